@@ -123,6 +123,9 @@ class AgentEvents:
         changes: dict[str, Any] = {"launched": launched} if launched else {}
         if e.demand.work_done_gpu_s > record.work_done_gpu_s * 1.05 + 1:
             changes["work_done_gpu_s"] = e.demand.work_done_gpu_s
+        note = next((f"{job.job_id}: {job.note}" for job in e.jobs if job.note), "")
+        if note and not record.message:  # the first one only: each is a fact, and some change with every step
+            changes["message"] = note
         if changes:
             s.record(AppChanged(e.app_id, changes))
         for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.leases_of(e.app_id)):

@@ -279,10 +279,11 @@ def _own_bid(r: Data) -> str:
 
 
 def _best(a: Data) -> str | None:
+    said = f"it said: {a['message']}" if a["message"] and a["finished_s"] else None
     if not a["best"]:
-        return f"it said: {a['message']}" if a["message"] else None
+        return said
     model = f"; model in {a['model_path']}" if a["model_path"] else ""
-    return f"best: {_result(a['best'])}{model}"
+    return "\n".join(filter(None, [f"best: {_result(a['best'])}{model}", said]))
 
 
 def _result(best: Data) -> str:

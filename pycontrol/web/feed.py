@@ -188,11 +188,13 @@ def _switched(fact: Switched) -> str:
 
 
 def _app_changed(fact: AppChanged) -> tuple[str, str, Gpu | None] | None:
+    message = fact.changes.get("message") or ""
     if not fact.changes.get("done"):
-        return None
+        return (fact.app_id, message, None) if message else None
     best = fact.changes.get("best") or {}
-    accuracy = f", accuracy {best['accuracy']:.4f}" if best.get("accuracy") else ""
-    return fact.app_id, f"is done: {fact.changes.get('final_state', '')}{accuracy}", None
+    name, value = best.get("metric") or "accuracy", best.get("value", best.get("accuracy"))
+    said = [f"is done: {fact.changes.get('final_state', '')}", f"{name} {value:.4f}" if value else "", message]
+    return fact.app_id, ", ".join(filter(None, said)), None
 
 
 def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:

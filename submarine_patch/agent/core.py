@@ -138,12 +138,15 @@ class AgentCore(SavedState):
             job.accuracy = p.accuracy
         if p.HasField("metric"):
             job.metric = p.metric
+        job.reports += 1
+        job.valued = job.valued or self._has_metric(p)
         warm = job.first_step_s > 0
         if not warm:
             job.first_step_s = now_s
             took_s = min(gangs.GANG_TIMEOUT_S, max(0.0, now_s - job.since_s))
             self.restart_s += RESTART_WEIGHT * (took_s - self.restart_s)
             self.changed = True
+        report.note_unseen(self, job, now_s)
         results.seen(self, job, job.step)
         self._measured(job, p, warm, now_s)
         if math.isfinite(p.loss):
@@ -210,12 +213,16 @@ class AgentCore(SavedState):
 
     def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
         """Pass a line's metric to the app scheduler, which may stop the job; ignore lines without the metric."""
-        told = {"loss": True, "accuracy": bool(p.accuracy)}.get(self.spec.metric, p.HasField("metric"))
-        if job.state != jobs.RUNNING or not told:
+        if job.state != jobs.RUNNING or not (self._has_metric(p) or self.spec.metric == "loss"):
             return
         known = job.job_id in self.scheduler.runnable()
         if known and self.scheduler.on_progress(job.job_id, p.step, job.value(self.spec.metric)) is Verdict.STOP:
             gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, "its app scheduler stopped it", now_s)
+
+    def _has_metric(self, p: pb.WorkerProgress) -> bool:
+        """Whether a progress line has the app's metric; a worker reports 0 for a loss or accuracy that it never saw."""
+        known = {"loss": p.loss != 0.0, "accuracy": p.accuracy != 0.0}
+        return known.get(self.spec.metric, p.HasField("metric"))
 
     # ---- the AM shell
 
@@ -265,6 +272,7 @@ class AgentCore(SavedState):
         gangs.lose_unadopted(self, now_s)
         for job in list(self.jobs.values()):
             gangs.watch(self, job, now_s)
+            report.note_unseen(self, job, now_s)
         self._try(now_s)
         self._watch_token(now_s)
         leases.assign(self, now_s)
@@ -303,7 +311,8 @@ class AgentCore(SavedState):
     def _result(self) -> tuple[bool, str]:
         best = self.scheduler.best()
         if best is not None:
-            return True, f"{best} is the best of {len(self.jobs)} jobs" if len(self.jobs) > 1 else "done"
+            told = f"{best} is the best of {len(self.jobs)} jobs" if len(self.jobs) > 1 else "done"
+            return True, "; ".join(filter(None, [told, report.unseen(self, self.jobs[best])]))
         problems = [f"{j.job_id}: {j.problem}" for j in self.jobs.values() if j.state == jobs.FAILED]
         return False, "; ".join(problems[:3]) or "no job has a result"
 

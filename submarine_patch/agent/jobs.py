@@ -56,6 +56,8 @@ class Job:
     """The app's metric, if it is neither loss nor accuracy."""
     note: str = ""
     """A note for the user."""
+    missing: str = ""
+    """What its log should have shown by now, for the user."""
     checkpoints_failed: int = 0
     """Failed checkpoints since the newest complete one."""
     checkpoint_problem: str = ""
@@ -68,6 +70,10 @@ class Job:
     """Its launches: times, GPUs, first and last step, and why they ended."""
     iter_time_s: float = 0.0
     launches: int = 0
+    reports: int = 0
+    """Reports of progress, of all launches."""
+    valued: bool = False
+    """Whether any of them had the app's metric."""
     failures: int = 0
     problem: str = ""
     """Why its last worker failed."""
@@ -111,6 +117,12 @@ class Job:
         if metric in ("loss", "accuracy"):
             return self.loss if metric == "loss" else self.accuracy
         return math.nan if self.metric is None else self.metric
+
+    def unseen(self, metric: str) -> str:
+        """What no report has shown: any progress, or the app's metric; empty if nothing is missing."""
+        if not self.reports:
+            return "no line of its log shows progress (docs/submit.md says which do)"
+        return "" if self.valued else f"no line of its log shows {metric}, by which its jobs are compared"
 
     def dump(self) -> dict[str, Any]:
         """A JSON copy of the job. Agents save all jobs at each change, and dataclasses.asdict is too slow for that."""

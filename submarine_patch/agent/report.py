@@ -27,6 +27,10 @@ PROGRESS_S = 1.0
 RATE_MAX = 1e12
 """Upper bound of `loss_rate`, against losses that fall from a diverged value such as 1e100."""
 NOTES_TOLD = 20
+UNSEEN_S = 60.0
+"""How long a job may report progress without the app's metric before its user is told."""
+SILENT_S = 300.0
+"""How long a job may run without reporting any progress."""
 JOBS_TOLD = 2000
 """The most jobs in a report, which the Arbiter reads at most: the active ones first, then the newest."""
 
@@ -208,7 +212,23 @@ def _note(s: SavedState, job: Job) -> str:
     if s.token_told and job.active:
         ends = datetime.fromtimestamp(s.token_ends_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
         return f"the app's HDFS token ends at {ends}: no checkpoint can be written after that"
-    return job.note or s.board_problem
+    return job.note or job.missing or s.board_problem
+
+
+def unseen(s: SavedState, job: Job) -> str:
+    """What the job's log has not shown so far; a metric only if it matters: named by the user, or several jobs."""
+    matters = not job.reports or s.spec.metric != "accuracy" or len(s.jobs) > 1
+    return job.unseen(s.spec.metric) if matters else ""
+
+
+def note_unseen(s: SavedState, job: Job, now_s: float) -> None:
+    """Note for the user what a running job's log should have shown by now."""
+    missing = unseen(s, job)
+    if missing and missing != job.missing:
+        due_s = job.first_step_s + UNSEEN_S if job.reports else job.since_s + SILENT_S
+        missing = missing if job.state == jobs.RUNNING and now_s >= due_s else ""
+    if missing != job.missing:
+        job.missing, s.report_due = missing, True
 
 
 def finite(value: float) -> float | None:

@@ -36,6 +36,8 @@ class Status:
     """For a finished app: configuration, accuracy, and the metric's name and value."""
     model_path: str = ""
     jobs: tuple[Mapping[str, Any], ...] = ()
+    note: str = ""
+    """What its user should know while it runs."""
     estimate: str = ""
     """When it starts, or once it has GPUs ends: `starts in ~25 m (15 m to 60 m)`; empty where that is not known."""
 
@@ -67,8 +69,7 @@ class Status:
             parts.append(f"{sum(j['state'] in DONE for j in self.jobs)} of {len(self.jobs)} jobs over")
         if not self.gpus and self.reason and not self.final:
             parts.append(f"waits: {self.reason}")
-        if self.estimate and not self.final:
-            parts.append(self.estimate)
+        parts += [text for text in (self.estimate, self.note) if text and not self.final]
         return ", ".join(parts)
 
 
@@ -82,18 +83,20 @@ def status_of(client: Rm, app_id: str) -> Status:
         told = {}
     about, rho = told.get("app") or {}, told.get("rho") or {}
     gpus = int(about.get("gpus_held") or 0)
+    jobs = tuple(told.get("jobs") or ())
     return Status(
         app_id=app_id,
         name=str(app.get("name", "")),
         state=str(state),
         fraction=1.0 if state == "SUCCEEDED" else float(app.get("progress") or 0.0) / 100.0,
-        message=str(about.get("message") or app.get("diagnostics") or "").strip(),
+        message=str((state != "KILLED" and about.get("message")) or app.get("diagnostics") or "").strip(),
         gpus=gpus,
         reason=str((told.get("reason") or {}).get("code") or ""),
         rho=rho.get("rho"),
         best=about.get("best") or {},
         model_path=str(about.get("model_path") or ""),
-        jobs=tuple(told.get("jobs") or ()),
+        jobs=jobs,
+        note=next((f"{job['job_id']}: {job['note']}" for job in jobs if job.get("note")), ""),
         estimate=_estimate(told, gpus),
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 from pycontrol.rpc import translate
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent import results
+from submarine_patch.agent import report, results
 from submarine_patch.agent.core import AgentCore
 from submarine_patch.agent.messages import HasToken
 from submarine_patch.agent.report import progress as reported
@@ -174,6 +174,76 @@ def test_the_results_of_all_jobs_are_stored_next_to_the_model() -> None:
     assert [x["why"] for x in launches if x["gpus"] == "a1:0 a1:1"] == ["lost a round"]
     assert ElementTree.fromstring(made["curves.svg"]).tag.endswith("svg")
     assert made["curves.svg"].count("<polyline") == 2
+
+
+class TestUnseen:
+    """A script whose log lacks what Isonomy needs: its user is told."""
+
+    @staticmethod
+    def _note(world: World) -> str:
+        return str(reported(world.brain).jobs[0].note)
+
+    def test_a_log_without_the_metric(self) -> None:
+        world = started(World(spec_of(metric="f1")), *A[:2])
+        world.train(world.gang("job000")[0], 5)
+        assert self._note(world) == "", "it may come at the end of an epoch"
+        world.pass_time(report.UNSEEN_S)
+        assert self._note(world) == "no line of its log shows f1, by which its jobs are compared"
+        (chief,) = world.gang("job000")
+        world.worker(chief, progress=pb.WorkerProgress(step=6, accuracy=0.5, metric=0.3))
+        assert self._note(world) == ""
+        world.finish_gang("job000")
+        world.publish()
+        assert world.done is not None
+        assert world.done.message == "done"
+
+    def test_an_app_whose_best_job_never_showed_the_metric(self) -> None:
+        world = started(World(spec_of(metric="f1")), *A[:2])
+        world.finish_gang("job000")
+        world.publish()
+        assert world.done is not None
+        assert world.done.message == "done; no line of its log shows f1, by which its jobs are compared"
+
+    def test_a_silent_log(self) -> None:
+        world = started(World(), *A[:2])
+        for _ in range(int(report.SILENT_S / 30) + 1):
+            world.worker(world.gang("job000")[0], checkpoint=pb.WorkerCheckpoint(step=1))  # it is alive
+            world.pass_time(30)
+        assert self._note(world) == "no line of its log shows progress (docs/submit.md says which do)"
+        for worker in world.gang("job000"):
+            world.end(worker, 0)
+        world.publish()
+        assert world.done is not None
+        assert world.done.succeeded
+        assert world.done.message == "done; no line of its log shows progress (docs/submit.md says which do)"
+
+    def test_a_plain_job_need_not_show_the_default_metric(self) -> None:
+        world = started(World(), *A[:2])
+        world.worker(world.gang("job000")[0], progress=pb.WorkerProgress(step=1, loss=0.5))
+        world.pass_time(report.UNSEEN_S)
+        assert self._note(world) == ""
+
+    def test_jobs_that_are_compared_must_show_it(self) -> None:
+        world = started(World(hyperband()), *A[:2])
+        world.worker(world.gang("job000")[0], progress=pb.WorkerProgress(step=1, loss=0.5))
+        world.pass_time(report.UNSEEN_S)
+        assert self._note(world) == "no line of its log shows accuracy, by which its jobs are compared"
+
+
+@pytest.mark.parametrize(("metric", "mode", "best"), [
+    ("val_loss", "", "job001"), ("loss", "", "job001"), ("val_loss", "max", "job000"), ("f1", "", "job000"),
+    ("glossary", "", "job000"),
+])  # fmt: skip
+def test_the_smallest_loss_is_the_best_and_of_other_metrics_the_largest(metric: str, mode: str, best: str) -> None:
+    world = started(World(hyperband(jobs=2, max_iterations=1, metric=metric, mode=mode)), *A)
+    for job_id, value in (("job000", 0.9), ("job001", 0.2)):
+        (c,) = world.gang(job_id)
+        said = pb.WorkerProgress(step=1, loss=value, metric=None if metric == "loss" else value)
+        world.worker(c, progress=said)
+        world.end(c, 0)
+    world.publish()
+    assert world.done is not None
+    assert world.done.best_job_id == best
 
 
 def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:

@@ -11,6 +11,8 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node, YarnApp
 from pycontrol.policies.themis import Themis
+from pycontrol.runtime.journal import NoJournal
+from pycontrol.web.feed import Feed
 
 APP = "application_1_0001"
 DEMAND = Demand(1, 1, 1, 10.0, 10.0)
@@ -41,6 +43,17 @@ def test_only_changed_counts_are_journaled_and_they_fold_to_the_same() -> None:
         replayed.apply(fact)
     assert replayed.apps[APP].launches == arbiter.durable.apps[APP].launches == {"j0": 1, "j1": 2}
     assert arbiter.durable.apps[APP].restarts == 1
+
+
+def test_the_first_note_of_a_job_is_a_fact_and_in_the_feed() -> None:
+    arbiter, feed = _arbiter(), Feed(NoJournal(), first_seq=0)
+    for step in (1, 2):
+        job = ev.JobProgress("j0", "running", step, note=f"no checkpoint at {step}")
+        arbiter.handle(ev.ProgressReported(APP, DEMAND, (ev.JobProgress("j1", "running", 1), job), 2.0), 110.0 + step)
+    facts = arbiter.take_facts()
+    feed.append(facts, 112.0)
+    assert [f.changes for f in facts if isinstance(f, AppChanged)] == [{"message": "j0: no checkpoint at 1"}]
+    assert [e["text"] for e in feed.since(0, 0.0, 9)["events"]] == [f"{APP}: j0: no checkpoint at 1"]
 
 
 def test_a_flood_of_invented_jobs_fills_neither_journal_nor_memory() -> None:

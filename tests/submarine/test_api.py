@@ -145,6 +145,14 @@ def test_a_refusal_by_the_cluster_raises_a_submission_error() -> None:
 
 
 @pytest.mark.usefixtures("cluster")
+def test_the_progress_shows_a_jobs_note_while_the_app_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(JOBS[1], "note", "no line of its log shows f1")
+    handle = isonomy.app("sweep")
+    assert handle.status().line().endswith("job001: no line of its log shows f1")
+    assert "f1" not in handle.wait(poll_s=0.01).line()
+
+
+@pytest.mark.usefixtures("cluster")
 def test_an_app_that_fails() -> None:
     Yarn.states = [("KILLED", "KILLED")]
     status = isonomy.app("sweep").wait(poll_s=0.01)

@@ -23,7 +23,8 @@ final class IsonomyJobStatus extends JobStatus {
       states = getState().toString();
     }
     diagnostics = report.getDiagnostics() == null ? "" : report.getDiagnostics().strip();
-    line = jobName + " " + report.getApplicationId() + " " + states + (progress.isEmpty() ? "" : ": " + progress);
+    String more = getState() == JobState.SUCCEEDED ? diagnostics : progress;
+    line = jobName + " " + report.getApplicationId() + " " + states + (more.isEmpty() ? "" : ": " + more);
   }
 
   /** The status as one line without a time, to compare with the last one. */

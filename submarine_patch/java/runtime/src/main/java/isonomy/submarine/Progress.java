@@ -30,7 +30,19 @@ final class Progress {
       append(line, "waits: " + text);
     }
     append(line, estimate(explain));
+    append(line, note(explain.path("jobs")));
     return line.toString();
+  }
+
+  /** The first job's note for its user; empty if no job has one. */
+  private static String note(JsonNode jobs) {
+    for (JsonNode job : jobs) {
+      String note = job.path("note").asText("");
+      if (!note.isEmpty()) {
+        return job.path("job_id").asText() + ": " + note;
+      }
+    }
+    return "";
   }
 
   /** The estimated start, or once it has GPUs the estimated end: the median and its bounds. */

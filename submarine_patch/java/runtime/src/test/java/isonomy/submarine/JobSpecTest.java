@@ -182,6 +182,9 @@ class JobSpecTest {
         "{\"rho\": {\"rho\": 1.4159}, \"reason\": {\"code\": \"NotOffered\"}, \"jobs\": [{\"state\": \"running\"},"
             + " {\"state\": \"done\"}, {\"state\": \"running\"}]}");
     assertEquals("jobs: 1 done, 2 running; rho 1.42; waits: NotOffered", Progress.line(explain));
+    assertEquals("jobs: 2 running; j1: no f1", Progress.line(new ObjectMapper().readTree(
+        "{\"jobs\": [{\"job_id\": \"j0\", \"state\": \"running\", \"note\": \"\"}, {\"job_id\": \"j1\","
+            + " \"state\": \"running\", \"note\": \"no f1\"}]}")));
     assertEquals("", Progress.line(new ObjectMapper().readTree("{\"reason\": null}")));
     String estimate = "{\"now_s\": 1000, \"app\": {\"gpus_held\": %d}, \"estimate\": {\"start_s\": [1900, 2500, 4600],"
         + " \"end_s\": [4600, 13000, null]}}";
