@@ -75,7 +75,7 @@ class Reasons:
             return _bidder(r, app_id, a.lease_s_of(app.vc))
         if not r.asked and any(x.app_id != app_id for x in r.done.awards):
             return Reason(Pending.OUTRANKED, f"{r.policy}, round {r.round_id}")
-        if app_id in r.rho:
+        if r.participants and app_id in r.rho:
             ranks = self._ranks_in(r)
             rank = f"rank {ranks.get(app_id, len(ranks))} of {len(ranks)} by rho"
             detail = f"{rank}, the worst {len(r.participants)} were offered {sum(r.offered.values())} GPUs"
@@ -120,8 +120,11 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
         return Reason(Pending.AGENT_AWAY)
     if demand.gpus <= a.holding(app_id) and not _unplaced(a, app_id):
         return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
-    if a.queue_room(record.queue) <= 0:
+    room = a.queue_room(record.queue)
+    if room <= 0:
         return Reason(Pending.QUEUE_LIMIT, record.queue)
+    if room < demand.gang_gpus:
+        return Reason(Pending.QUEUE_LIMIT, f"{record.queue}, {room} GPUs left for gangs of {demand.gang_gpus}")
     return None
 
 

@@ -21,6 +21,8 @@ from typing import Any
 from pycontrol.model.value import value
 
 EPS = 1e-9
+ARRIVALS_MAX = 64
+"""Most times at which arrivals since the last round are joined; more arrivals are joined in groups of neighbours."""
 
 
 @value
@@ -200,10 +202,24 @@ def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> li
 
 
 def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
-    """The ideal with new apps, given as (arrival, id, app); each is credited its present rate since its arrival."""
-    apps = {**fluid.apps, **{app_id: app for _, app_id, app in newcomers}}
-    rate = Fluid(fluid.at_s, apps).rates(weights)
-    for came_s, app_id, app in newcomers:
+    """The ideal at the last arrival with new apps, (arrival, id, app): as a round at each arrival would make it.
+
+    Apps that arrived before `at_s`, or just before another one of many (`ARRIVALS_MAX`), are credited their rate since.
+    """
+    late = [x for x in newcomers if x[0] < fluid.at_s]
+    rest = sorted((x for x in newcomers if x[0] >= fluid.at_s), key=lambda found: found[:2])
+    size = max(1, -(-len(rest) // ARRIVALS_MAX))
+    for group in (late, *(rest[k : k + size] for k in range(0, len(rest), size))):
+        if group:
+            fluid = _with(fluid.at(max(fluid.at_s, group[-1][0]), weights), group, weights)
+    return fluid
+
+
+def _with(fluid: Fluid, group: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
+    """The ideal with new apps; each is credited its present rate since its arrival."""
+    apps = {**fluid.apps, **{app_id: app for _, app_id, app in group}}
+    rate = rates(Fluid(fluid.at_s, apps).active(), weights) if group[0][0] < fluid.at_s else {}
+    for came_s, app_id, app in group:
         credit_gpu_s = max(0.0, fluid.at_s - came_s) * rate.get(app_id, 0.0)
         apps[app_id] = replace(app, served_gpu_s=min(app.need_gpu_s, credit_gpu_s))
     return Fluid(fluid.at_s, apps)

@@ -106,24 +106,27 @@ class Isonomy(Filling):
         """
         now_s, weights = snapshot.now_s, self.weights(snapshot)
         kept = Fluid.from_json(snapshot.memory) or Fluid(now_s, {})
-        now = kept.at(now_s, weights)
+        new = self._newcomers(snapshot, kept, weights)
+        now = joined(kept, new, weights).at(now_s, weights)
         present = snapshot.present.union(v.app_id for v in snapshot.apps)
         apps = dict(now.apps)
         for app_id, app in now.apps.items():
             if app_id not in present and not app.gone:
                 used_gpu_s = snapshot.ended.get(app_id, math.inf)
                 apps[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, used_gpu_s))
-        new = []
         for v in snapshot.apps:
             known = apps.get(v.app_id)
             if known is None:
-                new.append((v.submitted_s, v.app_id, self._newcomer(v, weights)))
-            elif (need_gpu_s := self._need_gpu_s(v, known.declared_gpu_s)) > known.need_gpu_s or known.gone:
+                continue
+            need_gpu_s = self._need_gpu_s(v, known.declared_gpu_s)
+            if need_gpu_s > known.need_gpu_s or known.gone:
                 apps[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None, gone=False)  # gone: it moved back
         apps = {a: e for a, e in apps.items() if not e.gone or e.left_gpu_s > 0}
-        if not new and apps == now.apps:
+        changed = Fluid(now_s, apps)
+        back = self._newcomers(snapshot, changed, weights)  # moved back after the ideal had served them
+        if not new and not back and apps == now.apps:
             return kept, now
-        now = joined(Fluid(now_s, apps), new, weights)
+        now = joined(changed, back, weights)
         return now, now
 
     def over_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
@@ -133,6 +136,11 @@ class Isonomy(Filling):
 
     def _need_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
         return declared_gpu_s + self.overrun * self.over_gpu_s(view, declared_gpu_s)
+
+    def _newcomers(self, snapshot: Snapshot, known: Fluid, weights: Weights) -> list[tuple[float, str, VirtualApp]]:
+        """(arrival, id, app) for each app that the ideal does not have."""
+        new = [v for v in snapshot.apps if v.app_id not in known.apps]
+        return [(min(v.submitted_s, snapshot.now_s), v.app_id, self._newcomer(v, weights)) for v in new]
 
     def _newcomer(self, view: AppView, weights: Weights) -> VirtualApp:
         declared_gpu_s = view.demand.work_total_gpu_s

@@ -125,3 +125,39 @@ def test_the_ideal_does_not_depend_on_the_length_of_time_steps() -> None:
         {a: e.served_gpu_s for a, e in at_once.apps.items()}
     )
     assert not math.isinf(sum(e.served_gpu_s for e in fluid.apps.values()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gaps_s=st.lists(st.floats(0, 500), min_size=1, max_size=12),
+    works_gpu_s=st.lists(st.floats(1, 5000), min_size=12, max_size=12),
+    heard_s=st.lists(st.floats(0, 6000), max_size=5),
+)
+def test_an_arrival_counts_from_its_time_whenever_the_rounds_are(
+    gaps_s: list[float], works_gpu_s: list[float], heard_s: list[float]
+) -> None:
+    """The virtual finish times after rounds at any times are those after a round at each arrival."""
+    came_s = [sum(gaps_s[: i + 1]) for i in range(len(gaps_s))]
+    new = [(at_s, str(i), app("u", work)) for i, (at_s, work) in enumerate(zip(came_s, works_gpu_s, strict=False))]
+    end_s = max([*came_s, *heard_s])
+
+    def after(rounds_s: list[float]) -> dict[str, float]:
+        fluid, told = Fluid(0.0, {}), 0
+        for at_s in sorted(rounds_s):
+            known = [x for x in new[told:] if x[0] <= at_s]
+            fluid, told = joined(fluid, known, Weights(GPUS)).at(at_s, Weights(GPUS)), told + len(known)
+        return fluid.finish_s(fluid.rates(Weights(GPUS)))
+
+    often, seldom = after([*came_s, end_s]), after([*heard_s, end_s])
+    assert often.keys() == seldom.keys()
+    for name, at_s in often.items():
+        assert seldom[name] == pytest.approx(at_s, rel=1e-6)
+
+
+def test_many_arrivals_between_two_rounds_are_joined_in_groups_with_little_loss() -> None:
+    new = [(float(i), str(i), app("u", 100.0)) for i in range(1000)]
+    fluid = joined(Fluid(0.0, {}), new, Weights(GPUS))
+    assert fluid.at_s == 999.0
+    assert len(fluid.apps) == 1000
+    served = sum(e.served_gpu_s for e in fluid.apps.values())
+    assert served == pytest.approx(999.0 * GPUS, rel=0.1), "little is lost by joining neighbours together"
