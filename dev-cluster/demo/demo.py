@@ -415,5 +415,5 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         else:
             demo.down()
     if not (succeeded and good):
-        raise click.ClickException("the demo did not come out as it should; see above")
-    demo.say("every app succeeded, the audit is clean, the models lie on HDFS, and all happened that was to be shown")
+        raise click.ClickException("the demo failed; see above")
+    demo.say("every app succeeded, the audit is clean, the models are on HDFS, and every feature was shown")

@@ -56,7 +56,7 @@ def command(function: Callable[..., None]) -> click.Command:
         "folder",
         type=click.Path(path_type=Path, file_okay=False),
         default=BUILD / "dev-cluster",
-        help="Where all its state lies.",
+        help="Folder of all its state.",
     )
     return click.command(help=function.__doc__)(option(guarded))
 
@@ -70,7 +70,7 @@ def command(function: Callable[..., None]) -> click.Command:
 @click.option("--hadoop", default=HADOOP, show_default=True, help="Version, from Maven: 3.3.6, 3.4.2.")
 @click.option("--java", default="", help="JAVA_HOME of daemons and containers (11 suffices below 3.5); else yours.")
 @click.option("--set", "settings", multiple=True, metavar="K=V", help="A value of confs/defaults.yaml.")
-@click.option("--fresh", is_flag=True, help="Forget all earlier state, HDFS too.")
+@click.option("--fresh", is_flag=True, help="Discard all earlier state, HDFS included.")
 @click.option("--foreground", is_flag=True, help="Stay until Ctrl-C, then take it down.")
 def up(
     layout: Layout,

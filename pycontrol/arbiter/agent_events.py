@@ -12,7 +12,7 @@ from pycontrol.arbiter.rounds import Rounds
 from pycontrol.arbiter.state import State
 from pycontrol.model import events as ev
 
-Said = ev.UsePlanned | ev.GpusReleased | ev.ProgressReported | ev.AgentDone
+AgentMessage = ev.UsePlanned | ev.GpusReleased | ev.ProgressReported | ev.AgentDone
 EARLY_MAX = 64
 """Messages of one Agent that are queued until YARN reports its app."""
 
@@ -26,7 +26,7 @@ class AgentEvents:
     def __init__(self, state: State, rounds: Rounds) -> None:
         self.s, self.rounds = state, rounds
         self.launches = Launches(state.durable.live.values())
-        self._early: dict[str, list[ev.AgentUp | ev.AgentLost | Said]] = {}
+        self._early: dict[str, list[ev.AgentUp | ev.AgentLost | AgentMessage]] = {}
         """App -> queued messages of an Agent that registered before YARN reported its app or the app's containers."""
 
     def up(self, e: ev.AgentUp, now_s: float) -> None:
@@ -60,7 +60,7 @@ class AgentEvents:
         self.s.agents.disconnected(e.app_id)
         self.rounds.app_gone(e.app_id, now_s)
 
-    def said(self, e: Said, now_s: float) -> None:
+    def message(self, e: AgentMessage, now_s: float) -> None:
         """Takes a message of a registered Agent and queues one of an Agent that waits; ignores all others."""
         early = self._early.get(e.app_id)
         if early is not None:
@@ -70,7 +70,7 @@ class AgentEvents:
         elif e.app_id in self.s.agents:
             self._take(e, now_s)
 
-    def _take(self, e: Said, now_s: float) -> None:
+    def _take(self, e: AgentMessage, now_s: float) -> None:
         match e:
             case ev.UsePlanned():
                 workers.use_planned(self.s, e)
@@ -89,7 +89,7 @@ class AgentEvents:
             elif isinstance(e, ev.AgentLost):
                 self.lost(e, now_s)
             else:
-                self.said(e, now_s)
+                self.message(e, now_s)
 
     def admit_all(self, now_s: float) -> None:
         """Handles the queued messages of all Agents."""

@@ -128,7 +128,7 @@ class AgentsView:
             self.unmet.pop(app_id, None)
             self.unmet_since_s.pop(app_id, None)
 
-    def waits_from(self, now_s: float) -> None:
+    def restart_waits(self, now_s: float) -> None:
         """Leases were suspended until now: restarts the waiting times."""
         self.unmet_since_s = dict.fromkeys(self.unmet_since_s, now_s)
 
@@ -155,7 +155,7 @@ class AgentsView:
         """The operator ended the app: its asks are no longer served."""
         self.terminating.add(app_id)
 
-    def pardon(self, app_id: str) -> None:
+    def clear_termination(self, app_id: str) -> None:
         """Forgets that the operator ended the app; called when YARN has removed it."""
         self.terminating.discard(app_id)
 
@@ -165,12 +165,12 @@ class AgentsView:
             wants = app_id in live and agent.demand.gpus > holding.get(app_id, 0)
             if (app_id in self.unmet) != wants:
                 more = "more" if wants else "no more"
-                yield app_id, f"it wants {more} GPUs, and the list of those that do says otherwise"
+                yield app_id, f"it wants {more} GPUs, but the list of apps with unmet demand disagrees"
         for app_id in self.unmet.keys() - self._by_app.keys():
-            yield app_id, "it has no Agent and is listed as one that wants more"
+            yield app_id, "it has no Agent but is listed as wanting more"
         if self.unmet.keys() != self.unmet_since_s.keys():
             for app_id in self.unmet.keys() ^ self.unmet_since_s.keys():
-                yield app_id, "it wants more GPUs since nobody knows when"
+                yield app_id, "it wants more GPUs, but since when is not recorded"
 
 
 def _copy(x: AgentState) -> AgentState:

@@ -25,7 +25,7 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
     `typed`: as in `exceeds_types`.
     """
     if demand.pinned and not vc:
-        return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells, pinned or not")
+        return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells")
     if not vc or demand.opportunistic:
         return None if s.gpus.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
     part = private_part(s, supply, vc, {})
@@ -53,7 +53,7 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
         return Reason(Pending.CELLS_IN_USE, f"{need}, {left}; {_users(s, vc)}")
     if fits(whole):
         bad = sorted({part.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
-        well = f"{sum(healthy.values())} of {sum(whole.values())} are in order"
+        well = f"{sum(healthy.values())} of {sum(whole.values())} are healthy"
         return Reason(Pending.CELLS_BAD, f"{need}, {well}; bad on {', '.join(bad)}")
     if given := _given(s, vc, now_s):
         return Reason(Pending.CELLS_LENT, f"{need}; {'; '.join(_lent(*deal) for deal in given)}")
@@ -70,7 +70,7 @@ def _types(part: RoundPart) -> dict[str, str]:
 def _rooms(
     supply: Supply, vc: str, demand: Demand, part: RoundPart, machines: Sequence[VirtualMachine]
 ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """GPUs by machine that the demand may use: those that are free, those in order, and all."""
+    """GPUs by machine that the demand may use: those that are free, those that are healthy, and all."""
     assert part.topology is not None
     types = _types(part)
     names = {m.name for m in machines if demand.gpu_type in ("", types.get(m.name))}
@@ -106,7 +106,7 @@ def _users(s: State, vc: str) -> str:
         if own:
             counts[app.name or app_id] = own
     most = sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:5]
-    return ", ".join(f"{name} uses {n}" for name, n in most) or "the rest is kept for gangs that borrow"
+    return ", ".join(f"{name} uses {n}" for name, n in most) or "the rest is reserved for gangs that borrow"
 
 
 def _lent(to: str, lot: Any, end_s: float) -> str:

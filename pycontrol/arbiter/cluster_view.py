@@ -188,12 +188,12 @@ class ClusterView:
         for gpu, container_id in self.container_at.items():
             container = self.containers.get(container_id)
             if container is None:
-                yield gpu, f"{container_id} is said to use it and is not there"
+                yield gpu, f"{container_id} is recorded as using it but does not exist"
             elif gpu not in container.gpus:
-                yield gpu, f"{container_id} is said to use it and has others"
+                yield gpu, f"{container_id} is recorded as using it but has other GPUs"
         hosts = {n.host for n in self.nodes.values()}
         if hosts != self.node_at.keys():
             yield None, f"nodes are up on {sorted(hosts)}, machines on {sorted(self.node_at)}"
         good = count_by_host(Gpu(n.host, i) for n in self.node_at.values() for i in n.good_gpus)
         if good != dict(self.machines.topology.gpus_by_host) or sum(good.values()) != self.machines.gpus:
-            yield None, f"GPUs in order are {good}, the topology has {dict(self.machines.topology.gpus_by_host)}"
+            yield None, f"good GPUs are {good}, the topology has {dict(self.machines.topology.gpus_by_host)}"

@@ -84,10 +84,10 @@ class Arbiter(State):
             ev.AgentLost: self.agent_events.lost,
             ev.RhoReported: self.rounds.rho_reported,
             ev.BidReceived: self.rounds.bid_received,
-            ev.UsePlanned: self.agent_events.said,
-            ev.GpusReleased: self.agent_events.said,
-            ev.ProgressReported: self.agent_events.said,
-            ev.AgentDone: self.agent_events.said,
+            ev.UsePlanned: self.agent_events.message,
+            ev.GpusReleased: self.agent_events.message,
+            ev.ProgressReported: self.agent_events.message,
+            ev.AgentDone: self.agent_events.message,
             ev.OperatorCommand: self._command,
             ev.ExchangePosted: self._exchange,
             ev.StandbyRestored: self._restore,
@@ -138,7 +138,7 @@ class Arbiter(State):
         """
         for event in events:
             self._handlers[type(event)](event, now_s)
-        if self.groups.stale:
+        if self.groups.outdated:
             self._resync_cells(now_s)
             for app_id in self.agents.unmanaged_apps:
                 own_as_asked(self, app_id)
@@ -378,7 +378,7 @@ class Arbiter(State):
         self.cluster.app_gone(app_id)
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
-        self.agents.pardon(app_id)
+        self.agents.clear_termination(app_id)
         self.refresh_kind(app_id)
         self.rounds.participants.forget(app_id)
 

@@ -157,6 +157,6 @@ class GpuIndex:
             ("open", self.open, {g for g, x in leases.items() if x.end_s == math.inf and x.state != REVOKING}),
         ):
             for gpu in sorted(mine ^ right):
-                yield gpu, f"it is {'not ' if gpu in mine else ''}{name}, and the index says otherwise"
+                yield gpu, f"it is {'not ' if gpu in mine else ''}{name}, but the index disagrees"
         if (self.free.counts(), self.free.count) != (count_by_host(free), len(free)):
-            yield None, "the counts of free GPUs are not those of the free GPUs"
+            yield None, "the counts of free GPUs do not match the free GPUs"

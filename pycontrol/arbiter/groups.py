@@ -18,7 +18,7 @@ class Groups:
     def __init__(self) -> None:
         self.gpus: dict[str, int] = {}
         """Grant -> number of its GPUs."""
-        self.stale = False
+        self.outdated = False
         """Whether containers were adopted that the supply does not know yet."""
         self.shrunk: dict[str, str] = {}
         """Grant -> its app, for grants that lost some GPUs and that the supply does not know about yet."""
@@ -26,7 +26,7 @@ class Groups:
     def copy(self) -> Groups:
         """An independent copy."""
         other = Groups()
-        other.gpus, other.stale, other.shrunk = dict(self.gpus), self.stale, dict(self.shrunk)
+        other.gpus, other.outdated, other.shrunk = dict(self.gpus), self.outdated, dict(self.shrunk)
         return other
 
     def note(self, fact: Fact, before: Lease | None, coming: Reservation | None, supply: Supply) -> None:
@@ -63,11 +63,11 @@ class Groups:
 
     def adopted(self) -> None:
         """A container was adopted that the supply does not know."""
-        self.stale = True
+        self.outdated = True
 
     def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
         """Gives the supply all groups; returns those that borrow from now on."""
-        self.stale, self.shrunk = False, {}
+        self.outdated, self.shrunk = False, {}
         held = _held(d)
         self.gpus = {group: len(gang) for group, gang in held.items()}
         return supply.recover(_group(group, d.apps[gang[0].app_id].vc, gang) for group, gang in held.items())
@@ -79,8 +79,8 @@ class Groups:
     def validate(self, d: Durable) -> Iterator[tuple[None, str]]:
         """Yields (None, what is wrong) if the counts do not match the leases."""
         counts = {group: len(gang) for group, gang in _held(d).items()}
-        if not self.stale and counts != self.gpus:
-            yield None, f"groups are {counts}, the cells were told {self.gpus}"
+        if not self.outdated and counts != self.gpus:
+            yield None, f"the groups have {counts}, the cells know {self.gpus}"
 
 
 def _group(group: str, vc: str, gang: Claims) -> GroupGpus:

@@ -297,22 +297,22 @@ def expire(s: State, now_s: float) -> None:
     for gpu in sorted(s.gpus.due(now_s)):
         worker, container = s.workers.placing.get(gpu), s.cluster.containers.get(s.cluster.container_at.get(gpu, ""))
         if worker is not None and worker.placing_until_s <= now_s:
-            _give_placement_up(s, worker, now_s)
+            _give_up_placement(s, worker, now_s)
         if container is not None and not container.ending and not _leased(s, container):
             _kill_unleased(s, container, now_s)
         lease = s.durable.leases.get(gpu)
         if lease is not None:
-            _time_touches(s, lease, now_s)
+            _handle_due_lease(s, lease, now_s)
 
 
-def _give_placement_up(s: State, worker: PlannedWorker, now_s: float) -> None:
+def _give_up_placement(s: State, worker: PlannedWorker, now_s: float) -> None:
     """Drops a worker without a container; one that comes late is killed unless the app holds its GPUs then."""
     s.drop_worker(worker)
     for gpu in worker.plan.gpus:
         not_placed(s, gpu, now_s)
 
 
-def _time_touches(s: State, lease: Lease, now_s: float) -> None:
+def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
     if lease.state == REVOKING and lease.end_s <= now_s:
         container_id = s.cluster.container_at.get(lease.gpu)
         if container_id:
@@ -347,7 +347,7 @@ def _self_renewing(s: State, lease: Lease) -> bool:
 def extend_after_pause(s: State, now_s: float) -> None:
     """Extends leases after a suspension: none ends before two leads have passed."""
     earliest_s = now_s + 2 * s.lead_s
-    s.agents.waits_from(now_s)
+    s.agents.restart_waits(now_s)
     for lease in s.durable.leases.values():
         if lease.end_s < earliest_s:
             s.record(LeaseExtended(lease.gpu, earliest_s, counted=False))

@@ -79,7 +79,7 @@ class Ledger:
             if lease.gpu != gpu or d.leases_by_app.get(lease.app_id, {}).get(gpu) is not lease:
                 yield gpu, f"{lease} is not under its GPU or its app"
         if sum(map(len, d.leases_by_app.values())) != len(d.leases):
-            yield None, "an app has leases that are none"
+            yield None, "an app's list has leases that do not exist"
         for gpu, reservation in d.reservations.items():
             held[reservation.app_id] = held.get(reservation.app_id, 0) + 1
             present = d.leases.get(gpu)
@@ -91,4 +91,4 @@ class Ledger:
             if d.held.get(app_id, 0) != held.get(app_id, 0):
                 yield app_id, f"it holds {held.get(app_id, 0)} GPUs, {d.held.get(app_id, 0)} were counted"
         if d.live.keys() | d.ended.keys() != d.apps.keys() or d.live.keys() & d.ended.keys():
-            yield None, "apps are not those that live and those that ended"
+            yield None, "the live and the ended apps are not all apps"

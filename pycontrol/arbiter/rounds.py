@@ -95,7 +95,7 @@ class Rounds:
         if self.current is not None:
             if leases.suspended(self.s, now_s):
                 self._parts = None
-                self._finish(self.current, None, "given up: leases stand still", now_s)
+                self._finish(self.current, None, "given up: leases are suspended", now_s)
             elif now_s >= self.current.deadline_s:
                 self._run(now_s, late=True)
             return
@@ -357,7 +357,7 @@ class Rounds:
         """Ends the round: carries out its plan, unless there is none or a problem."""
         self.current = None
         if leases.suspended(self.s, now_s):
-            problem = problem or "given up: leases stand still"
+            problem = problem or "given up: leases are suspended"
         if plan is None or problem:
             outcome, note = None, problem or "no plan"
             self.s.timer.failed(now_s)

@@ -94,10 +94,10 @@ def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
         return
     for gpu, lease in s.durable.leases.items():
         if lease.state != REVOKING and s.cluster.bad(gpu) and not s.is_unmanaged(lease.app_id):
-            yield gpu, f"it is out of order, and the lease of {lease.app_id} stays"
+            yield gpu, f"it is bad, but the lease of {lease.app_id} stays"
     for gpu in s.durable.reservations:
         if s.cluster.bad(gpu):
-            yield gpu, "it is out of order and reserved"
+            yield gpu, "it is bad but reserved"
 
 
 def validate(s: State, now_s: float, story: Story | None = None) -> None:

@@ -224,14 +224,14 @@ class WorkerPlans:
         """Yields (GPU or app, what is wrong) for each contradiction between the workers and their indexes."""
         waiting = {w.gang for w in self if w.state is WAITING}
         for gang in sorted(waiting ^ set(self.pending)):
-            yield gang[0], f"gang {gang} waits to be placed, or does not, and the list of those says otherwise"
+            yield gang[0], f"gang {gang} waits to be placed although it is not listed, or the other way round"
         for worker in self:
             for gpu in worker.plan.gpus:
                 newest = self.at.get(gpu)
                 if newest is worker or worker.container_id or worker.void or self.placing.get(gpu) is worker:
                     continue  # a newer plan may follow a worker with a container or a placement
                 if newest is None or newest.app_id == worker.app_id:
-                    yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there and not known there"
+                    yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there but not indexed"
 
 
 def _change(worker: PlannedWorker, change: WorkerChange) -> None:

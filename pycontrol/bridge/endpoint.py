@@ -327,7 +327,7 @@ class BridgeEndpoint:
             try:
                 self.check_lost()
             except Exception:  # keep the watch alive, or a silent plugin would never be reported
-                log.exception("whether the plugin is there could not be looked up")
+                log.exception("it could not be determined whether the plugin is connected")
 
     def check_lost(self) -> None:
         """Submit ClusterLost if the plugin has been silent for too long; it must send Hello to return."""
@@ -343,7 +343,7 @@ class BridgeEndpoint:
             with self._changed:
                 self._epoch, self._hello_id = "", 0
                 self._changed.notify_all()
-        log.warning("the plugin is silent; leases stand still until it is back", silent_s=round(silent_s, 1))
+        log.warning("the plugin is silent; leases are suspended until it answers", silent_s=round(silent_s, 1))
 
 
 def to_json(value: Any) -> bytes:

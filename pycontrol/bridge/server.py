@@ -140,7 +140,7 @@ class BridgeServer:
                 self._accept(listening)
         except Exception as e:
             if not self._stopping.is_set():
-                log.exception("the bridge takes no connection any more")
+                log.exception("the bridge accepts no more connections")
                 self._failed(e)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -150,7 +150,7 @@ class BridgeServer:
         except OSError as e:
             if e.errno in _CLOSED:
                 raise
-            self._say_rarely("no connection can be taken; the bridge tries on", e)
+            self._say_rarely("no connection can be accepted; the bridge keeps trying", e)
             self._stopping.wait(ACCEPT_AGAIN_S)
             return
         try:
@@ -167,7 +167,7 @@ class BridgeServer:
         if len(unknown) >= UNKNOWN_MAX:
             unknown[0].cut()
             self._gone(unknown[0])
-            self._say_rarely("too many peers without the token; the oldest is cut off", f"at most {UNKNOWN_MAX}")
+            self._say_rarely("too many peers without the token; the oldest is disconnected", f"at most {UNKNOWN_MAX}")
         try:
             connection.start()
         except RuntimeError:
@@ -208,7 +208,7 @@ class _Incoming(io.RawIOBase):
         if self.deadline_s is not None:
             left_s = self.deadline_s - time.monotonic()
             if left_s <= 0:
-                raise TimeoutError("the token did not come in time")
+                raise TimeoutError("the token did not arrive in time")
             self._peer.settimeout(left_s)
         return self._peer.recv_into(buffer)
 
@@ -274,7 +274,7 @@ class _Connection(threading.Thread):
         if command == protocol.END:
             return True  # py4j's Java side ends its authentication with it, its Python side does not
         if command != protocol.CALL_PROXY_COMMAND_NAME:
-            log.warning("a peer sent what is no call; its connection is closed", command=command[:20])
+            log.warning("a peer sent something other than a call; its connection is closed", command=command[:20])
             return False
         object_id, method = _line(stream, LINE_MAX), _line(stream, LINE_MAX)
         parameters: list[str] = []
@@ -294,7 +294,7 @@ class _Connection(threading.Thread):
         try:
             request = pb.Request.FromString(base64.b64decode(parameter[1:], validate=True))
         except (binascii.Error, DecodeError):
-            return _failure("the argument of exchange() is no Request of bridge.proto")
+            return _failure("the argument of exchange() is not a Request of bridge.proto")
         try:
             response = self._handler(request)
         except Exception:

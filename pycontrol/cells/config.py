@@ -215,7 +215,7 @@ def _types_below(types: Mapping[str, CellType], top: str) -> list[tuple[str, int
     name = top
     while name in types:
         if len(levels) > 32:
-            raise LayoutError([f"cell_types.{top}: contains itself; break the circle"])
+            raise LayoutError([f"cell_types.{top}: contains itself; break the cycle"])
         levels.append((name, types[name].count))
         name = types[name].child
     return [(name, 1), *reversed(levels)]

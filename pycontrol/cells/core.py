@@ -196,7 +196,7 @@ class Cells:
             parts = take_inside(self.spaces, key, request.inside, (), request.avoid, request.within)
             if parts is None:
                 return Decision(
-                    PlacementOutcome.WAIT, reason=f"the cells of {request.vc} have not that many free GPUs there"
+                    PlacementOutcome.WAIT, reason=f"the cells of {request.vc} do not have that many free GPUs there"
                 )
             return self._commit(request, parts, [], [], preempt)
         free = 0

@@ -131,7 +131,7 @@ class Layout:
                     lines.append(
                         f"chain {chain.name}, {chain.names[k]} cells: {buddy.need[k]} are assigned"
                         f" ({', '.join(owners)})"
-                        f" but only {have} can be had: falls short by {-spare}"
+                        f" but only {have} are available: falls short by {-spare}"
                     )
                     spare = 0
                 spare *= chain.fans[k]

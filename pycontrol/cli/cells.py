@@ -114,7 +114,7 @@ def _status(data: Data) -> Any:
     gpus = ((host["host"], gpu) for host in data["physical_cluster"] for gpu in host["gpus"])
     bad = [f"{host}:{gpu['index']}" for host, gpu in gpus if not gpu["healthy"]]
     if bad:
-        parts += ["", f"GPUs that are bad, drained or away: {', '.join(bad)}"]
+        parts += ["", f"GPUs that are bad, drained or on lost nodes: {', '.join(bad)}"]
     return lines(*parts)
 
 

@@ -28,7 +28,7 @@ NAMES = ("user", "queue", "name", "app_id")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), required=True, help="Hours on all of them.")
 @click.option("--queue", required=True, help="The leaf queue, as root.research.")
 @click.option("--gang", type=click.IntRange(1), help="GPUs of a gang [default: a machine's, at most --gpus].")
-@click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Futures that are looked at.")
+@click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Simulated futures.")
 @remote
 def estimate_command(
     gpus: int, hours: float, queue: str, gang: int | None, runs: int, rm: str | None, output: str
@@ -45,7 +45,7 @@ def estimate_command(
     p = server.get("picture")
     queues = [q[0] for q in p["queues"]]
     if queues and queue not in queues:
-        raise Misused(f"--queue {queue}: is no leaf queue; there are {', '.join(sorted(queues))}")
+        raise Misused(f"--queue {queue}: is not a leaf queue; the leaf queues are {', '.join(sorted(queues))}")
     total = sum(m[2] for m in p["machines"])
     if gpus > total:
         raise Misused(f"--gpus {gpus}: the cluster has {total}")
@@ -92,7 +92,7 @@ def read_snapshot(file: Path) -> dict[str, Any]:
         with zipfile.ZipFile(file) as archive:
             state = json.loads(archive.read(STATE_FILE))
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
-        raise Misused(f"{file}: is no snapshot of `isonomy snapshot` ({e})") from e
+        raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
     if not isinstance(state, dict) or state.get("version") != 1:
         raise Misused(f"{file}: is a snapshot of another version")
     return state

@@ -33,7 +33,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 def _term(command: Any) -> Any:
     """The options that offers and requests share."""
     for option in (
-        click.option("--id", "posting_id", metavar="NAME", help="Name it; the same name twice is one posting."),
+        click.option("--id", "posting_id", metavar="NAME", help="Name it; the same name twice counts once."),
         click.option("--price", type=click.FloatRange(min=0), metavar="P",
                      help="Per GPU-hour: the least to take, or the bid (auction policy). [default: 0]"),
         click.option("--until", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"]),
@@ -90,7 +90,7 @@ def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | No
     "expires_in_s",
     callback=_seconds,
     metavar="TIME",
-    help="Give up if nobody serves it by then. [default: when it would end]",
+    help="Give up if it is not matched by then. [default: when it would end]",
 )
 @_term
 def request_command(vc: str, cells: str, in_return: str | None, expires_in_s: float | None, for_s: float | None,

@@ -30,21 +30,21 @@ STYLE = {True: "green", False: "red", None: "dim"}
 @click.option("--quick", is_flag=True, help="Fewer seeds and smaller workloads: all in about ten minutes.")
 @click.option("--full", is_flag=True, help="HiveD's at the paper's size, one seed: hours.")
 @click.option("--seeds", type=click.IntRange(1), help="Limit the number of seeds.")
-@click.option("--processes", type=click.IntRange(1), help="At once; default: the cores there are.")
+@click.option("--processes", type=click.IntRange(1), help="At once; default: the number of cores.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of public traces.")
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Writes JSON and figures here, and one page of all that lies here.",
+    help="Writes JSON and figures here, and one page of everything here.",
 )
-@click.option("--resume", is_flag=True, help="Leaves out what lies in --report already, run with the same options.")
+@click.option("--resume", is_flag=True, help="Skips what --report has already, run with the same options.")
 @click.option("--keep", is_flag=True, help="Keeps the claims in --results, for the page of all claims.")
 @click.option(
     "--results",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("docs/results"),
     show_default=True,
-    help="Where kept results are; the page is beside it.",
+    help="Folder of the kept results; the page is beside it.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def experiment_command(
@@ -118,7 +118,7 @@ def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -
     if quick and full:
         raise click.UsageError("--quick and --full: give one of them")
     if resume and report is None:
-        raise click.UsageError("--resume continues with a report: say where it is, --report DIR")
+        raise click.UsageError("--resume continues a report: give its folder with --report DIR")
 
 
 def _make_claims(results: Path) -> None:
@@ -174,7 +174,7 @@ def _put(entry: Entry, folder: Path, log: Console) -> None:
     """Writes the experiment, and the page of all that lie in the folder."""
     missing = write(entry, folder)
     if missing:
-        log.print(f"not drawn, for want of matplotlib (pip install 'isonomy[plots]'): {', '.join(missing)}")
+        log.print(f"not drawn, because matplotlib is missing (pip install 'isonomy[plots]'): {', '.join(missing)}")
     there = [folder / f"{name}.json" for name in catalogue.names()]
     try:
         write_pages([read(path) for path in there if path.exists()], folder)

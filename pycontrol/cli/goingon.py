@@ -30,7 +30,7 @@ def went_on(
 ) -> tuple[dict[str, Result], str]:
     """What each policy would make of the apps that are there, and what that assumes."""
     if not p["apps"]:
-        raise Misused("no app with an Agent is there: nothing can be gone on with")
+        raise Misused("no app with an Agent is running: there is nothing to continue")
     options, settings = _settings(names, given, p["settings"]["lease_s"] if lease_s is None else lease_s)
     control = dataclasses.asdict(settings.arbiter)
     own = [text.partition("=")[0] for text in given if text.partition("=")[0] in ARBITERS]
@@ -49,7 +49,7 @@ def went_on(
         found[name] = dataclasses.replace(world.result(started), policy=name)
     waiting = len(p["apps"]) - len(started)
     assumed = (
-        f"from {clock(p['now_s'])} on nobody else comes; declared work is right; waits are those of the"
+        f"no app arrives after {clock(p['now_s'])}; declared work is right; waits are those of the"
         f" {count(waiting, 'app')} that had not started"
     )
     return found, assumed

@@ -32,13 +32,13 @@ from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
     metavar="DIR",
     help="The cluster's configuration; it is only read.",
 )
-@click.option("--plan", "only_plan", is_flag=True, help="Say which keys of which files change (the default).")
+@click.option("--plan", "only_plan", is_flag=True, help="Print which keys of which files would change (the default).")
 @click.option("--apply", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write changed copies into OUT.")
-@click.option("--remove", is_flag=True, help="The way back instead; with --apply the files of it.")
+@click.option("--remove", is_flag=True, help="Plan the way back instead; with --apply, write its files.")
 @click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
 @click.option("--mode", type=click.Choice(["off", "shadow", "on"]), default="off", show_default=True, help="At first.")
 @click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
-@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, where all have as many.")
+@click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, if all have the same number.")
 @click.option("--state-dir", default="/var/lib/isonomy", show_default=True, help="The control plane's.")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
 def install_command(
@@ -104,7 +104,7 @@ def _version(given: str | None) -> str:
         return ".".join(given.split(".")[:2])
     found = Distribution.here().version
     if not found:
-        raise Misused("--hadoop is absent: Hadoop's version, 3.3, 3.4 or 3.5 (HADOOP_HOME does not tell)")
+        raise Misused("--hadoop is absent: give Hadoop's version, 3.3, 3.4 or 3.5 (HADOOP_HOME does not say it)")
     return found
 
 
@@ -134,7 +134,7 @@ def _record(conf: Path) -> list[PropertyChange] | None:
     try:
         return [PropertyChange(**c) for c in json.loads(file.read_text(encoding="utf-8"))["changes"]]
     except (OSError, ValueError, LookupError, TypeError) as e:
-        raise ConfigError([f"{file}: is no record of an installation: {e}"]) from e
+        raise ConfigError([f"{file}: is not a record of an installation: {e}"]) from e
 
 
 def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[PropertyChange] | None) -> None:
@@ -169,6 +169,6 @@ def _say(
     if ask_gpus:
         click.echo(f"{NODE}: say each machine's number of GPUs there by hand (or --gpus)")
     for c in left:
-        click.echo(f"left alone, it was changed since: {c.file}: {c.key} = {c.old}")
+        click.echo(f"left as it is, because it was changed since: {c.file}: {c.key} = {c.old}")
     for f in findings:
         click.echo(str(f))

@@ -81,8 +81,10 @@ def repair_command(file: Path) -> None:
 
 @journal_group.command("show")
 @FILE
-@click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many facts, the newest.")
-@click.option("--since", type=click.IntRange(0), metavar="SEQ", help="From after this fact on instead, the oldest.")
+@click.option(
+    "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest facts."
+)
+@click.option("--since", type=click.IntRange(0), metavar="SEQ", help="The facts after this one instead, oldest first.")
 @click.option("--kind", type=click.Choice(sorted(FACTS)), metavar="KIND", help="Only facts of this kind.")
 def show_command(file: Path, last: int, since: int | None, kind: str | None) -> None:
     """Print facts of FILE, a line of JSON each: seq, time_s, kind, and the fact's own fields."""

@@ -187,7 +187,7 @@ def report_command(
     """
     records = records_of(cluster_dir, journals, evidence, rm_log, config)
     if len(records.journals) != 1:
-        raise click.UsageError("a report is of one journal: give one --journal FILE")
+        raise click.UsageError("a report covers one journal: give one --journal FILE")
     file = topology or records.topology
     if gpus is None and file is None:
         raise click.UsageError("give --gpus N or --topology FILE: rho needs the GPUs of the cluster")

@@ -175,7 +175,7 @@ def explain(d: Data) -> Group:
     if d["jobs"]:
         parts += ["", _jobs(d["jobs"]), *(f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])]
     if d["rounds"]:
-        parts += ["", "the rounds it lived through, newest first:"]
+        parts += ["", "its rounds, newest first:"]
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
     parts.append(_best(a))
     return lines(*parts)
@@ -252,7 +252,7 @@ def _lived(r: Data, names: Data) -> str:
         "not offered": f"{rank}: not offered, "
         + ("it could use no more GPUs" if r["rank"] == 1 else "others are worse off, or it could use no more"),
         "leftovers": f"{rank}: not offered; leftovers: {'; '.join(map(gang, r['leftover']))}",
-        "offered": f"{rank}: offered; no auction came of it",
+        "offered": f"{rank}: offered, but no auction was held",
         "served": f"{r['why'] or r['policy']}; got {'; '.join(map(gang, r['got']))}",
         "outranked": f"others came first by {r['policy']}",
     }.get(r["role"], "")

@@ -50,7 +50,7 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
     found = of_yarn(apps, since_s, f"applications of {server.base}")
     if not found.workload.apps:
         if not live["decisions"]:
-            raise Failure(f"nobody was given GPUs yet, and no application with GPUs has ended since {since}")
+            raise Failure(f"no GPUs have been given out yet, and no application with GPUs has ended since {since}")
         emit({"live": live, "replayed": 0}, output, _draw)
         return
     picture = server.get("picture")
@@ -100,7 +100,7 @@ def revocations(result: Result) -> list[dict[str, Any]]:
 def _live(d: Data) -> RenderableType:
     """The rounds as if."""
     if not d["decisions"]:
-        return "AS IF: nobody was given GPUs since the control plane watches"
+        return "AS IF: no GPUs were given out since the control plane began to watch"
     users = [[r["queue"], r["user"], r["given"], r["would_give"], r["would_take"]] for r in d["by_user"]]
     newest = [[clock(x["at_s"]), _gpus(x["given"]), _gpus(x["would_give"]), _why(x)] for x in d["newest"][:NEWEST]]
     return lines(

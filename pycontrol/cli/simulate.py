@@ -64,7 +64,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="How many times as contended.",
+    help="Contention, as a multiple of the workload's.",
 )
 @click.option(
     "--contended-by",
@@ -192,7 +192,7 @@ def _settings(
             arbiter[option] = value
         else:
             all_known = sorted({o for n in names for o in known[n]} | {*NUMBERS, *ARBITERS})
-            raise click.BadParameter(f"{key}: is no option; known are {', '.join(all_known)}", param_hint=hint)
+            raise click.BadParameter(f"{key}: is not an option; known are {', '.join(all_known)}", param_hint=hint)
     try:
         for name in names:
             registry.make(name, **options[name])

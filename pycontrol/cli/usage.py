@@ -75,7 +75,7 @@ def usage_command(
     keys = [key.strip() for key in by.split(",") if key.strip()]
     unknown = [key for key in keys if key not in KEYS]
     if unknown or not keys:
-        raise Misused(f"--by {by}: must be of {', '.join(KEYS)}")
+        raise Misused(f"--by {by}: must be some of {', '.join(KEYS)}")
     now_s = time.time()
     until_s = moment_s(until, now_s, "--until") if until else now_s
     since_s = moment_s(since, now_s, "--since")

@@ -63,13 +63,13 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
 
 @click.command("whatif")
 @click.argument("workload", required=False)
-@click.option("--now", is_flag=True, help="Go on from the scheduler's present state instead of a WORKLOAD.")
+@click.option("--now", is_flag=True, help="Continue from the scheduler's present state instead of a WORKLOAD.")
 @click.option("--rm", metavar="URL", help="With --now: the ResourceManager's web address.")
 @click.option(
     "--policy",
     "policies",
     metavar="A,B,...",
-    help="Policies; the first is what the others are held against, best the one that was in force"
+    help="Policies; the others are compared with the first, ideally the policy that was in force"
     "  [default: yarn_cs,isonomy; of a state the one in force and another].",
 )
 @click.option("--cluster", metavar="NAME|FILE", help="A topology file, or N x G as 16x8; a state has its own machines.")
@@ -80,7 +80,9 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
     help="Virtual clusters (a cells file): an app's queue is its virtual cluster.",
 )
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
-@click.option("--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; of a state its own].")
+@click.option(
+    "--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; for a state, its own]."
+)
 @output_option
 def whatif_command(
     workload: str | None, now: bool, rm: str | None, policies: str | None, cluster: str | None, cells: Path | None,
@@ -99,7 +101,7 @@ def whatif_command(
     """
     names = [name.strip() for name in (policies or "").split(",") if name.strip()]
     if policies is not None and (len(names) < 2 or len(set(names)) < len(names)):
-        raise Misused(f"--policy {policies}: give two policies or more; the first is what the others are held against")
+        raise Misused(f"--policy {policies}: give two policies or more; the others are compared with the first")
     if now == (workload is not None):
         raise Misused("give a WORKLOAD or a snapshot, or --now: one of them")
     if now or str(workload).endswith(".zip"):
@@ -240,7 +242,7 @@ def _draw(d: Data) -> RenderableType:
     parts: list[RenderableType | None] = [*d["sentences"], ""]
     found = d["calibration"]
     if found is None:
-        parts.append("Nothing is known of what really happened: whether to believe this cannot be said.")
+        parts.append("What really happened is not known, so this replay cannot be checked.")
     else:
         of = count(found["apps"], "app")
         parts.append(

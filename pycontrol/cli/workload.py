@@ -45,7 +45,7 @@ def _draw_list(data: Data) -> RenderableType:
         table(["GENERATOR", "WHAT IT IS", "OPTIONS"], generators),
         "",
         table(["TRACE", "WHAT IT IS"], [[f["name"], f["about"]] for f in data["formats"]]),
-        f"\nA FILE alone will do: its format is found by its content. Options of traces: {_defaults(data['import'])}",
+        f"\nA FILE alone is enough: its content tells its format. Options of traces: {_defaults(data['import'])}",
         f"Options of all: {_defaults(data['every'])}. After a name: w1,contention=2 or FILE,queues=a+b,faster=2",
     )
 
@@ -62,7 +62,7 @@ def _defaults(options: Data) -> str:
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the workload as CSV, which is read back under this name.",
+    help="Write the workload as CSV, which can be given as a workload.",
 )
 @output_option
 def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:

@@ -30,7 +30,7 @@ from pycontrol.config import Config, ConfigError, load_topology, mismatches, par
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.shadow_watch import ShadowWatch
-from pycontrol.daemon.standby_store import Kept, KeptError
+from pycontrol.daemon.standby_store import StandbyStore, StandbyStoreError
 from pycontrol.daemon.takeover import Superseded, Takeover, secure
 from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
@@ -144,7 +144,7 @@ class ControlPlane:
         for line in self._journal.set_aside:
             log.error("the journal: set aside", file=str(config.journal_file), problem=line)
         keep = config.standby
-        self._takeover = Takeover(Kept(keep), self._journal, durable.is_empty) if keep else None
+        self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
         forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
         arbiter = self._arbiter(durable)
         self._shadow = ShadowWatch(
@@ -261,10 +261,10 @@ class ControlPlane:
                 picture = self._router.pictures.newest()
                 if picture.arbiter.cluster.ready:
                     takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # the picture's time, not the present
-            except (KeptError, TimeoutError, Overloaded) as e:
-                log.warning("apps and clocks could not be kept on HDFS", problem=str(e))
+            except (StandbyStoreError, TimeoutError, Overloaded) as e:
+                log.warning("apps and clocks could not be saved on HDFS", problem=str(e))
             except Exception:  # keep the thread alive: the next try may succeed
-                log.exception("apps and clocks could not be kept on HDFS")
+                log.exception("apps and clocks could not be saved on HDFS")
 
     def _cells(self) -> CellSupply:
         """The cells of the cells file; raises ConfigError if `exchange.traders` names an unknown virtual cluster."""

@@ -29,12 +29,12 @@ _NAME = re.compile(r"^clocks-(?:(\d{10})-)?(\d{15})\.json$")
 """Epoch and milliseconds; earlier versions wrote no epoch."""
 
 
-class KeptError(Exception):
+class StandbyStoreError(Exception):
     """HDFS does not answer, or it refuses; the message names the folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyStore:
+class StandbySnapshot:
     """One snapshot of a control plane's apps and clocks."""
 
     by: str
@@ -44,7 +44,7 @@ class StandbyStore:
     state: Mapping[str, Any]
 
 
-class Kept:
+class StandbyStore:
     """The snapshots in one folder."""
 
     def __init__(self, at: Standby) -> None:
@@ -54,8 +54,8 @@ class Kept:
             at.webhdfs, user=at.user or getpass.getuser(), timeout=TIMEOUT_S, session=session_of(at)
         )  # a secure cluster authenticates by ticket and ignores the name
 
-    def put(self, kept: StandbyStore, now_s: float) -> None:
-        """Write a snapshot and delete all but the newest KEEP; raises KeptError."""
+    def put(self, kept: StandbySnapshot, now_s: float) -> None:
+        """Write a snapshot and delete all but the newest KEEP; raises StandbyStoreError."""
         name = f"clocks-{kept.epoch:010d}-{round(now_s * 1000):015d}.json"
         try:
             text = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
@@ -64,10 +64,10 @@ class Kept:
             for old in self._names()[KEEP:]:
                 self._hdfs.delete(f"{self.folder}/{old}")
         except (HdfsError, requests.RequestException) as e:
-            raise KeptError(f"{self._where}: {e}") from e
+            raise StandbyStoreError(f"{self._where}: {e}") from e
 
-    def newest(self) -> StandbyStore | None:
-        """The newest readable snapshot, None if there is none; raises KeptError."""
+    def newest(self) -> StandbySnapshot | None:
+        """The newest readable snapshot, None if there is none; raises StandbyStoreError."""
         try:
             for name in self._names():
                 with self._hdfs.read(f"{self.folder}/{name}") as reader:
@@ -75,9 +75,9 @@ class Kept:
                 found = _state_in(text)
                 if found is not None:
                     return found
-                log.warning("a file of kept apps and clocks is none", file=f"{self._where}/{name}")
+                log.warning("a file of saved apps and clocks cannot be read", file=f"{self._where}/{name}")
         except (HdfsError, requests.RequestException) as e:
-            raise KeptError(f"{self._where}: {e}") from e
+            raise StandbyStoreError(f"{self._where}: {e}") from e
         return None
 
     def _names(self) -> list[str]:
@@ -88,7 +88,7 @@ class Kept:
         return [m[0] for m in sorted(found, key=lambda m: (int(m[1] or 0), int(m[2])), reverse=True)]
 
 
-def _state_in(text: bytes) -> StandbyStore | None:
+def _state_in(text: bytes) -> StandbySnapshot | None:
     """The snapshot in a file's text; None if it is damaged, of another version, or no snapshot."""
     try:
         found = json.loads(text)
@@ -98,4 +98,4 @@ def _state_in(text: bytes) -> StandbyStore | None:
         Durable.load(state)  # a state that fails to load would end the control plane at every start
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
-    return StandbyStore(by, epoch, state)
+    return StandbySnapshot(by, epoch, state)

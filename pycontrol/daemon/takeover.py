@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.daemon.standby_store import KeptError, StandbyStore
+from pycontrol.daemon.standby_store import StandbySnapshot, StandbyStoreError
 from pycontrol.model.events import Event, StandbyRestored
 from pycontrol.runtime.driver import Overloaded
 
@@ -21,11 +21,11 @@ class Superseded(Overloaded):
 
 
 class Store(Protocol):
-    """Storage for snapshots; each call may raise KeptError."""
+    """Storage for snapshots; each call may raise StandbyStoreError."""
 
-    def put(self, kept: StandbyStore, now_s: float) -> None: ...
+    def put(self, kept: StandbySnapshot, now_s: float) -> None: ...
 
-    def newest(self) -> StandbyStore | None: ...
+    def newest(self) -> StandbySnapshot | None: ...
 
 
 class OwnJournal(Protocol):
@@ -63,8 +63,8 @@ class Takeover:
         """
         try:
             self._take_over(driver)
-        except KeptError as e:
-            log.error("what other control planes kept on HDFS is not known", problem=str(e))
+        except StandbyStoreError as e:
+            log.error("what other control planes saved on HDFS is unknown", problem=str(e))
         self._was_empty = False
         self._serves = True
 
@@ -86,20 +86,20 @@ class Takeover:
 
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
         """Store apps and clocks (`Durable.kept`)."""
-        self._store.put(StandbyStore(self._journal.id, self._journal.epoch, state), now_s)
+        self._store.put(StandbySnapshot(self._journal.id, self._journal.epoch, state), now_s)
 
     def secure(self, driver: OwnDriver) -> None:
         """Store the present state before the caller continues, so that any later takeover starts from it.
 
-        Raises KeptError if that is not certain.
+        Raises StandbyStoreError if that is not certain.
         """
         if not self._serves:
-            raise KeptError("the ResourceManager has sent no snapshot yet")
+            raise StandbyStoreError("the ResourceManager has sent no snapshot yet")
         state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
         self.keep(state, now_s)
         found = self._store.newest()
         if found is None or found.by != self._journal.id:
-            raise KeptError("another control plane has served since")
+            raise StandbyStoreError("another control plane has served since")
 
 
 def secure(takeover: Takeover | None, driver: OwnDriver) -> str:
@@ -107,6 +107,6 @@ def secure(takeover: Takeover | None, driver: OwnDriver) -> str:
     try:
         if takeover is not None:
             takeover.secure(driver)
-    except KeptError as e:
+    except StandbyStoreError as e:
         return str(e)
     return ""

@@ -75,5 +75,5 @@ def efficiency_of(kept: Mapping[str, Any]) -> dict[int, float]:
     """Efficiencies stored by an earlier app; raises ValueError or TypeError for other data."""
     found = {int(n): float(e) for n, e in kept.items()}
     if any(n < 1 or not EFFICIENCY_LEAST <= e <= 1 for n, e in found.items()):
-        raise ValueError(f"{dict(kept)} are no efficiencies")
+        raise ValueError(f"{dict(kept)} are not efficiencies")
     return found

@@ -76,7 +76,7 @@ class Profiler:
         """Takes S measured by earlier apps (`kept`) as the prior; raises ValueError for other data."""
         found = {Scope[name]: float(s) for name, s in kept.items() if name in Scope.__members__}
         if any(not 1 <= s <= RECALLED_MAX for s in found.values()):
-            raise ValueError(f"{dict(kept)} are no slowdowns")
+            raise ValueError(f"{dict(kept)} are not slowdowns")
         self._recalled = {scope: s for scope, s in found.items() if scope is not Scope.MACHINE}
         weighed = {Scope.MACHINE: (self.prior[0], math.inf), **{k: (s, 1.0) for k, s in self._recalled.items()}}
         known = rising(weighed, self.prior)

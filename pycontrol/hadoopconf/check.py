@@ -103,7 +103,7 @@ def _isonomy_yaml(file: Path, seen: SiteFacts) -> Iterator[Finding]:
         except ConfigError as problem:
             yield from _as_findings(problem)
     else:
-        yield note(name, "topology", "is not set: what the NodeManagers register is taken as it is")
+        yield note(name, "topology", "is not set: whatever the NodeManagers register is accepted")
 
 
 def _secret(name: str, key: str, file: Path, token: bool = False) -> Iterator[Finding]:

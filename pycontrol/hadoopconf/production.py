@@ -22,9 +22,7 @@ def yarn_site(site: Site) -> Iterator[Finding]:
     yield from _executor(site)
     recovery, address = site.get(f"{_NM}recovery.enabled") == "true", site.get(f"{_NM}address", "")
     if recovery and address.endswith(":0"):
-        yield error(
-            YARN, f"{_NM}address", f"must have a fixed port (got {address}), else containers are not taken back"
-        )
+        yield error(YARN, f"{_NM}address", f"must have a fixed port (got {address}), else containers are not recovered")
     if site.get("yarn.cluster.max-application-priority", "0").strip() == "0":
         yield note(
             YARN,
@@ -35,7 +33,7 @@ def yarn_site(site: Site) -> Iterator[Finding]:
         yield note(
             YARN,
             "yarn.node-attribute.fs-store.root-dir",
-            "is in /tmp, as by default: what operators say of bad GPUs is lost when that is cleared; name another",
+            "is in /tmp, the default: which GPUs operators marked bad is lost when it is cleared; name another folder",
         )
     store = site.get("yarn.scheduler.configuration.store.class", "file")
     if store != "file":
@@ -117,7 +115,9 @@ def capacity_scheduler(site: Site) -> Iterator[Finding]:
     """capacity-scheduler.xml."""
     for key, value in site.items():
         if key.endswith(".user-limit-factor") and value == "-1":
-            yield note(SCHEDULER, key, "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 is as good")
+            yield note(
+                SCHEDULER, key, "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 has the same effect"
+            )
             return
 
 

@@ -44,12 +44,14 @@ def _core(site: Mapping[str, str]) -> Iterator[Finding]:
         yield error(
             CORE,
             "hadoop.http.filter.initializers",
-            f"must name {FILTER}, else the web apps believe whoever says who it is, Isonomy's REST too",
+            f"must name {FILTER}, else the web apps trust any name that a caller gives, Isonomy's REST too",
         )
     elif site.get(f"{_HTTP}type", "simple") == "simple":
-        yield error(CORE, f"{_HTTP}type", "must be kerberos, else the web apps believe whoever says who it is")
+        yield error(CORE, f"{_HTTP}type", "must be kerberos, else the web apps trust any name that a caller gives")
     elif site.get(f"{_HTTP}simple.anonymous.allowed", "true") == "true":
-        yield note(CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that nobody is let in unnamed")
+        yield note(
+            CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that anonymous callers are refused"
+        )
     for key in ("kerberos.principal", "kerberos.keytab"):
         if not site.get(f"{_HTTP}{key}"):
             yield error(CORE, f"{_HTTP}{key}", "is missing: the web apps need it to know who calls (HTTP/_HOST@REALM)")
@@ -70,7 +72,7 @@ def _hdfs(site: Mapping[str, str]) -> Iterator[Finding]:
     low = port.isdecimal() and 0 < int(port) < PRIVILEGED_PORTS
     tls, protected = site.get("dfs.http.policy") == "HTTPS_ONLY", bool(site.get("dfs.data.transfer.protection"))
     if site.get("ignore.secure.ports.for.testing") == "true":
-        yield note(HDFS, "ignore.secure.ports.for.testing", "is true: good for tests alone")
+        yield note(HDFS, "ignore.secure.ports.for.testing", "is true: for tests only")
     elif not low and not (tls and protected):
         yield error(
             HDFS,

@@ -54,7 +54,7 @@ SENTENCES = {
     Pending.RUNNING: "it has all the GPUs that it can use",
     Pending.IDLE: "it has no GPUs and wants none at present",
     Pending.FINISHED: "it has ended",
-    Pending.UNKNOWN: "it asked for no GPUs yet",
+    Pending.UNKNOWN: "it has not asked for GPUs yet",
     Pending.EXCEEDS_CLUSTER_SIZE: "its gang is larger than the cluster (your error)",
     Pending.NO_MACHINE_LARGE_ENOUGH: "one container asks for more GPUs than any machine has (your error)",
     Pending.EXCEEDS_GPU_TYPE: "its gang is larger than each GPU type that it may have (your error)",
@@ -75,8 +75,8 @@ SENTENCES = {
     Pending.CELLS_LENT: "cells of its virtual cluster are lent to another",
     Pending.CELLS_BAD: "cells of its virtual cluster are on machines that are down or on bad GPUs",
     Pending.CELLS_IN_USE: "apps of its own virtual cluster use its cells",
-    Pending.NO_SUCH_CELLS: "no cells that it may use are what it asks for (your error)",
-    Pending.NO_ROOM_WITHIN: "no such cell has enough free GPUs for its gang",
+    Pending.NO_SUCH_CELLS: "none of the cells that it may use match its request (your error)",
+    Pending.NO_ROOM_WITHIN: "no cell of that level has enough free GPUs for its gang",
     Pending.OPPORTUNISTIC: "it asked for no guarantee: it runs only on GPUs that nobody else uses",
     Pending.NO_CELLS: "its queue owns no cells: it runs only on GPUs that nobody else uses",
     Pending.HIDDEN_PAYMENT: "it won, and gave these GPUs up as its payment",
@@ -87,7 +87,7 @@ SENTENCES = {
     Pending.GANG_INCOMPLETE: "it has not asked for all containers of its gang yet",
     Pending.GATHERING: "GPUs are held for it until there are enough for its gang",
     Pending.HELD_FOR_GANG: "the GPUs that are free are held for another app's gang",
-    Pending.NO_FREE_GPUS: "no GPUs have come free since it asked",
+    Pending.NO_FREE_GPUS: "no GPUs have become free since it asked",
     Pending.WAITING_FOR_ROUND: "GPUs are free; a round is about to be held",
 }
 

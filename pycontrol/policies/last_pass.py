@@ -20,7 +20,7 @@ from pycontrol.policies.pool import Pool
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
-WHY = "idle otherwise: nobody who came before it could use these GPUs"
+WHY = "idle otherwise: no app before it could use these GPUs"
 KeptOut = Callable[[str], Collection[str]]
 """App -> hosts where none of its new containers may start."""
 

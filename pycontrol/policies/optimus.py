@@ -40,7 +40,7 @@ class Optimus(Filling):
         """Names its gain by the first gang of the round."""
         gain = -self.key(view, view.retained_gpus, pool)
         if math.isinf(gain):
-            return "it had nothing, so its first gang gains most"
+            return "it had no GPUs, so its first gang gains most"
         unit = "times its throughput" if self.gain == "throughput" else "s of remaining time a GPU"
         return f"among the largest gains by one more gang: {gain:.3g} {unit}"
 

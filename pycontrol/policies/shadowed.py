@@ -50,7 +50,7 @@ class Shadowed:
 
     def __post_init__(self) -> None:
         if self.policy.asks_agents:
-            raise NoShadow(f"shadow: {self.policy.name} asks Agents for bids, which a shadow has none of")
+            raise NoShadow(f"shadow: {self.policy.name} asks Agents for bids, which a shadow does not have")
 
     @property
     def name(self) -> str:

@@ -107,7 +107,7 @@ class SingleCase(_CaseModel):
     @model_validator(mode="after")
     def _sane(self) -> Self:
         if self.T_current < self.T_start:
-            raise ValueError("T_current lies before T_start")
+            raise ValueError("T_current is before T_start")
         if any(len(p) != 2 or p[0] < 1 or p[0] != int(p[0]) or p[1] < 1 for p in self.points):
             raise ValueError("points: each must be [GPUs, S >= 1]")
         ends = [self.T_start, *(span.end for span in self.apps_in_system)]
@@ -186,7 +186,7 @@ def parse_case(case: Any) -> tuple[Kind, str | None, BaseModel]:
         name = f"rho {case['model']}"
         if name not in MODELS:
             raise CaseError(
-                f"model: {case['model']!r} is none of {', '.join(m[4:] for m in MODELS if m.startswith('rho '))}"
+                f"model: {case['model']!r} is not one of {', '.join(m[4:] for m in MODELS if m.startswith('rho '))}"
             )
     try:
         return kind, case.get("id"), MODELS[name].model_validate(case)

@@ -53,7 +53,7 @@ class SharesCase(BaseModel):
     @model_validator(mode="after")
     def _sane(self) -> Self:
         if self.scheme not in SCHEMES and self.scheme not in GAVEL:
-            raise ValueError(f"scheme {self.scheme!r} is none of {', '.join([*SCHEMES, *GAVEL])}")
+            raise ValueError(f"scheme {self.scheme!r} is not one of {', '.join([*SCHEMES, *GAVEL])}")
         self.problem()
         if self.scheme in WITH_STEPS:
             for name in ("steps_remaining", "times_since_start_s"):

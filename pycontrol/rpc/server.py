@@ -161,7 +161,7 @@ class AgentServer:
             return server.add_secure_port(address, _credentials(self._tls))
         except RuntimeError as e:
             raise ServerError(
-                f"agents.port: {address} cannot be listened on (is it in use?); set another or stop who has it"
+                f"agents.port: {address} cannot be listened on (is it in use?); set another or free it"
             ) from e
 
 

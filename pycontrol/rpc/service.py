@@ -192,7 +192,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         try:
             return await asyncio.wait_for(anext(messages), self._first_message_s)
         except TimeoutError:
-            why = f"nothing came within {self._first_message_s:g} s"
+            why = f"nothing arrived within {self._first_message_s:g} s"
             await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)
         except StopAsyncIteration:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the stream ended without a message")

@@ -76,7 +76,7 @@ class Sessions:
 
     def _cut_off(self, app_id: str) -> None:
         """Drop all waiting messages of one app."""
-        log.warning("what waits for an app is dropped, as the most of all", app_id=app_id,
+        log.warning("messages for an app are dropped: it has the most waiting", app_id=app_id,
                     bytes=self.ledger.of_app(app_id))  # fmt: skip
         streams: list[AgentStream | WorkerStream] = list(self._workers.get(app_id, {}).values())
         if app_id in self.agents:
@@ -180,6 +180,6 @@ class Sessions:
         """Drop the messages of the longest silent apps without an open stream, beyond APPS_MAX."""
         silent = [a for a in self._mail if a not in self.agents and a not in self._workers]
         for app_id in silent[: max(0, len(silent) - APPS_MAX)]:
-            log.warning("what was kept for a silent app is dropped", app_id=app_id)
+            log.warning("messages for a silent app are dropped", app_id=app_id)
             self._mail.pop(app_id).clear()
             self.ledger.forget(app_id)

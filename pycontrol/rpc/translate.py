@@ -186,7 +186,7 @@ def _scope(value: int, what: str) -> Scope:
     try:
         return Scope(value)
     except ValueError:
-        raise Malformed(f"{what}.scope is {value}, which is no scope") from None
+        raise Malformed(f"{what}.scope is {value}, which is not a scope") from None
 
 
 def _gang(message: pb.Gang, what: str, hosts: Container[str]) -> Gang:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareProblem, Vector
-from pycontrol.shares.rows import DUAL_SIMPLEX, INFINITY, PRIMAL_SIMPLEX, GrowingProgramme
+from pycontrol.shares.rows import DUAL_SIMPLEX, INFINITY, PRIMAL_SIMPLEX, IncrementalLp
 
 ENVY = 1e-8
 """Tolerated envy, relative to the larger of the user's own efficiency and the mean."""
@@ -91,7 +91,7 @@ class _EnvyFree:
         upper = np.full(n * k + n, INFINITY)
         if likely is not None:
             upper[: n * k][~likely.ravel()] = 0.0
-        self.lp = GrowingProgramme(np.concatenate([np.zeros(n * k), problem.weights / problem.weights.mean()]), upper)
+        self.lp = IncrementalLp(np.concatenate([np.zeros(n * k), problem.weights / problem.weights.mean()]), upper)
         columns = np.arange(n * k).reshape(n, k)
         weights = np.tile(problem.weights, (k, 1))
         self.lp.add(columns.T, weights, -INFINITY, problem.devices / self.scale)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pycontrol.shares.cooperative import ratio_ordered
 from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareError, ShareProblem, Vector
-from pycontrol.shares.rows import INFINITY, GrowingProgramme
+from pycontrol.shares.rows import INFINITY, IncrementalLp
 
 GAP = 1e-10
 MOST_CUTS = 2000
@@ -106,7 +106,7 @@ def _by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
     n, k = w.shape
     cost = np.divide(1.0, w, out=np.full_like(w, np.inf), where=w > 0)
     everyone = np.arange(n)
-    lp = GrowingProgramme(np.concatenate([np.zeros(k), [1.0]]))
+    lp = IncrementalLp(np.concatenate([np.zeros(k), [1.0]]))
     lp.add(np.arange(k)[None], np.ones((1, k)), 1.0, 1.0)  # columns: p m, which have similar magnitudes
     price, best, best_price = np.full(k, 1.0 / k) / m, 0.0, np.zeros(k)
     for cut in range(MOST_CUTS):
@@ -138,7 +138,7 @@ def _from_ties(w: Matrix, m: Vector, pi: Vector, charge: Matrix, slack: float) -
     load = np.bincount(its, pi[sure] / w[sure, its], minlength=len(m))
     shared, row = np.unique(who, return_inverse=True)
     ties, types, users = np.arange(len(who)), np.arange(len(m)), np.arange(len(shared))
-    lp = GrowingProgramme(np.append(np.zeros(len(who)), 1.0))  # columns: the ties, then c
+    lp = IncrementalLp(np.append(np.zeros(len(who)), 1.0))  # columns: the ties, then c
     for j in types:
         mine = ties[what == j]
         lp.add(np.append(mine, len(ties))[None], np.append(np.ones(len(mine)), load[j])[None], -INFINITY, m[j])

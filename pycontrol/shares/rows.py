@@ -17,7 +17,7 @@ DUAL_SIMPLEX = 1
 Index = npt.NDArray[np.integer]
 
 
-class GrowingProgramme:
+class IncrementalLp:
     """max objective.x with 0 <= x <= upper and the rows added so far."""
 
     def __init__(self, objective: Vector, upper: Vector | None = None) -> None:

@@ -38,7 +38,7 @@ class Calibration:
         self._misses: dict[int, deque[tuple[float, float, float]]] = {}
         self._number = 0
 
-    def said(self, key: str, now_s: float, found: Range) -> None:
+    def estimated(self, key: str, now_s: float, found: Range) -> None:
         """Record an estimate as the runs gave it."""
         low, middle, high = (max(0.0, (FAR_S if x is None else x - now_s)) for x in found)
         if found[1] is not None:
@@ -130,6 +130,6 @@ class Calibrations:
         for app_id, (start, end) in found.items():
             said[app_id] = starts.widened(now_s, start), ends.widened(now_s, end)
             if not apps.get(app_id, True):
-                starts.said(app_id, now_s, start)
-            ends.said(app_id, now_s, end)
+                starts.estimated(app_id, now_s, start)
+            ends.estimated(app_id, now_s, end)
         return said

@@ -65,15 +65,15 @@ class Agent:
         staging = f"{spec.staging.rstrip('/')}/agent"
         self.store = StateStore(files or spec.files_at(staging), attempt)
         saved = patiently(self.store.load, PATIENCE_S, log.warning) if attempt > 1 else None
-        self.brain = AgentCore(spec, attempt, saved)
+        self.core = AgentCore(spec, attempt, saved)
         self._hdfs_token = of_container()
         if self._hdfs_token is not None:
-            self.brain.has_token(self._hdfs_token.issued_s, self._hdfs_token.ends_s)
+            self.core.has_token(self._hdfs_token.issued_s, self._hdfs_token.ends_s)
         where = f"/user/{spec.hdfs_user}/.isonomy/speeds" if spec.webhdfs else f"{spec.staging}/speeds"
         self.speeds = SpeedStore(spec.files_at(where))
         if saved:
-            self.brain.restarted(time.time())
-            log.info("attempt %d continues with %d jobs", attempt, len(self.brain.jobs))
+            self.core.restarted(time.time())
+            log.info("attempt %d continues with %d jobs", attempt, len(self.core.jobs))
         else:
             self._recall_speeds()
         self.poster = Poster(spec.notify)
@@ -94,14 +94,14 @@ class Agent:
         if known is None:
             return
         try:
-            self.brain.recall(known)
+            self.core.recall(known)
             log.info("speeds known of job type %s: %s", self.spec.job_type, known["times"])
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             log.warning("the kept speeds of job type %s are malformed: %s", self.spec.job_type, e)
 
     def _register(self) -> pb.AgentMessage:
         with self._lock:
-            return self.brain.register()
+            return self.core.register()
 
     def _deliver(self, message: pb.ArbiterMessage) -> None:
         kind = message.WhichOneof("kind")
@@ -136,9 +136,9 @@ class Agent:
             except queue.Empty:
                 event = TimePassed()
             with self._lock:
-                commands = self.brain.handle(event, time.time())
-                state = self.brain.dump() if self.brain.changed else None
-                self.brain.changed = False
+                commands = self.core.handle(event, time.time())
+                state = self.core.dump() if self.core.changed else None
+                self.core.changed = False
                 self._show()
             if state is not None:
                 self.store.save(state)
@@ -155,7 +155,7 @@ class Agent:
         if self.board is None:
             return
         try:
-            self.board.take(self.brain.jobs.values(), time.time())
+            self.board.take(self.core.jobs.values(), time.time())
         except OSError as e:
             log.warning("TensorBoard's files cannot be written: %s", e)
             self.board = None
@@ -175,7 +175,7 @@ class Agent:
                 self.store.flush(CLOSE_S)
             self.shell.send(command.command)
         elif isinstance(command, KeepSpeeds):
-            log.info("speeds of job type %s: %s", self.spec.job_type, dict(self.brain.speeds.vector()))
+            log.info("speeds of job type %s: %s", self.spec.job_type, dict(self.core.speeds.vector()))
             self.speeds.save(command.file, command.speeds)
         elif isinstance(command, NotifyWebhook):
             self.poster.put(dict(command.event))

@@ -37,9 +37,9 @@ GROUP_OPTIONS = (
     Option(
         "gpus-per-job",
         "N|MIN:MAX",
-        "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: as many as are free for it",
+        "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: any number in this range",
     ),
-    Option("max-iterations", "N", "most iterations of one job"),
+    Option("max-iterations", "N", "the most iterations of one job"),
     Option(
         "min-iterations",
         "N",
@@ -48,38 +48,46 @@ GROUP_OPTIONS = (
     Option("eta", "N", "one of N jobs continues to the next rung; default 3"),
     Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
     Option("budget", "N", "iterations of all jobs together"),
-    Option("metric", "NAME", "what is compared: accuracy (default), loss, or any value that the training reports"),
+    Option(
+        "metric",
+        "NAME",
+        "the metric that is compared: accuracy (default), loss, or any value that the training reports",
+    ),
     Option(
         "mode",
         "min|max",
         "whether a smaller or a larger value is better; default: min for loss, val_loss ..., else max",
     ),
     Option("keep-folder", "FOLDER", "a script's own checkpoints: kept on HDFS from one launch to the next"),
-    Option("unsaved", "true|false", "the script keeps no checkpoints at all; default: true if it looks so"),
-    Option("target", "VALUE", "of the metric: with curve, all is done once a job meets it"),
+    Option("unsaved", "true|false", "whether the script writes no checkpoints; default: a guess from its text"),
+    Option("target", "VALUE", "value of the metric: with curve, the search ends once a job reaches it"),
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
     Option("parallel", "N", "with optuna: jobs at once; default 4"),
-    Option("seed", "N", "of all that is drawn; default 0"),
-    Option("max-retries", "N", "how often a failed worker is started again; default 3"),
+    Option("seed", "N", "seed of all random choices; default 0"),
+    Option("max-retries", "N", "how often a failed worker is restarted; default 3"),
     Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
-    Option("slowdown", "S,S,S", "on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
+    Option("slowdown", "S,S,S", "slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
     Option("profile", "FILE", "YAML or JSON file of iteration times or slowdowns by model; instead of these two"),
     Option("model", "NAME", "whose profile to take; default: --name"),
     Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
     Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
     Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
-    Option("gpu-bound", "SHARE", "of --iteration-s, what a faster GPU makes faster; on virtual GPUs only; default 1"),
-    Option("notify", "URL", "where JSON is posted when the job starts, loses GPUs, ends or fails"),
+    Option(
+        "gpu-bound", "SHARE", "the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; default 1"
+    ),
+    Option("notify", "URL", "URL that is sent JSON when the job starts, loses GPUs, ends or fails"),
     Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
     Option(
         "within", "machine|socket|switch|rack", "all GPUs of a job lie in one of these, or it waits; default: anywhere"
     ),
     Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
-    Option("opportunistic", "true|false", "use idle GPUs only and give way to all who own them; default: false"),
+    Option(
+        "opportunistic", "true|false", "use idle GPUs only, and lose them when their owners need them; default: false"
+    ),
     Option(
         "lazy-preemption",
         "true|false",
-        "lose the guarantee to others of the queue, and the GPUs only when somebody needs these very ones",
+        "if preempted within the queue, lose the guarantee first, and the GPUs only when they are needed",
     ),
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
@@ -97,7 +105,7 @@ STOCK_OPTIONS = (
     Option("checkpoint_path", "PATH", "checkpoints on HDFS; default: in the staging area; %checkpoint_path%"),
     Option("saved_model_path", "PATH", "final model; default: the checkpoint path; %saved_model_path%"),
     Option("num_workers", "N", "workers of one job; default 1"),
-    Option("worker_resources", "R", "of one worker, for example memory=2G,vcores=2,gpu=1"),
+    Option("worker_resources", "R", "resources of one worker, for example memory=2G,vcores=2,gpu=1"),
     Option(
         "worker_launch_cmd",
         "CMD",
@@ -108,8 +116,8 @@ STOCK_OPTIONS = (
     Option("conf", "K=V", "configuration; isonomy.* for groups (repeatable)"),
     Option("docker_image", "IMAGE", "Docker image of the workers"),
     Option("worker_docker_image", "IMAGE", "the same"),
-    Option("keytab", "FILE", "to log in with, on a secure cluster"),
-    Option("principal", "NAME", "of the keytab"),
+    Option("keytab", "FILE", "keytab for the login, on a secure cluster"),
+    Option("principal", "NAME", "principal of the keytab"),
     Option("wait_job_finish", "", "wait for the end and show progress; exit status 1 if the job fails"),
     Option("tensorboard", "", "TensorBoard of what the jobs report, on the app's page"),
     Option(

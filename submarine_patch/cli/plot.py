@@ -12,7 +12,7 @@ def plot(jobs: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each job, the longest bar being the largest value: of the metric, else of the loss."""
     known = [(j, v) for j in jobs if (v := value(j)) is not None]
     if not known:
-        return ["no job has told of its loss yet"]
+        return ["no job has reported a loss yet"]
     least, most = min(0.0, *(v for _, v in known)), max(0.0, *(v for _, v in known))
     span, wide = (most - least) or 1.0, max(len(str(j["job_id"])) for j, _ in known)
     return [

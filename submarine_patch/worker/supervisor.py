@@ -78,7 +78,7 @@ class Supervisor:
             ended = pb.WorkerExit(code=code, message=message, step=step, unsaved=unsaved)
             self._link.put(pb.WorkerMessage(exit=ended))
             if code != EXIT_REFUSED and not await self._link.finish(REPORT_S):
-                _say(f"the Arbiter at {self._settings.arbiter} was not told of exit code {code}")
+                _say(f"the Arbiter at {self._settings.arbiter} did not receive exit code {code}")
             return code
         finally:
             link.cancel()
@@ -94,7 +94,7 @@ class Supervisor:
         if self._link.refused.done():
             return _failed(EXIT_REFUSED, f"the Arbiter refused this worker: {self._link.refused.result()}")
         if not self._start.done():
-            why = f"no Start came within {self._settings.start_timeout_s:g} s (is the rest of its gang missing?)"
+            why = f"no Start arrived within {self._settings.start_timeout_s:g} s (is the rest of its gang missing?)"
             return _failed(EXIT_NO_START, why)
         port.hand_over()
         return await self._train(self._start.result(), port.number)

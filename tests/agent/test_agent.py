@@ -224,7 +224,7 @@ def test_a_second_attempt_waits_for_an_unreachable_hdfs(
 
     spec, files = spec_for(arbiter, tmp_path), Away(tmp_path / "agent")
     first = entry.Agent(spec, MemoryShell(), 1, "secret", files)  # type: ignore[arg-type]
-    files.write("state-000001-00000001.json", json.dumps(first.brain.dump()).encode())
+    files.write("state-000001-00000001.json", json.dumps(first.core.dump()).encode())
     entry.Agent(spec, MemoryShell(), 2, "secret", files)  # type: ignore[arg-type]
     assert "attempt 2 continues with 0 jobs" in caplog.text
 

@@ -66,7 +66,7 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
     told = world.tell(HasBoard(port=6006))
     world.pass_time(2)
     said = {link.label: link.url for link in world.messages("progress")[-1].links}
-    assert said["TensorBoard"] == f"/proxy/{world.brain.spec.app_id}/tensorboard/"
+    assert said["TensorBoard"] == f"/proxy/{world.core.spec.app_id}/tensorboard/"
     assert [c.command.board.port for c in told if isinstance(c, ToShell)] == [6006]
 
 

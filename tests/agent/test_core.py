@@ -61,7 +61,7 @@ def test_a_machine_that_registers_after_the_app_has_its_rack_and_type() -> None:
     start = world.gang("job000")[0].start
     assert start is not None
     assert json.loads(start.pacing)["slowdown"] == 1.1, "one rack"
-    assert world.brain.speeds.types == ("gpu", "k80")
+    assert world.core.speeds.types == ("gpu", "k80")
 
 
 def test_a_job_prefers_one_machine_then_one_rack() -> None:
@@ -72,11 +72,11 @@ def test_a_job_prefers_one_machine_then_one_rack() -> None:
 
 def test_the_users_options_are_in_every_demand() -> None:
     world = World(spec_of(within="switch", pinned="corner", lazy_preemption=True))
-    demand = reported(world.brain).demand
+    demand = reported(world.core).demand
     assert (demand.scope, demand.within, demand.pinned) == (pb.MACHINE, "switch", "corner")
     assert demand.lazy_preemption
     assert not demand.opportunistic
-    demand = reported(World(spec_of(within="rack", opportunistic=True)).brain).demand
+    demand = reported(World(spec_of(within="rack", opportunistic=True)).core).demand
     assert (demand.scope, demand.within, demand.opportunistic) == (pb.RACK, "", True)
 
 
@@ -131,12 +131,12 @@ def test_the_exit_message_may_come_after_the_container_is_gone() -> None:
     world = started(World(hyperband()), *A[:2])
     (c,) = world.gang("job000")
     world.end(c, 0, say=False)
-    assert "job000" not in world.brain.scheduler.scores  # type: ignore[attr-defined]
+    assert "job000" not in world.core.scheduler.scores  # type: ignore[attr-defined]
     world.arbiter(
         from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, progress=pb.WorkerProgress(step=1, accuracy=0.7))
     )
     world.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, exit=pb.WorkerExit(step=1)))
-    assert world.brain.scheduler.scores["job000"] == (1, pytest.approx(0.7))  # type: ignore[attr-defined]
+    assert world.core.scheduler.scores["job000"] == (1, pytest.approx(0.7))  # type: ignore[attr-defined]
 
 
 def test_the_wait_for_an_exit_message_is_bounded_except_while_the_arbiter_is_away() -> None:
@@ -144,10 +144,10 @@ def test_the_wait_for_an_exit_message_is_bounded_except_while_the_arbiter_is_awa
     world.lose_link()
     world.end(world.gang("job000")[0], 0, say=False)
     world.pass_time(100)
-    assert world.brain.jobs["job000"].active
+    assert world.core.jobs["job000"].active
     world.register()
     world.pass_time(gangs.SETTLE_S)
-    assert not world.brain.jobs["job000"].active
+    assert not world.core.jobs["job000"].active
 
 
 def test_a_revoked_gang_stops_whole_and_resumes_on_the_next_gpus() -> None:
@@ -157,12 +157,12 @@ def test_a_revoked_gang_stops_whole_and_resumes_on_the_next_gpus() -> None:
     assert all(c.stop and c.stop.deadline_s == world.now_s + 30 for c in world.containers.values())
     world.obey_stops()
     assert world.held == set()  # the other half is not a gang
-    assert world.brain.jobs["job000"].failures == 0
+    assert world.core.jobs["job000"].failures == 0
     world.grant(*A2[:2])
     world.rise()
     (worker,) = world.gang("job000")
     assert worker.plan.worker_id == "job000/2/0"
-    assert world.brain.jobs["job000"].step == 4
+    assert world.core.jobs["job000"].step == 4
 
 
 def test_a_gang_that_left_a_bad_gpu_resumes_on_the_good_ones_and_another() -> None:
@@ -202,7 +202,7 @@ def test_a_failed_worker_takes_its_gang_along_and_is_retried_on_the_same_gpus() 
     world.end(second, 1)
     assert first.stop is not None
     world.obey_stops()
-    assert world.brain.jobs["job000"].failures == 1
+    assert world.core.jobs["job000"].failures == 1
     world.rise()
     assert world.running() == ["job000"]
     assert world.held == {A[0], B[0]}
@@ -217,7 +217,7 @@ def test_a_container_killed_by_yarn_does_not_count_as_a_failure_of_the_job() -> 
     world = started(World(spec_of(max_retries=0)), *A[:2])
     world.end(world.gang("job000")[0], 0, status=-102, say=False)
     world.rise()
-    assert world.brain.jobs["job000"].failures == 0
+    assert world.core.jobs["job000"].failures == 0
     assert world.running() == ["job000"]
 
 
@@ -226,7 +226,7 @@ def test_a_group_continues_without_a_job_that_fails_permanently() -> None:
     world.end(world.gang("job000")[0], 1)
     world.rise()
     assert world.running() == ["job001"]
-    assert world.brain.jobs["job000"].state == "failed"
+    assert world.core.jobs["job000"].state == "failed"
 
 
 def test_promotion_continues_from_the_checkpoint_of_the_same_job() -> None:
@@ -278,7 +278,7 @@ def test_an_incomplete_gang_is_given_up() -> None:
     world.pass_time(60)
     world.obey_stops()
     assert world.held == set()
-    assert world.brain.jobs["job000"].failures == 0
+    assert world.core.jobs["job000"].failures == 0
 
 
 def test_a_silent_worker_fails_its_gang_but_not_while_the_arbiter_is_away() -> None:
@@ -305,6 +305,6 @@ def test_a_job_that_its_scheduler_stops_early_gives_its_gpus_to_the_next() -> No
     assert chief.stop is not None
     assert chief.stop.reason == "its app scheduler stopped it"
     world.obey_stops()
-    assert world.brain.jobs["job000"].state == "stopped"
+    assert world.core.jobs["job000"].state == "stopped"
     world.rise()
     assert world.running() == ["job001", "job002", "job003", "job004"]

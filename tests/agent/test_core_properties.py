@@ -37,14 +37,14 @@ class AgentMachine(RuleBasedStateMachine):
         running = self.world.running()
         return running[which % len(running)] if running else None
 
-    @precondition(lambda self: self.alive and self.world.brain.registered)
+    @precondition(lambda self: self.alive and self.world.core.registered)
     @rule(gpus=st.sets(st.sampled_from(ALL), min_size=1, max_size=6))
     def grant(self, gpus: set[Gpu]) -> None:
         new = gpus - self.world.held
         if new:
             self.world.grant(*new)
 
-    @precondition(lambda self: self.alive and self.world.brain.registered and self.world.held)
+    @precondition(lambda self: self.alive and self.world.core.registered and self.world.held)
     @rule(which=st.integers(0, 20), n=st.integers(1, 4), in_s=st.floats(0, 40))
     def revoke(self, which: int, n: int, in_s: float) -> None:
         held = sorted(self.world.held)
@@ -61,12 +61,12 @@ class AgentMachine(RuleBasedStateMachine):
     def allocate(self) -> None:
         self.world.allocate()
 
-    @precondition(lambda self: self.alive and self.world.brain.registered)
+    @precondition(lambda self: self.alive and self.world.core.registered)
     @rule()
     def ready(self) -> None:
         self.world.ready()
 
-    @precondition(lambda self: self.alive and self.world.brain.registered)
+    @precondition(lambda self: self.alive and self.world.core.registered)
     @rule(which=st.integers(0, 9), accuracy=st.floats(0, 1))
     def finish(self, which: int, accuracy: float) -> None:
         job_id = self.pick(which)
@@ -74,14 +74,14 @@ class AgentMachine(RuleBasedStateMachine):
             self.world.finish_gang(job_id, accuracy)
 
     def whole(self, job_id: str) -> list[object]:
-        job = self.world.brain.jobs[job_id]
+        job = self.world.core.jobs[job_id]
         return [w for w in job.workers if w.exit_code is None and w.container_id]
 
     @precondition(lambda self: self.alive and self.world.containers)
     @rule(which=st.integers(0, 20), code=st.sampled_from([1, 75, 137, -100, -102]), say=st.booleans())
     def end_one(self, which: int, code: int, say: bool) -> None:
         containers = sorted(self.world.containers.values(), key=lambda c: c.container_id)
-        self.world.end(containers[which % len(containers)], code, say=say and self.world.brain.registered)
+        self.world.end(containers[which % len(containers)], code, say=say and self.world.core.registered)
 
     @precondition(lambda self: self.alive)
     @rule()
@@ -96,7 +96,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(back=st.booleans())
     def link(self, back: bool) -> None:
-        if self.world.brain.registered:
+        if self.world.core.registered:
             self.world.lose_link()
         elif back:
             self.world.register()
@@ -118,16 +118,16 @@ class AgentMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_gpu_is_idle(self) -> None:
-        if not hasattr(self, "world") or not self.alive or not self.world.brain.registered:
+        if not hasattr(self, "world") or not self.alive or not self.world.core.registered:
             return
-        brain = self.world.brain
-        used = {g for j in brain.jobs.values() for g in j.gpus}
-        idle = set(brain.held) - used
-        stopping = sum(j.state == jobs.STOPPING for j in brain.jobs.values())
-        assert len(idle) <= stopping * brain.spec.gang_gpus, "a GPU is neither used nor given back"
-        for job in brain.jobs.values():
+        core = self.world.core
+        used = {g for j in core.jobs.values() for g in j.gpus}
+        idle = set(core.held) - used
+        stopping = sum(j.state == jobs.STOPPING for j in core.jobs.values())
+        assert len(idle) <= stopping * core.spec.gang_gpus, "a GPU is neither used nor given back"
+        for job in core.jobs.values():
             if job.state in (jobs.STARTING, jobs.RUNNING):
-                assert set(job.gpus) <= set(brain.held), "a gang continues outside its leases"
+                assert set(job.gpus) <= set(core.held), "a gang continues outside its leases"
 
     def teardown(self) -> None:
         """From any state, a fault-free world brings the app to its end."""
@@ -139,7 +139,7 @@ class AgentMachine(RuleBasedStateMachine):
         for _ in range(400):
             if world.ended is not None:
                 break
-            if not world.brain.registered:
+            if not world.core.registered:
                 world.register()
             for step in steps:
                 if world.ended is None:

@@ -100,10 +100,10 @@ class TestUntoldEnd:
         del world.containers[c.container_id]
         world.pass_time(gangs.SILENCE_S + 1)
         world.pass_time(gangs.STOP_GRACE_S + gangs.GONE_S - 60)
-        assert world.brain.jobs["job000"].state == "stopping"
+        assert world.core.jobs["job000"].state == "stopping"
         world.pass_time(120)
-        assert world.brain.jobs["job000"].launches == 2
-        assert world.brain.jobs["job000"].failures == 1
+        assert world.core.jobs["job000"].launches == 2
+        assert world.core.jobs["job000"].failures == 1
 
     def test_a_container_with_an_active_worker_is_not_given_up(self) -> None:
         world = started(World(), *A[:2])
@@ -115,7 +115,7 @@ class TestUntoldEnd:
             world.containers[c.container_id] = c
             heard = pb.WorkerMessage(worker_id=c.plan.worker_id, progress=pb.WorkerProgress(step=1, iter_time_s=1.0))
             world.arbiter(from_worker=heard)
-        assert world.brain.jobs["job000"].state == "stopping"
+        assert world.core.jobs["job000"].state == "stopping"
 
 
 @pytest.mark.parametrize("ahead_s", [-147.0, 0.0, 511.0])
@@ -138,18 +138,18 @@ class TestSecondAttempt:
         world.answer_plans()
         world.pass_time(11)
         world.rise()
-        assert world.brain.jobs["job000"].launches == 1
-        assert world.brain.jobs["job001"].launches == 2
+        assert world.core.jobs["job000"].launches == 1
+        assert world.core.jobs["job001"].launches == 2
         assert world.gang("job001")[0].plan.worker_id == "job001/2.2/0"
         assert world.running() == ["job000", "job001"]
         world.finish_gang("job000")
-        assert world.brain.jobs["job000"].state == "paused"
+        assert world.core.jobs["job000"].state == "paused"
 
     def test_a_container_whose_id_was_not_saved_is_recognised_by_its_request(self) -> None:
         world = started(World(), *A[:2])
         (c,) = world.gang("job000")
-        world.brain.jobs["job000"].workers[0].container_id = ""
-        world.brain.jobs["job000"].state = "starting"
+        world.core.jobs["job000"].workers[0].container_id = ""
+        world.core.jobs["job000"].state = "starting"
         world.restart()
         world.tell(am.AmEvent(adopted=world.described(c)))
         c.start = None

@@ -70,11 +70,11 @@ def test_the_demand_reports_slowdown_loss_and_gpu_types() -> None:
     spec = spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0)
     world = World(spec, types={"a1": "V100"})
     started(world, *A[:2])
-    assert world.brain.register().register.demand.loss_rate == 0.0
+    assert world.core.register().register.demand.loss_rate == 0.0
     (chief,) = world.gang("job000")
     for step, loss in enumerate((0.9, 0.8, 0.7, 0.6), 1):
         world.worker(chief, progress=pb.WorkerProgress(step=step, loss=loss, iter_time_s=1.0))
-    demand = world.brain.register().register.demand
+    demand = world.core.register().register.demand
     assert demand.loss_rate == pytest.approx(0.1 / 2.0), "a decrease of 0.1 a step of 2 GPU-s"
     assert list(demand.slowdown) == pytest.approx([1.0, 1.1, 1.3])
     assert dict(demand.speedups) == {"K80": 1.0, "V100": 3.0, "gpu": 1.0}
@@ -90,9 +90,9 @@ def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ..
     for step, loss in zip((1, 5, 1 << 60), losses, strict=True):
         said = pb.WorkerProgress(step=step, loss=loss, accuracy=loss, iter_time_s=iter_time_s)
         world.worker(chief, progress=said)
-    assert world.brain.jobs["job000"].step == 5
-    translate.agent_up("application_1_0001", "ann", world.brain.register().register)
-    report = pb.AgentMessage(progress=reported(world.brain))
+    assert world.core.jobs["job000"].step == 5
+    translate.agent_up("application_1_0001", "ann", world.core.register().register)
+    report = pb.AgentMessage(progress=reported(world.core))
     assert translate.event_of("application_1_0001", report, {}) is not None
 
 
@@ -103,8 +103,8 @@ def test_a_script_without_checkpoints_starts_again_and_its_user_is_informed() ->
     world.revoke(*A[:2])
     world.worker(worker, exit=pb.WorkerExit(code=75, step=5, unsaved=True))
     world.end(worker, 75)
-    job = world.brain.jobs["job000"]
-    assert "starts again" in reported(world.brain).jobs[0].note
+    job = world.core.jobs["job000"]
+    assert "starts again" in reported(world.core).jobs[0].note
     world.grant(*A[:2])
     world.rise()
     (worker,) = world.gang("job000")
@@ -118,28 +118,28 @@ def test_a_failed_checkpoint_is_reported_until_one_is_complete() -> None:
     world.train(worker, 5)
     for step in (3, 5):
         world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=step, problem="Token has expired"))
-    (told,) = reported(world.brain).jobs
+    (told,) = reported(world.core).jobs
     assert told.checkpoints_failed == 2
     assert told.note.endswith("step 5: Token has expired")
-    assert AgentCore(SPEC, 2, json.loads(json.dumps(world.brain.dump()))).jobs["job000"].checkpoints_failed == 2
+    assert AgentCore(SPEC, 2, json.loads(json.dumps(world.core.dump()))).jobs["job000"].checkpoints_failed == 2
     world.worker(worker, checkpoint=pb.WorkerCheckpoint(step=6, path="/c"))
-    (told,) = reported(world.brain).jobs
+    (told,) = reported(world.core).jobs
     assert (told.checkpoints_failed, told.note) == (0, "")
 
 
 def test_the_user_is_warned_before_a_token_ends() -> None:
     world = started(World(), *A[:2])
-    world.brain.has_token(world.now_s, world.now_s + 400.0)
+    world.core.has_token(world.now_s, world.now_s + 400.0)
     world.pass_time(290)
-    assert reported(world.brain).jobs[0].note == ""
+    assert reported(world.core).jobs[0].note == ""
     world.pass_time(20)
-    note = reported(world.brain).jobs[0].note
+    note = reported(world.core).jobs[0].note
     assert note.startswith("the app's HDFS token ends at 1970-01-01 00:23 UTC")
     assert note.endswith("no checkpoint can be written after that")
-    world.brain.handle(HasToken(world.now_s, world.now_s + 400.0), world.now_s)
-    assert reported(world.brain).jobs[0].note == "", "it has a new one"
+    world.core.handle(HasToken(world.now_s, world.now_s + 400.0), world.now_s)
+    assert reported(world.core).jobs[0].note == "", "it has a new one"
     world.pass_time(310)
-    assert "HDFS token ends" in reported(world.brain).jobs[0].note
+    assert "HDFS token ends" in reported(world.core).jobs[0].note
 
 
 def test_jobs_are_compared_by_any_metric() -> None:
@@ -150,9 +150,9 @@ def test_jobs_are_compared_by_any_metric() -> None:
         world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.1, metric=value))
         world.worker(worker, exit=pb.WorkerExit(code=0, step=1))
         world.end(worker, 0)
-    told = {j.job_id: j for j in reported(world.brain).jobs}
+    told = {j.job_id: j for j in reported(world.core).jobs}
     assert (told["job000"].metric, told["job001"].metric) == (0.3, 0.8)
-    assert world.brain.scheduler.runnable() == ["job001"]
+    assert world.core.scheduler.runnable() == ["job001"]
 
 
 def test_the_results_of_all_jobs_are_stored_next_to_the_model() -> None:
@@ -165,7 +165,7 @@ def test_the_results_of_all_jobs_are_stored_next_to_the_model() -> None:
     for job_id in ("job000", "job001"):
         for worker in world.gang(job_id):
             world.end(worker, 75)
-    made = results.files(world.brain, "job001")
+    made = results.files(world.core, "job001")
     trials = list(csv.DictReader(made["trials.csv"].splitlines()))
     assert [(t["job"], t["best"], t["val_f1"]) for t in trials] == [("job000", "0", "0.6"), ("job001", "1", "1.6")]
     assert all(float(t["rate"]) > 0 for t in trials)
@@ -181,7 +181,7 @@ class TestUnseen:
 
     @staticmethod
     def _note(world: World) -> str:
-        return str(reported(world.brain).jobs[0].note)
+        return str(reported(world.core).jobs[0].note)
 
     def test_a_log_without_the_metric(self) -> None:
         world = started(World(spec_of(metric="f1")), *A[:2])
@@ -248,10 +248,10 @@ def test_the_smallest_loss_is_the_best_and_of_other_metrics_the_largest(metric: 
 
 def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
     world = World()
-    job = world.brain.job("job000")
+    job = world.core.job("job000")
     for step in range(1, 1001):
         job.accuracy = step / 1000
-        results.seen(world.brain, job, step)
+        results.seen(world.core, job, step)
     assert len(job.curve) <= results.POINTS
     assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])
 
@@ -276,7 +276,7 @@ def test_a_webhook_gets_start_revocation_and_end() -> None:
 
 def test_a_webhook_gets_a_failure_and_over_all_attempts_one_start() -> None:
     world = started(World(spec_of(notify="https://hooks.example.com/t1")), *A[:2])
-    saved = world.brain.dump()
+    saved = world.core.dump()
     assert AgentCore(SPEC, 2, saved).start_told
     world.publish_problem = "HDFS is full"
     world.finish_gang("job000")

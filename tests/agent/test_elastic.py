@@ -17,7 +17,7 @@ def elastic(**changes: Any) -> World:
 
 
 def demand(world: World) -> pb.Demand:
-    return world.brain.register().register.demand
+    return world.core.register().register.demand
 
 
 def renewed(world: World) -> None:
@@ -32,7 +32,7 @@ def test_a_job_takes_all_granted_gpus_and_asks_for_its_maximum() -> None:
     assert (asked.gang_gpus, asked.gangs, asked.job_demand_max) == (1, 8, 8)
     world.grant(*A)
     world.rise()
-    assert len(world.brain.jobs["job000"].gpus) == 4
+    assert len(world.core.jobs["job000"].gpus) == 4
 
 
 def test_more_gpus_stop_the_gang_and_it_continues_on_all_of_them_from_its_checkpoint() -> None:
@@ -45,7 +45,7 @@ def test_more_gpus_stop_the_gang_and_it_continues_on_all_of_them_from_its_checkp
     assert worker.stop.reason == "grows: more than its 2 GPUs are free for it"
     world.obey_stops()
     world.rise()
-    job = world.brain.jobs["job000"]
+    job = world.core.jobs["job000"]
     assert (len(job.gpus), job.step, job.failures, job.launches) == (4, 5, 0, 2)
     (again,) = world.gang("job000")
     assert again.start is not None
@@ -80,12 +80,12 @@ def test_a_gang_that_loses_gpus_continues_with_those_that_it_keeps() -> None:
     world.revoke(*A[:2])
     world.obey_stops()
     world.rise()
-    assert sorted(world.brain.jobs["job000"].gpus) == A[2:]
+    assert sorted(world.core.jobs["job000"].gpus) == A[2:]
 
 
 def test_jobs_of_a_phase_share_the_gpus() -> None:
     world = started(World(hyperband(gang_gpus=1, job_gpus_max=4, jobs=3, max_iterations=900)), *A, *A2)
-    assert sorted(len(j.gpus) for j in world.brain.jobs.values() if j.active) == [2, 2, 4]
+    assert sorted(len(j.gpus) for j in world.core.jobs.values() if j.active) == [2, 2, 4]
 
 
 def test_efficiency_is_measured_stored_and_used() -> None:
@@ -96,7 +96,7 @@ def test_efficiency_is_measured_stored_and_used() -> None:
     world.obey_stops()
     world.rise()
     world.train(world.gang("job000")[0], 8, iter_s=0.35)
-    scaling = world.brain.scaling
+    scaling = world.core.scaling
     assert scaling.of(2) == 1.0
     assert scaling.of(4) == 1.0, "against one GPU nothing was measured"
     world = started(elastic(gang_gpus=2), *A[:2])
@@ -105,12 +105,12 @@ def test_efficiency_is_measured_stored_and_used() -> None:
     world.obey_stops()
     world.rise()
     world.train(world.gang("job000")[0], 8, iter_s=0.35)
-    assert world.brain.scaling.of(4) == pytest.approx(0.5 / 0.7)
+    assert world.core.scaling.of(4) == pytest.approx(0.5 / 0.7)
     later = elastic(gang_gpus=2)
-    later.brain.recall({"times": {}, "efficiency": world.brain.scaling.kept()})
-    assert later.brain.scaling.of(4) == pytest.approx(0.5 / 0.7)
+    later.core.recall({"times": {}, "efficiency": world.core.scaling.kept()})
+    assert later.core.scaling.of(4) == pytest.approx(0.5 / 0.7)
     world.restart()
-    assert world.brain.scaling.of(4) == pytest.approx(0.5 / 0.7)
+    assert world.core.scaling.of(4) == pytest.approx(0.5 / 0.7)
 
 
 def test_one_bid_has_rows_for_each_size() -> None:

@@ -22,7 +22,7 @@ SECONDS = {"K80": 1.0, "P100": 0.5, "V100": 0.2}
 
 
 def demand(world: World) -> pb.Demand:
-    return world.brain.register().register.demand
+    return world.core.register().register.demand
 
 
 def run_on(world: World, gpu_type: str, steps: int = 8) -> None:
@@ -74,7 +74,7 @@ def test_measured_speeds_are_stored_for_later_apps_of_the_job_type() -> None:
     tried(world)
     assert kept[-1].file == file_of("vgg")
     later = World(spec, types=TYPES)
-    later.brain.speeds.restore(json.loads(json.dumps(kept[-1].speeds)))
+    later.core.speeds.restore(json.loads(json.dumps(kept[-1].speeds)))
     later.register()
     assert demand(later).gpu_type == ""
     assert dict(demand(later).speedups) == {"K80": 1.0, "P100": 2.0, "V100": 5.0}
@@ -156,8 +156,8 @@ def test_slowdowns_are_stored_for_later_apps_and_declared_ones_take_precedence()
 def test_an_app_stores_its_measured_slowdowns_at_its_end() -> None:
     world = World(spec_of(slowdown=SLOWDOWN_PRIOR, iteration_s=None))
     for _ in range(ENOUGH):
-        world.brain.profiler.add("job000", 1.0, 2, Scope.MACHINE)
-        world.brain.profiler.add("job000", 3.0, 2, Scope.CLUSTER)
+        world.core.profiler.add("job000", 1.0, 2, Scope.MACHINE)
+        world.core.profiler.add("job000", 3.0, 2, Scope.CLUSTER)
     kept: list[KeepSpeeds] = []
     take = world._take
     world._take = lambda c: (kept.append(c) if isinstance(c, KeepSpeeds) else None, take(c))[1]  # type: ignore[method-assign]

@@ -75,7 +75,7 @@ class World:
         """`types`: GPU type by host, where it is not "gpu"."""
         self.spec, self.virtual, self.types = spec, virtual, types or {}
         self.now_s, self.attempt = 1000.0, 1
-        self.brain = AgentCore(spec)
+        self.core = AgentCore(spec)
         self.held: set[Gpu] = set()
         self.plans: dict[int, pb.WorkerPlan] = {}
         self.asks: dict[int, am.AmAsk] = {}
@@ -102,7 +102,7 @@ class World:
         """Sends an event and carries out its commands."""
         if self.ended is not None:
             return []
-        commands = self.brain.handle(event, self.now_s)
+        commands = self.core.handle(event, self.now_s)
         for command in commands:
             self._take(command)
         self.check()
@@ -314,9 +314,9 @@ class World:
     def restart(self) -> None:
         """Kills the AM's JVM and the Agent; the next attempt gets the state as JSON."""
         self.attempt += 1
-        saved = json.loads(json.dumps(self.brain.dump()))
-        self.brain = AgentCore(self.spec, self.attempt, saved)
-        self.brain.restarted(self.now_s)
+        saved = json.loads(json.dumps(self.core.dump()))
+        self.core = AgentCore(self.spec, self.attempt, saved)
+        self.core.restarted(self.now_s)
         self.asks.clear()
 
     def messages(self, kind: str) -> list[Any]:
@@ -327,9 +327,9 @@ class World:
 
     def check(self) -> None:
         """Checks the invariants of the AgentCore."""
-        used = [g for j in self.brain.jobs.values() for g in j.gpus]
+        used = [g for j in self.core.jobs.values() for g in j.gpus]
         assert len(used) == len(set(used)), "a GPU in two launches"
-        for job in self.brain.jobs.values():
+        for job in self.core.jobs.values():
             assert not job.workers or len(job.gpus) in self.sizes, "a gang is not whole"
             assert len(set(job.hosts)) == len(job.hosts), "two workers of a gang on one machine"
         launched = [g for c in self.containers.values() for g in c.gpus]

@@ -141,9 +141,9 @@ ENDS: dict[str, tuple[Step, str]] = {
         lambda m: m.wait(SOLVE_PATIENCE * SETTINGS.solve_s), "the solver did not answer in time",
     ),
     "leases stand still before the plan": (
-        lambda m: m.send(ev.OperatorCommand("pause")), "given up: leases stand still",
+        lambda m: m.send(ev.OperatorCommand("pause")), "given up: leases are suspended",
     ),
-    "the ResourceManager is lost": (lambda m: m.send(ev.ClusterLost()), "given up: leases stand still"),
+    "the ResourceManager is lost": (lambda m: m.send(ev.ClusterLost()), "given up: leases are suspended"),
 }  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def test_a_failure_shows_the_history_of_the_gpu_in_order() -> None:
     with pytest.raises(Inconsistent) as found:
         m.send(ev.Tick())
     first, *story = str(found.value).splitlines()
-    assert first == "n1:0: it is not free, and the index says otherwise"
+    assert first == "n1:0: it is not free, but the index disagrees"
     told = [line.split()[1].partition("(")[0] for line in story]
     wanted = ["LeaseGranted", "SendGrant", "UsePlanned", "Place", "ContainerUp", "LeaseStarted"]
     assert list(dict.fromkeys(x for x in told if x in wanted)) == wanted, told

@@ -96,7 +96,7 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) ->
     rows = list(csv.DictReader(io.StringIO(run(*with_times, "-o", "csv"))))
     assert {row["user"] for row in rows} >= {"'@mallory"}
     assert json.loads(run(*with_times, "-o", "json"))["total"]["apps"] == len(scene.world.arbiter.durable.apps) + 1
-    assert "must be of" in run("--by", "colour", code=2)
+    assert "must be some of" in run("--by", "colour", code=2)
     assert "is not before" in run("--since", "1980-01-01", code=2)
     assert "no app had GPUs" in run("--since", "1970-01-01T00:01+00:00", "--until", "1970-01-01T00:10+00:00")
 

@@ -46,16 +46,16 @@ def agent_s(seed: int) -> float:
     """Seconds from an Offer to the Bid of a real Agent's mind, some gangs of it on offer."""
     rng = random.Random(seed)
     gang = rng.choice([1, 2, 4])
-    brain = _agent(gang, rng)
+    core = _agent(gang, rng)
     ending = [Gpu(HOSTS[k], i) for k in range(rng.randrange(RUNNING)) for i in range(gang)]
     contention = pb.Contention(cluster_gpus=MACHINES * GPUS, n_avg=20.0, now_s=5000.0, submitted_s=0.0, lease_s=600.0)
     ask = pb.ArbiterMessage(ask_rho=pb.AskRho(round_id="r", contention=contention, ending=machines(ending)))
-    brain.handle(ask, 5000.0)
+    core.handle(ask, 5000.0)
     offered = [pb.MachineGpus(host=host, gpus=GPUS) for host in HOSTS]
     offer = pb.Offer(round_id="r", contention=contention, machines=offered, ending=machines(ending))
     message = pb.ArbiterMessage(offer=offer).SerializeToString()
     begin_s = time.perf_counter()
-    commands = brain.handle(pb.ArbiterMessage.FromString(message), 5000.0)
+    commands = core.handle(pb.ArbiterMessage.FromString(message), 5000.0)
     sent = [c.message.SerializeToString() for c in commands if isinstance(c, ToArbiter) and c.message.HasField("bid")]
     took_s = time.perf_counter() - begin_s
     assert len(sent) == 1
@@ -64,18 +64,18 @@ def agent_s(seed: int) -> float:
 
 def _agent(gang: int, rng: random.Random) -> AgentCore:
     """An app of 100 jobs, 12 of them running and measured."""
-    brain = AgentCore(hyperband(jobs=JOBS, eta=2, max_iterations=6400, min_iterations=100, gang_gpus=gang))
+    core = AgentCore(hyperband(jobs=JOBS, eta=2, max_iterations=6400, min_iterations=100, gang_gpus=gang))
     held = [Gpu(HOSTS[k], i) for k in range(RUNNING) for i in range(gang)]
     hosts = [pb.Host(host=host, rack=f"r{k % 8}", gpus=GPUS) for k, host in enumerate(HOSTS)]
     grant = pb.Grant(grant_id="g", gpus=machines(held), end_s=9000.0)
-    brain.handle(pb.ArbiterMessage(registered=pb.Registered(hosts=hosts, grants=[grant])), 4000.0)
-    for job in [j for j in brain.jobs.values() if j.active]:
+    core.handle(pb.ArbiterMessage(registered=pb.Registered(hosts=hosts, grants=[grant])), 4000.0)
+    for job in [j for j in core.jobs.values() if j.active]:
         job.state, job.use_accepted = "running", True
-    for job_id in brain.scheduler.runnable():
-        brain.job(job_id).step = rng.randrange(90)
+    for job_id in core.scheduler.runnable():
+        core.job(job_id).step = rng.randrange(90)
         for _ in range(8):
-            brain.profiler.add(job_id, rng.uniform(0.1, 20.0), gang, Scope.MACHINE)
-    return brain
+            core.profiler.add(job_id, rng.uniform(0.1, 20.0), gang, Scope.MACHINE)
+    return core
 
 
 def run(quick: bool = False) -> dict[str, Any]:

@@ -131,9 +131,9 @@ def test_five_lines_describe_a_uniform_cluster() -> None:
     [
         (
             {"a": {"node": 2}, "b": {"gpu": 1}},
-            "gpu cells: 1 are assigned (b 1) but only 0 can be had: falls short by 1",
+            "gpu cells: 1 are assigned (b 1) but only 0 are available: falls short by 1",
         ),
-        ({"a": {"node": 3}}, "node cells: 3 are assigned (a 3) but only 2 can be had: falls short by 1"),
+        ({"a": {"node": 3}}, "node cells: 3 are assigned (a 3) but only 2 are available: falls short by 1"),
         ({"a": {"rack": 1}}, "there is no cell type rack"),
     ],
 )

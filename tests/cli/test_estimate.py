@@ -60,7 +60,7 @@ def test_the_estimate_of_a_future_app(server: str) -> None:
     assert "starts in ~" in result.output
     found = json.loads(run(server, *asked, "-o", "json").output)
     assert found["now_s"] <= found["start_s"][0] <= found["start_s"][2]
-    assert "there are root.default" in run(server, *asked[:5], "--queue", "root.nope").output
+    assert "the leaf queues are root.default" in run(server, *asked[:5], "--queue", "root.nope").output
     assert run(server, "estimate", "--gpus", "400", "--hours", "1", "--queue", "root.prod").exit_code == 2
 
 
@@ -96,7 +96,7 @@ def test_other_policies_continue_from_the_present_state(server: str, stage: Stag
     assert {k: later[k] for k in ("sentences", "totals")} == {k: now[k] for k in ("sentences", "totals")}
     text = run(server, "whatif", str(file)).output
     assert text.startswith("yarn_cs instead of isonomy: ")
-    assert "nobody else comes" in text
+    assert "no app arrives after" in text
 
 
 def test_a_state_that_cannot_continue_is_one_line(server: str, stage: Stage, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from pycontrol import negotiate
 from pycontrol.cli import main
 from pycontrol.config import ConfigError, Standby, parse
-from pycontrol.daemon.standby_store import Kept, KeptError
+from pycontrol.daemon.standby_store import StandbyStore, StandbyStoreError
 
 
 class Secure:
@@ -75,7 +75,7 @@ def tickets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tickets")
 def test_a_ticket_is_sent_once_then_the_cookie(secure: Secure) -> None:
-    kept = Kept(Standby(webhdfs=secure.url, principal="isonomy/m1@R", keytab=Path("/k")))
+    kept = StandbyStore(Standby(webhdfs=secure.url, principal="isonomy/m1@R", keytab=Path("/k")))
     assert kept.newest() is None
     assert secure.tickets == ["isonomy/m1@R to 127.0.0.1"]
     assert secure.cookies == 1  # the second call's
@@ -120,8 +120,8 @@ def test_without_a_ticket_one_line_says_kinit(secure: Secure) -> None:
 
 @pytest.mark.usefixtures("no_ticket")
 def test_a_keytab_that_cannot_be_read_is_named(secure: Secure, tmp_path: Path) -> None:
-    kept = Kept(Standby(webhdfs=secure.url, principal="isonomy@R", keytab=tmp_path / "no.keytab"))
-    with pytest.raises(KeptError, match=r"no Kerberos ticket for isonomy@R: .*no\.keytab cannot be read"):
+    kept = StandbyStore(Standby(webhdfs=secure.url, principal="isonomy@R", keytab=tmp_path / "no.keytab"))
+    with pytest.raises(StandbyStoreError, match=r"no Kerberos ticket for isonomy@R: .*no\.keytab cannot be read"):
         kept.newest()
 
 

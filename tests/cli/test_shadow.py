@@ -134,7 +134,7 @@ def test_hypothetical_rounds_come_before_the_replay(cluster: tuple[Cluster, str]
     assert "1_0001: 4" in text
     assert text.index("AS IF") < text.index("REPLAY of 8 apps")
     cluster[0].live = NOTHING
-    assert "AS IF: nobody was given GPUs" in run(cluster[1]).output
+    assert "AS IF: no GPUs were given out" in run(cluster[1]).output
 
 
 def shadowed(shadow: bool = True) -> ev.ClusterSnapshot:

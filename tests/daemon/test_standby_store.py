@@ -18,7 +18,7 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
 from pycontrol.arbiter.state import Settings
 from pycontrol.config import Standby
-from pycontrol.daemon.standby_store import KEEP, Kept, KeptError, StandbyStore
+from pycontrol.daemon.standby_store import KEEP, StandbySnapshot, StandbyStore, StandbyStoreError
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Node, Queue, YarnApp
 from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StandbyRestored
@@ -102,14 +102,14 @@ def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def test_the_newest_complete_state_counts(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
-    kept = Kept(Standby(webhdfs=address, user="u"))
+    kept = StandbyStore(Standby(webhdfs=address, user="u"))
     assert kept.newest() is None
     for k in range(KEEP + 2):
-        kept.put(StandbyStore("journal", 1, {**Durable().dump(), "rounds": k}), 1e9 + k)
+        kept.put(StandbySnapshot("journal", 1, {**Durable().dump(), "rounds": k}), 1e9 + k)
     assert len(files) == KEEP
     newest = max(files)
     files[newest.replace("/clocks-", "/_clocks-").replace("json", "9.json")] = b'{"half'
-    assert kept.newest() == StandbyStore("journal", 1, {**Durable().dump(), "rounds": KEEP + 1})
+    assert kept.newest() == StandbySnapshot("journal", 1, {**Durable().dump(), "rounds": KEEP + 1})
     whole = json.loads(files[newest])
     for damaged in (
         b'{"damaged', b"[]", b"7", b"null", b"{}", b'{"version": 2}', b"\xff\xfe", b"[" * 100_000,
@@ -125,22 +125,22 @@ def test_the_newest_complete_state_counts(hdfs: tuple[str, dict[str, bytes]]) ->
 
 def test_the_later_epoch_counts_regardless_of_the_clocks(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
-    kept, state = Kept(Standby(webhdfs=address, user="u")), Durable().dump()
-    kept.put(StandbyStore("first", 1, state), 2e9)
+    kept, state = StandbyStore(Standby(webhdfs=address, user="u")), Durable().dump()
+    kept.put(StandbySnapshot("first", 1, state), 2e9)
     (name,) = files
     files[name.replace("clocks-0000000001-", "clocks-")] = files.pop(name)  # as written by a version without epochs
-    kept.put(StandbyStore("first", 1, state), 2e9 + 1)
-    kept.put(StandbyStore("its successor", 2, state), 1e9)
+    kept.put(StandbySnapshot("first", 1, state), 2e9 + 1)
+    kept.put(StandbySnapshot("its successor", 2, state), 1e9)
     for k in range(KEEP + 1):
-        kept.put(StandbyStore("first", 1, state), 3e9 + k)
+        kept.put(StandbySnapshot("first", 1, state), 3e9 + k)
     found = kept.newest()
     assert found is not None
     assert found.by == "its successor"
 
 
 def test_a_name_node_that_is_away_is_one_error_that_names_it() -> None:
-    with pytest.raises(KeptError, match=r"http://127\.0\.0\.1:1/clocks: "):
-        Kept(Standby(webhdfs="http://127.0.0.1:1", folder="/clocks", user="u")).newest()
+    with pytest.raises(StandbyStoreError, match=r"http://127\.0\.0\.1:1/clocks: "):
+        StandbyStore(Standby(webhdfs="http://127.0.0.1:1", folder="/clocks", user="u")).newest()
 
 
 def lived() -> Durable:

@@ -9,22 +9,22 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
-from pycontrol.daemon.standby_store import KeptError, StandbyStore
+from pycontrol.daemon.standby_store import StandbySnapshot, StandbyStoreError
 from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import OperatorCommand, StandbyRestored
 from pycontrol.policies import registry
 
 
 class Store:
-    def __init__(self, kept: StandbyStore | None = None) -> None:
+    def __init__(self, kept: StandbySnapshot | None = None) -> None:
         self.kept, self.refuses = kept, False
 
-    def put(self, kept: StandbyStore, now_s: float) -> None:
+    def put(self, kept: StandbySnapshot, now_s: float) -> None:
         if self.refuses:
-            raise KeptError("away")
+            raise StandbyStoreError("away")
         self.kept = kept
 
-    def newest(self) -> StandbyStore | None:
+    def newest(self) -> StandbySnapshot | None:
         return self.kept
 
 
@@ -49,7 +49,7 @@ class Driver:
 
 
 def test_an_empty_journal_continues_from_the_stored_state() -> None:
-    store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
+    store, journal, driver = Store(StandbySnapshot("other", 4, Durable().kept())), Journal(), Driver()
     Takeover(store, journal, is_empty=True).before_snapshot(driver)
     assert [(type(e), e.epoch) for e in driver.submitted] == [(StandbyRestored, 5)]
     assert store.kept is not None
@@ -58,17 +58,17 @@ def test_an_empty_journal_continues_from_the_stored_state() -> None:
 
 def test_a_journal_from_before_another_control_plane_served_is_discarded() -> None:
     with pytest.raises(Superseded):
-        Takeover(Store(StandbyStore("other", 4, {})), Journal(), is_empty=False).before_snapshot(Driver())
+        Takeover(Store(StandbySnapshot("other", 4, {})), Journal(), is_empty=False).before_snapshot(Driver())
 
 
 def test_a_followed_state_does_not_supersede_while_hdfs_is_not_writable() -> None:
-    store, journal, driver = Store(StandbyStore("other", 4, Durable().kept())), Journal(), Driver()
+    store, journal, driver = Store(StandbySnapshot("other", 4, Durable().kept())), Journal(), Driver()
     takeover = Takeover(store, journal, is_empty=True)
     store.refuses = True
     takeover.before_snapshot(driver)
     takeover.before_snapshot(driver)
     assert len(driver.submitted) == 1
-    store.kept = StandbyStore("other", 6, Durable().kept())
+    store.kept = StandbySnapshot("other", 6, Durable().kept())
     with pytest.raises(Superseded):
         takeover.before_snapshot(driver)
 
@@ -76,7 +76,7 @@ def test_a_followed_state_does_not_supersede_while_hdfs_is_not_writable() -> Non
 def test_a_command_is_secure_once_a_takeover_would_restore_it() -> None:
     store, driver = Store(), Driver()
     takeover = Takeover(store, Journal(), is_empty=True)
-    with pytest.raises(KeptError, match="no snapshot"):
+    with pytest.raises(StandbyStoreError, match="no snapshot"):
         takeover.secure(driver)
     assert store.kept is None, "what the other one kept must not be overwritten before it is read"
     takeover.before_snapshot(driver)
@@ -85,7 +85,7 @@ def test_a_command_is_secure_once_a_takeover_would_restore_it() -> None:
     assert store.kept is not None
     assert store.kept.state["switches"] == ["paused"]
     store.refuses = True
-    with pytest.raises(KeptError, match="away"):
+    with pytest.raises(StandbyStoreError, match="away"):
         takeover.secure(driver)
 
 
@@ -93,10 +93,10 @@ def test_a_command_given_to_a_superseded_control_plane_is_not_secure() -> None:
     driver = Driver()
 
     class Later(Store):
-        def newest(self) -> StandbyStore | None:
-            return StandbyStore("other", 9, Durable().kept()) if self.kept is not None else None
+        def newest(self) -> StandbySnapshot | None:
+            return StandbySnapshot("other", 9, Durable().kept()) if self.kept is not None else None
 
     takeover = Takeover(Later(), Journal(), is_empty=True)
     takeover.before_snapshot(driver)
-    with pytest.raises(KeptError, match="another control plane"):
+    with pytest.raises(StandbyStoreError, match="another control plane"):
         takeover.secure(driver)

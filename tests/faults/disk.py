@@ -16,7 +16,7 @@ from hdfs import HdfsError
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
-from pycontrol.daemon.standby_store import Kept
+from pycontrol.daemon.standby_store import StandbyStore
 from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
@@ -181,7 +181,7 @@ class _TornJournal(SqliteJournal):
             self.close()
 
 
-class KeptFiles(Kept):
+class KeptFiles(StandbyStore):
     """The state that control planes of a pair store for each other, on a simulated HDFS."""
 
     def __init__(self, hdfs: Hdfs) -> None:
@@ -190,7 +190,7 @@ class KeptFiles(Kept):
 
 
 class _Client:
-    """What `Kept` needs of a WebHDFS client."""
+    """What `StandbyStore` needs of a WebHDFS client."""
 
     def __init__(self, hdfs: Hdfs) -> None:
         self._at = hdfs

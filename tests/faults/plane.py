@@ -21,7 +21,7 @@ import pycontrol.runtime.driver as driver_module
 import pycontrol.runtime.journal as journal_module
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.daemon.assembly import assemble
-from pycontrol.daemon.standby_store import KeptError
+from pycontrol.daemon.standby_store import StandbyStoreError
 from pycontrol.daemon.takeover import Superseded, Takeover, secure
 from pycontrol.model.events import ClusterSnapshot
 from pycontrol.rpc.tokens import Tokens
@@ -270,7 +270,7 @@ class Plane:
 
     def _keep(self) -> None:
         if self.arbiter.cluster.ready and self.takeover is not None:
-            with contextlib.suppress(KeptError):
+            with contextlib.suppress(StandbyStoreError):
                 self.takeover.keep(self.arbiter.durable.kept(), self.driver.clock.now_s())
 
     def _set_clocks(self) -> None:

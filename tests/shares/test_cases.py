@@ -58,7 +58,7 @@ GOOD = {"kind": "shares", "scheme": "oef_cooperative", "W": [[1, 2], [1, 3]], "m
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"scheme": "drf"}, "scheme 'drf' is none of"),
+        ({"scheme": "drf"}, "scheme 'drf' is not one of"),
         ({"W": []}, "W"),
         ({"W": [[1, 2], [1]]}, "W: must be numbers, in rows of one length"),
         ({"W": [[1, -2], [1, 3]]}, "W[0][1]: is negative"),

@@ -31,7 +31,7 @@ def test_four_of_five_fall_into_the_range_even_if_the_runs_are_wrong(sigma: floa
         if i >= 100:
             raw += found[0] <= real_s <= found[2]
             hits += low <= real_s <= high
-        calibration.said(f"a{i}", 0.0, found)
+        calibration.estimated(f"a{i}", 0.0, found)
         calibration.happened(f"a{i}", real_s)
     assert 0.75 <= hits / 500 <= 0.90
     assert sigma < 0.5 or raw / 500 < 0.5, "the runs' own range would not do"
@@ -40,8 +40,8 @@ def test_four_of_five_fall_into_the_range_even_if_the_runs_are_wrong(sigma: floa
 def test_one_estimate_of_an_app_counts_for_each_class() -> None:
     calibration = Calibration()
     for made_s in (0.0, 30.0, 60.0):
-        calibration.said("a", made_s, [made_s + 3000.0, made_s + 4000.0, made_s + 5000.0])
-    calibration.said("a", 3900.0, [3910.0, 4000.0, 4100.0])
+        calibration.estimated("a", made_s, [made_s + 3000.0, made_s + 4000.0, made_s + 5000.0])
+    calibration.estimated("a", 3900.0, [3910.0, 4000.0, 4100.0])
     calibration.happened("a", 4000.0)
     assert {kind: len(misses) for kind, misses in calibration._misses.items()} == {
         class_of(4000.0): 1,
@@ -54,7 +54,7 @@ def test_with_few_errors_ranges_stay_or_use_those_of_other_classes() -> None:
     calibration = Calibration()
     for i in range(FEWEST):
         assert calibration.widened(0.0, (90.0, 100.0, 110.0)) == (90.0, 100.0, 110.0)
-        calibration.said(f"a{i}", 0.0, (90.0, 100.0, 110.0))
+        calibration.estimated(f"a{i}", 0.0, (90.0, 100.0, 110.0))
         calibration.happened(f"a{i}", 1000.0)
     assert calibration.widened(0.0, (90.0, 100.0, 110.0))[2] == pytest.approx(1000.0)
     assert calibration.widened(0.0, (9000.0, 10000.0, 11000.0))[2] > 20000.0  # type: ignore[operator]
@@ -64,7 +64,7 @@ def test_an_estimate_out_of_sight_stays_so_and_a_hopeless_one_is_forgotten() -> 
     calibration = Calibration()
     assert calibration.widened(5.0, (None, None, None)) == (None, None, None)
     assert calibration.widened(5.0, (10.0, 20.0, None)) == (10.0, 20.0, None)
-    calibration.said("a", 0.0, (1.0, 2.0, 3.0))
+    calibration.estimated("a", 0.0, (1.0, 2.0, 3.0))
     calibration.forget(["a", "b"])
     calibration.happened("a", 9.0)
     assert not calibration._misses
@@ -74,7 +74,7 @@ def test_an_estimate_out_of_sight_stays_so_and_a_hopeless_one_is_forgotten() -> 
 def test_no_past_makes_an_invalid_range(past: list[tuple[float, float, float, float]], now_s: float) -> None:
     calibration = Calibration()
     for i, (*found, real_s) in enumerate(past):
-        calibration.said(f"a{i}", now_s, [now_s + x for x in sorted(found)])
+        calibration.estimated(f"a{i}", now_s, [now_s + x for x in sorted(found)])
         calibration.happened(f"a{i}", now_s + real_s)
     given_ = calibration.widened(now_s, [now_s + x for x in sorted(past[0][:3])])
     assert all(x is not None and math.isfinite(x) and x >= now_s for x in given_)

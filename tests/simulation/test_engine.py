@@ -165,13 +165,13 @@ def test_lies_change_only_the_reports() -> None:
 
 
 def test_errors_of_estimates_are_drawn_by_seed_and_app() -> None:
-    def said(seed: int) -> list[Misreport]:
+    def reports(seed: int) -> list[Misreport]:
         return [SimulationSettings(error=0.2).misreport_of(name, seed) for name in "ab"]
 
-    assert said(1) == said(1)
-    assert said(1) != said(2)
-    assert said(1)[0] != said(1)[1]
-    assert all(0.8 <= m.work <= 1.2 and 0.8 <= m.slowdown <= 1.2 and m.rho == 1 for m in said(3))
+    assert reports(1) == reports(1)
+    assert reports(1) != reports(2)
+    assert reports(1)[0] != reports(1)[1]
+    assert all(0.8 <= m.work <= 1.2 and 0.8 <= m.slowdown <= 1.2 and m.rho == 1 for m in reports(3))
 
 
 # ---- under any faults

@@ -219,7 +219,7 @@ def test_a_worker_without_a_start_in_time_exits_76(arbiter: FakeArbiter, run: Ru
     worker = run("true", ISONOMY_START_TIMEOUT_S="0.5")
     _, err = worker.communicate(timeout=20)
     assert worker.returncode == arbiter.wait_for("exit").code == 76
-    assert "no Start came within 0.5 s" in err
+    assert "no Start arrived within 0.5 s" in err
 
 
 def test_stop_before_start(arbiter: FakeArbiter, run: Run) -> None:

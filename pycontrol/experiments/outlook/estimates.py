@@ -110,7 +110,7 @@ class WatchedWorld(Simulator):
             return
         for app_id, x in found.items():
             given = self.calibration.widened(self.now, x.start_s)
-            self.calibration.said(app_id, self.now, x.start_s)
+            self.calibration.estimated(app_id, self.now, x.start_s)
             self.first.setdefault(app_id, (self.now, x.start_s, given))
 
     def _settle(self) -> None:

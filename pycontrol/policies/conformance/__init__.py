@@ -123,17 +123,17 @@ class PolicyConformance:
     @pytest.fixture
     def policy(self) -> Policy:
         """The policy under test."""
-        raise NotImplementedError("a fixture `policy` of the derived class")
+        raise NotImplementedError("override this fixture with your policy")
 
     @settings(max_examples=60, deadline=None, suppress_health_check=CHECKS)
     @given(s=snapshots(), seed=st.integers(0, 1 << 20))
     def test_any_plan_is_feasible_repeatable_and_wastes_nothing(self, policy: Policy, s: Snapshot, seed: int) -> None:
-        if policy.asks_agents:  # GPU types are for the Agents' bids to mind
+        if policy.asks_agents:  # the Agents' bids choose the GPU types
             s = any_type(s)
         before = copy.deepcopy(s)
         plan = decide(policy, s, seed)
-        assert plan == decide(policy, s, seed), "the same for the same seed"
-        assert s == before, "the snapshot is as it was"
+        assert plan == decide(policy, s, seed), "the same seed gave another plan"
+        assert s == before, "the policy changed the snapshot"
         assert plan.round_id == s.round_id
         check_feasible(s, plan)
         bidders = set(truthful_bids(s, policy.offer(s)))
@@ -149,7 +149,7 @@ class PolicyConformance:
     def test_an_app_that_nobody_contends_with_stays_where_it_is(self, policy: Policy, s: Snapshot) -> None:
         """One app alone that can use all that it holds: nothing moves."""
         if policy.asks_agents or getattr(policy, "migrates", False):
-            pytest.skip("its bids, or moves, say where it goes")
+            pytest.skip("its place depends on its bids, or the policy moves gangs")
         for v in s.apps:
             ending = sum(map(gang_gpus, v.ending_gangs))
             if v.demand.gpu_type or v.retained_gpus + ending > v.demand.gpus:
@@ -161,18 +161,18 @@ class PolicyConformance:
         "s",
         [
             pytest.param(snapshot(app("a"), free={}), id="no GPU on offer"),
-            pytest.param(snapshot(app("a"), free={"n1": 0}), id="a host with nothing"),
+            pytest.param(snapshot(app("a"), free={"n1": 0}), id="a host without free GPUs"),
             pytest.param(snapshot(), id="no app"),
             pytest.param(snapshot(app("a", gangs=0)), id="no demand"),
             pytest.param(snapshot(app("a", retained_gpus=2)), id="sated"),
             pytest.param(snapshot(app("a", gang=99)), id="a gang larger than the cluster"),
             pytest.param(snapshot(app("a", queue_room_gpus=0)), id="a queue at its limit"),
-            pytest.param(snapshot(app("a", gpu_type="TPU")), id="a GPU type that is not there"),
+            pytest.param(snapshot(app("a", gpu_type="TPU")), id="a GPU type that the cluster lacks"),
         ],
     )
     def test_no_gpu_is_awarded_where_none_can_be(self, policy: Policy, s: Snapshot) -> None:
         if policy.asks_agents and any(v.demand.gpu_type for v in s.apps):
-            pytest.skip("GPU types are for the Agents' bids to mind")
+            pytest.skip("the Agents' bids choose the GPU types")
         plan = decide(policy, s)
         assert plan.awards == ()
         assert sum(plan.unused_gpus.values()) == sum(s.free.values())

@@ -109,7 +109,7 @@ def _options(name: str, kinds: Sequence[type[Any]], given: Mapping[str, Any]) ->
     wrong = sorted(set(given) - set().union(*known))
     if wrong:
         all_known = ", ".join(o for options in known for o in options)
-        raise BadTrace(f"{name}: {', '.join(wrong)}: is no option; known are {all_known}")
+        raise BadTrace(f"{name}: {', '.join(wrong)}: is not an option; known are {all_known}")
     made = []
     for kind, names in zip(kinds, known, strict=True):
         mine = {key: _list(kind, key, value) for key, value in given.items() if key in names}

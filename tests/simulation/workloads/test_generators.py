@@ -143,7 +143,7 @@ def test_marginals_stand_beside_the_papers() -> None:
     ("name", "said"),
     [
         ("w9", "w9: is no file and none of w1, w2, .*FORMAT:FILE"),
-        ("w1,speed=2", "w1: speed: is no option; known are count, days, contention"),
+        ("w1,speed=2", "w1: speed: is not an option; known are count, days, contention"),
         ("w1,contention=x", r"w1: contention: .*number.*got 'x'"),
         ("w1,network_share=2", "w1: network_share: .*less than or equal to 1"),
         ("oef,queues=t99", "oef: queues: there is no root.t99; there are root.t00"),
