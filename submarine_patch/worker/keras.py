@@ -8,7 +8,8 @@
     session.finish(lambda: model.evaluate(tx, ty, return_dict=True), export=model)
 
 The examples of a step depend only on the step, so a resumed run gives the same result as an uninterrupted one.
-Several workers need tf_keras (TF_USE_LEGACY_KERAS=1): Keras 3's `fit` does not support them on TensorFlow 2.21.
+Several workers need tf_keras (TF_USE_LEGACY_KERAS=1) or JAX (KERAS_BACKEND=jax): Keras 3's `fit` does not support
+them on TensorFlow 2.21.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from submarine_patch.worker import checkpoints, training
 from submarine_patch.worker import session as base
@@ -140,15 +143,58 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
         return self.strategy.distribute_datasets_from_function(lambda _: _dataset(data, step, parts))
 
 
-class _Elsewhere(_Fits, training.OfVariables):
-    """Keras 3 on JAX or PyTorch: one worker."""
+class _Jax:
+    """The workers of a gang in JAX: data-parallel over all their devices, with agreement among them."""
 
-    def _join(self, threads: int) -> base.Alone:
+    def __init__(self, place: Rank) -> None:
+        import jax
+        import keras
+
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        keras.distribution.initialize(address, num_processes=place.workers, process_id=place.index)
+        keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
+        self.place, self.replicas = place, int(jax.device_count())
+
+    def from_chief(self, values: Sequence[float]) -> list[float]:
+        """The chief's values, on every worker."""
+        return [float(v) for v in self._gathered(values)[0]]
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any worker."""
+        return bool(self._gathered([float(flag)]).any())
+
+    def barrier(self) -> None:
+        """Wait until every worker has called it."""
+        self.any(False)
+
+    def _gathered(self, values: Sequence[float]) -> np.ndarray[Any, Any]:
+        """Every worker's values, by rank; as bytes, for JAX would round them to 32 bits."""
+        from jax.experimental.multihost_utils import process_allgather
+
+        own = np.array(values, np.float64)
+        return np.asarray(process_allgather(own.view(np.uint8))).view(np.float64)
+
+
+class _Elsewhere(_Fits, training.OfVariables):
+    """Keras 3 on JAX, with any number of workers, or on PyTorch, with one."""
+
+    def _join(self, threads: int) -> base.Agreement:
         self._state = training.Variables()
         place = Rank.of_ranks(os.environ)
-        if place.workers > 1:
-            raise ValueError(f"Keras on {_backend()} is for one worker here; use tf_keras ({LEGACY}=1) for several")
-        return base.Alone(place)
+        if place.workers == 1:
+            return base.Alone(place)
+        if _backend() != "jax":
+            raise ValueError(f"Keras on {_backend()} is for one worker here; use JAX, or tf_keras ({LEGACY}=1)")
+        return _Jax(place)
+
+    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
+        super()._declare(owners, named)
+        self._owners = owners
+
+    def _captured(self) -> Callable[[], memoryview]:
+        for owner in self._owners:  # while `fit` runs on JAX, it holds the variables' values
+            getattr(owner, "jax_state_sync", lambda: None)()
+        return super()._captured()
 
     def scope(self) -> Any:
         """Set the seed; returns an empty context, as there is nothing to distribute."""
@@ -171,7 +217,7 @@ def _callback(session: base.Session, model: Any) -> Any:
             self.ended = next(self._steps, None) is None
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if session.gang.place.workers == 1:  # with several workers, tf_keras sums their values of a batch
+            if session.gang.place.workers == 1 or not _legacy():  # tf_keras sums the workers' values of a batch
                 session.report(**dict(logs or {}))
             elif logs and "loss" in logs:
                 session.report(loss=logs["loss"] / session.gang.place.workers)

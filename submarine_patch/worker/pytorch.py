@@ -12,6 +12,7 @@
     session.finish(evaluate, export=model)
 
 A checkpoint has the named states, each worker's random generators, and, through its step, the loader's position.
+A model that FSDP shards (`fully_shard`, in place of `wrapped`) is gathered for it, with its optimizer, on the chief.
 One process drives one GPU: a worker with several GPUs runs `torchrun train.py`, configured by the environment.
 """
 
@@ -133,16 +134,17 @@ class PyTorchSession(base.Session):
         self._owners = {name: getattr(owner, "module", owner) for name, owner in named.items()}
 
     def _captured(self) -> Callable[[], bytes]:
-        state: dict[str, Any] = {name: _copied(owner.state_dict()) for name, owner in self._owners.items()}
+        model = self._sharded()
+        state: dict[str, Any] = {name: _copied(_state_of(owner, model)) for name, owner in self._owners.items()}
         own = torch.frombuffer(bytearray(_bytes(_random_state())), dtype=torch.uint8)
         state[_RANDOM] = self.gang.gathered(own)
         return lambda: _bytes(state)
 
     def _assign(self, name: str, state: bytes) -> None:
-        found = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
+        found, model = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True), self._sharded()
         try:
             for key, owner in self._owners.items():
-                owner.load_state_dict(found[key])
+                _set_state(owner, model, found[key])
         except (KeyError, RuntimeError, ValueError) as e:
             first = str(e).strip().splitlines()[0]
             raise SessionError(f"{self._where}/{name} does not fit this script: {first}") from e
@@ -151,7 +153,46 @@ class PyTorchSession(base.Session):
             _set_random(torch.load(io.BytesIO(bytes(drawn[rank].tolist())), weights_only=True))
 
     def _export(self, model: Any) -> dict[str, bytes]:
-        return {MODEL: _bytes(_copied(getattr(model, "module", model).state_dict()))}
+        inner = getattr(model, "module", model)
+        return {MODEL: _bytes(_copied(_state_of(inner, inner if _is_sharded(inner) else None)))}
+
+    def _sharded(self) -> torch.nn.Module | None:
+        """The model that FSDP shards, if any; its optimizer's state is sharded, too."""
+        return next((owner for owner in self._owners.values() if _is_sharded(owner)), None)
+
+
+def _is_sharded(owner: Any) -> bool:
+    if not (dist.is_available() and dist.is_initialized() and isinstance(owner, torch.nn.Module)):
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(p, DTensor) for p in owner.parameters())
+
+
+def _state_of(owner: Any, sharded: torch.nn.Module | None) -> Any:
+    """The owner's state; what is sharded is gathered on the chief, by calls that all workers make."""
+    if sharded is None or not (owner is sharded or isinstance(owner, torch.optim.Optimizer)):
+        return owner.state_dict()
+    import torch.distributed.checkpoint.state_dict as dcp
+
+    whole = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    if owner is sharded:
+        return dcp.get_model_state_dict(owner, options=whole)
+    return dcp.get_optimizer_state_dict(sharded, owner, options=whole)
+
+
+def _set_state(owner: Any, sharded: torch.nn.Module | None, state: Any) -> None:
+    """The inverse of _state_of; each worker has the whole state and takes its shards."""
+    if sharded is None or not (owner is sharded or isinstance(owner, torch.optim.Optimizer)):
+        owner.load_state_dict(state)
+        return
+    import torch.distributed.checkpoint.state_dict as dcp
+
+    whole = dcp.StateDictOptions(full_state_dict=True)
+    if owner is sharded:
+        dcp.set_model_state_dict(owner, state, options=whole)
+    else:
+        dcp.set_optimizer_state_dict(sharded, owner, state, options=whole)
 
 
 class _Endless:

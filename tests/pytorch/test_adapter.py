@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.conformance import GangConformance
-from tests.worker.gangs import REPO, Job
+from tests.worker.conformance import Conformance
+from tests.worker.gangs import DISTURBED_STEP_S, REPO, Job
 
-pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")
-pytestmark = [pytest.mark.adapters, pytest.mark.timeout(600)]
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(1800)]
 
 STOCK = """
 import torch, torch.distributed as dist
@@ -29,9 +29,31 @@ print(f"rank {dist.get_rank()} of {dist.get_world_size()}", flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
+SHARDED = """
+import torch, isonomy
+from torch.distributed.fsdp import fully_shard
+session = isonomy.pytorch.session(checkpoint_steps=20)
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1))
+for layer in (model[0], model[3], model):
+    fully_shard(layer)
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 25, 0.5)
+session.restore(model=model, optimizer=optimizer, schedule=schedule)
+x = torch.randn(320, 8, generator=torch.Generator().manual_seed(3))
+loader = session.loader(torch.utils.data.TensorDataset(x, x.sum(1)), 32)
+error = lambda inputs, wanted: (model(inputs).squeeze(-1) - wanted).pow(2).mean()
+for _ in session.steps():
+    loss = error(*next(loader))
+    optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()
+    session.report(loss=loss.detach())
+model.eval()
+with torch.no_grad():
+    last = error(x, x.sum(1))
+session.finish(lambda: {"loss": last}, export=model)
+"""
 
 
-class TestPyTorch(GangConformance):
+class TestPyTorch(Conformance):
     """A model with dropout, so that random numbers matter, and a falling learning rate."""
 
     command = "python -m submarine_patch.examples.digits_torch --checkpoint-steps 20 --dropout 0.3"
@@ -65,6 +87,28 @@ def test_two_processes_of_one_worker_under_torchrun(tmp_path: Path) -> None:
         assert "Restored checkpoint for" in last.text()
         assert job.result()["accuracy"] > 0.8
     finally:
+        job.end()
+
+
+def test_a_sharded_model_resumes_with_the_same_loss(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHARDED)
+    alone, job = (Job(tmp_path / name, f"python {tmp_path}/train.py") for name in ("alone", "job"))
+    try:
+        assert alone.launch(2).codes() == [0, 0], alone.launches[0].text()[-3000:]
+        first = job.launch(2, step_s=DISTURBED_STEP_S)
+        first.at_step(3)
+        first.stop(1)
+        assert first.codes() == [75, 75], first.text()[-3000:]
+        last = job.launch(2)
+        assert last.codes() == [0, 0], last.text()[-3000:]
+        assert "Restored checkpoint for" in last.text()
+        assert job.result()["loss"] == pytest.approx(alone.result()["loss"], rel=1e-5)
+        model = torch.load(next(job.files.root.glob("ckpt-60-*/model.pt")), weights_only=True)
+        assert {name: tuple(value.shape) for name, value in model.items()} == {
+            "0.weight": (32, 8), "0.bias": (32,), "3.weight": (1, 32), "3.bias": (1,)
+        }, "the exported model is whole"  # fmt: skip
+    finally:
+        alone.end()
         job.end()
 
 

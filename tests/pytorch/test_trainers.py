@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.gangs import Job
+from tests.worker.gangs import DISTURBED_STEP_S, Job
 
 pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")
-pytestmark = [pytest.mark.adapters, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(1800)]
 
 HUGGINGFACE = """
 import isonomy, torch
@@ -66,7 +66,7 @@ def test_a_stopped_training_resumes_at_its_step_and_ends_as_if_undisturbed(
     pytest.importorskip(package, reason=f"{package} is not installed: make torch-test")
     (tmp_path / "train.py").write_text(script)
     alone = Job(tmp_path / "alone", f"python {tmp_path}/train.py", ISONOMY_KEEP_FOLDER="ckpt")
-    job = Job(tmp_path / "job", f"python {tmp_path}/train.py", step_s=0.1, ISONOMY_KEEP_FOLDER="ckpt")
+    job = Job(tmp_path / "job", f"python {tmp_path}/train.py", step_s=DISTURBED_STEP_S, ISONOMY_KEEP_FOLDER="ckpt")
     try:
         whole = alone.launch()
         assert whole.codes() == [0], whole.text()[-3000:]

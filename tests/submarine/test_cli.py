@@ -367,6 +367,7 @@ def good(*more: str) -> list[str]:
         (["--framework", "pytroch"], "--framework pytroch: unknown; did you mean pytorch?"),
         (["--framework", "keras", "--num_workers", "2"], "Keras 3 cannot fit over several workers on TensorFlow"),
         (["--framework", "keras", "--gpus-per-job", "1:8", "--within", "rack"], "write --within machine"),
+        (["--framework", "keras", "--num_workers", "2", "--env", "KERAS_BACKEND=torch"], "--env KERAS_BACKEND=jax"),
         (["--name", "my job"], "--name my job: letters, digits, '.', '_' and '-' only"),
         (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
         (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
@@ -414,6 +415,7 @@ def test_frameworks_keep_the_stock_meaning(
         (["--framework", "keras", "--gpus-per-job", "1:4"], True),
         (["--framework", "keras", "--gpus-per-job", "1"], False),
         (["--framework", "keras", "--gpus-per-job", "4", "--env", "TF_USE_LEGACY_KERAS=1"], False),
+        (["--framework", "keras", "--gpus-per-job", "4", "--env", "KERAS_BACKEND=jax"], False),
         (["--framework", "pytorch", "--gpus-per-job", "4"], False),
     ],
 )

@@ -1,4 +1,17 @@
-"""The suite for every adapter: under any disturbance of its gang, a training ends with the undisturbed result."""
+"""The suite for every adapter: under any disturbance of its gang, a training ends with the undisturbed loss.
+
+One test a row, for each subclass of `Conformance`:
+
+    no stop                                     test_no_stop_learns
+    a stop inside an epoch                      test_stop_inside_an_epoch
+    a stop of one worker of two                 test_stop_of_one_worker_of_two (adapters for several workers)
+    a worker is killed with -9                  test_worker_killed
+    HDFS is away for 30 s while it trains       test_store_away_for_30_s
+    HDFS is away at a stop and at a start       test_store_away_at_a_stop_and_at_a_start
+    a checkpoint is half written                test_checkpoint_half_written
+    the disk is full                            test_disk_full
+    a second gang while the old one lingers     test_second_gang_while_the_old_one_lingers
+"""
 
 from __future__ import annotations
 
@@ -10,19 +23,23 @@ from typing import Any, ClassVar
 import pytest
 
 from submarine_patch.worker import checkpoints
-from tests.worker.gangs import Job
+from tests.worker.gangs import DISTURBED_STEP_S, Job
+
+Undisturbed = Callable[[int], dict[str, Any]]
+AWAY_S = 30.0
 
 
 class Conformance:
-    """Tests with one worker; subclasses define how to train."""
+    """Trains to step 60 with a checkpoint every 20 steps."""
 
     command: ClassVar[str]
-    """Trains to ISONOMY_UNTIL_STEP with a checkpoint every 20 steps."""
     env: ClassVar[dict[str, str]] = {}
+    workers: ClassVar[int] = 2
+    """Of a gang, in the rows that are about its workers; 1 in the others."""
 
     @pytest.fixture(scope="class")
     @classmethod
-    def undisturbed(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], dict[str, Any]]]:
+    def undisturbed(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undisturbed]:
         """The undisturbed result, by number of workers; computed on first use."""
         known: dict[int, dict[str, Any]] = {}
 
@@ -45,7 +62,7 @@ class Conformance:
         yield made
         made.end()
 
-    def _same(self, job: Job, undisturbed: Callable[[int], dict[str, Any]], workers: int = 1) -> None:
+    def _same(self, job: Job, undisturbed: Undisturbed, workers: int = 1) -> None:
         found, expected = job.result(), undisturbed(workers)
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
         assert found["accuracy"] == pytest.approx(expected["accuracy"], rel=1e-5)
@@ -54,11 +71,11 @@ class Conformance:
         last = job.launch(workers)
         assert last.codes() == [0] * workers, last.text()[-3000:]
 
-    def test_no_stop_learns(self, undisturbed: Callable[[int], dict[str, Any]]) -> None:
+    def test_no_stop_learns(self, undisturbed: Undisturbed) -> None:
         assert undisturbed(1)["accuracy"] > 0.8
 
-    def test_stop_inside_an_epoch(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        first = job.launch()
+    def test_stop_inside_an_epoch(self, job: Job, undisturbed: Undisturbed) -> None:
+        first = job.launch(step_s=DISTURBED_STEP_S)
         first.at_step(3)
         first.stop()
         assert first.codes() == [75]
@@ -67,12 +84,44 @@ class Conformance:
         assert "Restored checkpoint for" in job.launches[1].text()
         self._same(job, undisturbed)
 
-    def test_store_away(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        """While a checkpoint is written, and again while the next launch looks for it."""
-        first = job.launch()
+    def test_stop_of_one_worker_of_two(self, job: Job, undisturbed: Undisturbed) -> None:
+        if self.workers == 1:
+            pytest.skip("this adapter is for one worker")
+        first = job.launch(self.workers, step_s=DISTURBED_STEP_S)
+        first.at_step(3)
+        first.stop(self.workers - 1)
+        assert first.codes() == [75] * self.workers, first.text()[-3000:]
+        self._finish(job, self.workers)
+        self._same(job, undisturbed, self.workers)
+
+    def test_worker_killed(self, job: Job, undisturbed: Undisturbed) -> None:
+        """The others cannot leave together any more: they are killed at the stop's deadline."""
+        first = job.launch(self.workers, step_s=DISTURBED_STEP_S)
+        first.saved()
+        first.processes[-1].kill()
+        for rank in range(self.workers - 1):
+            first.stop(rank, within_s=3.0)
+        assert first.codes() == [75] * (self.workers - 1) + [-9], first.text()[-3000:]
+        self._finish(job, self.workers)
+        assert "Restored checkpoint for" in job.launches[1].text()
+        self._same(job, undisturbed, self.workers)
+
+    def test_store_away_for_30_s(self, job: Job, undisturbed: Undisturbed) -> None:
+        """The training continues without it, and waits for it at its end."""
+        first = job.launch(step_s=DISTURBED_STEP_S)
         first.at_step(3)
         job.hdfs.go()
+        back_s = time.monotonic() + AWAY_S
         first.says("a checkpoint failed by step")
+        time.sleep(max(0.0, back_s - time.monotonic()))
+        job.hdfs.come()
+        assert first.codes() == [0], first.text()[-3000:]
+        self._same(job, undisturbed)
+
+    def test_store_away_at_a_stop_and_at_a_start(self, job: Job, undisturbed: Undisturbed) -> None:
+        first = job.launch(step_s=DISTURBED_STEP_S)
+        first.at_step(3)
+        job.hdfs.go()
         first.stop()
         first.says("trying on")
         job.hdfs.come()
@@ -85,8 +134,8 @@ class Conformance:
         assert "Restored checkpoint for" in second.text()
         self._same(job, undisturbed)
 
-    def test_checkpoint_half_written(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        first = job.launch()
+    def test_checkpoint_half_written(self, job: Job, undisturbed: Undisturbed) -> None:
+        first = job.launch(step_s=DISTURBED_STEP_S)
         first.saved()
         first.processes[0].kill()
         assert first.codes() == [-9]
@@ -101,22 +150,20 @@ class Conformance:
         assert f"Restored checkpoint for {step} from" in job.launches[1].text()
         self._same(job, undisturbed)
 
-    def test_disk_full(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
+    def test_disk_full(self, job: Job, undisturbed: Undisturbed) -> None:
+        job.hdfs.full_after = "ckpt-20"
         first = job.launch()
-        first.saved()
-        job.hdfs.full = True
         first.says("a checkpoint failed by step")
         first.processes[0].kill()
         first.codes()
-        job.hdfs.full = False
+        assert job.hdfs.full
+        job.hdfs.full, job.hdfs.full_after = False, ""
         self._finish(job)
         assert "Restored checkpoint for 20 from" in job.launches[1].text(), first.text() + job.launches[1].text()
         self._same(job, undisturbed)
 
-    def test_second_gang_while_the_old_one_lingers(
-        self, job: Job, undisturbed: Callable[[int], dict[str, Any]]
-    ) -> None:
-        first = job.launch()
+    def test_second_gang_while_the_old_one_lingers(self, job: Job, undisturbed: Undisturbed) -> None:
+        first = job.launch(step_s=DISTURBED_STEP_S)
         first.saved()
         second = job.launch()
         second.says("Restored checkpoint for")
@@ -124,28 +171,4 @@ class Conformance:
             first.stop()
         first.codes()
         assert second.codes() == [0], second.text()[-3000:]
-        time.sleep(0.1)
         self._same(job, undisturbed)
-
-
-class GangConformance(Conformance):
-    """Tests with one and with several workers."""
-
-    workers = 2
-
-    def test_stop_of_one_worker_of_two(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        first = job.launch(self.workers)
-        first.at_step(3)
-        first.stop(self.workers - 1)
-        assert first.codes() == [75] * self.workers, first.text()[-3000:]
-        self._finish(job, self.workers)
-        self._same(job, undisturbed, self.workers)
-
-    def test_worker_killed(self, job: Job, undisturbed: Callable[[int], dict[str, Any]]) -> None:
-        first = job.launch(self.workers)
-        first.saved()
-        first.processes[-1].kill()
-        first.stop(*range(self.workers - 1), within_s=3.0)
-        assert first.codes() == [75] * (self.workers - 1) + [-9], first.text()[-3000:]
-        self._finish(job, self.workers)
-        self._same(job, undisturbed, self.workers)

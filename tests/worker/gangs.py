@@ -17,13 +17,15 @@ from tests.worker.webhdfs import FakeHdfs
 
 REPO = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"
-WAIT_S = 150.0
+WAIT_S = 600.0
+DISTURBED_STEP_S = 0.15
+"""Pace of a launch that a test disturbs: it must not end before, on a busy machine either."""
 
 
 class Launch:
     """One launch of a job: a gang of workers."""
 
-    def __init__(self, job: Job, number: int, workers: int) -> None:
+    def __init__(self, job: Job, number: int, workers: int, step_s: float) -> None:
         self.job = job
         self.ids = [f"job-1/{number}/{rank}" for rank in range(workers)]
         self.arbiter = FakeArbiter()
@@ -39,7 +41,7 @@ class Launch:
                 tf_config=json.dumps(cluster) if workers > 1 else "",
                 until_step=job.until_step,
                 checkpoint_dir="/job-1",
-                pacing=json.dumps({"serial_iter_s": job.step_s, "slowdown": 1.0, "gpus": 1}),
+                pacing=json.dumps({"serial_iter_s": step_s, "slowdown": 1.0, "gpus": 1}),
             )
             self.arbiter.send(worker, start=start)
 
@@ -84,11 +86,13 @@ class Launch:
     def says(self, words: str) -> None:
         """Waits until a worker's output contains these words."""
         until_s = time.monotonic() + WAIT_S
+        over = False
         while words not in self.text():
-            assert time.monotonic() < until_s, f"nobody said {words!r}:\n{self.text()[-3000:]}"
+            assert not over, f"nobody said {words!r}:\n{self.text()[-3000:]}"
+            over = time.monotonic() > until_s or all(p.poll() is not None for p in self.processes)
             time.sleep(0.05)
 
-    def stop(self, *ranks: int, within_s: float = 60.0) -> None:
+    def stop(self, *ranks: int, within_s: float = 300.0) -> None:
         """Tells these workers, or all, to stop."""
         for rank in ranks or range(len(self.ids)):
             stop = pb.Stop(deadline_s=time.time() + within_s, reason="its lease ended")
@@ -114,9 +118,9 @@ class Job:
         self.hdfs = FakeHdfs(folder / "hdfs")
         self.launches: list[Launch] = []
 
-    def launch(self, workers: int = 1) -> Launch:
-        """Starts a gang, from the newest checkpoint."""
-        self.launches.append(Launch(self, len(self.launches) + 1, workers))
+    def launch(self, workers: int = 1, step_s: float | None = None) -> Launch:
+        """Starts a gang, from the newest checkpoint; `step_s`: another pace than the job's."""
+        self.launches.append(Launch(self, len(self.launches) + 1, workers, self.step_s if step_s is None else step_s))
         return self.launches[-1]
 
     def end(self) -> None:

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import pytest
 
-from tests.worker.conformance import Conformance, GangConformance
+from tests.worker.conformance import Conformance
 from tests.worker.gangs import Job
 
 pytest.importorskip("tensorflow")
-pytestmark = [pytest.mark.adapters, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(1800)]
 
 
-class TestTensorFlow(GangConformance):
+class TestTensorFlow(Conformance):
     """A hand-written training loop."""
 
     command = "python -m submarine_patch.examples.digits --checkpoint-steps 20"
@@ -26,10 +26,11 @@ KERAS = "python -m submarine_patch.examples.digits_keras --checkpoint-steps 20"
 class TestKerasFit(Conformance):
     """Keras 3's `fit`, for one worker."""
 
+    workers = 1
     command = f"{KERAS} --dropout 0.2"
 
 
-class TestLegacyKeras(GangConformance):
+class TestLegacyKeras(Conformance):
     """tf_keras' `fit`, for several workers."""
 
     command = KERAS

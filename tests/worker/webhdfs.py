@@ -20,6 +20,8 @@ class FakeHdfs:
     def __init__(self, root: Path, token: str = "", certificate: Path | None = None) -> None:
         """`token`: the delegation token that it requires; `certificate`: PEM with its key, for https."""
         self.root, self.full, self.port = root, False, 0
+        self.full_after = ""
+        """If set: it is full once a folder has a name that begins so."""
         self.token, self._certificate = token, certificate
         self._server: ThreadingHTTPServer | None = None
         self.come()
@@ -135,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
             done = path.exists() and not target.exists()
             if done:
                 path.rename(target)
+                after = self.hdfs.full_after
+                self.hdfs.full = self.hdfs.full or (bool(after) and target.name.startswith(after))
             self._answer(200, json.dumps({"boolean": done}).encode())
         else:
             self._refuse(400, "UnsupportedOperationException", operation)
