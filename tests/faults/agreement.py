@@ -1,4 +1,4 @@
-"""Agreement of the parts: the Arbiter's view of YARN, queues' limits, refusals, and remains of ended apps."""
+"""Agreement of the parts: the Arbiter's view of YARN, what Agents began, queues' limits, refusals, remains of apps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.refusals import REFUSED_S
+from submarine_patch.agent import jobs
 
 FORGET_S = 60.0
 """After this time without a refusal the count starts from zero; apps avoid a machine for longer than that."""
@@ -53,6 +54,42 @@ def view_differs(plane: Any, rm: Any) -> str:
 def _has_gpus(rm: Any, container_id: str) -> bool:
     found = rm.containers.get(container_id)
     return found is None or bool(found.gpus)
+
+
+def undone(world: Any) -> Iterator[tuple[tuple[str, str], str, str]]:
+    """(key, problem, app) of what an Agent that hears and is heard has begun and does not go on with.
+
+    Each of them is nothing for long: a plan is answered, an accepted worker is asked for, a container is launched.
+    """
+    for app_id, master in world.masters.items():
+        if not hasattr(master, "brain") or master.life.dead or world.sim.now < master.mute_until_s:
+            continue
+        if master.linked_s is not None and world.net.quick(master.name, master.peer):
+            for worker_id, problem in _unplanned(master):
+                yield (master.attempt_id, worker_id), f"{worker_id} of {app_id} {problem}", app_id
+        if world.net.quick(master.name, "rm"):
+            for container_id in _unlaunched(world, master):
+                problem = f"{container_id} of {app_id} is neither launched nor given back"
+                yield (master.attempt_id, container_id), problem, app_id
+
+
+def _unplanned(master: Any) -> Iterator[tuple[str, str]]:
+    """(worker, problem) of launches whose plan the Agent does not repeat, or whose containers it does not ask for."""
+    for job in master.brain.jobs.values():
+        waiting = [w for w in job.workers if job.state == jobs.STARTING and not w.container_id and w.exit_code is None]
+        for worker in waiting:
+            if not job.use_accepted and not job.use_again_s:
+                yield worker.worker_id, "has no answer to its plan"
+            elif job.use_accepted and worker.request_id not in master.open_requests:
+                yield worker.worker_id, "is not asked for"
+
+
+def _unlaunched(world: Any, master: Any) -> Iterator[str]:
+    """Containers that the AM has, and neither starts nor releases."""
+    for container_id, c in master.held.items():
+        nm, known = world.nms[c.node_id.split(":")[0]], container_id in world.rm.containers
+        if known and c.state == "ACQUIRED" and container_id not in nm.runs and container_id not in master.releases:
+            yield container_id
 
 
 def queues_over(arbiter: Any, granted: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ from submarine_patch.agent.messages import (
     ToShell,
 )
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.agent.state import gpus_in
 from tests.faults.clock import Life, Sim, Stream, Violation
 from tests.faults.nodes import EXIT_LOST, Run
 from tests.faults.plugin import Key
@@ -167,7 +168,8 @@ class AgentMaster(Master):
         self._unseen: set[str] = set()
         self._saving = False
         self._unsaved = False
-        self._open: dict[int, int] = {}
+        self.open_requests: dict[int, int] = {}
+        """Allocation request -> its priority."""
         self.done = False
         self.links, self.linked_s = 0, None
         """The number of its streams, and the time of the present one's handshake."""
@@ -278,6 +280,9 @@ class AgentMaster(Master):
         if message.from_worker.exit.message == MALLORY:
             raise Violation("another's app", f"mallory speaks for a worker of {self.app.app_id}", self.app.app_id)
         self._think(message)
+        if message.HasField("registered"):
+            granted = {g for grant in message.registered.grants for g in gpus_in(grant.gpus)}
+            self.world.oracles.registered(self.app.app_id, granted, set(self.brain.held))
 
     def _send(self, message: pb.AgentMessage, first: bool = False) -> None:
         if self._stream is None:
@@ -291,10 +296,10 @@ class AgentMaster(Master):
     def _shell(self, c: am.AmCommand) -> None:
         kind = c.WhichOneof("kind")
         if kind == "ask":
-            if c.ask.allocation_request_id in self._open:
+            if c.ask.allocation_request_id in self.open_requests:
                 self._refuse(c, f"allocation request {c.ask.allocation_request_id} is open already")
                 return
-            self._open[c.ask.allocation_request_id] = c.ask.priority
+            self.open_requests[c.ask.allocation_request_id] = c.ask.priority
             self.ask((c.ask.priority, c.ask.allocation_request_id), c.ask.gpus, c.ask.memory_mb, 1)
         elif kind == "withdraw":
             self._close(c.withdraw.allocation_request_id)
@@ -326,7 +331,7 @@ class AgentMaster(Master):
         self.sim.at(0.01, lambda: self._think(CommandRefused(c, why)), self.life)
 
     def _close(self, request_id: int) -> bool:
-        priority = self._open.pop(request_id, None)
+        priority = self.open_requests.pop(request_id, None)
         if priority is None:
             return False
         self.ask((priority, request_id), 0, 0, 0)
@@ -351,7 +356,13 @@ class AgentMaster(Master):
         self.start_on_node(container, lambda run: Worker(self.world, run, env, container.node_id), failed)
 
     def _event(self, **kind: Any) -> None:
-        self.sim.at(self.sim.rng.uniform(0.001, 0.05), lambda: self._think(am.AmEvent(**kind)), self.life)
+        self.sim.at(self.sim.rng.uniform(0.001, 0.05), lambda: self._from_shell(am.AmEvent(**kind)), self.life)
+
+    def _from_shell(self, event: am.AmEvent) -> None:
+        if self.sim.now < self.mute_until_s:
+            self.sim.at(self.mute_until_s - self.sim.now, lambda: self._from_shell(event), self.life)
+            return
+        self._think(event)
 
     @staticmethod
     def _described(c: RmContainer) -> am.AmContainer:

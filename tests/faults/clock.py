@@ -180,6 +180,10 @@ class Net:
         """The seconds that a message takes."""
         return self.sim.rng.uniform(*self.delay_s) + self.slow.get(a, 0.0) + self.slow.get(b, 0.0)
 
+    def quick(self, a: str, b: str) -> bool:
+        """Whether a and b hear each other, and neither is slow."""
+        return self.open(a, b) and self.open(b, a) and a not in self.slow and b not in self.slow
+
     def twice(self) -> bool:
         """Whether a message of its own connection arrives twice."""
         return self.duplication > 0 and self.sim.rng.random() < self.duplication

@@ -305,6 +305,11 @@ class Injector:
         self.world.rm_crashes_nm = lambda nm: self._node_down({**f, "host": nm.host}, False)
         self._until({**f, "for_s": 30.0}, lambda: setattr(self.world, "rm_crashes_nm", None))
 
+    def do_kill_fails(self, f: Fault) -> None:
+        """The ResourceManager refuses the next kill or two, as while it does not know the container yet."""
+        self.world.kills_refused = 1 + f["n"] % 2
+        self._until({**f, "for_s": 60.0}, lambda: setattr(self.world, "kills_refused", 0))
+
     def do_nm_wall(self, f: Fault) -> None:
         self._disturbed(f)
         self._walls(f, f["host"], "rm")

@@ -81,21 +81,27 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         RPC, "for kept in self._mailbox(app_id).take():", "for kept in ():"),
     "drops_commands_to_absent_workers": (
         RPC, "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
+    "an_old_stream_takes_the_new_one_along": (
+        RPC, "if self.agents.get(stream.app_id) is not stream:", "if stream.app_id not in self.agents:"),
     "agent_keeps_what_it_lost": (
         AGENT, "lost = set(s.held) - set(granted)\ns.held = granted",
         "lost = set[Gpu]()\ns.held = {**s.held, **granted}"),
     "agent_does_not_say_again": (
         AGENT, "        job.use_accepted = False\n        send_use(s, job)\n", "        pass\n"),
-    "agent_keeps_strange_containers": (
-        AGENT, "    s.shell(release=am.AmRelease(container_id=m.container_id))\n", "pass"),
     "agent_forgets_to_ask_after_restart": (
         AGENT, "worker.asked = bool(worker.container_id)", "worker.asked = True"),
 }  # fmt: skip
 
 FOUND_BY: dict[str, int] = {
-    "a_silent_agent_stops_rounds": 194, "directives_repeat_their_ids": 254, "takes_events_twice": 346,
+    "ends_a_lease_in_use": 1, "a_revoked_lease_lasts": 33, "kills_only_once": 1074, "a_grant_never_lapses": 51,
+    "places_half_gangs": 2, "places_without_lease": 54, "effects_before_journal": 1, "loses_facts_of_a_big_batch": 1,
+    "forgets_switches": 39, "forgets_the_number_of_rounds": 1, "a_promise_stays_after_it_came_true": 1,
+    "a_gpu_in_use_is_free": 4, "a_silent_agent_stops_rounds": 194, "promises_twice": 33,
+    "containers_of_before_stay": 23, "directives_repeat_their_ids": 254, "takes_events_twice": 346,
     "skips_events_of_a_new_plugin": 629, "directives_never_end": 26, "a_lost_plugin_needs_no_hello": 777,
-    "drops_what_workers_said": 218,
+    "drops_what_workers_said": 218, "drops_commands_to_absent_workers": 76, "agent_keeps_what_it_lost": 33,
+    "an_old_stream_takes_the_new_one_along": 68, "agent_does_not_say_again": 54,
+    "agent_forgets_to_ask_after_restart": 505,
 }  # fmt: skip
 
 

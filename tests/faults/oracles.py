@@ -21,13 +21,17 @@ from pycontrol.arbiter.lease import GRANTED, REVOKING
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
-from tests.faults.agreement import Refused, left_of_apps, queues_over, view_differs
+from tests.faults.agreement import Refused, left_of_apps, queues_over, undone, view_differs
 from tests.faults.clock import Violation
 from tests.faults.nodes import NodeManager, Run
 
 SLACK_S = 25.0
 """Time for heartbeats, repeated kills, and a NodeManager's SIGKILL."""
 ROUND_SLACK_S = 3.0
+VIEW_S = 20.0
+"""For an Agent that hears and is heard to believe what is: as long as it repeats a plan that is refused."""
+UNDONE_S = 8.0
+"""For an answer to a plan, an ask, a launch: several times what they take where nobody is slow."""
 BELIEVES_S = 10.0
 """After its ResourceManager is gone, at most, a control plane acts as before."""
 WAKES_PER_S = 200
@@ -304,6 +308,7 @@ class Oracles:
         self._queues(plane)
         self._rounds(plane.arbiter)
         self._agents(plane.arbiter)
+        self._undone()
         self.world.relay.look(self.sim.now)
         self._since = {k: v for k, v in self._since.items() if k in self._seen}
 
@@ -378,17 +383,28 @@ class Oracles:
     def _agents(self, a: Any) -> None:
         """Checks that a connected Agent's view of its GPUs is that of the Arbiter."""
         for app_id, master in self.world.masters.items():
-            since_s = getattr(master, "linked_s", None)
-            if since_s is None or master.life.dead or master.brain.ending is not None:
+            if getattr(master, "linked_s", None) is None or master.life.dead or master.brain.ending is not None:
                 continue
+            heard = self.world.net.quick(master.name, master.peer) and self.sim.now >= master.mute_until_s
             leases = a.durable.leases_by_app.get(app_id, {})
             mine = {g for g, x in leases.items() if x.state != REVOKING}
             mine |= {x.gpu for x in a.reservations_of(app_id)}
             wrong = set(master.brain.held) ^ mine
             for gpu in wrong - {g for g, x in leases.items() if x.state == REVOKING}:
-                if self._for(("believes", master.attempt_id, gpu), self.sim.now - since_s > SLACK_S, SLACK_S):
+                if self._for(("believes", master.attempt_id, gpu), heard, VIEW_S):
                     has = "holds" if gpu in mine else "does not hold"
                     raise Violation("agent's view", f"{app_id} {has} {gpu}, its Agent believes otherwise", app_id)
+
+    def registered(self, app_id: str, granted: set[Gpu], believed: set[Gpu]) -> None:
+        """Checks that an Agent that was told all its grants believes to hold nothing else."""
+        if believed - granted:
+            wrong = ", ".join(sorted(map(str, believed - granted)))
+            raise Violation("agent's view", f"{app_id} believes to hold {wrong} and was just told otherwise", app_id)
+
+    def _undone(self) -> None:
+        for key, problem, app_id in undone(self.world):
+            if self._for(("undone", *key), True, UNDONE_S):
+                raise Violation("undone", f"{problem} for {UNDONE_S:.0f} s", app_id)
 
     def _queues(self, plane: Any) -> None:
         for app_id, record in plane.arbiter.durable.live.items():

@@ -11,8 +11,8 @@ from typing import Any
 from pycontrol.wire.v1 import agent_pb2 as pb
 from tests.faults.clock import Violation
 
-ARRIVES_S = 25.0
-"""After the reader's stream began, by when it must have all that waited: longer than any pause or delay here."""
+ARRIVES_S = 4.0
+"""By when a reader must have all that waited, where its stream stands and neither side is slow or suspended."""
 TOLD = ("ready", "exit")
 
 
@@ -23,6 +23,8 @@ class Relay:
         self.world = world
         self._due: dict[tuple[str, str, str], tuple[Any, Any, bytes, int]] = {}
         """(app, worker, kind) -> the control plane, its life, the message, how many streams its reader had begun."""
+        self._since: dict[tuple[str, str, str], float] = {}
+        """Since when the reader could have had it."""
 
     def arrived(self, plane: Any, kind: str, app_id: str, message: Any) -> None:
         """Notes a message that reached the control plane."""
@@ -61,7 +63,20 @@ class Relay:
                 del self._due[key]
             elif reader.links == links + 1 and reader.peer != plane.name:
                 del self._due[key]  # another control plane serves it: a worker tells that one all again
-            elif reader.links == links + 1 and reader.linked_s is not None and now_s - reader.linked_s > ARRIVES_S:
+            elif self._could_s(key, reader, plane, links, now_s) > ARRIVES_S:
                 raise Violation(
                     "relay", f"{sort} of {worker_id} of {app_id} waited for a reader and never came", app_id
                 )
+        self._since = {key: since_s for key, since_s in self._since.items() if key in self._due}
+
+    def _could_s(self, key: tuple[str, str, str], reader: Any, plane: Any, links: int, now_s: float) -> float:
+        """Seconds for which its reader could have had it: its new stream stands, nobody is slow or suspended."""
+        stands = reader.links == links + 1 and reader.linked_s is not None
+        if (
+            not stands
+            or now_s < getattr(reader, "mute_until_s", 0.0)
+            or not self.world.net.quick(reader.name, plane.name)
+        ):
+            self._since.pop(key, None)
+            return 0.0
+        return now_s - self._since.setdefault(key, now_s)

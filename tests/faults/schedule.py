@@ -41,6 +41,9 @@ def draw(seed: int) -> Schedule:
     if rare.random() < 0.4:
         kinds = rare.sample(RARE, rare.randint(1, 3))
         faults += [_fault(rare, rare.choice(kinds), until_s, len(apps)) for _ in range(rare.randint(1, 3))]
+    orders = random.Random(f"orders {seed}")
+    if orders.random() < 0.2:
+        faults += [_fault(orders, "kill_fails", until_s, len(apps)) for _ in range(orders.randint(1, 3))]
     old_journal = rare.random() < 0.05
     slow = random.Random(f"slow {seed}")
     for app in apps:

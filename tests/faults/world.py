@@ -81,6 +81,8 @@ class World:
         """The number of containers that a user may have, if there is a limit."""
         self.rm_crashes_nm: Callable[[NodeManager], None] | None = None
         """The fault of the next NodeManager that is told to kill a container."""
+        self.kills_refused = 0
+        """How many of the next kills the ResourceManager refuses."""
         self.topology = None
         self.calm_since = self.sim.now
         self.deposed_until_s = 0.0

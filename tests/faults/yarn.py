@@ -454,6 +454,9 @@ class ResourceManager:
 
     def _kill(self, container_id: str, why: str) -> str:
         container = self._live(container_id)
+        if self.world.kills_refused:
+            self.world.kills_refused -= 1
+            raise Refused(f"{container_id} is not live")
         self.complete(container, "KILL", PREEMPTED, why)
         crash, node = self.world.rm_crashes_nm, self.nodes.get(container.node_id)
         if crash is not None and node is not None:
