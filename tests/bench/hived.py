@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pycontrol.experiments.hived.cases import CaseRuns, TraceCase, full
+from pycontrol.experiments.hived.cases import CaseRuns, full
+from pycontrol.experiments.hived.trace_case import TraceCase
 
 
 def run(quick: bool) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from pycontrol.experiments.hived import cells as hived_cells
 from pycontrol.experiments.hived import example, simulated
 from pycontrol.experiments.hived import exchange as hived_exchange
 from pycontrol.experiments.hived import safety as hived_safety
-from pycontrol.experiments.hived.cases import CaseRuns, TraceCase, apportioned, by_level
+from pycontrol.experiments.hived.cases import CaseRuns, apportioned, by_level
 from pycontrol.experiments.hived.simulated import LEASE_S, POLICIES
 from pycontrol.experiments.hived.simulated import HourlySeries as Hours
+from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Setup
 from pycontrol.simulation.apps import TraceApp
 

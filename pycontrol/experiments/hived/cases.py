@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from pycontrol.experiments.hived import simulated
 from pycontrol.experiments.hived.simulated import LEASE_S, NODE_GPUS, Ran
+from pycontrol.experiments.hived.trace_case import LEVELS, WIDTHS, TraceCase
 from pycontrol.experiments.kit import Setup
 from pycontrol.simulation.apps import TraceApp
 from pycontrol.simulation.workloads import load
@@ -33,9 +33,6 @@ CLUSTER_NODES = 279
 FROM_DAY = 20.0
 """The day on which a part of the trace begins. Jobs that would run then, if there were room for all, are present from
 the start with their remaining work, because an empty cluster takes weeks to fill."""
-WIDTHS = (1, 2, 4, 8)
-"""GPUs of the cells gpu, switch, socket, node."""
-LEVELS = ("gpu", "switch", "socket", "node")
 
 CONVENTIONS = (
     "the trace is generated to the paper's tables (its original is not public), at a load of 1.0 of 2,232 GPUs, so that"
@@ -74,38 +71,6 @@ def size(setup: Setup) -> TraceSize:
     if setup.full:
         return TraceSize(1, DAYS, setup.seeds or 1)
     return TraceSize(16, 0.5, setup.seeds or 1) if setup.quick else TraceSize(16, SHORT_DAYS, setup.seeds or 5)
-
-
-Spec = tuple[tuple[str, int, int, float, float], ...]
-"""(tenant, number, GPUs, arrival, run time) of each job; each run creates its own jobs."""
-
-
-@dataclass(frozen=True)
-class TraceCase:
-    """Jobs on a cluster. `owned`: cells by tenant and type."""
-
-    name: str
-    nodes: int
-    owned: Mapping[str, Mapping[str, int]]
-    spec: Spec
-    left_out: int
-    until_s: float
-    """When the last job has arrived."""
-    ends_s: float = math.inf
-    """When a simulation of the case stops, even if jobs still run."""
-
-    def gpus(self, tenant: str) -> int:
-        """GPUs that a tenant owns."""
-        return sum(count * WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items())
-
-    def machines(self, tenant: str) -> list[int]:
-        """GPUs of the machines that correspond to a tenant's cells."""
-        return [WIDTHS[LEVELS.index(level)] for level, count in self.owned[tenant].items() for _ in range(count)]
-
-    @functools.cached_property
-    def run_s(self) -> Mapping[int, float]:
-        """Run time by job."""
-        return {n: run_s for _, n, _, _, run_s in self.spec}
 
 
 def multiple(gpus: int) -> int:

@@ -20,7 +20,6 @@ from pycontrol.experiments.hived.cases import (
     LOWER_LOAD,
     WINDOW_S,
     CaseRuns,
-    TraceCase,
     Wanted,
     by_level,
     full,
@@ -30,6 +29,7 @@ from pycontrol.experiments.hived.cases import (
 )
 from pycontrol.experiments.hived.sharing import by_seed
 from pycontrol.experiments.hived.simulated import HOUR_S, NODE_GPUS, Ran
+from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.simulation.runs import interval
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from pycontrol.experiments.hived.cases import CONVENTIONS, CaseRuns, TraceCase, TraceSize, Wanted, made, on_nodes, size
+from pycontrol.experiments.hived.cases import CONVENTIONS, CaseRuns, TraceSize, Wanted, made, on_nodes, size
 from pycontrol.experiments.hived.safety import random_case
 from pycontrol.experiments.hived.sharing import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_most
 from pycontrol.experiments.hived.simulated import LEASE_S
+from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Claim, Findings, Setup, Table
 
 ALLOWED_S = LEASE_S + 60.0

@@ -17,7 +17,6 @@ from pycontrol.experiments.hived.cases import (
     LOWER_LOAD,
     NODES,
     CaseRuns,
-    TraceCase,
     TraceSize,
     Wanted,
     apportioned,
@@ -26,6 +25,7 @@ from pycontrol.experiments.hived.cases import (
     size,
 )
 from pycontrol.experiments.hived.simulated import HOUR_S, NODE_GPUS, HourlySeries
+from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 
 GAIN_DEFAULT = {

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.experiments.hived import simulated
-from pycontrol.experiments.hived.cases import CONVENTIONS, LEVELS, WIDTHS, TraceCase, made, on_nodes, size
+from pycontrol.experiments.hived.cases import CONVENTIONS, made, on_nodes, size
 from pycontrol.experiments.hived.sharing import FEWER_NODES, NOTICED_S, REORDERED
 from pycontrol.experiments.hived.simulated import LEASE_S, NODE_GPUS, Ran
+from pycontrol.experiments.hived.trace_case import LEVELS, WIDTHS, TraceCase
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.model.cluster import Queue
 from pycontrol.policies.by_vc import ByVirtualCluster

@@ -12,7 +12,6 @@ from pycontrol.experiments.hived.cases import (
     DAY_S,
     LOWER_LOAD,
     CaseRuns,
-    TraceCase,
     TraceSize,
     Wanted,
     made,
@@ -22,6 +21,7 @@ from pycontrol.experiments.hived.cases import (
     small,
 )
 from pycontrol.experiments.hived.simulated import HOUR_S, LEASE_S, NODE_GPUS, POLICIES, Ran
+from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.simulation.runs import Interval, interval
 

@@ -6,13 +6,14 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.facts import Fact, LeaseRevoking, PolicyMemory
 from pycontrol.arbiter.lease import Lease
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
+from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.model.cluster import Queue
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -23,9 +24,6 @@ from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
-
-if TYPE_CHECKING:
-    from pycontrol.experiments.hived.cases import TraceCase
 
 NODE_GPUS = 8
 HOUR_S = 3600.0
