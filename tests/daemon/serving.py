@@ -1,6 +1,7 @@
-"""`isonomy serve` as a process, for tests."""
+"""`isonomy serve` as a process, which validates its state after each event."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ LIMIT_S = 30.0
 
 @contextlib.contextmanager
 def serving(config: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([*COMMAND, str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "ISONOMY_VALIDATE": "1"}
+    process = subprocess.Popen(
+        [*COMMAND, str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

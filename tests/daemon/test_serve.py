@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pycontrol.config import load_config
-from pycontrol.daemon.control_plane import ControlPlane
+from pycontrol.daemon.control_plane import ControlPlane, settings_of
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
@@ -79,6 +79,14 @@ def test_secret_that_others_can_read(config: Path, secret: str) -> None:
     line = _refused(config)
     assert secret in line
     assert "0600" in line or "chmod 600" in line
+
+
+@pytest.mark.parametrize("switch", ["1", ""])
+def test_a_switch_makes_the_control_plane_validate_its_state(
+    config: Path, switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISONOMY_VALIDATE", switch)
+    assert settings_of(load_config(config)).validate == (switch == "1")
 
 
 def test_wrong_configuration(config: Path) -> None:
