@@ -7,11 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
-import yaml
 
 from pycontrol.cli.client import Failure
 from pycontrol.cli.tables import count, emit_json
-from pycontrol.config import ConfigError
+from pycontrol.config import ConfigError, mapping
 from pycontrol.hadoopconf import check as checks
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.distribution import Distribution
@@ -63,12 +62,10 @@ def render_command(settings: tuple[str, ...], values: Path | None, out: Path, fo
 
 def _values(file: Path) -> rendering.Values:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"--values {file}: cannot be read as YAML: {error}"]) from error
-    if not isinstance(values, dict):
-        raise ConfigError([f"--values {file}: must be a mapping of sections"])
-    return values
+    return mapping(text, f"--values {file}")
 
 
 @config_group.command("check")

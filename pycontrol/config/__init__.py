@@ -1,6 +1,6 @@
 """Configuration files: isonomy.yaml, the topology, and strict reading of YAML. Imports nothing that it configures."""
 
-from pycontrol.config.reading import ConfigError, Section, parse
+from pycontrol.config.reading import ConfigError, Section, mapping, parse
 from pycontrol.config.settings import (
     AgentsService,
     Bridge,
@@ -43,6 +43,7 @@ __all__ = [
     "load_config",
     "load_topology",
     "load_topology_spec",
+    "mapping",
     "mismatches",
     "on_loopback",
     "parse",

@@ -54,6 +54,14 @@ def read(file: Path, model: type[S]) -> S:
 def parse(text: str, model: type[S], name: str) -> S:
     """Parse YAML text as `model`; raises ConfigError, where `name` is the file's name in each line."""
     try:
+        return model.model_validate(mapping(text, name))
+    except ValidationError as error:
+        raise ConfigError([f"{name}: {_line(e, model)}" for e in error.errors()]) from error
+
+
+def mapping(text: str, name: str) -> dict[Any, Any]:
+    """YAML text as a mapping, empty for an empty text; raises ConfigError with `name` in its line."""
+    try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -64,10 +72,7 @@ def parse(text: str, model: type[S], name: str) -> S:
         data = {}
     if not isinstance(data, dict):
         raise ConfigError([f"{name}: must be a mapping of keys to values (got {type(data).__name__})"])
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError([f"{name}: {_line(e, model)}" for e in error.errors()]) from error
+    return data
 
 
 def _line(error: ErrorDetails, model: type[Section]) -> str:

@@ -59,6 +59,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
         if nested and not isinstance(value, Mapping):
             raise ConfigError([f"{path}: is a section; set one of its keys, {_known(merged[key])}"])
         if not nested:
+            _check_text(path, value)
             _check_kind(path, merged[key], value)
         merged[key] = merge(merged[key], value, path) if nested else copy.deepcopy(value)
     return merged
@@ -79,6 +80,19 @@ def _check_kind(path: str, default: object, value: object) -> None:
         return
     if not fits:
         raise ConfigError([f"{path}: must be {kind} (got {value})"])
+
+
+def _check_text(path: str, value: object) -> None:
+    """Check that all texts of a value can be in a file: no control characters but line ends and tabs."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _check_text(path, name)
+            _check_text(path, inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_text(path, inner)
+    elif isinstance(value, str) and not all(c.isprintable() or c in "\n\t" for c in value):
+        raise ConfigError([f"{path}: has characters that no configuration file can hold (got {value!a})"])
 
 
 def _known(section: Mapping[str, Any]) -> str:

@@ -28,8 +28,9 @@ from pycontrol.bridge import translate as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, bridge_token
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import Config, ConfigError, TopologySpec, load_topology, parse
+from pycontrol.config import Config, ConfigError, TopologySpec, load_topology, mapping, parse
 from pycontrol.daemon import standby_store as kept
+from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, YarnApp
@@ -52,7 +53,7 @@ from submarine_patch.agent.speeds import Speeds
 from submarine_patch.cli.checks import UsageError, load_search_space
 from submarine_patch.worker import logparse
 from tests.agent.world import SPEC, hyperband
-from tests.fuzz.mutate import message
+from tests.fuzz.mutate import FLOATS, TEXTS, message
 
 APP = "application_1_0001"
 HOSTS = {"n1": None, "n2": None}
@@ -350,6 +351,39 @@ def _yaml(data: bytes, model: Any) -> Any | None:
         return None
 
 
+def render_values(data: bytes) -> None:
+    """Values of `config render` (a file, or --set lines behind a "-") are files that can be read, or lines of mistakes."""
+    text = data.decode("utf-8", "replace")
+    try:
+        over = rendering.parse_set(text[1:].splitlines()) if text[:1] == "-" else mapping(text, "values")
+        files = rendering.render(over)
+    except ConfigError:
+        return
+    for name, made in files.items():
+        if name.endswith(".xml"):
+            read_site(_file(made.encode(), name))
+    assert parse(files["isonomy.yaml"], Config, "isonomy.yaml")
+
+
+def _odd_values(rng: random.Random) -> bytes:
+    """Some keys of the defaults with odd values."""
+    over: dict[str, Any] = {}
+    for section, values in rng.choices(list(rendering.defaults().items()), k=rng.randint(1, 4)):
+        keys = list(values) if isinstance(values, dict) else ["x"]
+        for key in rng.choices(keys, k=rng.randint(1, 3)):
+            over.setdefault(section, {})[key] = _odd_value(rng, values[key] if isinstance(values, dict) else None)
+    if rng.random() < 0.4:
+        lines = (f"{s}.{k}={json.dumps(v)}" for s, values in over.items() for k, v in values.items())
+        return ("-" + "\n".join(lines)).encode()
+    return json.dumps(over).encode()
+
+
+def _odd_value(rng: random.Random, default: Any) -> Any:
+    odd = rng.choice([*TEXTS, *FLOATS, None, True, [], {}, {"a": "b"}, {"a\n": {"b": None}}, ["a", None], "{{ 1 }}", "]]>",
+                      "a: b", "- x", "\x00", "\ud800", "&#0;", "<!--", -1, 10**400, "8088"])  # fmt: skip
+    return default if rng.random() < 0.2 else odd
+
+
 def search_space(data: bytes) -> None:
     """A search space is refused at submission, or every draw from it is a configuration."""
     try:
@@ -446,6 +480,7 @@ TARGETS: dict[str, Target] = {
     "isonomy_yaml": Target(isonomy_yaml),
     "topology_yaml": Target(topology_yaml),
     "cells_yaml": Target(cells_yaml),
+    "render_values": Target(render_values, _odd_values),
     "search_space": Target(search_space),
     "site_xml": Target(site_xml),
     "trace": Target(trace),

@@ -194,3 +194,11 @@ def test_priorities_among_apps_need_a_largest_one(tmp_path: Path, most: str | No
     assert bool(found) == told
     (tmp_path / "yarn-site.xml").write_text(render.render({})["yarn-site.xml"])
     assert read_site(tmp_path / "yarn-site.xml")[key] == "1000"
+
+
+def test_characters_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text('core: {racks: {n1: "a\\x1bb"}}\n')
+    result = run("render", "--out", str(tmp_path / "conf"), "--values", str(values))
+    assert result.exit_code == 1
+    assert result.output == ("error: core.racks: has characters that no configuration file can hold (got 'a\\x1bb')\n")
