@@ -105,7 +105,7 @@ final class AskBook {
     SchedulingRequest original;
     List<String> onlyOn = List.of();
     final Map<String, ResourceRequest> locations = new HashMap<>();
-    Ask told;
+    Ask published;
     /** Its containers that the queue's metrics count, and their partition. */
     int pending;
     String pendingIn = "";
@@ -354,8 +354,8 @@ final class AskBook {
   private void publish(ApplicationAttemptId id, Attempt attempt, Key key, Entry entry) {
     attempt.count(entry, entry.toldCount());
     Ask message = message(id, key, entry);
-    if (!message.equals(entry.told)) {
-      entry.told = message;
+    if (!message.equals(entry.published)) {
+      entry.published = message;
       sink.accept(message);
     }
   }

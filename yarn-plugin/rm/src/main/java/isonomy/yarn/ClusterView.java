@@ -20,11 +20,11 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaS
 /** The scheduler's state as messages of bridge.proto. */
 final class ClusterView {
   private final IsonomyScheduler scheduler;
-  private final EndingContainers ending;
+  private final DrainingContainers ending;
   /** The GPUs of each node before its decommissioning, which reduces the capacity to what is in use. */
   private final Map<NodeId, Integer> gpus = new ConcurrentHashMap<>();
 
-  ClusterView(IsonomyScheduler scheduler, EndingContainers ending) {
+  ClusterView(IsonomyScheduler scheduler, DrainingContainers ending) {
     this.scheduler = scheduler;
     this.ending = ending;
   }

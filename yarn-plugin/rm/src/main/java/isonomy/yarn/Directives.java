@@ -43,9 +43,9 @@ final class Directives {
 
   private final IsonomyScheduler scheduler;
   private final AskBook asks;
-  private final EndingContainers ending;
+  private final DrainingContainers ending;
 
-  Directives(IsonomyScheduler scheduler, AskBook asks, EndingContainers ending) {
+  Directives(IsonomyScheduler scheduler, AskBook asks, DrainingContainers ending) {
     this.scheduler = scheduler;
     this.asks = asks;
     this.ending = ending;
@@ -55,23 +55,23 @@ final class Directives {
     DirectiveResult.Builder result = DirectiveResult.newBuilder();
     try {
       if (scheduler.isShadow()) {
-        throw new Refused(Managed.MODE + " is shadow: nothing is carried out");
+        throw new RejectedException(Managed.MODE + " is shadow: nothing is carried out");
       }
       switch (directive.getKindCase()) {
         case PLACE:
-          scheduler.<Refused>underWriteLock(() -> result.setContainerId(place(directive.getPlace())));
+          scheduler.<RejectedException>underWriteLock(() -> result.setContainerId(place(directive.getPlace())));
           break;
         case PREEMPT:
           preempt(directive.getPreempt().getContainerId());
           break;
         case KILL:
-          scheduler.<Refused>underWriteLock(() -> kill(directive.getKill().getContainerId(), directive.getKill().getReason()));
+          scheduler.<RejectedException>underWriteLock(() -> kill(directive.getKill().getContainerId(), directive.getKill().getReason()));
           break;
         default:
-          throw new Refused("this plugin does not know such a directive");
+          throw new RejectedException("this plugin does not know such a directive");
       }
       return result.setOk(true);
-    } catch (Refused e) {
+    } catch (RejectedException e) {
       return result.setReason(e.getMessage());
     } catch (IllegalArgumentException e) {
       return result.setReason("not readable: " + e.getMessage());
@@ -80,9 +80,9 @@ final class Directives {
 
   // ---- place
 
-  private String place(Place place) throws Refused {
+  private String place(Place place) throws RejectedException {
     if (!scheduler.ready()) {
-      throw new Refused("the ResourceManager is recovering");
+      throw new RejectedException("the ResourceManager is recovering");
     }
     FiCaSchedulerApp app = attempt(ApplicationAttemptId.fromString(place.getAttemptId()));
     AskBook.Held ask = ask(app, place);
@@ -93,12 +93,12 @@ final class Directives {
     Set<ContainerId> before = new HashSet<>();
     app.getLiveContainers().forEach(c -> before.add(c.getContainerId()));
     if (!scheduler.allocateNow(app, request(ask, place), node)) {
-      throw new Refused(whyNot(app, ask, node));
+      throw new RejectedException(whyNot(app, ask, node));
     }
     RMContainer container = app.getLiveContainers().stream()
         .filter(c -> !before.contains(c.getContainerId()))
         .findFirst()
-        .orElseThrow(() -> new Refused("the container ended at once"));
+        .orElseThrow(() -> new RejectedException("the container ended at once"));
     asks.placed(ask.attempt, ask.key);
     scheduler.events().allocated(container);
     LOG.info("Placed {} on {} with GPUs {} of lease {}",
@@ -106,86 +106,86 @@ final class Directives {
     return container.getContainerId().toString();
   }
 
-  private FiCaSchedulerApp attempt(ApplicationAttemptId id) throws Refused {
+  private FiCaSchedulerApp attempt(ApplicationAttemptId id) throws RejectedException {
     FiCaSchedulerApp app = scheduler.getApplicationAttempt(id);
     if (app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id)) {
-      throw new Refused("attempt " + id + " is not running");
+      throw new RejectedException("attempt " + id + " is not running");
     }
     return app;
   }
 
-  private AskBook.Held ask(FiCaSchedulerApp app, Place place) throws Refused {
+  private AskBook.Held ask(FiCaSchedulerApp app, Place place) throws RejectedException {
     AskBook.Key key = new AskBook.Key(place.getPriority(), place.getAllocationRequestId());
     AskBook.Held ask = asks.find(app.getApplicationAttemptId(), key);
     if (ask == null) {
-      throw new Refused("attempt " + place.getAttemptId() + " does not ask under allocationRequestId "
+      throw new RejectedException("attempt " + place.getAttemptId() + " does not ask under allocationRequestId "
           + place.getAllocationRequestId() + " and priority " + place.getPriority() + " (any more)");
     }
     Resource asked = ask.capability;
     if (Gpus.of(asked) != place.getGpuIdsCount() || asked.getMemorySize() != place.getMemoryMb()
         || asked.getVirtualCores() != place.getVcores()) {
-      throw new Refused("the ask has changed to " + asked);
+      throw new RejectedException("the ask has changed to " + asked);
     }
     return ask;
   }
 
-  private FiCaSchedulerNode node(FiCaSchedulerApp app, Place place) throws Refused {
+  private FiCaSchedulerNode node(FiCaSchedulerApp app, Place place) throws RejectedException {
     FiCaSchedulerNode node = scheduler.node(NodeId.fromString(place.getNodeId()));
     if (node == null) {
-      throw new Refused("node " + place.getNodeId() + " is not registered");
+      throw new RejectedException("node " + place.getNodeId() + " is not registered");
     }
     NodeState state = node.getRMNode().getState();
     if (state != NodeState.RUNNING) {
-      throw new Refused("node " + place.getNodeId() + " is " + state);
+      throw new RejectedException("node " + place.getNodeId() + " is " + state);
     }
     String withheld = scheduler.withheld(Messages.attributes(scheduler.getRMContext().getNodeAttributesManager()
         .getAttributesForNode(node.getRMNode().getHostName())));
     if (!withheld.isEmpty()) {
-      throw new Refused("node " + place.getNodeId() + ": " + withheld);
+      throw new RejectedException("node " + place.getNodeId() + ": " + withheld);
     }
     if (SchedulerAppUtils.isPlaceBlacklisted(app, node, LOG)) {
-      throw new Refused("the application has blacklisted " + node.getNodeName());
+      throw new RejectedException("the application has blacklisted " + node.getNodeName());
     }
     return node;
   }
 
   /** Refuses a second container on a GPU, even if the control plane asks for it. */
-  private void checkGpusFree(FiCaSchedulerNode node, List<Integer> gpuIds) throws Refused {
+  private void checkGpusFree(FiCaSchedulerNode node, List<Integer> gpuIds) throws RejectedException {
     int gpus = Gpus.of(node.getTotalResource());
     if (gpuIds.isEmpty() || new HashSet<>(gpuIds).size() < gpuIds.size()
         || gpuIds.stream().anyMatch(id -> id < 0 || id >= gpus)) {
-      throw new Refused("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
+      throw new RejectedException("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
     }
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
       GpuTag tag = Gpus.tag(container);
       if (tag != null) {
         checkDisjoint(gpuIds, tag.gpuIds(), container.getContainerId() + " holds it");
       } else if (Gpus.has(container)) {
-        throw new Refused(container.getContainerId() + " on node " + node.getNodeID()
+        throw new RejectedException(container.getContainerId() + " on node " + node.getNodeID()
             + " has GPUs that Isonomy did not give it, and which ones is unknown");
       }
     }
     for (GpuContainer container : ending.on(node.getNodeID().toString())) {
       if (container.getGpuIdsCount() == 0) {
-        throw new Refused(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
+        throw new RejectedException(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
       }
       checkDisjoint(gpuIds, container.getGpuIdsList(), container.getContainerId() + " has not ended yet");
     }
   }
 
   /** Checks, as CapacityScheduler would, the ask's partition, the queue's access to it, and its hosts and racks. */
-  private static void checkLimitedTo(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) throws Refused {
+  private static void checkLimitedTo(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) throws RejectedException {
     if (!ask.partition.equals(node.getPartition())) {
-      throw new Refused("the ask is for " + partition(ask.partition) + ", node " + node.getNodeID() + " is in "
+      throw new RejectedException("the ask is for " + partition(ask.partition) + ", node " + node.getNodeID() + " is in "
           + partition(node.getPartition()));
     }
     Set<String> open = app.getQueue().getAccessibleNodeLabels();
     if (!ask.partition.isEmpty() && (open == null
         || !open.contains(ask.partition) && !open.contains(RMNodeLabelsManager.ANY))) {
-      throw new Refused("queue " + app.getQueueName() + " may not use " + partition(ask.partition));
+      throw new RejectedException("queue " + app.getQueueName() + " may not use " + partition(ask.partition));
     }
     if (!ask.onlyOn.isEmpty() && !ask.onlyOn.contains(node.getNodeName()) && !ask.onlyOn.contains(node.getRackName())) {
-      throw new Refused("the ask is limited to " + ask.onlyOn + ", which node " + node.getNodeID() + " is not on");
+      throw new RejectedException("the ask is limited to " + ask.onlyOn + ", which node " + node.getNodeID() + " is not on");
     }
   }
 
@@ -193,10 +193,10 @@ final class Directives {
     return name.isEmpty() ? "the default partition" : "partition " + name;
   }
 
-  private static void checkDisjoint(List<Integer> wanted, List<Integer> held, String by) throws Refused {
+  private static void checkDisjoint(List<Integer> wanted, List<Integer> held, String by) throws RejectedException {
     for (Integer id : held) {
       if (wanted.contains(id)) {
-        throw new Refused("GPU " + id + " is in use: " + by);
+        throw new RejectedException("GPU " + id + " is in use: " + by);
       }
     }
   }
@@ -236,22 +236,22 @@ final class Directives {
 
   // ---- preempt, kill
 
-  private RMContainer live(String containerId) throws Refused {
+  private RMContainer live(String containerId) throws RejectedException {
     RMContainer container = scheduler.getRMContainer(ContainerId.fromString(containerId));
     if (container == null) {
-      throw new Refused(containerId + " is not live");
+      throw new RejectedException(containerId + " is not live");
     }
     return container;
   }
 
   /** Marks the container; the AM gets a PreemptionMessage with its next heartbeat. */
-  private void preempt(String containerId) throws Refused {
+  private void preempt(String containerId) throws RejectedException {
     RMContainer container = live(containerId);
     scheduler.markContainerForPreemption(container.getApplicationAttemptId(), container);
   }
 
   /** Ends the container immediately, even with lazy preemption. */
-  private void kill(String containerId, String reason) throws Refused {
+  private void kill(String containerId, String reason) throws RejectedException {
     RMContainer container = live(containerId);
     String diagnostics = SchedulerUtils.PREEMPTED_CONTAINER + ": " + reason;
     scheduler.completedContainer(container,

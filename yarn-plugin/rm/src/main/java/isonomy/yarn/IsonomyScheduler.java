@@ -1,11 +1,9 @@
 package isonomy.yarn;
 
 import isonomy.wire.v1.Ask;
-import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
-import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Snapshot;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -66,7 +64,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final ShadowAsks shadowAsks = new ShadowAsks(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
-  private final EndingContainers ending = new EndingContainers(this::drained);
+  private final DrainingContainers ending = new DrainingContainers((gone, end) -> this.events.drained(gone, end));
   private final ClusterView view = new ClusterView(this, ending);
   private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
   private final Directives directives = new Directives(this, asks, ending);
@@ -372,7 +370,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     } else {
       super.handle(event);
     }
-    guarded("event " + event.getType(), () -> events.tell(event));
+    guarded("event " + event.getType(), () -> events.publish(event));
     if (event instanceof AppAttemptRemovedSchedulerEvent) {
       shadowAsks.close(((AppAttemptRemovedSchedulerEvent) event).getApplicationAttemptID());
     }
@@ -428,15 +426,11 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   @Override
   protected void completedContainerInternal(RMContainer container, ContainerStatus status, RMContainerEventType event) {
     RMContainerState before = container.getState();
-    boolean told = managed.isOn() && Gpus.has(container) && getRMContainer(container.getContainerId()) == container;
+    boolean published = managed.isOn() && Gpus.has(container) && getRMContainer(container.getContainerId()) == container;
     super.completedContainerInternal(container, status, event);
-    if (told) {
+    if (published) {
       guarded("the end of " + container.getContainerId(), () -> events.completed(container, before, status, event));
     }
-  }
-
-  private void drained(GpuContainer container, ContainerCompleted end) {
-    events.drained(container, end);
   }
 
   /** Also handles the end of containers that the scheduler no longer knows. */
@@ -452,7 +446,8 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   @Override
   public boolean ready() {
-    return !managed.isShadow() && (!rmContext.isWorkPreservingRecoveryEnabled() || rmContext.isSchedulerReadyForAllocatingContainers());
+    return !managed.isShadow()
+        && (!rmContext.isWorkPreservingRecoveryEnabled() || rmContext.isSchedulerReadyForAllocatingContainers());
   }
 
   @Override

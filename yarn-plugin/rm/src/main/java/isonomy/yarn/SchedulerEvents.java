@@ -53,13 +53,13 @@ final class SchedulerEvents {
   private final IsonomyScheduler scheduler;
   private final ClusterView view;
   private final AskBook asks;
-  private final EndingContainers ending;
+  private final DrainingContainers ending;
   private final Sink sink;
   /** Nodes that were reported as decommissioning. */
   private final Set<NodeId> decommissioning = ConcurrentHashMap.newKeySet();
 
   SchedulerEvents(
-      IsonomyScheduler scheduler, ClusterView view, AskBook asks, EndingContainers ending, Sink sink) {
+      IsonomyScheduler scheduler, ClusterView view, AskBook asks, DrainingContainers ending, Sink sink) {
     this.scheduler = scheduler;
     this.view = view;
     this.asks = asks;
@@ -67,7 +67,7 @@ final class SchedulerEvents {
     this.sink = sink;
   }
 
-  void tell(SchedulerEvent event) {
+  void publish(SchedulerEvent event) {
     switch (event.getType()) {
       case NODE_UPDATE:
         heartbeat(((NodeUpdateSchedulerEvent) event).getRMNode());

@@ -85,7 +85,7 @@ class PartsTest {
   @Test
   void gpusAreInUseUntilTheNodeManagerSaysOtherwise() {
     List<String> ended = new ArrayList<>();
-    EndingContainers ending = new EndingContainers((container, end) -> ended.add(end.getContainerId()));
+    DrainingContainers ending = new DrainingContainers((container, end) -> ended.add(end.getContainerId()));
     for (String id : List.of("running", "unseen", "late", "forgotten")) {
       ending.begin(GpuContainer.newBuilder().setContainerId(id).setNodeId("n:1").build(),
           ContainerCompleted.newBuilder().setContainerId(id).build(), !id.equals("unseen") && !id.equals("late"), 0);
@@ -98,7 +98,7 @@ class PartsTest {
     ending.ended("running");
     ending.ended("late");
     assertEquals(List.of("forgotten"), ending.on("n:1").stream().map(GpuContainer::getContainerId).toList());
-    ending.heartbeat("n:1", EndingContainers.PATIENCE_MS + 1);
+    ending.heartbeat("n:1", DrainingContainers.PATIENCE_MS + 1);
     assertEquals(List.of("unseen", "running", "late", "forgotten"), ended);
     assertTrue(ending.all().isEmpty());
     assertTrue(ending.isEmpty());

@@ -16,7 +16,7 @@ import java.util.stream.Collectors;
  * Their GPUs are in use until the NodeManager reports the end. The sink gets each container's real end under
  * this object's lock; it must not block.
  */
-final class EndingContainers {
+final class DrainingContainers {
   /** A live NodeManager that does not report a container for this long has forgotten it. */
   static final long PATIENCE_MS = 60_000;
   /** Heartbeats after which a NodeManager has received the order to end a container that it never reported. */
@@ -40,7 +40,7 @@ final class EndingContainers {
   private final Map<String, Map<String, Ending>> byNode = new HashMap<>();
   private final BiConsumer<GpuContainer, ContainerCompleted> sink;
 
-  EndingContainers(BiConsumer<GpuContainer, ContainerCompleted> sink) {
+  DrainingContainers(BiConsumer<GpuContainer, ContainerCompleted> sink) {
     this.sink = sink;
   }
 
