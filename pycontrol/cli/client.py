@@ -32,6 +32,10 @@ class Failure(click.ClickException):
         click.echo(f"error: {self.message}", err=True)
 
 
+class Conflict(Failure):
+    """Refused in the present state (HTTP 409): the app is not known yet, or has ended."""
+
+
 class Misused(Failure):
     """Wrong usage: exit status 2."""
 
@@ -158,7 +162,7 @@ class Rm:
         if reply.status_code == 503:
             raise Unreachable(error or f"{self.base}: the control plane is not there (HTTP 503)")
         if error:
-            raise Failure(str(error))
+            raise (Conflict if reply.status_code == 409 else Failure)(str(error))
         if isinstance(answer, dict) and "RemoteException" in answer:
             raise Failure(str(answer["RemoteException"].get("message", answer)))
         raise Unreachable(

@@ -279,7 +279,7 @@ def _own_bid(r: Data) -> str:
 
 
 def _best(a: Data) -> str | None:
-    said = f"it said: {a['message']}" if a["message"] and a["finished_s"] else None
+    said = f"it said: {a['message']}" if a["message"] not in ("", "done") and a["finished_s"] else None
     if not a["best"]:
         return said
     model = f"; model in {a['model_path']}" if a["model_path"] else ""

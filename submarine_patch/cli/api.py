@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,12 +15,16 @@ from typing import Any
 
 import yaml
 
-from pycontrol.cli.client import Failure, Rm, rm_address
+from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import check, stock
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.follow import Status, shown, status_of, until_final
 from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
+
+STARTING_S = 120.0
+"""How long an application master may take until it can be told anything."""
+POLL_S = 1.0
 
 
 class SubmissionError(Exception):
@@ -86,8 +91,18 @@ class Handle:
         return out.getvalue()
 
     def kill(self) -> None:
-        """End the app."""
-        self._client.post("kill", app=self.app_id)
+        """End the app; one that was just submitted is waited for until it has asked for GPUs, `STARTING_S` at most."""
+        until_s = time.monotonic() + STARTING_S
+        while True:
+            try:
+                self._client.post("kill", app=self.app_id)
+                return
+            except Conflict:
+                if self.status().final:
+                    return
+                if time.monotonic() > until_s:
+                    raise
+            time.sleep(POLL_S)
 
 
 def submit(

@@ -43,6 +43,9 @@ _PER_S = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*it/s\b")
 _STEPS_PER_S = re.compile(rf"global_step/sec: {_NUMBER}")
 _CHECKPOINT = re.compile(r"Saved checkpoint for (\d+) into (\S+)")
 _CHECKPOINT_FAILED = re.compile(r"^WARNING:isonomy:a checkpoint failed by step (\d+): (.*)")
+_SESSION = re.compile(
+    r"^INFO:\w+:(?:Restored checkpoint for \d+ from |Saving dict for global step \d+|(?:loss = \S+ )?step = \d+ \()"
+)
 _FINISHED = re.compile(r"^INFO:\w+:Finished at step \d+")
 _PACED = re.compile(r"\bpaced\b")
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0}
@@ -77,6 +80,8 @@ class LogParser:
         self.last: Progress | None = None
         self.finished = False
         """Whether a session logged that it finished."""
+        self._session = False
+        """Whether a session tells the steps, so that bars count nothing: resumed inside an epoch, they are shorter."""
         named = metric not in ("", "accuracy", "loss")
         self._metric = re.compile(rf"(?<![\w/-]){re.escape(metric)}{_IS}{_NUMBER}(?!\w)") if named else None
         self._at_s = 0.0
@@ -93,6 +98,8 @@ class LogParser:
         if _FINISHED.match(text):
             self.finished = True
             return None
+        own = _SESSION.match(text) is not None
+        self._session = self._session or own
         if begins := _EPOCH_BEGINS.match(text):
             self._epochs_before = max(1, _whole(begins[1]) or 1) - 1
             return None
@@ -106,12 +113,14 @@ class LogParser:
             return self._rate(float(rate[1]))
         if late := _LOSS_AT_STEP.search(text):
             return self._progress(_whole(late[1]), float(late[2]), text, time_s)
-        step, loss = self._step(text), _find(_LOSS, text)
+        step, loss = self._step(text, own), _find(_LOSS, text)
         told = loss is not None or _METRIC_ACCURACY.search(text) or self._named(text) is not None
         return self._progress(step, loss, text, time_s) if told else None
 
-    def _step(self, text: str) -> int | None:
+    def _step(self, text: str, own: bool) -> int | None:
         """The step that a line is about; tries the most reliable patterns first."""
+        if self._session and not own:
+            return self.last.step if self.last else None
         if keras := _KERAS.match(text):
             return self._inside(keras[1], keras[2])
         epoch = _EPOCH.search(text)

@@ -30,6 +30,8 @@ class Yarn(BaseHTTPRequestHandler):
 
     asked: ClassVar[list[str]] = []
     states: ClassVar[list[tuple[str, str]]] = []
+    early: ClassVar[list[int]] = []
+    """An element for each `kill` that comes before the app is known."""
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path.removeprefix("/ws/v1/cluster/")
@@ -50,11 +52,15 @@ class Yarn(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.asked.append("POST " + urlsplit(self.path).path.rpartition("/")[2])
-        self._answer({})
+        if self.early:
+            self.early.pop()
+            self._answer({"error": "it has not asked for GPUs yet"}, 409)
+        else:
+            self._answer({})
 
-    def _answer(self, body: dict[str, Any]) -> None:
+    def _answer(self, body: dict[str, Any], status: int = 200) -> None:
         data = json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -150,6 +156,17 @@ def test_the_progress_shows_a_jobs_note_while_the_app_runs(monkeypatch: pytest.M
     handle = isonomy.app("sweep")
     assert handle.status().line().endswith("job001: no line of its log shows f1")
     assert "f1" not in handle.wait(poll_s=0.01).line()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_kill_waits_until_the_app_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("submarine_patch.cli.api.POLL_S", 0.01)
+    Yarn.early, Yarn.states = [1, 2], [("RUNNING", "UNDEFINED")]
+    isonomy.app("sweep").kill()
+    assert Yarn.asked.count("POST kill") == 3
+    Yarn.early, Yarn.states = [1], [("FINISHED", "SUCCEEDED")]
+    isonomy.app("sweep").kill()
+    assert Yarn.asked.count("POST kill") == 4, "it has ended already"
 
 
 @pytest.mark.usefixtures("cluster")

@@ -154,6 +154,21 @@ def test_epochs_from_zero_and_from_one_add_up() -> None:
         assert steps == [10, 50, 60, 100, 110, 150]
 
 
+def test_the_steps_of_a_session_are_its_own() -> None:
+    """Keras' bars, too, are in the log of `fit`; resumed inside an epoch, or stopped there, they show other steps."""
+    parser = LogParser("val_loss")
+    told = [
+        "INFO:isonomy:Restored checkpoint for 27 from /job/ckpt-27-1", "Epoch 6/6", "1/3 - loss: 0.9",
+        "INFO:isonomy:loss = 0.5, step = 28 (0.900 sec), accuracy = 0.8, 0.9000 sec/step",
+        "3/3 ━━━━━━━━━━━━━━━━━━━━ 0s 9ms/step - accuracy: 0.8 - loss: 0.4 - val_loss: 0.3",
+        "INFO:isonomy:Saving dict for global step 29: loss = 0.2, val_loss = 0.1",
+    ]  # fmt: skip
+    found = [parser.feed(line, k) for k, line in enumerate(told)]
+    assert [(p.step, p.loss, p.metric) for p in found if isinstance(p, Progress)] == [
+        (28, 0.5, None), (28, 0.4, 0.3), (29, 0.2, 0.1)
+    ]  # fmt: skip
+
+
 def test_any_metric() -> None:
     parser = LogParser("val_f1")
     parser.feed("step 5 loss 0.9", 0.0)

@@ -52,15 +52,15 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
    *
    * <p>Sizes are not checked while no machine runs, as right after a start of the ResourceManager.
    */
-  String check(JobSpec job) throws UserError {
+  String check(JobSpec job, GroupOptions group) throws UserError {
     String queue = leafQueue(job.queue());
     if (!nodes.isEmpty()) {
-      checkSizes(job);
+      checkSizes(job, "machine".equals(group.isonomyConf().get(GroupOptions.PREFIX + "within")));
     }
     return queue;
   }
 
-  private void checkSizes(JobSpec job) throws UserError {
+  private void checkSizes(JobSpec job, boolean onOneMachine) throws UserError {
     long gpus = nodes.stream().mapToLong(ClusterCheck::gpus).sum();
     if (job.gpusPerJob() > gpus) {
       throw new UserError("a job asks for " + job.gpusPerJob() + " GPUs (isonomy.gpus_per_job or -worker_resources);"
@@ -70,6 +70,10 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
     if (job.gpusPerWorker() > largestNodeGpus) {
       throw new UserError("-worker_resources gpu=" + job.gpusPerWorker() + ": the largest machine has "
           + largestNodeGpus + " GPUs" + counted());
+    }
+    if (onOneMachine && job.gpusPerJob() > largestNodeGpus) {
+      throw new UserError("--within machine: a job asks for at least " + job.gpusPerJob() + " GPUs; the largest machine has "
+          + largestNodeGpus + counted());
     }
     boolean fits = nodes.stream().anyMatch(
         node -> node.getMemorySize() >= job.memoryMb() && node.getVirtualCores() >= job.vcores());

@@ -63,7 +63,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
 
     YarnClient yarn = context.getOrCreateYarnClient();
     ClusterCheck cluster = ClusterCheck.ask(yarn);
-    String queue = cluster.check(job);
+    String queue = cluster.check(job, group);
     CellsCheck.check(new RmRest(site.hadoop()), queue, job, group, site.hadoop());
 
     YarnClientApplication created = yarn.createApplication();

@@ -80,10 +80,14 @@ class JobSpecTest {
   void theClusterMustBeAbleToHoldTheJob() throws Exception {
     ClusterCheck cluster = new ClusterCheck(List.of("root.prod", "root.research", "root.a.dev", "root.b.dev"),
         List.of("root", "root.a", "root.b"), List.of(node(8192, 8, 4), node(8192, 8, 2)));
-    assertEquals("root.prod", cluster.check(job(6, 1, 1024, "prod")));
-    assertEquals("root.a.dev", cluster.check(job(0, 0, 1024, "root.a.dev")));
+    assertEquals("root.prod", cluster.check(job(6, 1, 1024, "prod"), PLAIN));
+    assertEquals("root.a.dev", cluster.check(job(0, 0, 1024, "root.a.dev"), PLAIN));
     assertMessage("the largest gang that the cluster can hold has 6", cluster, job(7, 1, 1024, "prod"));
     assertMessage("the largest machine has 4 GPUs", cluster, job(5, 5, 1024, "prod"));
+    UserError within = assertThrows(UserError.class,
+        () -> cluster.check(job(6, 1, 1024, "prod"), GroupOptions.parse(List.of("isonomy.within=machine"))));
+    assertEquals("--within machine: a job asks for at least 6 GPUs; the largest machine has 4 (2 machines run now)",
+        within.getMessage());
     assertMessage("no running machine has as much", cluster, job(1, 1, 9000, "prod"));
     assertMessage("-queue nope: no such queue; the leaf queues are root.prod", cluster, job(1, 1, 1024, "nope"));
     assertMessage("-queue root.a: not a leaf queue", cluster, job(1, 1, 1024, "root.a"));
@@ -100,14 +104,14 @@ class JobSpecTest {
   @Test
   void aJobWaitsWhereNoMachineRunsYet() throws Exception {
     ClusterCheck started = new ClusterCheck(List.of("root.prod"), List.of("root"), List.of());
-    assertEquals("root.prod", started.check(job(7, 1, 9000, "prod")));
+    assertEquals("root.prod", started.check(job(7, 1, 9000, "prod"), PLAIN));
     assertMessage("-queue nope: no such queue", started, job(1, 1, 1024, "nope"));
     ClusterCheck one = new ClusterCheck(List.of("root.prod"), List.of("root"), List.of(node(8192, 8, 4)));
     assertMessage("the largest gang that the cluster can hold has 4 (one machine runs now)", one, job(6, 1, 1024, "prod"));
   }
 
   private static void assertMessage(String part, ClusterCheck cluster, JobSpec job) {
-    UserError error = assertThrows(UserError.class, () -> cluster.check(job));
+    UserError error = assertThrows(UserError.class, () -> cluster.check(job, PLAIN));
     assertTrue(error.getMessage().contains(part), error.getMessage());
   }
 
