@@ -1,4 +1,4 @@
-"""isonomy.yaml: what it may say."""
+"""The keys of isonomy.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAD_FRACTION = 0.2
 
 
 def on_loopback(host: str) -> bool:
-    """Whether nobody outside of this machine reaches what listens there."""
+    """Whether only this machine can reach the address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
@@ -45,13 +45,13 @@ class AgentsService(Section):
     """The address it listens on."""
     port: Port = 26501
     advertise: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
-    """host:port that Agents dial, of a pair of control planes both, joined by a comma; by default this machine's
-    name and `port`."""
+    """host:port that Agents connect to; for a pair of control planes both, separated by a comma; default: this
+    machine's name and `port`."""
     tls: Tls | None = None
 
 
 class Deadlines(Section):
-    """Who answers later sits the round out."""
+    """Deadlines of a round; an app that answers later misses it."""
 
     rho_s: Seconds = 0.5
     bid_s: Seconds = 2.0
@@ -65,15 +65,15 @@ class Standin(Section):
 
 
 class WebHdfs(Section):
-    """The control plane's own way to HDFS."""
+    """How the control plane itself reaches HDFS."""
 
     webhdfs: Annotated[str, Field(pattern=r"^https?://\S+$")]
-    """The NameNode's web address; several, joined by ;, where there are several."""
+    """The NameNode's web address; several are separated by ;."""
     principal: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")] | None = None
-    """With Kerberos: who it is, by the keytab; default: the ticket cache."""
+    """With Kerberos: its principal, from the keytab; default: the ticket cache."""
     keytab: FilePath | None = None
     ca: FilePath | None = None
-    """PEM certificate by which an https address is known; default: those that the machine trusts."""
+    """PEM file of the CA of an https address; default: the CAs that the machine trusts."""
 
     @model_validator(mode="after")
     def _one_identity(self) -> Self:
@@ -83,16 +83,16 @@ class WebHdfs(Section):
 
 
 class HdfsTokenSettings(WebHdfs):
-    """Who asks HDFS for tokens of the users whose apps outlive theirs; a proxy user of the NameNode
+    """The proxy user that asks HDFS for new tokens of users whose apps outlive their first one
     (docs/decisions/009-hdfs-tokens-past-seven-days.md)."""
 
 
 class Standby(WebHdfs):
-    """Where apps and fairness clocks are kept for the control plane of a standby ResourceManager (HDFS)."""
+    """The HDFS folder in which apps and fairness clocks are saved for the standby ResourceManager's control plane."""
 
     folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
     user: Annotated[str, Field(min_length=1)] | None = None
-    """HDFS user without Kerberos; default: the one that runs the control plane."""
+    """HDFS user without Kerberos; default: the user that runs the control plane."""
     every_s: Seconds = 60.0
 
     @model_validator(mode="after")
@@ -107,15 +107,15 @@ class CellExchange(Section):
 
     policy: Literal["balanced", "credit", "auction"] = "balanced"
     mode: Literal["manual", "auto"] = "manual"
-    """auto: idle cells are offered, and who waits for GPUs requests some, without being told."""
+    """auto: idle cells are offered, and virtual clusters with waiting apps request some, without an operator."""
     idle_s: Seconds = 600.0
-    """auto: cells are offered once they were idle for so long."""
+    """auto: cells are offered after this idle time."""
     forecast_s: Seconds = 3600.0
-    """auto: a virtual cluster is expected to need as many cells as at most in this time."""
+    """auto: a virtual cluster is expected to need the most cells that it used in this time."""
     lend_s: Seconds = 3600.0
-    """auto: how long they are lent for, at most."""
+    """auto: the longest time for which cells are lent."""
     traders: Mapping[str, list[str]] = {}
-    """Queue -> users who may exchange its cells, beside YARN's admins."""
+    """Queue -> users who may exchange its cells, in addition to YARN's admins."""
 
     @model_validator(mode="after")
     def _forecast_is_longer(self) -> Self:
@@ -134,24 +134,24 @@ class MetricsListener(Section):
 
 
 class NotifySettings(Section):
-    """A webhook that is told when apps start, lose GPUs, and end."""
+    """A webhook that receives an event when an app starts, loses GPUs or ends."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
 
 
 class JournalKeeping(Section):
-    """How long the journal keeps what has ended."""
+    """How long the journal keeps ended apps and leases."""
 
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
     max_mb: Annotated[int, Field(ge=16)] = 2048
-    """What is older goes even within the retention."""
+    """Above this size the oldest facts are deleted, even within the retention."""
 
 
 class Config(Section):
     """The whole of isonomy.yaml. Relative paths are relative to the file."""
 
     topology: FilePath | None = None
-    """Expected machines; without it the cluster is what the NodeManagers register."""
+    """The expected machines; without it, whatever the NodeManagers register."""
     cells: FilePath | None = None
     """Virtual clusters: which leaf queue owns which cells (docs/cells.md); without it the whole cluster is one."""
     exchange: CellExchange = CellExchange()
@@ -162,7 +162,7 @@ class Config(Section):
     lead_s: Seconds = 0.0
     """Seconds before the leases' end at which their round is held; default min(60, lease_s / 5)."""
     lease_timing: Literal["aligned", "machine", "spread"] = "aligned"
-    """Leases end together everywhere, together on each machine, or each a lease length after it began."""
+    """aligned: leases end together everywhere; machine: together on each machine; spread: each by its own beginning."""
     grant_timeout_s: Seconds = 60.0
     f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
     """Fairness knob: the worst 1 - f of the apps are asked for bids (Themis, section 4)."""
@@ -174,7 +174,7 @@ class Config(Section):
     deadlines: Deadlines = Deadlines()
     standin: Standin = Standin()
     unsaved_last: bool = False
-    """Among equals, apps that keep no checkpoints lose their GPUs last; they say so themselves."""
+    """Among equals, apps without checkpoints lose their GPUs last; apps declare this themselves."""
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
     hdfs_tokens: HdfsTokenSettings | None = None
@@ -218,7 +218,7 @@ class Config(Section):
 
 
 def load_config(path: Path | str) -> Config:
-    """isonomy.yaml, with its relative paths made absolute; ConfigError says all that is wrong."""
+    """Reads isonomy.yaml and makes its relative paths absolute; raises ConfigError with all problems."""
     file = Path(path)
     config = read(file, Config)
     base = file.resolve().parent
