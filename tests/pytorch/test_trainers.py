@@ -59,7 +59,30 @@ def final(text: str) -> float:
     return float(text.split("FINAL ")[1].split()[0])
 
 
-@pytest.mark.parametrize(("package", "script"), [("transformers", HUGGINGFACE), ("lightning", LIGHTNING)])
+BOTH = pytest.mark.parametrize(("package", "script"), [("transformers", HUGGINGFACE), ("lightning", LIGHTNING)])
+
+
+@BOTH
+def test_a_killed_training_ends_as_if_undisturbed(tmp_path: Path, package: str, script: str) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed: make torch-test")
+    (tmp_path / "train.py").write_text(script)
+    alone, job = (Job(tmp_path / n, f"python {tmp_path}/train.py", ISONOMY_KEEP_FOLDER="ckpt") for n in ("a", "b"))
+    try:
+        whole = alone.launch()
+        assert whole.codes() == [0], whole.text()[-3000:]
+        first = job.launch(step_s=DISTURBED_STEP_S)
+        first.at_step(30)  # past the trainer's first checkpoint
+        first.processes[0].kill()
+        assert first.codes() == [-9]
+        last = job.launch()
+        assert last.codes() == [0], last.text()[-3000:]
+        assert final(last.text()) == pytest.approx(final(whole.text()), rel=1e-6)
+    finally:
+        alone.end()
+        job.end()
+
+
+@BOTH
 def test_a_stopped_training_resumes_at_its_step_and_ends_as_if_undisturbed(
     tmp_path: Path, package: str, script: str
 ) -> None:
