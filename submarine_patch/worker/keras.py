@@ -284,5 +284,5 @@ def session(steps: int = 1000, **options: Any) -> Any:
     make = _OnTensorFlow if _backend() == "tensorflow" else _Elsewhere
     try:
         return make(steps, **options)
-    except (ValueError, checkpoints.StoreError) as e:
+    except (ValueError, RuntimeError, checkpoints.StoreError) as e:  # RuntimeError: JAX was used before
         raise SessionError(str(e)) from e
