@@ -112,7 +112,7 @@ SEEDS ?= 500
 faults: setup
 	nice -n 5 $(PY) -m tests.faults $(if $(filter-out file,$(origin SEED)),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
 
-# Deliberate bugs, each put into a copy of the tree: how many seeds until the simulated world finds it.
+# Deliberate bugs, each imported in place of the code: which seed of the simulated world finds it (the recorded one first).
 mutants: setup
 	nice -n 5 $(PY) -m tests.faults.mutants $(MUTANTS)
 

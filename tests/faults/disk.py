@@ -226,3 +226,7 @@ class Hdfs:
     def __init__(self) -> None:
         self.files: dict[str, Any] = {}
         self.away = False
+        self.unkept = False
+        """Whether it was away since the serving control plane last stored its state."""
+        self.usurped = False
+        """Whether the last to take over did so for a superseded ResourceManager: its states count as the newest."""

@@ -140,6 +140,7 @@ class Injector:
                 old.stop()
                 world.disturb()
 
+        world.deposed.append(old)
         world.deposed_until_s = self.sim.now + 20.0 * f["amount"]
         self.sim.at(20.0 * f["amount"], over)
         world.rm, world.plane = None, world.other_plane()
@@ -253,7 +254,7 @@ class Injector:
         self.world.skew[self.world.app_id(f["app"])] = (f["amount"] - 0.5) * 20
 
     def do_hdfs_away(self, f: Fault) -> None:
-        self.world.hdfs.away = True
+        self.world.hdfs.away = self.world.hdfs.unkept = True
         self._until(f, lambda: setattr(self.world.hdfs, "away", False))
 
     def do_yarn_kill(self, f: Fault) -> None:

@@ -47,6 +47,8 @@ class Oracles:
         self._shadows: dict[str, Durable] = {}
         self._since: dict[Any, float] = {}
         self._seen: set[Any] = set()
+        self._deadlines: dict[Any, float] = {}
+        """The first deadline of each lease that is being revoked."""
         self._steps_at: tuple[float, int] = (0.0, 0)
         self._refused = Refused()
         self._arrived: dict[str, float] = {}
@@ -90,7 +92,7 @@ class Oracles:
     # ---- fairness clocks
 
     def forget_arrivals(self) -> None:
-        """Forgets arrivals after the journal was lost without a stored state."""
+        """Forgets arrivals: the journal was lost without a stored state, or HDFS kept no state of late."""
         self._arrived.clear()
 
     def took_over(self, plane: Any) -> None:
@@ -335,7 +337,8 @@ class Oracles:
     def _frozen(self, plane: Any) -> None:
         a = plane.arbiter
         frozen = lease_rules.suspended(a, plane.driver.clock.now_s()) and not a.paused and self.world.rm.ready
-        if self._for("frozen", frozen, a.settings.recovery_s + 20):
+        lossy = bool(self.world.net.loss)  # a snapshot that gets lost is sent again only after its patience
+        if self._for("frozen", frozen and not lossy, a.settings.recovery_s + 20):
             raise Violation(
                 "frozen", f"leases stand still, ready={a.cluster.ready}, for {self.calm_s:.0f} s without a reason"
             )
@@ -354,11 +357,19 @@ class Oracles:
                         raise Violation("container without lease", f"{run.container_id} of {run.app_id} runs on {gpu}, "
                                         f"lease: {lease and lease.app_id}", str(gpu))  # fmt: skip
 
+    def _revoked_late(self, lease: Any, now_s: float) -> bool:
+        """Whether a lease is still being revoked at the deadline that it had at first, by its control plane's clock."""
+        key = ("deadline", lease.gpu, lease.grant_id)
+        if lease.state != REVOKING:
+            self._deadlines.pop(key, None)
+            return False
+        return bool(now_s >= self._deadlines.setdefault(key, lease.end_s))
+
     def _leases(self, plane: Any) -> None:
         a, now_s = plane.arbiter, plane.driver.clock.now_s()
         lead_s = a.lead_s
         for gpu, lease in a.durable.leases.items():
-            late = lease.state == REVOKING and not a.paused
+            late = self._revoked_late(lease, now_s) and not a.paused
             reached = gpu.host in a.cluster.node_at and self.world.connected(gpu.host)
             if self._for(("revoking", gpu, lease.grant_id), late and reached, 2 * lead_s + 2 * KILL_RETRY_S + SLACK_S):
                 raise Violation("overrun", f"{gpu} of {lease.app_id} is being revoked for too long", str(gpu))

@@ -244,11 +244,15 @@ class Plane:
     def _from_cluster(self, event: Any) -> None:
         """As ControlPlane has it."""
         if isinstance(event, ClusterSnapshot) and self.takeover is not None:
+            unkept = self.world.hdfs.unkept
             try:
                 self.takeover.before_snapshot(self.driver)
             except Superseded:
                 self.sim.at(0.0, self._set_aside, self.life)
                 raise
+            if unkept or self.world.hdfs.usurped:  # it continues from an older state than was served, or from its own
+                self.world.oracles.forget_arrivals()
+            self.world.hdfs.usurped = self is not self.world.plane
             if self._was_empty:
                 self._was_empty = False
                 self.world.oracles.took_over(self)
@@ -272,6 +276,7 @@ class Plane:
         if self.arbiter.cluster.ready and self.takeover is not None:
             with contextlib.suppress(StandbyStoreError):
                 self.takeover.keep(self.arbiter.durable.kept(), self.driver.clock.now_s())
+                self.world.hdfs.unkept = self.world.hdfs.unkept and self is not self.world.plane
 
     def _set_clocks(self) -> None:
         """Code of this process reads this machine's clocks."""

@@ -87,6 +87,8 @@ class World:
         self.calm_since = self.sim.now
         self.deposed_until_s = 0.0
         """How long a superseded ResourceManager continues."""
+        self.deposed: list[ResourceManager] = []
+        """Those that have been superseded."""
         self.owners = list(OWNERS)
         self.vc_policies: dict[str, Policy] = {}
         self.policy_name = schedule["policy"]
@@ -191,6 +193,8 @@ class World:
 
     def start_rm(self) -> None:
         """A ResourceManager begins to serve."""
+        for old in [x for x in self.deposed if x.plane is self.plane and not x.life.dead]:
+            old.stop()  # a machine has one ResourceManager
         self._rms += 1
         self.rm = ResourceManager(self, self._rms, self.schedule["queue_capacity"])
         self.rm.start()
