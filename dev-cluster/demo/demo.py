@@ -89,11 +89,11 @@ def apps(cluster: Path, slower: float) -> list[App]:
     halving = ["--app-scheduler", "hyperband", "--eta", "2"]
     vision = [*halving, "--search-space", str(DEMO / "vision.yaml"), "--gpus-per-job", "4", "--seed", "1",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "4.8", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
+              "--iteration-s", "3.6", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
     speech = [*halving, "--search-space", str(DEMO / "speech.yaml"), "--gpus-per-job", "2", "--seed", "2",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "4.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
-    plain = ["--max-iterations", "150", "--iteration-s", "1.6"]
+              "--iteration-s", "3.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
+    plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
     shell = DEMO / "shell.sh"
     foreign = [
         str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_script", str(shell),
@@ -112,7 +112,7 @@ def by_size(slower: float) -> list[App]:
     """For the default policy: an app that takes all 12 GPUs, and two small ones that come later and go before it:
     Keras' `fit`, and a script that knows nothing of Isonomy but keeps a folder of its own."""
     large = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml"),
-             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "50", "--min-iterations", "50",
+             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "40", "--min-iterations", "40",
              "--iteration-s", "2.0"]  # fmt: skip
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
     other = [
