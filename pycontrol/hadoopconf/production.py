@@ -100,7 +100,7 @@ def _executor(site: Site) -> Iterator[Finding]:
         yield note(
             YARN,
             f"{_NM}runtime.linux.allowed-runtimes",
-            "allows docker: untried; an image needs isonomy[worker], and CUDA_VISIBLE_DEVICES alone says its GPUs",
+            "allows docker: Isonomy's jobs do not use it; CUDA_VISIBLE_DEVICES alone tells other images their GPUs",
         )
     expiry = site.get("yarn.am.liveness-monitor.expiry-interval-ms", "")
     if expiry.isdecimal() and int(expiry) < AM_EXPIRY_MS:

@@ -15,7 +15,10 @@ from submarine_patch.cli.scriptchecks import check_script
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
              "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")  # fmt: skip
+NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy.python), leave it out"
 INSTEAD = {
+    "docker_image": NO_DOCKER,
+    "worker_docker_image": NO_DOCKER,
     "num_ps": "parameter servers are not supported: a gang trains in step, and all of it or none has its GPUs; use"
     " synchronous workers (--num_workers)",
     "num_schedulers": "MXNet's schedulers are not supported; use synchronous workers (--num_workers)",

@@ -114,8 +114,6 @@ STOCK_OPTIONS = (
     Option("env", "K=V", "environment variable of the workers (repeatable)"),
     Option("localization", "URI:./NAME", "file or folder for the workers, local or on HDFS (repeatable)"),
     Option("conf", "K=V", "configuration; isonomy.* for groups (repeatable)"),
-    Option("docker_image", "IMAGE", "Docker image of the workers"),
-    Option("worker_docker_image", "IMAGE", "the same"),
     Option("keytab", "FILE", "keytab for the login, on a secure cluster"),
     Option("principal", "NAME", "principal of the keytab"),
     Option("wait_job_finish", "", "wait for the end and show progress; exit status 1 if the job fails"),
@@ -128,6 +126,8 @@ STOCK_OPTIONS = (
     Option("help", "", "this text"),
 )
 REFUSED_OPTIONS = (
+    Option("docker_image", "IMAGE", ""),
+    Option("worker_docker_image", "IMAGE", ""),
     Option("num_ps", "N", ""),
     Option("ps_resources", "R", ""),
     Option("ps_launch_cmd", "CMD", ""),

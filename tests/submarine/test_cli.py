@@ -372,6 +372,7 @@ def good(*more: str) -> list[str]:
         (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
         (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
         (["--env", "RANK=3"], "--env RANK: this variable is set by Isonomy, leave it out"),
+        (["--docker_image", "image:1"], "--docker_image: not supported; workers run in the NodeManagers' own Python"),
         (["--num_ps", "1"], "--num_ps: parameter servers are not supported"),
         (["--quicklink", "a=b"], "--quicklink a=b: write LABEL=http://HOST:PORT"),
         (["--quicklink", "UI=http://worker-0:80/x"], "write LABEL=http://HOST:PORT"),

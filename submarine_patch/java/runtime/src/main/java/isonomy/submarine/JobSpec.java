@@ -67,6 +67,10 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
     if (parameters.isDistributeKeytab()) {
       throw new UserError("-distribute_keytab: not supported; the job runs on delegation tokens, leave it out");
     }
+    if (parameters.getDockerImageName() != null || parameters.getWorkerDockerImage() != null) {
+      throw new UserError("-docker_image: not supported; workers run in the NodeManagers' own Python"
+          + " (isonomy.python), leave it out");
+    }
     if (parameters.getNumWorkers() < 1) {
       throw new UserError("-num_workers " + parameters.getNumWorkers() + ": at least 1 worker is needed");
     }
@@ -125,12 +129,6 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
         throw new UserError("-env " + name + ": this variable is set by Isonomy, leave it out");
       }
       env.put(name, equals < 0 ? "" : pair.substring(equals + 1));
-    }
-    String image = parameters.getWorkerDockerImage() != null ? parameters.getWorkerDockerImage()
-        : parameters.getDockerImageName();
-    if (image != null) {
-      env.put("YARN_CONTAINER_RUNTIME_TYPE", "docker");
-      env.put("YARN_CONTAINER_RUNTIME_DOCKER_IMAGE", image);
     }
     return env;
   }

@@ -1,0 +1,103 @@
+"""The plugin's modes on a real ResourceManager, changed by `yarn rmadmin -refreshQueues`: shadow, on, off, shadow."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.rig import BIN, Rig, slowness
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+SLEEP_S = 2917
+"""Says which processes are the containers' of plain applications."""
+
+
+class Modes(Rig):
+    """A cluster whose plugin begins in mode shadow."""
+
+    def serve(self, policy: str = "isonomy") -> None:
+        """Starts the control plane and waits until it watches."""
+        self.control = self.control_plane(self.cluster["isonomy_yaml"], policy)
+        self.wait(lambda: self.get("status").get("shadow"), 60, "the plugin says hello")
+
+    def hadoop(self, *words: str) -> list[str]:
+        """The command line of a Hadoop client."""
+        return [str(self.repo / "dev-cluster/hadoop"), "--dir", str(self.folder), *words]
+
+    def mode(self, mode: str) -> None:
+        """Writes the mode into the ResourceManager's yarn-site.xml and has the queues read again."""
+        site = Path(self.cluster["conf"]) / "yarn-site.xml"
+        text, changed = re.subn(
+            r"(<name>isonomy\.scheduler\.mode</name>\s*<value>)\w+", rf"\g<1>{mode}", site.read_text()
+        )
+        assert changed == 1
+        site.write_text(text)
+        done = subprocess.run(self.hadoop("rmadmin", "-refreshQueues"), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+    def sleeper(self, name: str, containers: int, gpus: int) -> str:
+        """Runs a distributed shell whose containers have GPUs and sleep; its id once CapacityScheduler placed all."""
+        script = self.folder / "sleep.sh"
+        script.write_text(f"exec sleep {SLEEP_S}\n")
+        words = ["-appname", name, "-shell_script", str(script), "-num_containers", str(containers), "-queue",
+                 "research", "-container_resources", f"memory-mb=256,vcores=1,yarn.io/gpu={gpus}", "-master_memory",
+                 "256", "-timeout", "3000000"]  # fmt: skip
+        with (self.folder / "log" / f"{name}.log").open("wb") as log:
+            client = subprocess.Popen(self.hadoop("distributedshell", *words), stdout=log, stderr=log)
+        try:
+            whole = containers + 1
+            self.wait(lambda: self.app(name).get("runningContainers") == whole, 120, f"{name} has its containers")
+        finally:
+            client.kill()
+            client.wait()
+        return str(self.app(name)["id"])
+
+    def sleeping(self) -> set[int]:
+        """The processes of the sleepers' containers."""
+        return set(self.processes(f"sleep\0{SLEEP_S}\0"))
+
+    def shadow(self) -> dict[str, int]:
+        """What `isonomy shadow` reports: of the rounds as if and of the replay."""
+        done = subprocess.run(
+            [BIN / "isonomy", "shadow", "-o", "json"],
+            env=self.env, capture_output=True, text=True, timeout=120 * slowness(),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        return {"gpus": said["live"]["gpus"], "replayed": said["replayed"]}
+
+
+def test_modes_change_while_the_resourcemanager_runs(tmp_path: Path) -> None:
+    rig = Modes(tmp_path / "dc", "isonomy", "--set", "yarn.mode=shadow")
+    try:
+        stock = rig.sleeper("stock", 2, 2)
+        rig.wait(lambda: rig.get("shadow").get("gpus") == 4, 60, "the control plane saw what CapacityScheduler gave")
+        assert rig.shadow() == {"gpus": 4, "replayed": 0}
+        asleep = rig.sleeping()
+        assert len(asleep) == 2
+
+        rig.mode("on")
+        rig.wait(lambda: rig.get("status").get("ready"), 60, "the control plane leases")
+        rig.submit("leased", 5)
+        rig.succeeds("leased")
+        rig.audit()
+        assert rig.sleeping() == asleep, "what CapacityScheduler placed runs on"
+
+        rig.mode("off")
+        rig.wait(lambda: not rig.get("status"), 30, "the plugin is plain CapacityScheduler")
+        other = rig.sleeper("other", 1, 2)
+        rig.mode("shadow")
+        rig.wait(lambda: rig.get("status").get("shadow"), 60, "the control plane watches again")
+        assert asleep < rig.sleeping()
+        for app in (stock, other):
+            subprocess.run(rig.hadoop("application", "-kill", app), check=True, timeout=300, capture_output=True)
+        rig.wait(lambda: not rig.sleeping(), 60, "their containers end")
+        rig.wait(lambda: rig.app("other").get("state") == "KILLED", 60, "they have ended")
+        assert rig.shadow() == {"gpus": 4, "replayed": 3}
+    finally:
+        rig.down()
