@@ -94,7 +94,9 @@ def test_modes_change_while_the_resourcemanager_runs(tmp_path: Path) -> None:
         rig.wait(lambda: rig.get("status").get("shadow"), 60, "the control plane watches again")
         assert asleep < rig.sleeping()
         for app in (stock, other):
-            subprocess.run(rig.hadoop("application", "-kill", app), check=True, timeout=300, capture_output=True)
+            subprocess.run(
+                rig.hadoop("application", "application", "-kill", app), check=True, timeout=300, capture_output=True
+            )
         rig.wait(lambda: not rig.sleeping(), 60, "their containers end")
         rig.wait(lambda: rig.app("other").get("state") == "KILLED", 60, "they have ended")
         assert rig.shadow() == {"gpus": 4, "replayed": 3}
