@@ -15,7 +15,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads.building import NO_SPEEDUPS
 from pycontrol.simulation.workloads.imports import Import, Imported
-from pycontrol.simulation.workloads.reading import BadTrace, TraceTable, open_text
+from pycontrol.simulation.workloads.reading import NOT_TEXT, BadTrace, TraceTable, open_text
 
 MARK = "# isonomy workload "
 COLUMNS = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope", "slowdown", "speedups",
@@ -44,12 +44,12 @@ def _row(a: TraceApp) -> tuple[object, ...]:
 
 def read(path: Path, o: Import, seed: int) -> Imported:
     """The workload that was written there."""
-    with open_text(path) as file:
-        first = file.readline()
     try:
+        with open_text(path) as file:
+            first = file.readline()
         about = json.loads(first.removeprefix(MARK))
         name, source = str(about["name"]), str(about["source"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, *NOT_TEXT):
         raise BadTrace(f'{path}: line 1: expected {MARK}{{"name": ..., "source": ...}}') from None
     t = TraceTable.read(path, lenient=o.lenient, comment=MARK)
     t.need(*COLUMNS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ Mask = NDArray[np.bool_]
 Value = TypeVar("Value")
 
 GZIP = b"\x1f\x8b"
+NOT_TEXT = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
+"""Errors of reading what is no text, or a gzip that is damaged or ends too soon."""
 FIELD_CHARS = 1 << 26
 """A row of our own format carries all jobs of an app."""
 
@@ -40,7 +43,7 @@ def load_json(path: Path) -> Any:
     try:
         with open_text(path) as file:
             return json.load(file)
-    except ValueError as e:
+    except (ValueError, RecursionError, *NOT_TEXT) as e:
         raise BadTrace(f"{path}: is not JSON: {e}") from e
 
 
@@ -49,7 +52,7 @@ def head(path: Path, chars: int = 4096) -> str:
     try:
         with open_text(path) as file:
             return file.read(chars)
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as e:
+    except NOT_TEXT as e:
         raise BadTrace(f"{path}: is not text, nor gzip of text: {e}") from e
 
 
@@ -114,7 +117,7 @@ class TraceTable:
                         lines.append(reader.line_num)
                     else:
                         wrong.append((reader.line_num, len(row)))
-        except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, csv.Error) as e:
+        except (*NOT_TEXT, csv.Error) as e:
             raise BadTrace(f"{path}: line {lines[-1] + 1 if lines else 1}: cannot be read: {e}") from e
         table = cls(path, names, rows, lines, lenient)
         for line, count in wrong:
