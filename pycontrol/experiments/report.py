@@ -103,7 +103,10 @@ def draw(figure: Figure, path: Path) -> bool:
         if max(v for s in figure.series for v in s.y) < 10 * min(v for s in figure.series for v in s.y):
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
-    if not _named(figure) and (len(figure.series) > 1 or figure.series[0].label):
+    if _named(figure):
+        canvas.draw_without_rendering()  # settles the axes' limits
+        _name_points(axes, figure)
+    elif len(figure.series) > 1 or figure.series[0].label:
         axes.legend(fontsize="small")
     canvas.savefig(path, dpi=120)
     return True
@@ -112,6 +115,27 @@ def draw(figure: Figure, path: Path) -> bool:
 def _named(figure: Figure) -> bool:
     """Whether each series is one point, which is then labelled with its name."""
     return figure.kind == "scatter" and all(len(s.x) == 1 for s in figure.series)
+
+
+_BESIDE = ((4, 4), (-4, 4), (4, -4), (-4, -4), (4, 4))
+"""Where a point's name is tried, points to the right and upwards; the last place is taken in any case."""
+
+
+def _name_points(axes: Any, figure: Figure) -> None:
+    """Puts each point's name beside it, inside the axes and over no other name, if there is such a place."""
+    taken: list[Any] = []
+    for series in figure.series:
+        for tried, (dx, dy) in enumerate(_BESIDE, 1):
+            text = axes.annotate(
+                series.label, (series.x[0], series.y[0]), xytext=(dx, dy), textcoords="offset points",
+                ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top", fontsize="small",
+            )  # fmt: skip
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if tried == len(_BESIDE) or (inside and not any(box.overlaps(other) for other in taken)):
+                taken.append(box)
+                break
+            text.remove()
 
 
 def _plot(axes: Any, figure: Figure, k: int, series: Any) -> None:
@@ -126,8 +150,6 @@ def _plot(axes: Any, figure: Figure, k: int, series: Any) -> None:
         return
     if figure.kind == "scatter":
         axes.scatter(x, y, label=series.label, s=14)
-        if _named(figure):
-            axes.annotate(series.label, (x[0], y[0]), xytext=(4, 4), textcoords="offset points", fontsize="small")
         return
     if figure.kind == "step":
         axes.step(x, y, where="post", label=series.label, linewidth=1.2)
