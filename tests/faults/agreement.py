@@ -64,7 +64,7 @@ def undone(world: Any) -> Iterator[tuple[tuple[str, str], str, str]]:
     for app_id, master in world.masters.items():
         if not hasattr(master, "brain") or master.life.dead or world.sim.now < master.mute_until_s:
             continue
-        if master.linked_s is not None and world.net.quick(master.name, master.peer):
+        if master.is_heard and world.net.quick(master.name, master.peer):
             for worker_id, problem in _unplanned(master):
                 yield (master.attempt_id, worker_id), f"{worker_id} of {app_id} {problem}", app_id
         if world.net.quick(master.name, "rm"):
@@ -85,10 +85,16 @@ def _unplanned(master: Any) -> Iterator[tuple[str, str]]:
 
 
 def _unlaunched(world: Any, master: Any) -> Iterator[str]:
-    """Containers that the AM has, and neither starts nor releases."""
+    """Containers on running machines that the AM has, and neither starts nor releases."""
     for container_id, c in master.held.items():
         nm, known = world.nms[c.node_id.split(":")[0]], container_id in world.rm.containers
-        if known and c.state == "ACQUIRED" and container_id not in nm.runs and container_id not in master.releases:
+        if (
+            nm.up
+            and known
+            and c.state == "ACQUIRED"
+            and container_id not in nm.runs
+            and container_id not in master.releases
+        ):
             yield container_id
 
 

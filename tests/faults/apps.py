@@ -257,6 +257,11 @@ class AgentMaster(Master):
         for message in waiting:
             self._send(message)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether it is registered by a stream that is not broken."""
+        return self.linked_s is not None and self._stream is not None and not self._stream.broken
+
     def _again(self) -> None:
         self._failures += 1
         self.sim.at(BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1], self._connect, self.life)

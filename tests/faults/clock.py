@@ -209,6 +209,8 @@ class Stream:
         self.closed = [False, False]
         """Whether each side knows that it has ended."""
         self._stalled_s: float | None = None
+        self.broken = False
+        """Whether no message arrives any more, which the sides may not have noticed."""
         self.app_id = ""
         """Of an Agent's or worker's own stream."""
 
@@ -258,7 +260,7 @@ class Stream:
         for side in (0, 1):
             late_s = self.net.sim.rng.choice((0.0, 0.0, 1.0, KEEPALIVE_S))
             self.net.sim.at(late_s, lambda side=side: self._ended(side, why))  # type: ignore[misc]
-        self.on_message = [None, None]
+        self.on_message, self.broken = [None, None], True
 
     def _ended(self, side: int, why: str) -> None:
         if not self.closed[side]:
