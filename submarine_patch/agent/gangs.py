@@ -12,7 +12,7 @@ from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.launch import checkpoint_dir, launch_of
 from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.state import SavedState
-from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED
+from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED, servers
 
 GANG_TIMEOUT_S = 120.0
 """How long all workers may take to register, from the time when their GPUs are free."""
@@ -83,8 +83,8 @@ def use_reply(s: SavedState, m: pb.UseReply, now_s: float) -> None:
         return
     if m.accepted:
         job.use_accepted, job.use_again_s = True, 0.0
-        for worker in job.workers:
-            _ask(s, worker)
+        for rank, worker in enumerate(job.workers):
+            _ask(s, worker, len(range(rank, s.spec.servers, len(job.workers))))
         s.mark()
         return
     job.use_refusals += 1
@@ -96,15 +96,15 @@ def use_reply(s: SavedState, m: pb.UseReply, now_s: float) -> None:
     s.give_back(gpus, f"plan refused: {m.reason}")
 
 
-def _ask(s: SavedState, worker: Worker) -> None:
+def _ask(s: SavedState, worker: Worker, servers_beside: int) -> None:
     if worker.asked or worker.container_id:
         return
     worker.asked = True
     ask = am.AmAsk(
         allocation_request_id=worker.request_id,
         gpus=len(worker.gpu_ids),
-        memory_mb=s.spec.memory_mb,
-        vcores=s.spec.vcores,
+        memory_mb=s.spec.memory_mb + servers_beside * s.spec.server_memory_mb,
+        vcores=s.spec.vcores + servers_beside * s.spec.server_vcores,
         priority=1,
     )
     s.shell(ask=ask)
@@ -139,12 +139,12 @@ def ready(s: SavedState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: flo
 
 
 def send_start(s: SavedState, job: Job) -> None:
-    """Send Start to each worker of a gang, with TF_CONFIG if there are several workers."""
-    cluster = {"worker": [w.address for w in job.workers]}
-    for rank, worker in enumerate(job.workers):
-        task = {"type": "worker", "index": rank}
+    """Send Start to each worker of a gang, with TF_CONFIG if there are several workers, or parameter servers."""
+    addresses, sizes = [w.address for w in job.workers], [len(w.gpu_ids) for w in job.workers]
+    configs = servers.configurations(addresses, sizes, s.spec.servers)
+    for worker, config in zip(job.workers, configs, strict=True):
         start = pb.Start(
-            tf_config=json.dumps({"cluster": cluster, "task": task}) if len(job.workers) > 1 else "",
+            tf_config=config if len(job.workers) > 1 or s.spec.servers else "",
             until_step=job.until_step,
             checkpoint_dir=checkpoint_dir(s.spec, job),
             configuration=job.configuration,
@@ -212,7 +212,11 @@ def _send_stop(s: SavedState, job: Job, now_s: float) -> None:
 
 
 def _stop_containers(s: SavedState, job: Job) -> None:
-    for worker in job.workers:
+    _stop_those(s, job.workers)
+
+
+def _stop_those(s: SavedState, workers: list[Worker]) -> None:
+    for worker in workers:
         if worker.exit_code is None and worker.container_id:
             s.shell(stop=am.AmStop(container_id=worker.container_id))
 
@@ -237,6 +241,7 @@ def reported_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now
     job.step = max(job.step, m.step)
     if m.unsaved and worker is job.workers[0]:
         job.note = UNSAVED
+    _end_with_coordinator(s, job, worker, now_s)
     over(s, job, now_s)
 
 
@@ -249,13 +254,15 @@ def container_gone(s: SavedState, container_id: str, status: int, why: str, now_
     own = worker.reported_exit
     code = own if own in (0, EXIT_STOPPED, EXIT_NO_START) else status
     worker.exit_code = code
-    if job.state != jobs.STOPPING:
+    if job.state != jobs.STOPPING and not _coordinated_to_end(s, job):
         if code == EXIT_STOPPED:
             stop(s, job, now_s + STOP_GRACE_S, f"worker {worker.worker_id} was stopped", now_s)
         elif code != 0:
             words = _last(worker.exit_message or why)
             text = f"worker {worker.worker_id} on {worker.host} ended with {code}: {words}"
             failed(s, job, text, now_s, counts=code not in NOT_ITS_FAULT)
+    if own is None:
+        _end_with_coordinator(s, job, worker, now_s)
     s.mark()
     over(s, job, now_s)
 
@@ -269,7 +276,7 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
     """If every worker has ended, close the launch: the rung is done, the job waits again, or it has failed."""
     if not job.active or any(w.exit_code is None for w in job.workers):
         return
-    done = all(w.exit_code == 0 for w in job.workers)
+    done = all(w.exit_code == 0 for w in job.workers) or _coordinated_to_end(s, job)
     if done and job.workers[0].reported_exit is None and not _settled(s, job, now_s):
         return
     results.ended(job, now_s, "" if done else job.stop_reason)
@@ -285,6 +292,19 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
         job.state = jobs.PENDING
     _restate(s)
     s.mark()
+
+
+def _end_with_coordinator(s: SavedState, job: Job, ended: Worker, now_s: float) -> None:
+    """Stop the containers that only serve once the coordinator's worker has ended, however it did."""
+    if s.spec.servers and ended is job.workers[0]:
+        _stop_those(s, job.workers[1:])
+        for worker in job.workers[1:]:
+            worker.reported_exit_s = now_s
+
+
+def _coordinated_to_end(s: SavedState, job: Job) -> bool:
+    """Whether the coordinator of parameter servers has finished; its servers and workers never end by themselves."""
+    return s.spec.servers > 0 and 0 in (job.workers[0].reported_exit, job.workers[0].exit_code)
 
 
 def _settled(s: SavedState, job: Job, now_s: float) -> bool:
@@ -349,8 +369,8 @@ def _lose_untold(s: SavedState, job: Job, now_s: float) -> None:
 
 def _stop_leftover(s: SavedState, job: Job, now_s: float) -> None:
     for worker in job.workers:
-        said = worker.reported_exit is not None and worker.exit_code is None
-        if said and now_s > worker.reported_exit_s + EXIT_GRACE_S:
+        said = worker.reported_exit is not None or _coordinated_to_end(s, job)
+        if said and worker.exit_code is None and now_s > worker.reported_exit_s + EXIT_GRACE_S:
             worker.reported_exit_s = now_s
             s.shell(stop=am.AmStop(container_id=worker.container_id))
 

@@ -7,6 +7,7 @@ import shlex
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.worker import servers
 from submarine_patch.worker.webhdfs import CA_VARIABLE
 
 START_TIMEOUT_S = 600
@@ -33,6 +34,11 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.
         "ISONOMY_METRIC": spec.metric,
         "HADOOP_USER_NAME": spec.hdfs_user,
     }
+    if spec.servers:
+        sizes = [len(w.gpu_ids) for w in job.workers]
+        env[servers.PORTS] = str(len(servers.tasks(job.workers.index(worker), sizes, spec.servers)))
+    if spec.server_cmd:
+        env[servers.COMMAND] = spec.command(job.configuration, spec.server_cmd)
     if spec.keep_folder:
         env["ISONOMY_KEEP_FOLDER"] = spec.keep_folder
     if spec.ca:

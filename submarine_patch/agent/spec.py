@@ -98,6 +98,12 @@ class AppSpec:
     """(label, scheme with ://, host or worker-N, port) of each link on its page."""
     unsaved: bool = False
     """Whether its script writes no checkpoints, as far as the submission could tell."""
+    servers: int = 0
+    """Parameter servers of a job; they and its coordinator run in its workers' containers."""
+    server_memory_mb: int = 0
+    server_vcores: int = 0
+    server_cmd: str = ""
+    """The servers' launch command; empty: the workers'."""
     job_gpus_max: int = 0
     """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
@@ -124,7 +130,7 @@ class AppSpec:
     def load(cls, path: Path) -> AppSpec:
         """Read the file; raises KeyError or ValueError that names what is wrong."""
         d = json.loads(path.read_text())
-        worker, paths = d["worker"], d["paths"]
+        worker, paths, servers = d["worker"], d["paths"], d.get("servers") or {}
         slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
         given = {k.removeprefix("isonomy."): v for k, v in (d.get("conf") or {}).items() if v}
         return cls(
@@ -177,13 +183,18 @@ class AppSpec:
             unsaved=given.get("unsaved") == "true",
             tensorboard=bool(d.get("tensorboard")),
             quicklinks=tuple((q["label"], q["protocol"], q["host"], int(q["port"])) for q in d.get("quicklinks") or ()),
+            servers=int(servers.get("count") or 0),
+            server_memory_mb=int(servers.get("memory_mb") or 0),
+            server_vcores=int(servers.get("vcores") or 0),
+            server_cmd=servers.get("launch_cmd") or "",
             job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
         )
 
-    def command(self, configuration: Mapping[str, str]) -> str:
-        """The launch command with the hyper-parameters filled in, or appended if it has no placeholder."""
+    def command(self, configuration: Mapping[str, str], launch_cmd: str = "") -> str:
+        """A launch command, by default the workers', with the hyper-parameters filled in, or appended if it has no
+        placeholder."""
         options = " ".join(f"--{k} {shlex.quote(v)}" for k, v in configuration.items())
-        command, used = self.launch_cmd, False
+        command, used = launch_cmd or self.launch_cmd, False
         for name, value in configuration.items():
             if f"%{name}%" in command:
                 command, used = command.replace(f"%{name}%", shlex.quote(value)), True

@@ -19,8 +19,7 @@ NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy
 INSTEAD = {
     "docker_image": NO_DOCKER,
     "worker_docker_image": NO_DOCKER,
-    "num_ps": "parameter servers are not supported: a gang trains in step, and all of it or none has its GPUs; use"
-    " synchronous workers (--num_workers)",
+    "ps_docker_image": NO_DOCKER,
     "num_schedulers": "MXNet's schedulers are not supported; use synchronous workers (--num_workers)",
     "tensorboard_resources": "TensorBoard runs beside the application master; leave it out",
     "tensorboard_docker_image": "TensorBoard runs beside the application master; leave it out",
@@ -50,7 +49,7 @@ def check_job(parsed: RunArguments) -> list[str]:
     for name, what in (("worker_resources", "memory=2G,vcores=2,gpu=1"), ("worker_launch_cmd", '"python train.py"')):
         if not given.get(name, [""])[-1].strip():
             raise UsageError(f"--{name} is absent: for example --{name} {what}")
-    _resources(given["worker_resources"][-1])
+    _resources("worker_resources", given["worker_resources"][-1])
     workers = _workers(given.get("num_workers", ["1"])[-1])
     command = given["worker_launch_cmd"][-1]
     if "input_path" not in given:
@@ -58,7 +57,7 @@ def check_job(parsed: RunArguments) -> list[str]:
             raise UsageError("--input_path is absent, and the launch command has %input_path%")
         if "num_workers" in given:
             parsed.stock += ["--input_path", INPUT]
-    notes = _keras(parsed, workers)
+    notes = _keras(parsed, workers) + _servers(parsed, workers)
     local = _localizations(given.get("localization", []))
     return notes + _direction(parsed) + check_script(parsed, command, local)
 
@@ -77,21 +76,44 @@ def _framework(parsed: RunArguments) -> None:
         parsed.stock += ["--conf", f"isonomy.framework={name}"]
 
 
-def _resources(text: str) -> None:
+def _servers(parsed: RunArguments, workers: int) -> list[str]:
+    """Check the options of parameter servers; returns notes."""
+    given = parsed.values
+    number = given.get("num_ps", ["0"])[-1].strip()
+    if not re.fullmatch(r"[0-9]{1,4}", number):
+        raise UsageError(f"--num_ps {number}: must be a whole number")
+    if int(number) == 0:
+        idle = next((name for name in ("ps_resources", "ps_launch_cmd") if name in given), None)
+        return [f"note: --{idle}: no parameter servers without --num_ps"] if idle else []
+    framework = parsed.conf.get("framework", "tensorflow")
+    if framework not in ("tensorflow", "command"):
+        raise UsageError(
+            f"--num_ps: not with --framework {framework}; parameter servers are TensorFlow's (ParameterServerStrategy)"
+        )
+    if workers < 2:
+        raise UsageError(f"--num_ps {number}: needs at least 2 workers (--num_workers), as Submarine requires")
+    if "ps_resources" not in given:
+        raise UsageError("--ps_resources is absent: what each server needs, for example memory=1G,vcores=1")
+    _resources("ps_resources", given["ps_resources"][-1])
+    if re.search(r"(^|,)\s*(yarn\.io/)?gpu=0*[1-9]", given["ps_resources"][-1]):
+        raise UsageError("--ps_resources gpu: parameter servers run without GPUs; leave it out")
+    return []
+
+
+def _resources(option: str, text: str) -> None:
+    example = "memory=2G,vcores=2,gpu=1" if option == "worker_resources" else "memory=1G,vcores=1"
     for pair in text.split(","):
         name, equals, value = pair.strip().partition("=")
         if name not in RESOURCES:
             hint = suggest(name, RESOURCES, otherwise="known are memory, vcores and gpu")
-            raise UsageError(f"--worker_resources {name}: unknown; {hint}")
+            raise UsageError(f"--{option} {name}: unknown; {hint}")
         wanted = r"[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?[iI]?[bB]?" if name.startswith("memory") else r"[0-9]+"
         if not equals or not re.fullmatch(wanted, value.strip()):
-            raise UsageError(f"--worker_resources {pair.strip()}: write for example memory=2G,vcores=2,gpu=1")
+            raise UsageError(f"--{option} {pair.strip()}: write for example {example}")
         if name.startswith("memory") and value.strip().isdecimal() and int(value) < LEAST_MB:
-            raise UsageError(
-                f"--worker_resources {pair.strip()}: that is {value.strip()} MB; write {name}={value.strip()}G"
-            )
+            raise UsageError(f"--{option} {pair.strip()}: that is {value.strip()} MB; write {name}={value.strip()}G")
     if not re.search(r"(^|,)\s*memory(-mb)?=", text):
-        raise UsageError("--worker_resources: memory is absent; write for example memory=2G,vcores=2,gpu=1")
+        raise UsageError(f"--{option}: memory is absent; write for example {example}")
 
 
 def _workers(text: str) -> int:

@@ -60,6 +60,11 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the program has ended."""
+        return self._process.returncode is not None
+
     async def wait(self) -> int:
         """Wait for the program, kill its group, and drain its output; returns its exit code (-n: ended by signal n)."""
         code = await self._process.wait()

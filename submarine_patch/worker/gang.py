@@ -10,23 +10,33 @@ import numpy as np
 from submarine_patch.worker.rank import ClusterError, Rank
 
 
+def tensorflow() -> Any:
+    """The module; raises ClusterError if it cannot be imported."""
+    try:
+        import tensorflow as tf
+    except ImportError as e:
+        raise ClusterError(f"TensorFlow cannot be imported ({e}): pip install 'isonomy[worker]'") from e
+    return tf
+
+
+def growing_gpus(tf: Any) -> Sequence[Any]:
+    """The GPUs of this process, whose memory is taken as needed."""
+    gpus: Sequence[Any] = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    return gpus
+
+
 class Gang:
     """TensorFlow's strategy for this worker, with agreement among all."""
 
     def __init__(self, place: Rank, threads: int) -> None:
-        try:
-            import tensorflow as tf
-        except ImportError as e:
-            raise ClusterError(f"TensorFlow cannot be imported ({e}): pip install 'isonomy[worker]'") from e
-
-        self._tf: Any = tf
-        self.place = place
+        self._tf: Any = tensorflow()
+        tf, self.place = self._tf, place
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
-        gpus = tf.config.list_physical_devices("GPU")
-        for gpu in gpus:
-            tf.config.experimental.set_memory_growth(gpu, True)
+        gpus = growing_gpus(tf)
         self.strategy: Any
         if place.workers > 1:
             self.strategy = tf.distribute.MultiWorkerMirroredStrategy()
@@ -62,6 +72,9 @@ class Gang:
     def barrier(self) -> None:
         """Wait until every worker has called it."""
         self.any(False)
+
+    def settle(self) -> None:
+        """Wait for the steps that are under way: none, as a step is done when `replicated` returns."""
 
     def mean(self, tensors: Any) -> Any:
         """Inside a replica: the mean of each tensor (or nest of tensors) over all replicas."""

@@ -1,6 +1,6 @@
-"""Reserves a TCP port for this worker until its TensorFlow server binds it.
+"""Reserves TCP ports for this worker until its TensorFlow servers bind them.
 
-TensorFlow binds its port without SO_REUSEPORT, seconds after the gang was told the number. So the port is reserved in
+TensorFlow binds its port without SO_REUSEPORT, seconds after the gang was told the number. So a port is reserved in
 two ways: by a bound socket until just before the program starts, and, as long as the supervisor lives, by a name in
 Linux's abstract socket namespace that all workers of the machine respect. Only ports below the ephemeral range are
 used, so that no outgoing connection takes one in between.
@@ -23,15 +23,16 @@ class NoPortError(Exception):
 
 
 class ReservedPort:
-    """A reserved port; a context manager that releases it."""
+    """Consecutive reserved ports from `number`; a context manager that releases them."""
 
-    def __init__(self, number: int, bound: socket.socket, name: socket.socket) -> None:
+    def __init__(self, number: int, bound: list[socket.socket], names: list[socket.socket]) -> None:
         self.number = number
-        self._bound, self._name = bound, name
+        self._bound, self._names = bound, names
 
     def hand_over(self) -> None:
-        """Unbind the port for the program that starts now; its name stays reserved."""
-        self._bound.close()
+        """Unbind the ports for the programs that start now; their names stay reserved."""
+        for bound in self._bound:
+            bound.close()
 
     def __enter__(self) -> ReservedPort:
         return self
@@ -39,18 +40,18 @@ class ReservedPort:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bound.close()
-        self._name.close()
+        for held in (*self._bound, *self._names):
+            held.close()
 
 
-def reserve() -> ReservedPort:
-    """Reserve a port that is free on all addresses of this machine; raises NoPortError."""
-    highest = _below_ephemeral()
-    for number in random.sample(range(LOWEST, highest), min(TRIES, highest - LOWEST)):
-        reserved = _try(number)
+def reserve(count: int = 1) -> ReservedPort:
+    """Reserve consecutive ports that are free on all addresses of this machine; raises NoPortError."""
+    highest = _below_ephemeral() - count + 1
+    for number in random.sample(range(LOWEST, highest), min(TRIES, max(0, highest - LOWEST))):
+        reserved = _try(number, count)
         if reserved is not None:
             return reserved
-    raise NoPortError(f"no free TCP port between {LOWEST} and {highest}")
+    raise NoPortError(f"no {count} free TCP ports in a row between {LOWEST} and {highest}")
 
 
 def _below_ephemeral() -> int:
@@ -61,14 +62,15 @@ def _below_ephemeral() -> int:
     return low if low > LOWEST + TRIES else 65_535
 
 
-def _try(number: int) -> ReservedPort | None:
-    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _try(number: int, count: int) -> ReservedPort | None:
+    names = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(count)]
+    bound = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
     try:
-        name.bind(f"\0isonomy-port-{number}")
-        bound.bind(("", number))
+        for i in range(count):
+            names[i].bind(f"\0isonomy-port-{number + i}")
+            bound[i].bind(("", number + i))
     except OSError:
-        name.close()
-        bound.close()
+        for held in (*names, *bound):
+            held.close()
         return None
-    return ReservedPort(number, bound, name)
+    return ReservedPort(number, bound, names)

@@ -16,7 +16,7 @@ from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.deadline import on_this_clock
-from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports
+from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports, servers
 from submarine_patch.worker.checkpoints import StoreError
 from submarine_patch.worker.child import Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
@@ -52,6 +52,10 @@ class Supervisor:
         self._stop_reason = ""
         self._kill_at_s = math.inf
         self._killed = False
+        self._serves = False
+        """Whether its programs only serve the coordinator of another container, so that a stop must be its last act."""
+        self._fallen = ""
+        """The failure of a program beside the first one."""
         self._trained = False
         """Whether the program has reported a step."""
         self._stopped_s = math.inf
@@ -66,10 +70,10 @@ class Supervisor:
         """Run the worker to its end; returns the container's exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._request_stop, GRACE_S, f"got {number.name}")
+            loop.add_signal_handler(number, self._on_signal, number)
         link = asyncio.ensure_future(self._link.run())
         try:
-            with ports.reserve() as port:
+            with ports.reserve(int(self._env.get(servers.PORTS) or 1)) as port:
                 self._link.put(pb.WorkerMessage(ready=self._ready(port.number)))
                 code, message = await self._until_end(port)
             step = self._parser.last.step if self._parser.last else 0
@@ -101,10 +105,14 @@ class Supervisor:
 
     async def _train(self, start: pb.Start, port: int) -> tuple[int, str]:
         kept = await self._bring(start)
+        (task, argv, env), *beside = programs(self._command, self._env, start, port)
+        self._serves = servers.PORTS in self._env and task[0] != servers.CHIEF
         try:
-            child = await Child.start(self._command, child_env(self._env, start, port), self._on_line)
+            child = await Child.start(argv, env, self._on_line)
+            helpers = {name: await Child.start(argv, env, self._on_side_line) for name, argv, env in beside}
         except OSError as e:
             return _failed(127, f"{self._command[0]} cannot be started: {e.strerror}")
+        helping = asyncio.ensure_future(self._fall_with(child, helpers))
         others = [asyncio.ensure_future(self._carry_out_stop(child)), asyncio.ensure_future(self._report())]
         if kept is not None and _rank(start) == 0:
             others.append(asyncio.ensure_future(self._keep_now_and_then(kept)))
@@ -114,8 +122,12 @@ class Supervisor:
             child.signal(signal.SIGKILL)
             raise
         finally:
-            for task in others:
-                task.cancel()
+            for helper in helpers.values():
+                if not helper.ended:
+                    helper.signal(signal.SIGKILL)
+            await helping
+            for other in others:
+                other.cancel()
             await asyncio.gather(*others, return_exceptions=True)
         if self._progress_due.is_set():
             self._send_progress()
@@ -127,6 +139,8 @@ class Supervisor:
         """(exit code, message); a program that a stop killed counts as stopped, though without a checkpoint."""
         if code == EXIT_STOPPED:
             return code, f"stopped: {self._stop_reason or 'by itself'}"
+        if self._fallen and not self._stop.is_set():
+            return 1, f"{self._fallen}; last output: {' | '.join(self._tail)[-1000:]}"
         if self._killed:
             return EXIT_STOPPED, f"killed at the deadline of its stop ({self._stop_reason})"
         if self._stop.is_set() and (code != 0 or not self._done()):
@@ -204,17 +218,35 @@ class Supervisor:
             self._stop_reason, self._stopped_s = reason, time.monotonic()
         self._stop.set()
 
+    def _on_signal(self, number: signal.Signals) -> None:
+        """YARN ends this container; there is nothing to save where the programs only serve."""
+        self._request_stop(0.0 if self._serves else GRACE_S, f"got {number.name}")
+
     async def _carry_out_stop(self, child: Child) -> None:
         await self._stop.wait()
-        _say(f"stopping the program ({self._stop_reason})")
-        child.signal(signal.SIGTERM)
+        if self._serves:
+            _say(f"serving until the coordinator has stopped ({self._stop_reason})")
+        else:
+            _say(f"stopping the program ({self._stop_reason})")
+            child.signal(signal.SIGTERM)
         while (left_s := self._kill_at_s - time.monotonic()) > 0:
             await asyncio.sleep(min(left_s, 0.25))
         self._killed = True
-        _say("the program did not end in time; killing it")
+        _say("ending the programs" if self._serves else "the program did not end in time; killing it")
         child.signal(signal.SIGKILL)
 
+    async def _fall_with(self, child: Child, helpers: Mapping[servers.Task, Child]) -> None:
+        """Wait for the programs beside the first one; if one fails, kill the first, which may wait for it forever."""
+        for ended in asyncio.as_completed([_end_of(task, helper) for task, helper in helpers.items()]):
+            (kind, index), code = await ended
+            if code and not child.ended:
+                self._fallen = f"the {kind} {index} beside it ended with {code}"
+                child.signal(signal.SIGKILL)
+
     # ---- progress
+
+    def _on_side_line(self, line: str) -> None:
+        self._tail.append(line.strip()[:300])
 
     def _on_line(self, line: str) -> None:
         self._tail.append(line.strip()[:300])
@@ -275,6 +307,26 @@ def child_env(env: Mapping[str, str], start: pb.Start, port: int) -> dict[str, s
     defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": str(max(1, gpus))}
     child = {**defaults, **env, **told}
     return {name: value for name, value in child.items() if value or name not in told}
+
+
+def programs(
+    command: Sequence[str], env: Mapping[str, str], start: pb.Start, port: int
+) -> list[tuple[servers.Task, Sequence[str], dict[str, str]]]:
+    """(task, argv, environment) of each program of this container, the first one first."""
+    common = child_env(env, start, port)
+    if servers.PORTS not in env:
+        return [((servers.WORKER, _rank(start)), command, common)]
+    gpus = iter(env.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    found: list[tuple[servers.Task, Sequence[str], dict[str, str]]] = []
+    for task, config in servers.beside(start.tf_config, int(env[servers.PORTS])):
+        own = {"TF_CONFIG": config, "CUDA_VISIBLE_DEVICES": next(gpus, "") if task[0] == servers.WORKER else ""}
+        serves = task[0] == servers.SERVER and servers.COMMAND in env
+        found.append((task, command_line([env[servers.COMMAND]]) if serves else command, {**common, **own}))
+    return found
+
+
+async def _end_of(task: servers.Task, helper: Child) -> tuple[servers.Task, int]:
+    return task, await helper.wait()
 
 
 def _rank(start: pb.Start) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from submarine_patch.worker import checkpoints
 from submarine_patch.worker import session as base
+from submarine_patch.worker.coordinator import joined
 from submarine_patch.worker.gang import Gang
 from submarine_patch.worker.rank import Rank
 from submarine_patch.worker.session import SessionError
@@ -99,7 +100,17 @@ class TensorFlowSession(OfVariables):
 
     def _join(self, threads: int) -> Gang:
         self._state = Variables()
-        return Gang(Rank.parse(os.environ.get("TF_CONFIG", "")), threads)
+        told = os.environ.get("TF_CONFIG", "")
+        return joined(told) or Gang(Rank.parse(told), threads)
+
+    def steps(self) -> Iterator[int]:
+        """Iterate over the global steps left to do; with parameter servers all of them are done at its end."""
+        yield from super().steps()
+        self.gang.settle()
+
+    def _captured(self) -> Callable[[], memoryview]:
+        self.gang.settle()
+        return super()._captured()
 
     @property
     def strategy(self) -> Any:

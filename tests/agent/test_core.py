@@ -43,6 +43,54 @@ def test_one_worker_has_no_tf_config_and_real_gpus_are_not_paced() -> None:
     assert worker.start.tf_config == worker.start.pacing == ""
 
 
+def with_servers() -> World:
+    """A job on two machines, with three servers and an own command for them, in training."""
+    return started(World(spec_of(servers=3, server_memory_mb=100, server_vcores=2, server_cmd="serve")), A[0], B[0])
+
+
+def test_servers_run_beside_the_workers_and_add_to_their_containers() -> None:
+    world = with_servers()
+    asks = [c.ask for c in world.to_shell if c.HasField("ask")]
+    assert [(a.gpus, a.memory_mb, a.vcores) for a in asks] == [(1, 512 + 200, 1 + 4), (1, 512 + 100, 1 + 2)]
+    first, second = world.gang("job000")
+    assert first.launch is not None
+    assert second.launch is not None
+    assert [c.launch.env["ISONOMY_PORTS"] for c in (first, second)] == ["4", "2"]
+    assert {c.launch.env["ISONOMY_PS_COMMAND"] for c in (first, second)} == {"serve"}
+    assert first.start is not None
+    assert second.start is not None
+    told = json.loads(first.start.tf_config)
+    assert {kind: len(places) for kind, places in told["cluster"].items()} == {"chief": 1, "worker": 2, "ps": 3}
+    assert told["task"] == {"type": "chief", "index": 0}
+    assert json.loads(second.start.tf_config)["task"] == {"type": "worker", "index": 1}
+
+
+def test_a_job_with_servers_is_done_when_its_coordinator_is() -> None:
+    world = with_servers()
+    first, second = world.gang("job000")
+    world.worker(first, exit=pb.WorkerExit(code=0, step=9))
+    assert world.killed == [second.container_id]
+    world.end(first, 0, say=False)
+    assert world.core.jobs["job000"].state == "running"
+    world.end(second, 143, say=False)
+    assert world.core.jobs["job000"].failures == 0
+    assert world.core.jobs["job000"].state == "done"
+
+
+def test_a_revoked_job_with_servers_keeps_them_until_its_coordinator_has_stopped() -> None:
+    world = with_servers()
+    first, second = world.gang("job000")
+    world.revoke(A[0])
+    world.pass_time()
+    assert "killed" not in world.__dict__
+    world.worker(first, exit=pb.WorkerExit(code=75, step=4))
+    assert world.killed == [second.container_id]
+    world.end(first, 75, say=False)
+    world.end(second, 143, say=False)
+    assert world.core.jobs["job000"].state == "pending"
+    assert world.core.jobs["job000"].failures == 0
+
+
 def test_virtual_gpus_are_paced_by_scope() -> None:
     world = started(World(virtual=True), A[0], B[0])
     start = world.gang("job000")[0].start

@@ -127,6 +127,28 @@ def said(cell: Any) -> str:
     return "\n".join(str(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in cell.outputs)
 
 
+def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: Rig) -> None:
+    options = {
+        "--name": "servers", "--queue": "prod", "--num_workers": "2", "--worker_resources": "memory=1G,vcores=1,gpu=3",
+        "--num_ps": "2", "--ps_resources": "memory=512M,vcores=1", "--max-iterations": "300", "--iteration-s": "0.9",
+        "--worker_launch_cmd": "python -m submarine_patch.examples.digits --log-steps 1 --checkpoint-steps 1000",
+    }  # fmt: skip
+    words = [str(BIN / "submarine"), "job", "run", *(word for pair in options.items() for word in pair)]
+    subprocess.run(words, env=rig.env, check=True, timeout=300)
+    rig.training("servers", 20, limit_s=START_S)
+    host = rig.get("explain", app="servers")["leases"][0]["gpu"].rpartition(":")[0]
+    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.wait(lambda: any(j["launches"] > 1 for j in rig.jobs("servers")), START_S, "it continues elsewhere")
+    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    rig.succeeds("servers")
+    said = "\n".join(p.read_text() for p in logs_of(rig, "servers"))
+    stopped, restored = re.search(r"Stopped on request at step (\d+)", said), re.search(r"Restored .* for (\d+) ", said)
+    assert stopped is not None
+    assert restored is not None
+    assert stopped[1] == restored[1], "all steps done are in the checkpoint"
+    assert "serving until the coordinator has stopped" in said, "its GPUs lay on two machines"
+
+
 @pytest.mark.usefixtures("here")
 def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_drained(rig: Rig, tmp_path: Path) -> None:
     script = tmp_path / "own.py"

@@ -180,8 +180,8 @@ def test_a_failed_job_gives_exit_status_1(cluster: Cluster, tmp_path: Path) -> N
         (["--gpus-per-job", "3"], "the largest gang that the cluster can hold has 2"),
         (["--worker_resources", "memory=9G,vcores=1"], "no running machine has as much"),
         (
-            ["--num_ps", "1", "--ps_resources", "memory=1G,vcores=1", "--num_workers", "2", "--input_path", "x"],
-            "--num_ps: parameter servers are not supported",
+            ["--num_ps", "9", "--ps_resources", "memory=1G,vcores=1", "--num_workers", "2", "--input_path", "x"],
+            "-ps_resources for each of 9 servers: no running machine has as much",
         ),
         (["--localization", "/nowhere:./"], "--localization /nowhere: no such file or folder here"),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.worker import checkpoints
+from submarine_patch.worker import checkpoints, servers
 from tests.worker.arbiter import FakeArbiter
 from tests.worker.webhdfs import FakeHdfs
 
@@ -30,22 +30,22 @@ class Launch:
         self.ids = [f"job-1/{number}/{rank}" for rank in range(workers)]
         self.arbiter = FakeArbiter()
         self.logs = [job.folder / f"{number}-{rank}.log" for rank in range(workers)]
-        self.processes = [self._start(rank) for rank in range(workers)]
-        at = {}
+        sizes = [1] * workers
+        self.processes = [self._start(rank, len(servers.tasks(rank, sizes, job.servers))) for rank in range(workers)]
+        at = []
         for worker in self.ids:
             found = self._wait("ready", worker)
-            at[worker] = f"{found.host}:{found.port}"
-        for rank, worker in enumerate(self.ids):
-            cluster = {"cluster": {"worker": [at[w] for w in self.ids]}, "task": {"type": "worker", "index": rank}}
+            at.append(f"{found.host}:{found.port}")
+        for worker, config in zip(self.ids, servers.configurations(at, sizes, job.servers), strict=True):
             start = pb.Start(
-                tf_config=json.dumps(cluster) if workers > 1 else "",
+                tf_config=config if workers > 1 or job.servers else "",
                 until_step=job.until_step,
                 checkpoint_dir="/job-1",
                 pacing=json.dumps({"serial_iter_s": step_s, "slowdown": 1.0, "gpus": 1}),
             )
             self.arbiter.send(worker, start=start)
 
-    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, ports: int) -> subprocess.Popen[bytes]:
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("ISONOMY_", "TF_CONFIG"))},
             "PYTHONPATH": os.pathsep.join(
@@ -58,6 +58,7 @@ class Launch:
             "NM_HOST": "127.0.0.1",
             "CONTAINER_ID": f"container_1_0001_01_{rank:06d}",
             "CUDA_VISIBLE_DEVICES": "",
+            **({servers.PORTS: str(ports)} if self.job.servers else {}),
             **self.job.env,
         }
         with self.logs[rank].open("wb") as log:
@@ -98,6 +99,13 @@ class Launch:
             stop = pb.Stop(deadline_s=time.time() + within_s, reason="its lease ended")
             self.arbiter.send(self.ids[rank], stop=stop)
 
+    def end_of_the_coordinator(self) -> int:
+        """The exit code of the first worker; then ends the others, as the Agent does through YARN."""
+        code = self.processes[0].wait(WAIT_S)
+        for process in self.processes[1:]:
+            process.terminate()
+        return code
+
     def codes(self) -> list[int]:
         """The exit codes of all workers, once they have ended."""
         found = [p.wait(WAIT_S) for p in self.processes]
@@ -110,7 +118,9 @@ class Launch:
 
 
 class Job:
-    """One training job: its command, its folder on the fake HDFS, and its launches."""
+    """One training job: its command, its folder on the fake HDFS, its launches, and its parameter servers."""
+
+    servers = 0
 
     def __init__(self, folder: Path, command: str, until_step: int = 60, step_s: float = 0.03, **env: str) -> None:
         self.folder, self.command, self.until_step, self.step_s, self.env = folder, command, until_step, step_s, env

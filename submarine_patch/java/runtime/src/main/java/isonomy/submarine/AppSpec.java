@@ -46,6 +46,7 @@ final class AppSpec {
     spec.put("slowdown", group.slowdown());
     spec.put("gpu_type", group.gpuType());
     spec.put("worker", worker(job));
+    spec.put("servers", servers(job.servers()));
     spec.put("paths", paths(job, conf));
     spec.put("staging", submission.staging());
     spec.put("webhdfs", submission.webhdfs());
@@ -83,6 +84,15 @@ final class AppSpec {
     worker.put("count", job.workers());
     worker.put("env", job.env());
     return worker;
+  }
+
+  private static Map<String, Object> servers(JobSpec.Servers servers) {
+    Map<String, Object> map = new LinkedHashMap<>();
+    map.put("count", servers.count());
+    map.put("memory_mb", servers.memoryMb());
+    map.put("vcores", servers.vcores());
+    map.put("launch_cmd", servers.launchCommand());
+    return map;
   }
 
   /** The job's paths: the input as given (it may be local to each machine), output paths on HDFS. */

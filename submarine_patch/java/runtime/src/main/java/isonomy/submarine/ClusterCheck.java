@@ -75,11 +75,15 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
       throw new UserError("--within machine: a job asks for at least " + job.gpusPerJob() + " GPUs; the largest machine has "
           + largestNodeGpus + counted());
     }
+    // a gang may lie on one machine, where one worker has all servers beside it
+    JobSpec.Servers servers = job.servers();
+    long memoryMb = job.memoryMb() + servers.count() * servers.memoryMb();
+    long vcores = job.vcores() + (long) servers.count() * servers.vcores();
     boolean fits = nodes.stream().anyMatch(
-        node -> node.getMemorySize() >= job.memoryMb() && node.getVirtualCores() >= job.vcores());
+        node -> node.getMemorySize() >= memoryMb && node.getVirtualCores() >= vcores);
     if (!fits) {
       throw new UserError("-worker_resources memory=" + job.memoryMb() + "M,vcores=" + job.vcores()
-          + ": no running machine has as much; the machines are " + nodes);
+          + (servers.count() == 0 ? "" : ", and -ps_resources for each of " + servers.count() + " servers") + ": no running machine has as much; the machines are " + nodes);
     }
   }
 

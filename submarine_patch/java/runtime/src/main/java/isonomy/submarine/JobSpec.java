@@ -19,12 +19,25 @@ import org.apache.submarine.client.cli.param.runjob.TensorFlowRunJobParameters;
  * @param memoryMb memory of one worker, MiB
  * @param gpusPerWorker GPUs of one worker as written in -worker_resources
  * @param gpusPerJob GPUs of one job: isonomy.gpus_per_job, else workers x gpusPerWorker
+ * @param servers parameter servers of one job, which run in its workers' containers
  */
 record JobSpec(String name, String queue, String launchCommand, int workers, long memoryMb, int vcores,
     long gpusPerWorker, long gpusPerJob, Map<String, String> env, List<Localization> localizations, String input,
-    String checkpoint, String savedModel, boolean tensorboard, List<Quicklink> quicklinks) {
+    String checkpoint, String savedModel, boolean tensorboard, List<Quicklink> quicklinks, Servers servers) {
+
+  /**
+   * Parameter servers.
+   *
+   * @param memoryMb what a server adds to the memory of the worker beside it, MiB; vcores alike
+   * @param launchCommand empty: the workers'
+   */
+  record Servers(int count, long memoryMb, int vcores, String launchCommand) {
+    static final Servers NONE = new Servers(0, 0, 0, "");
+  }
 
   private static final String DEFAULT_QUEUE = "default";
+  private static final String NO_DOCKER = "-docker_image: not supported; workers run in the NodeManagers' own Python"
+      + " (isonomy.python), leave it out";
   private static final Set<String> RESERVED_ENV = Set.of("CUDA_VISIBLE_DEVICES", "TF_CONFIG",
       "HADOOP_TOKEN_FILE_LOCATION");
 
@@ -39,13 +52,30 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
     }
     int workers = parameters.getNumWorkers();
     Resource resource = parameters.getWorkerResource();
-    checkResources(resource);
+    checkResources("-worker_resources", resource);
     long gpus = gpusOf(resource);
     String queue = parameters.getQueue() == null ? DEFAULT_QUEUE : parameters.getQueue();
     return new JobSpec(parameters.getName(), queue, command, workers, resource.getMemorySize(),
         Math.max(1, resource.getVirtualCores()), gpus, gpusPerJob(workers, gpus, group), environment(parameters),
         parameters.getLocalizations(), parameters.getInputPath(), parameters.getCheckpointPath(),
-        parameters.getSavedModelPath(), hasBoard(parameters, group), parameters.getQuicklinks());
+        parameters.getSavedModelPath(), hasBoard(parameters, group), parameters.getQuicklinks(),
+        servers(parameters));
+  }
+
+  private static Servers servers(RunJobParameters parameters) throws UserError {
+    if (!(parameters instanceof TensorFlowRunJobParameters)
+        || ((TensorFlowRunJobParameters) parameters).getNumPS() == 0) {
+      return Servers.NONE;
+    }
+    TensorFlowRunJobParameters tensorFlow = (TensorFlowRunJobParameters) parameters;
+    Resource resource = tensorFlow.getPsResource();
+    checkResources("-ps_resources", resource);
+    if (gpusOf(resource) > 0) {
+      throw new UserError("-ps_resources gpu=" + gpusOf(resource) + ": parameter servers run without GPUs, leave it out");
+    }
+    String command = tensorFlow.getPSLaunchCmd();
+    return new Servers(tensorFlow.getNumPS(), resource.getMemorySize(), resource.getVirtualCores(),
+        command == null ? "" : command);
   }
 
   /** Whether TensorBoard runs in the application master's container. */
@@ -57,8 +87,9 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
 
   private static void refuseUnsupported(RunJobParameters parameters) throws UserError {
     if (parameters instanceof TensorFlowRunJobParameters) {
-      TensorFlowRunJobParameters tensorFlow = (TensorFlowRunJobParameters) parameters;
-      refuseServers("-num_ps", tensorFlow.getNumPS());
+      if (((TensorFlowRunJobParameters) parameters).getPsDockerImage() != null) {
+        throw new UserError(NO_DOCKER);
+      }
     } else if (parameters instanceof MXNetRunJobParameters) {
       MXNetRunJobParameters mxNet = (MXNetRunJobParameters) parameters;
       refuseServers("-num_ps", mxNet.getNumPS());
@@ -68,8 +99,7 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
       throw new UserError("-distribute_keytab: not supported; the job runs on delegation tokens, leave it out");
     }
     if (parameters.getDockerImageName() != null || parameters.getWorkerDockerImage() != null) {
-      throw new UserError("-docker_image: not supported; workers run in the NodeManagers' own Python"
-          + " (isonomy.python), leave it out");
+      throw new UserError(NO_DOCKER);
     }
     if (parameters.getNumWorkers() < 1) {
       throw new UserError("-num_workers " + parameters.getNumWorkers() + ": at least 1 worker is needed");
@@ -79,18 +109,18 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
   private static void refuseServers(String option, int number) throws UserError {
     if (number > 0) {
       throw new UserError(option + " " + number
-          + ": parameter servers are not supported; use synchronous workers (-num_workers)");
+          + ": MXNet's servers are not supported; use synchronous workers (-num_workers)");
     }
   }
 
-  private static void checkResources(Resource resource) throws UserError {
+  private static void checkResources(String option, Resource resource) throws UserError {
     if (resource.getMemorySize() <= 0) {
-      throw new UserError("-worker_resources: memory is absent, write for example memory=2G,vcores=2,gpu=1");
+      throw new UserError(option + ": memory is absent, write for example memory=2G,vcores=2");
     }
     for (ResourceInformation info : resource.getResources()) {
       boolean known = Set.of("memory-mb", "vcores", ResourceInformation.GPU_URI).contains(info.getName());
       if (!known && info.getValue() > 0) {
-        throw new UserError("-worker_resources " + info.getName() + ": only memory, vcores and gpu are supported");
+        throw new UserError(option + " " + info.getName() + ": only memory, vcores and gpu are supported");
       }
     }
   }

@@ -59,7 +59,8 @@ class JobSpecTest {
 
   @Test
   void whatIsNotSupportedIsRefused() {
-    refused("-num_ps 1", "-num_workers", "2", "-num_ps", "1", "-ps_resources", "memory=1G,vcores=1");
+    refused("-ps_resources gpu=1", "-num_workers", "2", "-num_ps", "1", "-ps_resources", "memory=1G,vcores=1,gpu=1");
+    refused("-docker_image", "-ps_docker_image", "image:1");
     refused("-distribute_keytab", "-distribute_keytab");
     refused("-docker_image", "-docker_image", "image:1");
     refused("-docker_image", "-worker_docker_image", "image:1");
@@ -122,11 +123,13 @@ class JobSpecTest {
     Configuration conf = new Configuration(false);
     conf.set("fs.defaultFS", "file:///");
     RunJobParameters parameters = StockCli.parse("-worker_resources", "memory=1G,vcores=1,gpu=2",
-        "-worker_launch_cmd", "python train.py", "-tensorboard", "-quicklink", "UI=http://worker-0:8080");
+        "-worker_launch_cmd", "python train.py", "-tensorboard", "-quicklink", "UI=http://worker-0:8080",
+        "-num_workers", "2", "-num_ps", "3", "-ps_resources", "memory=512M,vcores=1", "-ps_launch_cmd", "python ps.py");
     JobSpec parsed = JobSpec.of(parameters, PLAIN);
     JobSpec job = new JobSpec(parsed.name(), parsed.queue(), parsed.launchCommand(), parsed.workers(),
         parsed.memoryMb(), parsed.vcores(), parsed.gpusPerWorker(), parsed.gpusPerJob(), parsed.env(),
-        parsed.localizations(), parsed.input(), null, null, parsed.tensorboard(), parsed.quicklinks());
+        parsed.localizations(), parsed.input(), null, null, parsed.tensorboard(), parsed.quicklinks(),
+        parsed.servers());
     String text = AppSpec.toJson(job, PLAIN, new AppSpec.Submission("application_1_0001", "ada", "root.prod",
         "hdfs://nn:8020/staging", "https://nn:9871", "a certificate", "/opt/python", new AgentToken("secret!", "arbiter:1", ""),
         List.of()), conf);
@@ -135,7 +138,9 @@ class JobSpecTest {
     assertEquals("arbiter:1", spec.get("arbiter").asText());
     assertEquals("a certificate", spec.get("webhdfs_ca").asText());
     assertEquals("root.prod", spec.get("queue").asText());
-    assertEquals(2, spec.get("gpus_per_job").asInt());
+    assertEquals(4, spec.get("gpus_per_job").asInt());
+    assertEquals("{\"count\":3,\"memory_mb\":512,\"vcores\":1,\"launch_cmd\":\"python ps.py\"}",
+        spec.get("servers").toString());
     assertEquals(1024, spec.path("worker").get("memory_mb").asInt());
     assertTrue(spec.get("search_space").isNull());
     assertTrue(spec.get("tensorboard").asBoolean());
@@ -202,7 +207,7 @@ class JobSpecTest {
 
   private static JobSpec job(long gpusPerJob, long gpusPerWorker, long memoryMb, String queue) {
     return new JobSpec("j", queue, "true", 1, memoryMb, 1, gpusPerWorker, gpusPerJob, java.util.Map.of(), List.of(),
-        null, null, null, false, List.of());
+        null, null, null, false, List.of(), JobSpec.Servers.NONE);
   }
 
   private static Resource node(long memoryMb, int vcores, long gpus) {
