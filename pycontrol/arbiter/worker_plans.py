@@ -83,6 +83,7 @@ class PlannedWorker:
     placing_until_s: float = 0.0
     """When a placement without a container is given up."""
     retry_at_s: float = 0.0
+    """When a refused placement may be tried again; 0 before the first refusal."""
     refusals: int = 0
     problem: str = ""
     ask_key: tuple[str, int, int, int] | None = None
@@ -108,14 +109,18 @@ class WorkerPlans:
         """GPU -> the worker with a placement that was sent and a container that has not come."""
         self.pending: dict[GangKey, dict[str, PlannedWorker]] = {}
         """Gang -> worker id -> worker, for those without a container and without a directive in progress."""
+        self.refused: dict[tuple[str, str], PlannedWorker] = {}
+        """App and worker id -> worker, for those in `pending` with a placement that was refused before."""
         self._window = WINDOW_FIRST
 
     def copy(self) -> WorkerPlans:
-        """A copy with its own indexes; it shares the worker objects, so their fields may change later."""
+        """A copy for readers, who place nothing, so it lists no pending gangs.
+
+        It has its own indexes but shares the worker objects, so their fields may change later.
+        """
         other = WorkerPlans()
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
-        other.pending = {gang: dict(workers) for gang, workers in self.pending.items()}
         other._window = self._window
         return other
 
@@ -208,6 +213,8 @@ class WorkerPlans:
 
     def _wait(self, worker: PlannedWorker) -> None:
         self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
+        if worker.retry_at_s:
+            self.refused[worker.app_id, worker.plan.worker_id] = worker
 
     def _no_longer_placed(self, worker: PlannedWorker) -> None:
         self._by_directive.pop(worker.directive_id, None)
@@ -219,6 +226,7 @@ class WorkerPlans:
         gang = self.pending.get(worker.gang)
         if gang is not None and gang.pop(worker.plan.worker_id, None) is not None and not gang:
             del self.pending[worker.gang]
+        self.refused.pop((worker.app_id, worker.plan.worker_id), None)
 
     def validate(self) -> Iterator[tuple[Gpu | str, str]]:
         """Yields (GPU or app, what is wrong) for each contradiction between the workers and their indexes."""

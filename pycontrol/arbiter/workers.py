@@ -60,14 +60,20 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
 
 
 def place_ready(s: State, now_s: float) -> None:
-    """Places every gang with all asks arrived and all GPUs leased and free of containers.
+    """Places every pending gang with all asks arrived and all GPUs leased and free of containers.
 
     The number of placements in progress is limited to what the ResourceManager carries out in seconds
     (`WorkerPlans.room_for`); the grant timeout does not run for gangs that wait here.
     """
     if not s.cluster.ready:
         return
-    for gang in [list(g.values()) for g in s.workers.pending.values()]:
+    if not s.workers.room_for(1):
+        s.placements_full_s = now_s  # some gang waits, or nobody would have called
+        return
+    for key in list(s.workers.pending):
+        gang = list(s.workers.pending.get(key, {}).values())
+        if not gang:
+            continue  # it was dropped with the gang before
         if not s.workers.room_for(len(gang)):
             s.placements_full_s = now_s
             return
@@ -164,12 +170,12 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     if e.ok:
         s.workers.acknowledged(worker, e.container_id)
         return
-    _wait_again(s, worker)
-    for gpu in worker.plan.gpus:
-        leases.not_placed(s, gpu, now_s)
     worker.refusals += 1
     worker.problem = e.reason
     worker.retry_at_s = now_s + min(RETRY_MAX_S, 0.2 * 2 ** min(worker.refusals, 10))
+    _wait_again(s, worker)
+    for gpu in worker.plan.gpus:
+        leases.not_placed(s, gpu, now_s)
     if worker.app_id not in s.cluster.apps:
         return  # it ended meanwhile
     app = s.durable.apps.get(worker.app_id)
@@ -217,5 +223,4 @@ def _wait_again(s: State, worker: PlannedWorker) -> None:
 
 def next_wake_s(s: State) -> float | None:
     """When the next refused placement is retried; None if none is."""
-    waiting = (w.retry_at_s for gang in s.workers.pending.values() for w in gang.values() if w.retry_at_s)
-    return min(waiting, default=None)
+    return min((w.retry_at_s for w in s.workers.refused.values()), default=None)
