@@ -13,66 +13,28 @@ user's other apps. A user with several apps in sequence is therefore treated lik
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from operator import itemgetter
 from typing import Any
 
 from pycontrol.model.value import value
+from pycontrol.policies.hierarchy import Hierarchy, VirtualApp, Weights
 
 EPS = 1e-9
 ARRIVALS_MAX = 64
 """Most times at which arrivals since the last round are joined; more arrivals are joined in groups of neighbours."""
 
 
-@value
-class VirtualApp:
-    """An app in the ideal; work in serial GPU-seconds."""
+class Kept(dict[str, list[Any]]):
+    """The apps of an ideal as plain values, with the ideal, so that the next round need not read them."""
 
-    queue: str
-    user: str
-    declared_gpu_s: float
-    """The work that it declared at submission."""
-    width_gpus: int
-    """The GPUs that it declared at submission that it can use at the same time."""
-    need_gpu_s: float
-    """Its work in the ideal: the declared work, more if it has used more, less if it ended early."""
-    served_gpu_s: float = 0.0
-    done_s: float | None = None
-    """When `need_gpu_s` was served; None before."""
-    gone: bool = False
-    """Whether it has ended on the real cluster."""
+    fluid: Fluid | None = None
 
-    @property
-    def left_gpu_s(self) -> float:
-        """Work that the ideal has yet to serve."""
-        return max(0.0, self.need_gpu_s - self.served_gpu_s)
-
-    def with_service(self, served_gpu_s: float) -> VirtualApp:
-        """The same app with another `served_gpu_s`."""
-        return VirtualApp(
-            self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, served_gpu_s, self.done_s,
-            self.gone,
-        )  # fmt: skip
-
-    def to_json(self) -> list[Any]:
-        """Plain values, for `Plan.memory`."""
-        return [
-            self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, self.served_gpu_s,
-            self.done_s, self.gone,
-        ]  # fmt: skip
-
-
-@value
-class Weights:
-    """Weights and limits of sharing. Queues and users that are not named have weight 1."""
-
-    gpus: int
-    """GPUs of the cluster, or of the virtual cluster."""
-    queues: Mapping[str, float] = field(default_factory=dict)
-    most_gpus: Mapping[str, float] = field(default_factory=dict)
-    """Queue -> the most GPUs that it may have."""
-    users: Mapping[str, float] = field(default_factory=dict)
+    def __reduce__(self) -> tuple[type[dict[str, list[Any]]], tuple[dict[str, list[Any]]]]:
+        return dict, (dict(self),)  # another process reads them
 
 
 @value
@@ -81,49 +43,98 @@ class Fluid:
 
     at_s: float
     apps: Mapping[str, VirtualApp]
+    _hierarchy: Hierarchy | None = field(default=None, compare=False, repr=False)
+    """That of the apps with work left, if it is known. Ideals share it, so it is copied before it is changed."""
 
     @classmethod
     def from_json(cls, memory: Mapping[str, Any]) -> Fluid | None:
         """The ideal in `Plan.memory`; None if the memory has another form."""
         if not {"at_s", "apps"} <= memory.keys():
             return None
-        return cls(float(memory["at_s"]), {a: VirtualApp(*e) for a, e in memory["apps"].items()})
+        apps = memory["apps"]
+        if isinstance(apps, Kept) and apps.fluid is not None:
+            return apps.fluid
+        return cls(float(memory["at_s"]), {a: VirtualApp(*e) for a, e in apps.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `Plan.memory`."""
-        return {"at_s": self.at_s, "apps": {a: e.to_json() for a, e in self.apps.items()}}
+        apps = Kept((a, e.to_json()) for a, e in self.apps.items())
+        apps.fluid = self
+        return {"at_s": self.at_s, "apps": apps}
 
     def active(self) -> dict[str, VirtualApp]:
         """The apps with work left."""
-        return {a: e for a, e in self.apps.items() if e.left_gpu_s > EPS}
+        return {a: e for a, e in self.apps.items() if e.need_gpu_s - e.served_gpu_s > EPS}
 
-    def rates(self, weights: Weights) -> dict[str, float]:
+    def rates(self, weights: Weights) -> Mapping[str, float]:
         """App -> its rate in GPUs, for apps with work left."""
-        return rates(self.active(), weights)
+        return self.hierarchy(weights).rates()
+
+    def hierarchy(self, weights: Weights) -> Hierarchy:
+        """That of the apps with work left; not to be changed."""
+        known = self._hierarchy
+        return known if known is not None and known.weights == weights else Hierarchy(self.active(), weights)
 
     def at(self, until_s: float, weights: Weights) -> Fluid:
         """The ideal at a later time if no app arrives."""
-        now_s, apps, active = self.at_s, dict(self.apps), self.active()
-        served = {a: e.served_gpu_s for a, e in active.items()}
+        tree = self.hierarchy(weights)
+        if until_s <= self.at_s:
+            return Fluid(until_s, self.apps, tree)
+        now_s, apps, active = self.at_s, dict(self.apps), list(self.active().items())
+        needs, served = [e.need_gpu_s for _, e in active], [e.served_gpu_s for _, e in active]
         while active and until_s > now_s:
-            rate = rates(active, weights)
+            rate = tree.rates()
+            speeds = [rate[a] for a, _ in active]
             first_s = min(
-                (max(0.0, e.need_gpu_s - served[a]) / rate[a] for a, e in active.items() if rate[a] > 0),
-                default=math.inf,
+                [(n - s) / x for n, s, x in zip(needs, served, speeds, strict=True) if x > 0], default=math.inf
             )
             step_s = min(first_s, until_s - now_s)
             now_s = until_s if step_s < first_s else now_s + step_s
-            for a, e in list(active.items()):
-                so_far = served[a] = served[a] + step_s * rate[a]
-                if e.need_gpu_s - so_far <= EPS * max(1.0, e.need_gpu_s):
-                    if not e.gone:
-                        apps[a] = replace(e, served_gpu_s=e.need_gpu_s, done_s=now_s)
-                    else:
+            served = [s + step_s * x for s, x in zip(served, speeds, strict=True)]
+            done = [n - s <= EPS or n - s <= EPS * n for n, s in zip(needs, served, strict=True)]
+            if any(done):
+                tree = tree.copy()
+                for a, e in itertools.compress(active, done):
+                    tree.remove(a, e)
+                    if e.gone:
                         del apps[a]
-                    del active[a]
-        for a, e in active.items():
-            apps[a] = e.with_service(served[a])
-        return Fluid(until_s, apps)
+                    else:
+                        apps[a] = replace(e, served_gpu_s=e.need_gpu_s, done_s=now_s)
+                going = [i for i, ended in enumerate(done) if not ended]
+                active, needs, served = (
+                    [active[i] for i in going],
+                    [needs[i] for i in going],
+                    [served[i] for i in going],
+                )
+        for (a, e), s in zip(active, served, strict=True):
+            apps[a] = e.with_service(s)
+        return Fluid(until_s, apps, tree)
+
+    def changed(self, changes: Mapping[str, VirtualApp], weights: Weights) -> Fluid:
+        """The ideal with some of its apps replaced, and without ended apps that have been served."""
+        tree: Hierarchy | None = self.hierarchy(weights).copy()
+        for a, e in changes.items():
+            before, after = self.apps[a].left_gpu_s > EPS, e.left_gpu_s > EPS
+            if tree is not None and before:
+                tree.put(a, e) if after else tree.remove(a, e)
+            elif after:
+                tree = None  # its place among the apps of its user is not known
+        apps = {a: e for a, e in {**self.apps, **changes}.items() if not e.gone or e.left_gpu_s > 0}
+        return Fluid(self.at_s, apps, tree)
+
+    def joined_by(self, group: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
+        """The ideal with new apps, (arrival, id, app); each is credited its present rate since its arrival."""
+        tree, apps = self.hierarchy(weights).copy(), dict(self.apps)
+        for _, app_id, app in group:
+            if app.need_gpu_s > EPS:
+                tree.put(app_id, app)
+        rate = tree.rates() if group[0][0] < self.at_s else {}
+        for came_s, app_id, app in group:
+            credit_gpu_s = max(0.0, self.at_s - came_s) * rate.get(app_id, 0.0)
+            new = apps[app_id] = replace(app, served_gpu_s=min(app.need_gpu_s, credit_gpu_s))
+            if app.need_gpu_s > EPS >= new.left_gpu_s:
+                tree.remove(app_id, app)
+        return Fluid(self.at_s, apps, tree)
 
     def finish_s(self, rate: Mapping[str, float]) -> dict[str, float]:
         """App -> its virtual finish time: the past one if it is done, else as if each user kept its present rate.
@@ -131,74 +142,29 @@ class Fluid:
         `rate`: app -> GPUs. The apps of a user share the user's rate equally, after its ended apps are served; when a
         smaller app is done, the others speed up.
         """
-        left = {a: e.left_gpu_s for a, e in self.apps.items()}
         found: dict[str, float] = {}
         of_user: dict[tuple[str, str], list[str]] = {}
         for a, e in self.apps.items():
-            if left[a] > EPS:
+            if e.need_gpu_s - e.served_gpu_s > EPS:
                 of_user.setdefault((e.queue, e.user), []).append(a)
             else:
                 found[a] = self.at_s if e.done_s is None else e.done_s
         for members in of_user.values():
-            total = sum([rate[a] for a in members])
-            before = sum([left[a] for a in members if self.apps[a].gone])
-            here = [a for a in members if not self.apps[a].gone]
-            here.sort(key=left.__getitem__)
+            total, before = sum([rate[a] for a in members]), 0.0
+            here: list[tuple[float, str]] = []
+            for a in members:
+                e = self.apps[a]
+                if e.gone:
+                    before += e.left_gpu_s
+                else:
+                    here.append((e.left_gpu_s, a))
+            here.sort(key=itemgetter(0))
             k = len(here)
-            for i, a in enumerate(here):
-                served_s = (before + (k - i) * left[a]) / total if total > 0 else math.inf
-                found[a] = self.at_s + max(served_s, left[a] / self.apps[a].width_gpus)
-                before += left[a]
+            for i, (left, a) in enumerate(here):
+                served_s = (before + (k - i) * left) / total if total > 0 else math.inf
+                found[a] = self.at_s + max(served_s, left / self.apps[a].width_gpus)
+                before += left
         return found
-
-
-def rates(active: Mapping[str, VirtualApp], weights: Weights) -> dict[str, float]:
-    """App -> its rate in GPUs: max-min among queues, then users, then apps; each at most its width."""
-    tree: dict[str, dict[str, list[str]]] = {}
-    for a, e in active.items():
-        tree.setdefault(e.queue, {}).setdefault(e.user, []).append(a)
-    queues = sorted(tree)
-    users_of = {q: sorted(tree[q]) for q in queues}
-    caps_user = {q: [_width(tree[q][u], active, weights.gpus) for u in users_of[q]] for q in queues}
-    caps = [min(weights.most_gpus.get(q, weights.gpus), sum(caps_user[q])) for q in queues]
-    of_queue = max_min(weights.gpus, [weights.queues.get(q, 1.0) for q in queues], caps)
-    found: dict[str, float] = {}
-    for q, queue_gpus in zip(queues, of_queue, strict=True):
-        of_user = max_min(queue_gpus, [weights.users.get(u, 1.0) for u in users_of[q]], caps_user[q])
-        for u, user_gpus in zip(users_of[q], of_user, strict=True):
-            members = tree[q][u]
-            if len(members) == 1:
-                found[members[0]] = min(active[members[0]].width_gpus, user_gpus)
-            else:
-                _share(members, active, user_gpus, found)
-    return found
-
-
-def _width(members: Sequence[str], active: Mapping[str, VirtualApp], most_gpus: int) -> int:
-    """GPUs that a user's apps can use at the same time, at most `most_gpus`."""
-    return min(most_gpus, sum([active[a].width_gpus for a in members]))
-
-
-def _share(members: Sequence[str], active: Mapping[str, VirtualApp], gpus: float, found: dict[str, float]) -> None:
-    """Divides a user's GPUs among its apps into `found`: ended apps first."""
-    for gone in (True, False):
-        some = [a for a in members if active[a].gone is gone]
-        shares = max_min(gpus, [1.0] * len(some), [active[a].width_gpus for a in some])
-        found.update(zip(some, shares, strict=True))
-        gpus -= sum(shares)
-
-
-def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:
-    """Weighted max-min shares of `total`, each at most its cap."""
-    reached = [cap / weight for cap, weight in zip(caps, weights, strict=True)]
-    left, weight = float(total), float(sum(weights))
-    shares = [0.0] * len(caps)
-    for i in sorted(range(len(caps)), key=reached.__getitem__):
-        cap, own = caps[i], left * weights[i] / weight if weight > 0 else 0.0
-        share = shares[i] = cap if cap < own else own
-        left -= share
-        weight -= weights[i]
-    return shares
 
 
 def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
@@ -211,15 +177,5 @@ def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], wei
     size = max(1, -(-len(rest) // ARRIVALS_MAX))
     for group in (late, *(rest[k : k + size] for k in range(0, len(rest), size))):
         if group:
-            fluid = _with(fluid.at(max(fluid.at_s, group[-1][0]), weights), group, weights)
+            fluid = fluid.at(max(fluid.at_s, group[-1][0]), weights).joined_by(group, weights)
     return fluid
-
-
-def _with(fluid: Fluid, group: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
-    """The ideal with new apps; each is credited its present rate since its arrival."""
-    apps = {**fluid.apps, **{app_id: app for _, app_id, app in group}}
-    rate = rates(Fluid(fluid.at_s, apps).active(), weights) if group[0][0] < fluid.at_s else {}
-    for came_s, app_id, app in group:
-        credit_gpu_s = max(0.0, fluid.at_s - came_s) * rate.get(app_id, 0.0)
-        apps[app_id] = replace(app, served_gpu_s=min(app.need_gpu_s, credit_gpu_s))
-    return Fluid(fluid.at_s, apps)

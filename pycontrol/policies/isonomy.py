@@ -25,8 +25,9 @@ from pydantic import Field
 from pycontrol.model.auction import AppView, Bid, Plan, Snapshot
 from pycontrol.model.topology import Scope
 from pycontrol.policies.filling import Filling, Offered
-from pycontrol.policies.fluid import Fluid, VirtualApp, Weights, joined
+from pycontrol.policies.fluid import Fluid, joined
 from pycontrol.policies.gandiva import Gandiva
+from pycontrol.policies.hierarchy import VirtualApp, Weights
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -109,22 +110,21 @@ class Isonomy(Filling):
         new = self._newcomers(snapshot, kept, weights)
         now = joined(kept, new, weights).at(now_s, weights)
         present = snapshot.present.union(v.app_id for v in snapshot.apps)
-        apps = dict(now.apps)
+        changes: dict[str, VirtualApp] = {}
         for app_id, app in now.apps.items():
-            if app_id not in present and not app.gone:
+            if not app.gone and app_id not in present:
                 used_gpu_s = snapshot.ended.get(app_id, math.inf)
-                apps[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, used_gpu_s))
+                changes[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, used_gpu_s))
         for v in snapshot.apps:
-            known = apps.get(v.app_id)
-            if known is None:
+            known = now.apps.get(v.app_id)
+            if known is None or (v.attained_gpu_s <= known.declared_gpu_s and not known.gone):
                 continue
             need_gpu_s = self._need_gpu_s(v, known.declared_gpu_s)
-            if need_gpu_s > known.need_gpu_s or known.gone:
-                apps[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None, gone=False)  # gone: it moved back
-        apps = {a: e for a, e in apps.items() if not e.gone or e.left_gpu_s > 0}
-        changed = Fluid(now_s, apps)
+            if need_gpu_s > known.need_gpu_s or known.gone:  # gone: it moved back
+                changes[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None, gone=False)
+        changed = now.changed(changes, weights)
         back = self._newcomers(snapshot, changed, weights)  # moved back after the ideal had served them
-        if not new and not back and apps == now.apps:
+        if not new and not back and changed.apps == now.apps:
             return kept, now
         now = joined(changed, back, weights)
         return now, now

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from pycontrol.model.value import value
-from pycontrol.policies.fluid import Fluid, VirtualApp, Weights
+from pycontrol.policies.fluid import Fluid
+from pycontrol.policies.hierarchy import VirtualApp, Weights
 from pycontrol.simulation.result import AppResult, Result
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.policies.fluid import Fluid, VirtualApp, Weights, joined, max_min, rates
+from pycontrol.policies.fluid import Fluid, joined
+from pycontrol.policies.hierarchy import Hierarchy, VirtualApp, Weights, max_min
 
 GPUS = 12
 
@@ -46,7 +47,7 @@ def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> di
 def test_rates_are_weighted_max_min_of_queues_users_and_apps(
     apps: Mapping[str, VirtualApp], weights: Weights, expected: Mapping[str, float]
 ) -> None:
-    assert rates(apps, weights) == pytest.approx(expected)
+    assert Hierarchy(apps, weights).rates() == pytest.approx(expected)
 
 
 @given(
