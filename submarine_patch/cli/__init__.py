@@ -65,6 +65,8 @@ def _dispatch(arguments: list[str]) -> int:
             if not options or options[0].startswith("-"):
                 raise UsageError(f"job {verb}: the name of the job is absent: submarine job {verb} NAME")
             return _isonomy(verb, options)
+        case ["job"]:
+            raise UsageError(f"job: what about it? known are {', '.join(VERBS)}")
         case ["job", verb, *_]:
             raise UsageError(f"job {verb}: unknown command; {suggest(verb, VERBS, near=0.5)}")
         case _:

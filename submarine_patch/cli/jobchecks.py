@@ -175,8 +175,8 @@ def _localizations(pairs: list[str]) -> dict[str, Path | None]:
     found: dict[str, Path | None] = {}
     for pair in pairs:
         source, colon, target = pair.rpartition(":")
-        if not colon or target.startswith("//"):
-            source, target = pair, "."
+        if not colon or re.fullmatch(r"[a-z0-9+.-]+://[^:/]*(:[0-9]+)?(/[^:]*)?", pair):
+            raise UsageError(f"--localization {pair}: write {pair}:., or {pair}:./NAME for another name")
         target = target.removesuffix(":rw").removesuffix(":ro")
         if target.startswith("/"):
             raise UsageError(f"--localization {pair}: an absolute target needs a Docker mount; write ./name")
@@ -184,6 +184,13 @@ def _localizations(pairs: list[str]) -> dict[str, Path | None]:
         here = None if remote else Path(source.removeprefix("file://").removeprefix("file:"))
         if here is not None and not here.exists():
             raise UsageError(f"--localization {source}: no such file or folder here")
+        if target not in (".", "./") and not target.startswith("./"):
+            raise UsageError(f"--localization {pair}: write {source}:./{target}")
         name = target.removeprefix("./").strip("/")
-        found[name if name not in ("", ".") else Path(source).name] = here
+        name = name if name not in ("", ".") else Path(source).name
+        if name in ("", ".."):
+            raise UsageError(f"--localization {pair}: the folder needs a name there; write for example {source}:./code")
+        if odd := re.search(r"[$`\"\\\n]", name):
+            raise UsageError(f"--localization {pair}: YARN cannot make a file with {odd[0]!r} in its name; rename it")
+        found[name] = here
     return found

@@ -128,6 +128,7 @@ STOCK_OPTIONS = (
     Option("verbose", "", "log more"),
     Option("help", "", "this text"),
 )
+REPEATABLE = ("env", "localization", "conf", "quicklink")
 REFUSED_OPTIONS = (
     Option("docker_image", "IMAGE", ""),
     Option("worker_docker_image", "IMAGE", ""),
@@ -204,6 +205,8 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
             raise UsageError(f"--conf {value}: write key=value")
         add_conf(result, key.strip().removeprefix(PREFIX), text.strip())
         return
+    if name in result.values and not flag and name not in REPEATABLE:
+        raise UsageError(f"--{name}: given twice")
     result.values.setdefault(name, []).append("true" if flag else value)
     if name == "tensorboard":  # of TensorFlow only, for the stock command line
         add_conf(result, name, "true")

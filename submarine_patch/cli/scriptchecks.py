@@ -92,6 +92,9 @@ def _script(words: list[str], local: Local) -> Path | None:
         return None
     parts = Path(script).parts
     if parts[0] not in local:
+        spaced = next((name for name in local if " " in name and name in " ".join(words)), None)
+        if spaced is not None:
+            raise UsageError(f"--worker_launch_cmd: {spaced} has blanks; write '{spaced}' in quotes within the command")
         raise UsageError(
             f"--worker_launch_cmd: {script} is not among the files of the workers; add {_localize(script)}"
         )

@@ -21,19 +21,19 @@ trap - TERM INT HUP; exec 3<&-; exec "$@" """
 class Child:
     """A running program. Its output passes through unchanged; `on_line` also gets each line."""
 
-    def __init__(self, process: asyncio.subprocess.Process, alive: int, on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, alive: int, outputs: Sequence[int], on_line: Callable[[str], None]
+    ) -> None:
         self._process, self._alive = process, alive
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._pumps = asyncio.gather(
-            _pump(process.stdout, sys.stdout.fileno(), on_line),
-            _pump(process.stderr, sys.stderr.fileno(), on_line),
-        )
+        sinks = (sys.stdout.fileno(), sys.stderr.fileno())
+        self._pumps = asyncio.gather(*(_pump(s, sink, on_line) for s, sink in zip(outputs, sinks, strict=True)))
 
     @staticmethod
     async def start(argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None]) -> Child:
         """Start the program; raises OSError."""
         watched, alive = os.pipe()
+        # pipes of our own, since asyncio's wait() also waits for the end of its pipes, which a daemon may hold open
+        pipes = [os.pipe(), os.pipe()]
         try:
             process = await asyncio.create_subprocess_exec(
                 "/bin/bash",
@@ -43,17 +43,19 @@ class Child:
                 *argv,
                 env=dict(env),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdout=pipes[0][1],
+                stderr=pipes[1][1],
                 pass_fds=(watched,),
                 process_group=0,
             )
         except BaseException:
-            os.close(alive)
+            for held in (alive, pipes[0][0], pipes[1][0]):
+                os.close(held)
             raise
         finally:
-            os.close(watched)
-        return Child(process, alive, on_line)
+            for given in (watched, pipes[0][1], pipes[1][1]):
+                os.close(given)
+        return Child(process, alive, [pipes[0][0], pipes[1][0]], on_line)
 
     def signal(self, number: signal.Signals) -> None:
         """Send the signal to the program's whole process group."""
@@ -75,18 +77,25 @@ class Child:
         return code
 
 
-async def _pump(source: asyncio.StreamReader, sink: int, on_line: Callable[[str], None]) -> None:
+async def _pump(pipe: int, sink: int, on_line: Callable[[str], None]) -> None:
     """Copy bytes as they arrive; a line ends with a newline or, as in progress bars, a carriage return."""
     pending = b""
-    while chunk := await source.read(_CHUNK_BYTES):
-        _write_all(sink, chunk)
-        *lines, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
-            if line:
-                _show(line[:_LINE_MAX_BYTES], on_line)
-        pending = pending[:_LINE_MAX_BYTES]
-    if pending:
-        _show(pending, on_line)
+    source = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(source), os.fdopen(pipe, "rb", 0)
+    )
+    try:
+        while chunk := await source.read(_CHUNK_BYTES):
+            _write_all(sink, chunk)
+            *lines, pending = (pending + chunk).replace(b"\r", b"\n").split(b"\n")
+            for line in lines:
+                if line:
+                    _show(line[:_LINE_MAX_BYTES], on_line)
+            pending = pending[:_LINE_MAX_BYTES]
+        if pending:
+            _show(pending, on_line)
+    finally:
+        transport.close()
 
 
 def _show(line: bytes, on_line: Callable[[str], None]) -> None:

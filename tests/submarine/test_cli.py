@@ -339,6 +339,12 @@ def test_mistakes_in_profiles_are_named(arguments: list[str], message: str) -> N
         use_profile(parse_run(arguments))
 
 
+def test_an_option_that_counts_once_is_not_given_twice() -> None:
+    with pytest.raises(UsageError, match=r"^--queue: given twice$"):
+        parse_run(["--queue", "a", "--queue", "b"])
+    assert parse_run(["--env", "A=1", "--env", "B=2"]).values["env"] == ["A=1", "B=2"]
+
+
 def good(*more: str) -> list[str]:
     given = dict(zip(JOB[::2], JOB[1::2], strict=True)) | dict(zip(more[::2], more[1::2], strict=True))
     return [word for pair in given.items() for word in pair]
@@ -371,6 +377,11 @@ def good(*more: str) -> list[str]:
         (["--name", "my job"], "--name my job: letters, digits, '.', '_' and '-' only"),
         (["--localization", "/nowhere/t.py:."], "--localization /nowhere/t.py: no such file or folder here"),
         (["--localization", "/tmp:/abs"], "--localization /tmp:/abs: an absolute target needs a Docker mount"),
+        (["--localization", "/tmp"], "--localization /tmp: write /tmp:., or /tmp:./NAME for another name"),
+        (["--localization", "hdfs://nn:1/x"], "--localization hdfs://nn:1/x: write hdfs://nn:1/x:."),
+        (["--localization", "/tmp:x"], "--localization /tmp:x: write /tmp:./x"),
+        (["--localization", ".:."], "--localization .:.: the folder needs a name there; write for example .:./code"),
+        (["--localization", "/tmp:./a$b"], "YARN cannot make a file with '$' in its name; rename it"),
         (["--env", "RANK=3"], "--env RANK: this variable is set by Isonomy, leave it out"),
         (["--docker_image", "image:1"], "--docker_image: not supported; workers run in the NodeManagers' own Python"),
         (["--num_ps", "1"], "--num_ps 1: needs at least 2 workers (--num_workers), as Submarine requires"),

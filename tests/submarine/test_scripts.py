@@ -52,6 +52,13 @@ def test_a_command_that_cannot_run_is_reported(command: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_a_name_with_blanks_must_be_in_quotes(here: Path) -> None:
+    (here / "my train.py").write_text(GOOD)
+    with pytest.raises(UsageError, match=r"my train\.py has blanks; write 'my train\.py' in quotes"):
+        notes("python my train.py", file="my train.py")
+    assert notes("python 'my train.py'", file="my train.py") == []
+
+
 def test_python_2_is_reported_with_its_line(here: Path) -> None:
     (here / "train.py").write_text("import os\nprint 'epoch', 1\n")
     with pytest.raises(
