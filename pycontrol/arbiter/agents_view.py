@@ -35,6 +35,9 @@ class AgentsView:
         """Apps that changed since the policies last looked at them."""
         self.unmanaged_apps: dict[str, None] = {}
         """Live apps for which the stand-in bids."""
+        self.interactive: dict[str, dict[str, None]] = {}
+        """User -> those of them that are interactive, oldest first."""
+        self._interactive_user: dict[str, str] = {}
         self.terminating: set[str] = set()
         """Apps without an Agent that the operator ended: their asks are not served."""
 
@@ -44,6 +47,8 @@ class AgentsView:
         other._by_app = {app_id: _copy(x) for app_id, x in self._by_app.items()}
         other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
         other.unmanaged_apps, other.terminating = dict(self.unmanaged_apps), set(self.terminating)
+        other.interactive = {user: dict(mine) for user, mine in self.interactive.items()}
+        other._interactive_user = dict(self._interactive_user)
         return other
 
     # ---- reading
@@ -138,6 +143,19 @@ class AgentsView:
             self.unmanaged_apps[app_id] = None
         else:
             self.unmanaged_apps.pop(app_id, None)
+
+    def note_interactive(self, app_id: str, user: str) -> None:
+        """Counts the app among this user's interactive apps; empty: among nobody's."""
+        before = self._interactive_user.get(app_id, "")
+        if user == before:
+            return
+        if before:
+            del self.interactive[before][app_id], self._interactive_user[app_id]
+            if not self.interactive[before]:
+                del self.interactive[before]
+        if user:
+            self.interactive.setdefault(user, {})[app_id] = None
+            self._interactive_user[app_id] = user
 
     def changed(self, app_ids: Iterable[str]) -> None:
         """Marks apps that policies must look at again."""

@@ -320,6 +320,10 @@ def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
             s.gpus.look_at(lease.gpu, s.kills_sent[container_id] + KILL_RETRY_S)
         elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
+    elif (limit := s.limit(lease)) is not None and limit.at_s <= now_s:
+        key = s.gang_key(lease)
+        gang = [x for x in s.leases_of(lease.app_id) if x.state != REVOKING and s.gang_key(x) == key]
+        revoke(s, gang, now_s, now_s + s.lead_s, limit.cause)
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time", now_s)
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))

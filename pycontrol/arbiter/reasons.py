@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import standin
+from pycontrol.arbiter import standin, tags
 from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.eligibility import exceeds_types
@@ -118,6 +118,8 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
     record = a.durable.apps[app_id]
     if record.kind != "foreign" and (agent is None or not agent.connected):
         return Reason(Pending.AGENT_AWAY)
+    if agent is None and standin.over_interactive_limit(a, app_id):
+        return Reason(Pending.INTERACTIVE_LIMIT, f"{a.settings.interactive_gpus} GPUs for a user's interactive apps")
     if demand.gpus <= a.holding(app_id) and not _unplaced(a, app_id):
         return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
     room = a.queue_room(record.queue)
@@ -134,7 +136,7 @@ def _unplaced(a: Arbiter, app_id: str) -> list[str]:
 
 def _incomplete(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     more = standin.missing(a, app_id) if a.is_unmanaged(app_id) else 0
-    return Reason(Pending.GANG_INCOMPLETE, f"{more} more, as its tag {standin.GANG_TAG} says") if more else None
+    return Reason(Pending.GANG_INCOMPLETE, f"{more} more, as its tag {tags.GANG} says") if more else None
 
 
 def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:

@@ -23,6 +23,10 @@ class Settings:
     recovery_s: float = 5.0
     """Time for Agents and nodes to come back after a restart, before leases change again."""
     standin_revocable: bool = False
+    interactive_gpus: int = 1
+    """GPUs that the interactive apps of a user may hold together."""
+    interactive_idle_s: float = 1800.0
+    """How long a container of an interactive app may idle before it loses its GPUs."""
     unsaved_last: bool = False
     """Whether apps that keep no checkpoints are revoked last among equals."""
     lease_timing: str = "aligned"

@@ -1,9 +1,10 @@
 """The stand-in: bids for unmanaged apps.
 
-It assumes that the work left equals the attained service, but is at least one lease of the whole demand. A gang is one
-container; in each round it bids for containers of one size (`Eligibility.demand` chooses it). With the application tag
-`isonomy.gang`, all containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once it
-has asked for five. Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
+It assumes that the work left equals the attained service, but is at least one lease of the whole demand, unless the
+app declares how long each of its containers runs (`isonomy.max_hours`, see `tags`). A gang is one container; in each
+round it bids for containers of one size (`Eligibility.demand` chooses it). With the application tag `isonomy.gang`, all
+containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once it has asked for five.
+Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from pycontrol.arbiter import tags
+from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.auction.placing import pack
@@ -20,7 +23,6 @@ from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu, Scope
 
 STANDIN = "standin"
-GANG_TAG = "isonomy.gang"
 MOST_CONTAINERS = 1 << 20
 
 
@@ -33,6 +35,36 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
 
 
 def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
+    asks = _asked(s, app_id)
+    if not asks or not tags.is_interactive(s.cluster.apps.get(app_id)):
+        return asks
+    room, result = _interactive_room(s, app_id), []
+    for ask, n in asks:
+        allowed = min(n, room // ask.gpus)
+        room -= allowed * ask.gpus
+        result += [(ask, allowed)] if allowed > 0 else []
+    return result
+
+
+def _interactive_room(s: State, app_id: str) -> int:
+    """GPUs that an interactive app may have besides those it holds; its user's older apps come first."""
+    user, older = s.cluster.apps[app_id].user, True
+    room = s.settings.interactive_gpus
+    for other in s.agents.interactive.get(user, ()):
+        older = older and other != app_id
+        held = len(s.durable.leases_by_app.get(other, ())) + len(s.reservations_of(other))  # and those being revoked
+        room -= held + (sum(ask.gpus * n for ask, n in _asked(s, other)) if older else 0)
+        if room <= 0:
+            break
+    return max(0, room)
+
+
+def over_interactive_limit(s: State, app_id: str) -> bool:
+    """Whether the limit on its user's interactive apps keeps an app from all that it asks for."""
+    return s.is_unmanaged(app_id) and bool(_asked(s, app_id)) and not _open(s, app_id)
+
+
+def _asked(s: State, app_id: str) -> list[tuple[Ask, int]]:
     app = s.cluster.apps.get(app_id)
     if app is None or app_id in s.agents.terminating:
         return []
@@ -50,21 +82,14 @@ def waits(s: State, app_id: str) -> bool:
     return bool(s.cluster.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
 
 
-def _tagged(s: State, app_id: str) -> str | None:
-    """The value of the app's gang tag, empty if it has none; None without the tag."""
-    app = s.cluster.apps.get(app_id)
-    found = (tag.partition("=") for tag in sorted(app.tags)) if app is not None else ()
-    return next((count for name, _, count in found if name == GANG_TAG), None)
-
-
 def start_together(s: State, app_id: str) -> bool:
     """Whether the containers that the app asks for are one gang, rather than one gang each."""
-    return _tagged(s, app_id) is not None
+    return tags.tagged(s.cluster.apps.get(app_id), tags.GANG) is not None
 
 
 def missing(s: State, app_id: str) -> int:
     """Containers that the app has still to ask for before its first gang can start."""
-    count = _tagged(s, app_id)
+    count = tags.tagged(s.cluster.apps.get(app_id), tags.GANG)
     if not count or not count.isdecimal() or s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s:
         return 0
     return max(0, min(int(count[:9]), MOST_CONTAINERS) - sum(n for _, n in _open(s, app_id)))
@@ -106,7 +131,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         wanted = sum(n for ask, n in asks if ask.gpus == size)
     size = size or max(Counter(s.gang_key(x) for x in s.leases_of(app_id)).values(), default=1)
     attained = s.attained_gpu_s(app_id, now_s)
-    work_left = max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, held + whole))
+    work_left = _work_left_gpu_s(s, app_id, whole, attained, now_s)
     return Demand(
         gang_gpus=size,
         gangs=wanted + -(-held // size),
@@ -117,6 +142,16 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         scope=Scope.CLUSTER if members else Scope.MACHINE,
         members=members,
     )
+
+
+def _work_left_gpu_s(s: State, app_id: str, whole: int, attained: float, now_s: float) -> float:
+    """Its declared time for what it holds and asks for (`whole`, GPUs), else the assumption."""
+    longest_s = tags.max_s(s.cluster.apps.get(app_id))
+    if longest_s is None:
+        return max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, s.holding(app_id) + whole))
+    running = (x for x in s.leases_of(app_id) if x.state != REVOKING)
+    left_gpu_s = sum(max(0.0, longest_s - x.attained_gpu_s(now_s)) for x in running)
+    return max(1.0, left_gpu_s + longest_s * whole)
 
 
 def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:

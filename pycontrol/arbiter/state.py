@@ -8,7 +8,7 @@ from collections.abc import Container as Contains
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter import retention
+from pycontrol.arbiter import retention, tags
 from pycontrol.arbiter.agents_view import AgentsView
 from pycontrol.arbiter.cluster_view import ClusterView
 from pycontrol.arbiter.durable import Durable
@@ -26,6 +26,7 @@ from pycontrol.arbiter.gpu_index import GpuIndex
 from pycontrol.arbiter.groups import Groups
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.ledger import Ledger
+from pycontrol.arbiter.limits import Limit, limit
 from pycontrol.arbiter.round_timer import RoundTimer
 from pycontrol.arbiter.settings import Settings as Settings
 from pycontrol.arbiter.supply import Supply, WholeCluster
@@ -128,8 +129,18 @@ class State:
         lease = self.durable.leases.get(gpu)
         if lease is None:
             self.gpus.unleased(gpu, self.free_to_lease(gpu))
-        else:
-            self.gpus.leased(lease, lease.app_id in self.agents.unmanaged_apps)
+            return
+        self.gpus.leased(lease, lease.app_id in self.agents.unmanaged_apps)
+        limit = self.limit(lease)
+        if limit is not None:
+            self.gpus.look_at(gpu, limit.at_s)
+
+    def limit(self, lease: Lease) -> Limit | None:
+        """When an unmanaged app's lease is revoked for its own sake, and why; None if it is not."""
+        if lease.app_id not in self.agents.unmanaged_apps:
+            return None
+        node = self.cluster.node_at.get(lease.gpu.host)
+        return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings)
 
     def free_to_lease(self, gpu: Gpu) -> bool:
         """Whether a GPU without a lease may be leased now."""
@@ -165,7 +176,10 @@ class State:
 
     def refresh_kind(self, app_id: str) -> None:
         """Decides again whether the stand-in bids for the app, and whether it wants more GPUs."""
-        self.agents.unmanaged(app_id, app_id in self.durable.live and self.is_unmanaged(app_id))
+        unmanaged, app = app_id in self.durable.live and self.is_unmanaged(app_id), self.cluster.apps.get(app_id)
+        self.agents.unmanaged(app_id, unmanaged)
+        user = app.user if app is not None and unmanaged and tags.is_interactive(app) else ""
+        self.agents.note_interactive(app_id, user)
         for gpu in self.durable.leases_by_app.get(app_id, {}):
             self.reindex(gpu)
         self.update_demand(app_id)

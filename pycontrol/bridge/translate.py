@@ -36,6 +36,8 @@ GPUS_PER_NODE_MAX = 1024
 INDEX_DIGITS = 9
 BAD_GPUS = "bad-gpus"
 """Node attribute: indices as in 1_3 (YARN allows no comma in a value), `none` or `all`."""
+IDLE = "isonomy-idle"
+"""Node attribute of the executor: GPUs with an idle container."""
 
 
 class Unreadable(Exception):
@@ -73,6 +75,7 @@ def node_of(message: pb.Node) -> cluster.Node:
         partition=message.partition,
         untagged_gpus=message.untagged_gpus,
         withheld=message.withheld,
+        idle_since_s=_idle_since_s(message.attributes, gpus),
     )
 
 
@@ -89,6 +92,13 @@ def _bad_gpus(attributes: Mapping[str, str], gpus: int) -> tuple[frozenset[int],
         elif value not in ("", "none"):
             note = f"node attribute {BAD_GPUS}={value} cannot be read; write indices as in 1_3, all or none"
     return frozenset(i for i in bad if i < gpus), note
+
+
+def _idle_since_s(attributes: Mapping[str, str], gpus: int) -> dict[int, float]:
+    """GPU index -> since when it is idle, from the executor's attribute (`0-1763850000_3-1763850600`)."""
+    entries = (e.partition("-") for value in attribute(attributes, IDLE) for e in value.split("_"))
+    numbers = ((i, at) for i, _, at in entries if f"{i}{at}".isascii() and i.isdigit() and at.isdigit())
+    return {int(i): float(at) for i, at in numbers if len(i) <= INDEX_DIGITS and len(at) <= 12 and int(i) < gpus}
 
 
 def queue_of(message: pb.Queue) -> cluster.Queue:

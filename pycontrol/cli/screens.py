@@ -189,6 +189,7 @@ def _controls(c: Data) -> str | None:
     said += ["opportunistic"] if c.get("opportunistic") else []
     said += ["lazy preemption"] if c.get("lazy_preemption") else []
     asked = [f"asked for: {', '.join(said)}"] if said else []
+    asked += [c["declared"]] if c.get("declared") else []
     last = ", and is revoked last among equals" if c.get("revoked_last") else ""
     asked += [f"it keeps no checkpoints: it starts again after each revocation{last}"] if c.get("unsaved") else []
     return "\n".join(asked) if asked else None

@@ -62,6 +62,11 @@ class Standin(Section):
     """The stand-in that bids for apps without an Agent."""
 
     revocable: bool = False
+    """Whether their containers may lose GPUs at a lease's end."""
+    interactive_gpus: Annotated[int, Field(ge=0)] = 1
+    """GPUs that the apps of a user with the tag isonomy.interactive may hold together."""
+    interactive_idle_s: Seconds = 1800.0
+    """Their containers end after this idle time."""
 
 
 class WebHdfs(Section):

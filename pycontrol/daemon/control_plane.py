@@ -72,6 +72,8 @@ def settings_of(config: Config) -> Settings:
         bid_s=config.deadlines.bid_s,
         solve_s=config.deadlines.solve_s,
         standin_revocable=config.standin.revocable,
+        interactive_gpus=config.standin.interactive_gpus,
+        interactive_idle_s=config.standin.interactive_idle_s,
         unsaved_last=config.unsaved_last,
         seed=config.seed,
         ended_apps_s=config.journal.retention_days * DAY_S,

@@ -33,6 +33,8 @@ class Node:
     """GPUs of containers that the control plane did not place; which ones they use is unknown."""
     withheld: str = ""
     """Why the plugin places nothing on it; empty if it does."""
+    idle_since_s: Mapping[int, float] = field(default_factory=dict)
+    """GPU index -> since when its container's processes are idle, Unix seconds."""
 
     @property
     def good_gpus(self) -> Sequence[int]:

@@ -44,6 +44,7 @@ class Pending(enum.StrEnum):
     NOT_OFFERED = "NotOffered"
     OUTRANKED = "Outranked"
     GANG_INCOMPLETE = "GangIncomplete"
+    INTERACTIVE_LIMIT = "InteractiveLimit"
     GATHERING = "Gathering"
     HELD_FOR_GANG = "HeldForGang"
     NO_FREE_GPUS = "NoFreeGpus"
@@ -85,6 +86,7 @@ SENTENCES = {
     Pending.NOT_OFFERED: "others are worse off and were offered the GPUs",
     Pending.OUTRANKED: "other apps came before it under its queue's policy",
     Pending.GANG_INCOMPLETE: "it has not asked for all containers of its gang yet",
+    Pending.INTERACTIVE_LIMIT: "its user's interactive apps have all the GPUs that they may hold together",
     Pending.GATHERING: "GPUs are held for it until there are enough for its gang",
     Pending.HELD_FOR_GANG: "the GPUs that are free are held for another app's gang",
     Pending.NO_FREE_GPUS: "no GPUs have become free since it asked",
@@ -140,6 +142,10 @@ class EndReason(enum.StrEnum):
     """The grant was not used in time."""
     APP_ENDED = "app_ended"
     CONTAINER_ENDED = "container_ended"
+    TIME_LIMIT = "time_limit"
+    """The time that an unmanaged app declared for its container is over."""
+    IDLE = "idle"
+    """The container of an interactive app used no CPU time."""
     UNKNOWN = ""
     """From a journal of 0.1, which has only the text."""
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pycontrol.arbiter import tags
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.reasons import reason
@@ -63,6 +64,7 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
         "pinned": demand.pinned,
+        "declared": tags.declared(yarn) if a.is_unmanaged(app_id) else "",
         "unsaved": demand.unsaved,
         "revoked_last": demand.unsaved and a.settings.unsaved_last,
     }

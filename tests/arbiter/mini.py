@@ -6,7 +6,7 @@ Unlike `World` it simulates neither the cluster nor the Agents: the test sends e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
@@ -112,9 +112,11 @@ class Mini:
         self.send(ev.AgentUp(name, app.attempt_id, "hyperband", Demand(gang, gangs, gang, work, work, 0.0)))
         return app
 
-    def foreign(self, name: str, gpus: int, count: int = 1, user: str = "u", submitted_s: float = 0.0) -> YarnApp:
+    def foreign(
+        self, name: str, gpus: int, count: int = 1, user: str = "u", submitted_s: float = 0.0, tags: Sequence[str] = ()
+    ) -> YarnApp:
         """Adds an unmanaged application and its ask."""
-        app = YarnApp(name, user, "root.q", name, "YARN", submitted_s or self.now, frozenset(), f"{name}_1")
+        app = YarnApp(name, user, "root.q", name, "YARN", submitted_s or self.now, frozenset(tags), f"{name}_1")
         self.send(ev.AppAdded(app))
         self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, gpus, count)))
         return app

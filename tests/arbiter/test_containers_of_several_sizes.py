@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.standin import GANG_TAG
 from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import pack
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -60,6 +61,31 @@ def _() -> Mini:
     m = active()
     m.app("b", work=10.0)
     m.run(1300, 5)
+    return m
+
+
+@case(EndReason.TIME_LIMIT)
+def _() -> Mini:
+    m = Mini()
+    m.foreign("a", 1, tags=["isonomy.max_hours=0.1"])
+    m.run(1)
+    m.up(m.places()[0], "c1")
+    m.run(400, 5)
+    m.send(ev.ContainerGone("c1"))
+    return m
+
+
+@case(EndReason.IDLE)
+def _() -> Mini:
+    m = Mini()
+    m.foreign("a", 1, tags=["isonomy.interactive"])
+    m.run(1)
+    m.up(m.places()[0], "c1")
+    gpu = next(iter(m.held("a")))
+    at = next(n for n in m.nodes if n.host == gpu.host)
+    m.send(ev.NodeUp(dataclasses.replace(at, idle_since_s={gpu.index: m.now})))
+    m.run(1900, 5)
+    m.send(ev.ContainerGone("c1"))
     return m
 
 

@@ -383,9 +383,16 @@ def _() -> Mini:
 @case(Pending.GANG_INCOMPLETE)
 def _() -> Mini:
     m = Mini()
-    app = YarnApp("a", "u", "root.q", "a", "YARN", m.now, frozenset({"isonomy.gang=2"}), "a_1")
-    m.send(ev.AppAdded(app))
-    m.send(ev.AskChanged(Ask(app.attempt_id, "a", 0, 1, 1)))
+    m.foreign("a", 1, tags=["isonomy.gang=2"])
+    m.run(2)
+    return m
+
+
+@case(Pending.INTERACTIVE_LIMIT)
+def _() -> Mini:
+    m = Mini()
+    m.foreign("other", 1, tags=["isonomy.interactive"])
+    m.foreign("a", 1, tags=["isonomy.interactive"])
     m.run(2)
     return m
 

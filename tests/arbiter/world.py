@@ -378,9 +378,10 @@ class World:
         more: Sequence[tuple[int, int]] = (),
         tags: Sequence[str] = (),
         priority: int = 0,
+        user: str = "u",
     ) -> None:
         """Adds an unmanaged app; `more`: (GPUs, count) of further asks."""
-        app = YarnApp(name, "u", queue, name, "YARN", self.now, frozenset(tags), f"{name}_1", priority)
+        app = YarnApp(name, user, queue, name, "YARN", self.now, frozenset(tags), f"{name}_1", priority)
         self.apps[name] = app
         self.submit(ev.AppAdded(app))
         for size, n in ((gpus, count), *more):

@@ -81,6 +81,20 @@ def test_each_message_of_the_plugin_becomes_its_event(wire, event) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "since_s"),
+    [
+        ("1-1700000000", {1: 1.7e9}),
+        ("0-1700000000_3-1700000060", {0: 1.7e9, 3: 1.70000006e9}),
+        ("4-1700000000_x-1_1-y_2_-_1-1700000000000", {}),
+        ("", {}),
+    ],
+)
+def test_a_node_attribute_names_idle_gpus(said: str, since_s: dict[int, float]) -> None:
+    node = translate.node_of(pb.Node(node_id="n1:8041", gpus=4, attributes={"nm.yarn.io/isonomy-idle": said}))
+    assert node.idle_since_s == since_s
+
+
+@pytest.mark.parametrize(
     ("attributes", "bad", "note"),
     [
         ({}, set(), ""),

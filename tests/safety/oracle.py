@@ -20,9 +20,9 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.participants import Participants
 from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.standin import GANG_TAG
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import place_gang
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout

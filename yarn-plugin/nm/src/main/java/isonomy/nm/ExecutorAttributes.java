@@ -13,20 +13,23 @@ import org.apache.hadoop.yarn.server.nodemanager.nodelabels.NodeAttributesProvid
 import org.apache.hadoop.yarn.server.nodemanager.nodelabels.ScriptBasedNodeAttributesProvider;
 
 /**
- * Reports, besides the configured provider's attributes, that this NodeManager has an Isonomy executor: the plugin
- * places nothing on nodes without one. The executor adds it to the NodeManager's configuration before providers exist.
+ * Reports, besides the configured provider's attributes, that this NodeManager has an Isonomy executor (the plugin
+ * places nothing on nodes without one) and which GPUs have an idle container. The executor adds it to the NodeManager's configuration before providers exist.
  */
 public final class ExecutorAttributes extends NodeAttributesProvider {
   static final String NAME = "isonomy-executor";
+  static final String IDLE = "isonomy-idle";
+  private static final long SAMPLE_MS = 15_000;
   private static final String CONFIGURED = "isonomy.nm.attributes-provider";
   /** Version of the contract between plugin and executor; increases when it changes. */
   private static final String VERSION = "2";
 
   private NodeAttributesProvider configured;
+  private Idleness idleness;
 
   public ExecutorAttributes() {
     super("Isonomy's node attributes");
-    setIntervalTime(DISABLE_NODE_DESCRIPTORS_PROVIDER_FETCH_TIMER);
+    setIntervalTime(SAMPLE_MS);
   }
 
   static void addTo(Configuration conf) {
@@ -40,6 +43,7 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   @Override
   protected void serviceInit(Configuration conf) throws Exception {
     configured = provider(conf);
+    idleness = Idleness.of(conf);
     if (configured != null) {
       configured.init(conf);
     }
@@ -81,6 +85,10 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
     Set<NodeAttribute> all = new HashSet<>();
     all.add(NodeAttribute.newInstance(
         NodeAttribute.PREFIX_DISTRIBUTED, NAME, NodeAttributeType.STRING, VERSION));
+    String idle = idleness.value();
+    if (!idle.isEmpty()) {
+      all.add(NodeAttribute.newInstance(NodeAttribute.PREFIX_DISTRIBUTED, IDLE, NodeAttributeType.STRING, idle));
+    }
     Set<NodeAttribute> others = configured == null ? null : configured.getDescriptors();
     if (others != null) {
       all.addAll(others);
@@ -95,7 +103,9 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   public TimerTask createTimerTask() {
     return new TimerTask() {
       @Override
-      public void run() {}
+      public void run() {
+        idleness.sample(System.currentTimeMillis());
+      }
     };
   }
 }

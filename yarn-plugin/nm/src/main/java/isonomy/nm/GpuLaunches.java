@@ -74,6 +74,7 @@ final class GpuLaunches {
   private final Context nm;
   private final Processes processes;
   private final Evidence evidence;
+  private final Idleness idleness;
   private final GpuGate gate = new GpuGate();
   /** By id, containers whose processes survived SIGKILL: they keep their GPUs. */
   private final Map<String, Overstayer> overstayers = new ConcurrentHashMap<>();
@@ -88,6 +89,7 @@ final class GpuLaunches {
         YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, YarnConfiguration.DEFAULT_NM_SLEEP_DELAY_BEFORE_SIGKILL_MS);
     String node = conf.get(YarnConfiguration.NM_ADDRESS, "").replaceAll(":\\d+$", "");
     this.evidence = new Evidence(evidenceFile(conf), node);
+    this.idleness = Idleness.of(conf);
   }
 
   private static Path evidenceFile(Configuration conf) {
@@ -136,6 +138,7 @@ final class GpuLaunches {
     int exitCode = -1;
     try {
       evidence.started(use);
+      watch(container.getContainerId(), use);
       exitCode = launch.run();
       return exitCode;
     } finally {
@@ -153,6 +156,7 @@ final class GpuLaunches {
     enter(use);
     int exitCode = -1;
     try {
+      watch(id, use);
       exitCode = wait.run();
       return exitCode;
     } finally {
@@ -182,6 +186,7 @@ final class GpuLaunches {
 
   /** Frees the GPUs once all processes have ended; the parent class waits only for the container's shell. */
   private void leave(Container container, GpuUse use, int exitCode) {
+    idleness.forget(use);
     String leader = processes.leader(container.getContainerId());
     if (!awaitEnd(leader, use.container(), graceMs)) {
       LOG.warn("Processes of {} continue {} ms after its end; they are killed", use.container(), graceMs);
@@ -199,6 +204,13 @@ final class GpuLaunches {
       }
     }
     open(use, exitCode);
+  }
+
+  private void watch(ContainerId id, GpuUse use) {
+    idleness.watch(use, () -> {
+      String leader = processes.leader(id);
+      return leader == null ? -1 : Session.cpuMs(leader, use.container());
+    });
   }
 
   private void open(GpuUse use, int exitCode) {

@@ -5,6 +5,8 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
@@ -19,25 +21,48 @@ final class Session {
   private static final int STATE = 0;
   private static final int GROUP = 2;
   private static final int LEADER = 3;
+  /** CPU time of the process and of its children that have ended, by user and system. */
+  private static final int CPU_FIRST = 11;
+  private static final int CPU_LAST = 14;
+  private static final long MS_PER_TICK = 10;
 
   private Session() {}
 
   /** The container's process groups that still have a process; empty without /proc. */
   static Set<String> groups(String leader, String container) {
-    String named = "\0" + ApplicationConstants.Environment.CONTAINER_ID.key() + "=" + container + "\0";
     Set<String> groups = new TreeSet<>();
+    processes(leader, container).forEach(fields -> groups.add(fields[GROUP]));
+    return groups;
+  }
+
+  /** The CPU time that the container's processes have used, ms; -1 if it has none. */
+  static long cpuMs(String leader, String container) {
+    List<String[]> processes = processes(leader, container);
+    long ticks = 0;
+    for (String[] fields : processes) {
+      for (int i = CPU_FIRST; i <= CPU_LAST && i < fields.length; i++) {
+        ticks += Long.parseLong(fields[i]);
+      }
+    }
+    return processes.isEmpty() ? -1 : ticks * MS_PER_TICK;
+  }
+
+  /** The fields of the container's processes; empty without /proc. */
+  private static List<String[]> processes(String leader, String container) {
+    String named = "\0" + ApplicationConstants.Environment.CONTAINER_ID.key() + "=" + container + "\0";
+    List<String[]> found = new ArrayList<>();
     try (DirectoryStream<Path> processes = Files.newDirectoryStream(PROC, "[0-9]*")) {
       for (Path process : processes) {
         String[] fields = fields(process);
         if (fields.length > LEADER && !"ZX".contains(fields[STATE])
             && (fields[LEADER].equals(leader) || ("\0" + text(process.resolve("environ")) + "\0").contains(named))) {
-          groups.add(fields[GROUP]);
+          found.add(fields);
         }
       }
     } catch (IOException e) {
-      return Set.of();
+      return List.of();
     }
-    return groups;
+    return found;
   }
 
   private static String[] fields(Path process) {
