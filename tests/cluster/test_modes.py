@@ -9,25 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.rig import BIN, Rig, slowness
+from tests.cluster.rig import BIN, slowness
+from tests.cluster.sleepers import Sleepers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-SLEEP_S = 2917
-"""Says which processes are the containers' of plain applications."""
 
-
-class Modes(Rig):
+class Modes(Sleepers):
     """A cluster whose plugin begins in mode shadow."""
 
     def serve(self, policy: str = "isonomy") -> None:
         """Starts the control plane and waits until it watches."""
         self.control = self.control_plane(self.cluster["isonomy_yaml"], policy)
         self.wait(lambda: self.get("status").get("shadow"), 60, "the plugin says hello")
-
-    def hadoop(self, *words: str) -> list[str]:
-        """The command line of a Hadoop client."""
-        return [str(self.repo / "dev-cluster/hadoop"), "--dir", str(self.folder), *words]
 
     def mode(self, mode: str) -> None:
         """Writes the mode into the ResourceManager's yarn-site.xml and has the queues read again."""
@@ -39,27 +33,6 @@ class Modes(Rig):
         site.write_text(text)
         done = subprocess.run(self.hadoop("rmadmin", "-refreshQueues"), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-
-    def sleeper(self, name: str, containers: int, gpus: int) -> str:
-        """Runs a distributed shell whose containers have GPUs; its id once all of them sleep."""
-        before = self.sleeping()
-        script = self.folder / "sleep.sh"
-        script.write_text(f"exec sleep {SLEEP_S}\n")
-        words = ["-appname", name, "-shell_script", str(script), "-num_containers", str(containers), "-queue",
-                 "research", "-container_resources", f"memory-mb=256,vcores=1,yarn.io/gpu={gpus}", "-master_memory",
-                 "256", "-timeout", "3000000"]  # fmt: skip
-        with (self.folder / "log" / f"{name}.log").open("wb") as log:
-            client = subprocess.Popen(self.hadoop("distributedshell", *words), stdout=log, stderr=log)
-        try:
-            self.wait(lambda: len(self.sleeping() - before) == containers, 150, f"{name}'s containers sleep")
-        finally:
-            client.kill()
-            client.wait()
-        return str(self.app(name)["id"])
-
-    def sleeping(self) -> set[int]:
-        """The processes of the sleepers' containers."""
-        return set(self.processes(f"sleep\0{SLEEP_S}\0"))
 
     def shadow(self) -> dict[str, int]:
         """What `isonomy shadow` reports: of the rounds as if and of the replay."""
