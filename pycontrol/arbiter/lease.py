@@ -175,12 +175,15 @@ def after(lease: Lease, f: Fact) -> Lease:
     raise ValueError(f"{type(f).__name__} leaves no lease of {lease.gpu}")
 
 
+_FIELDS = tuple(f.name for f in dataclasses.fields(Lease))
+
+
 # ---- JSON form; a reservation is written as the lease that it becomes, the format of journals since 0.1
 
 
 def dump_lease(lease: Lease) -> dict[str, Any]:
     """A lease as JSON values."""
-    return dataclasses.asdict(lease)
+    return {name: getattr(lease, name) for name in _FIELDS}
 
 
 def dump_reservation(x: Reservation) -> dict[str, Any]:

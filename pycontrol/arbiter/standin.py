@@ -68,10 +68,9 @@ def _asked(s: State, app_id: str) -> list[tuple[Ask, int]]:
     app = s.cluster.apps.get(app_id)
     if app is None or app_id in s.agents.terminating:
         return []
-    in_flight = Counter(w.ask_key for w in s.workers.of(app_id) if not w.container_id)
     result = []
     for ask in s.cluster.asks.of(app_id).values():
-        left = ask.count - in_flight[ask.key]
+        left = ask.count - s.workers.coming(app_id, ask.key)
         if ask.attempt_id == app.attempt_id and left > 0:
             result.append((ask, left))
     return sorted(result, key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))

@@ -6,6 +6,7 @@ The table `TRANSITIONS` has the states of a worker and what changes them; docs/a
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
 
 GangKey = tuple[str, str, str]
+AskKey = tuple[str, int, int, int]
 WINDOW_FIRST, WINDOW_LEAST, WINDOW_MOST = 256, 32, 2_000
 """Limit of simultaneous placements: initial, least and largest."""
 QUICK_S = 5.0
@@ -86,10 +88,12 @@ class PlannedWorker:
     """When a refused placement may be tried again; 0 before the first refusal."""
     refusals: int = 0
     problem: str = ""
-    ask_key: tuple[str, int, int, int] | None = None
+    ask_key: AskKey | None = None
     """The ask that its container will serve, if the stand-in chose one."""
     void: bool = False
     """A reservation that it was planned for was cancelled; the app may have another of the same GPU since."""
+    coming: bool = False
+    """Whether `WorkerPlans.coming` counts it."""
 
     @property
     def gang(self) -> GangKey:
@@ -111,6 +115,8 @@ class WorkerPlans:
         """Gang -> worker id -> worker, for those without a container and without a directive in progress."""
         self.refused: dict[tuple[str, str], PlannedWorker] = {}
         """App and worker id -> worker, for those in `pending` with a placement that was refused before."""
+        self._coming: dict[str, Counter[AskKey | None]] = {}
+        """App -> ask -> planned workers without a container."""
         self._window = WINDOW_FIRST
 
     def copy(self) -> WorkerPlans:
@@ -121,6 +127,7 @@ class WorkerPlans:
         other = WorkerPlans()
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
+        other._coming = {app_id: counts.copy() for app_id, counts in self._coming.items()}
         other._window = self._window
         return other
 
@@ -139,6 +146,11 @@ class WorkerPlans:
         """The workers of an app."""
         return list(self._by_app.get(app_id, {}).values())
 
+    def coming(self, app_id: str, ask_key: AskKey) -> int:
+        """The app's planned workers without a container that will serve this ask."""
+        counts = self._coming.get(app_id)
+        return counts[ask_key] if counts is not None else 0
+
     def has(self, app_id: str, worker_id: str) -> bool:
         """Whether the app has a planned worker with this id."""
         return worker_id in self._by_app.get(app_id, {})
@@ -149,6 +161,7 @@ class WorkerPlans:
         for gpu in worker.plan.gpus:
             self.at[gpu] = worker
         _change(worker, WorkerChange.ADD)
+        self._count(worker)
         self._wait(worker)
 
     def drop(self, worker: PlannedWorker) -> None:
@@ -156,6 +169,7 @@ class WorkerPlans:
         if worker.state is None:
             return
         _change(worker, WorkerChange.DROP)
+        self._count(worker)
         mine = self._by_app.get(worker.app_id, {})
         mine.pop(worker.plan.worker_id, None)
         if not mine:
@@ -183,12 +197,14 @@ class WorkerPlans:
         """The worker's placement succeeded; its container has yet to be reported."""
         _change(worker, WorkerChange.ACKNOWLEDGED)
         worker.container_id = worker.container_id or container_id
+        self._count(worker)
         self._no_longer_waits(worker)
 
     def carried(self, worker: PlannedWorker, container_id: str) -> None:
         """The worker's container was reported."""
         _change(worker, WorkerChange.CARRIED)
         worker.container_id = container_id
+        self._count(worker)
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
 
@@ -197,6 +213,7 @@ class WorkerPlans:
         _change(worker, WorkerChange.BACK)
         self._no_longer_placed(worker)
         worker.directive_id = worker.container_id = ""
+        self._count(worker)
         self._wait(worker)
 
     def sent_as(self, directive_id: str) -> PlannedWorker | None:
@@ -210,6 +227,19 @@ class WorkerPlans:
             del self.at[gpu]
         else:
             self.at[gpu] = before
+
+    def _count(self, worker: PlannedWorker) -> None:
+        """Counts the worker as coming or no longer so."""
+        comes = worker.state is not None and not worker.container_id
+        if comes == worker.coming:
+            return
+        worker.coming = comes
+        counts = self._coming.setdefault(worker.app_id, Counter())
+        counts[worker.ask_key] += 1 if comes else -1
+        if not counts[worker.ask_key]:
+            del counts[worker.ask_key]
+        if not counts:
+            del self._coming[worker.app_id]
 
     def _wait(self, worker: PlannedWorker) -> None:
         self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
@@ -233,6 +263,13 @@ class WorkerPlans:
         waiting = {w.gang for w in self if w.state is WAITING}
         for gang in sorted(waiting ^ set(self.pending)):
             yield gang[0], f"gang {gang} waits to be placed although it is not listed, or the other way round"
+        coming: dict[str, Counter[AskKey | None]] = {}
+        for worker in self:
+            if not worker.container_id:
+                coming.setdefault(worker.app_id, Counter())[worker.ask_key] += 1
+        for app_id in sorted(coming.keys() | self._coming.keys()):
+            if coming.get(app_id) != self._coming.get(app_id):
+                yield app_id, "its workers without a container are miscounted"
         for worker in self:
             for gpu in worker.plan.gpus:
                 newest = self.at.get(gpu)

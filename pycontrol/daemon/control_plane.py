@@ -147,7 +147,7 @@ class ControlPlane:
             log.error("the journal: set aside", file=str(config.journal_file), problem=line)
         keep = config.standby
         self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
-        forecaster = Forecaster(lambda: self._driver.call(picture), config.policy_options)
+        forecaster = Forecaster(self._pictured, config.policy_options)
         arbiter = self._arbiter(durable)
         self._shadow = ShadowWatch(
             self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
@@ -176,6 +176,11 @@ class ControlPlane:
         self._driver, self._router = core.driver, core.router
         self._watch_parts(core.feed.metrics, core.endpoint)
         self._start_parts(parts, forecaster, durable)
+
+    def _pictured(self) -> dict[str, Any]:
+        """What the forecaster continues from, made on its thread from the readers' picture."""
+        seen = self._router.pictures.newest()
+        return picture(seen.arbiter, seen.now_s)
 
     def _arbiter(self, durable: Durable) -> Arbiter:
         """The Arbiter, with cells and the virtual clusters' policies if there is a cells file."""

@@ -20,6 +20,7 @@ from tests.arbiter.diagrams import transitions_drawn
 from tests.arbiter.mini import Mini
 
 GPU = Gpu("n1", 0)
+ASK = ("a", 1, 1, 1)
 DO: dict[WorkerChange, Callable[[WorkerPlans, PlannedWorker], None]] = {
     WorkerChange.ADD: lambda plans, w: plans.add(w),
     WorkerChange.SENT: lambda plans, w: plans.sent(w, "d1", 1.0, 61.0),
@@ -39,13 +40,14 @@ INTO: dict[WorkerState | None, tuple[WorkerChange, ...]] = {
 
 @pytest.mark.parametrize(("state", "change"), TRANSITIONS, ids=str)
 def test_each_transition_of_the_table_is_what_the_plans_do(state: WorkerState | None, change: WorkerChange) -> None:
-    plans, worker = WorkerPlans(), PlannedWorker("a", "u1", ev.WorkerPlan("w1", "j", (GPU,), 1))
+    plans, worker = WorkerPlans(), PlannedWorker("a", "u1", ev.WorkerPlan("w1", "j", (GPU,), 1), ask_key=ASK)
     for step in (*INTO[state], change):
         DO[step](plans, worker)
     assert worker.state is TRANSITIONS[state, change]
     assert not list(plans.validate())
     assert bool(plans.pending) == (worker.state is WorkerState.WAITING)
     assert (GPU in plans.placing) == (worker.state in (WorkerState.PLACING, WorkerState.PLACED))
+    assert plans.coming("a", ASK) == (worker.state is not None and not worker.container_id)
     assert plans.of("a") == ([worker] if worker.state is not None else [])
     assert (plans.at.get(GPU) is worker) == (worker.state is not None)
 
