@@ -183,11 +183,17 @@ APPS ?= 200
 scale: setup java
 	HADOOP=$(HADOOP) $(PY) -m tests.scale --nodes $(NODES) --apps $(APPS)
 
+# A simulated month in which that many apps come and go: memory and the journal must stop growing.
+MONTH_APPS ?= 100000
+.PHONY: month
+month: setup
+	$(PY) -m tests.scale.month $(MONTH_APPS)
+
 # All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
 .PHONY: nightly
 nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety mutants fuzz \
-	  hadoop-test policy-test secure-test versions-test scale chaos bench
+	  hadoop-test policy-test secure-test versions-test scale month chaos bench
 
 clean:
 	rm -rf build $(VENV)

@@ -76,14 +76,18 @@ def percentiles(values: list[float]) -> dict[str, float]:
 
 
 class Viewer:
-    """Asks for each view in turn, as people and monitors do, and notes how long it takes and what fails."""
+    """Asks for each view in turn, as people and monitors do, and notes how long it takes and what fails.
+
+    Not before the ResourceManager has its nodes, nor once `quiet` is set: what the control plane takes then is its own.
+    """
 
     def __init__(self, port: int, pause_s: float) -> None:
         self.base, self.pause_s = f"http://127.0.0.1:{port}/ws/v1/cluster/isonomy/", pause_s
         self.taken_s: dict[str, list[float]] = {}
-        self.failed: dict[str, int] = {}
+        self.failed: dict[str, list[str]] = {}
         self.bytes: dict[str, int] = {}
         self.app = ""
+        self.begun, self.quiet = threading.Event(), threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -93,12 +97,14 @@ class Viewer:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self.begun.set()
         self._thread.join(30)
 
     def _run(self) -> None:
+        self.begun.wait()
         while not self._stop.wait(self.pause_s):
             for view in VIEWS:
-                if "{app}" in view and not self.app:
+                if self.quiet.is_set() or ("{app}" in view and not self.app):
                     continue
                 self._ask(view)
                 if self._stop.wait(self.pause_s):
@@ -109,8 +115,9 @@ class Viewer:
         try:
             with urllib.request.urlopen(self.base + view.format(app=self.app), timeout=30) as answer:
                 body = answer.read()
-        except (urllib.error.URLError, OSError):
-            self.failed[name] = self.failed.get(name, 0) + 1
+        except OSError as e:
+            text = e.read(200).decode() if isinstance(e, urllib.error.HTTPError) else ""
+            self.failed.setdefault(name, []).append(f"{e} {text}".strip())
             return
         self.taken_s.setdefault(name, []).append(time.monotonic() - begin_s)
         self.bytes[name] = len(body)
@@ -119,11 +126,13 @@ class Viewer:
             self.app = apps[0]["app_id"] if apps else ""
 
     def report(self) -> dict[str, Any]:
-        """By view."""
-        return {
-            name: percentiles(taken) | {"bytes": self.bytes[name], "failed": self.failed.get(name, 0)}
-            for name, taken in sorted(self.taken_s.items())
-        } | {name: {"n": 0, "failed": n} for name, n in self.failed.items() if name not in self.taken_s}
+        """By view, and of all of them."""
+        found = {
+            name: percentiles(taken) | {"bytes": self.bytes.get(name, 0), "failed": self.failed.get(name, [])}
+            for name in sorted(self.taken_s.keys() | self.failed.keys())
+            for taken in [self.taken_s.get(name, [])]
+        }
+        return {"all": percentiles([s for taken in self.taken_s.values() for s in taken]), **found}
 
 
 @contextlib.contextmanager
@@ -151,9 +160,9 @@ def control_plane(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 def run_rm(
     args: argparse.Namespace, classpath: str, scheduler: str, folder: Path, plane: subprocess.Popen[str] | None,
-    options: list[str], web: int,
+    options: list[str], web: int, viewer: Viewer | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One life of a ResourceManager, until all asks are served and some time of rest after."""
+    """One life of a ResourceManager, until all asks are served and some time of rest after, half of it unwatched."""
     command = [
         "java", f"-Xmx{args.heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", classpath,
         f"-Dscale.scheduler={scheduler}", f"-Dscale.nodes={args.nodes}", f"-Dscale.apps={args.apps}",
@@ -174,6 +183,12 @@ def run_rm(
                     sample["plane_cpu_s"], sample["plane_mb"] = usage(plane.pid)
                 sample["rm_mb"] = usage(rm.pid)[1]
                 samples.append(sample)
+                if viewer is not None:
+                    viewer.begun.set()
+                    served_s = next(s["at_s"] for s in samples if s is sample or s["allocated"] >= s["wanted"])
+                    if sample["at_s"] > served_s + args.idle / 2:
+                        viewer.quiet.set()
+                        sample["quiet"] = True
                 if len(samples) % 10 == 1:
                     print(f"{scheduler}: {line.strip()}", file=sys.stderr)
         finally:
@@ -211,10 +226,11 @@ def summary(samples: list[dict[str, Any]]) -> dict[str, Any]:
         **{k: end[k] for k in ("heartbeat_placing", "heartbeat_idle", "node_added", "other_events")},
     }
     if "plane_cpu_s" in end:
-        rest_s = max(1e-9, end["at_s"] - served["at_s"])
+        quiet = next((s for s in samples if s.get("quiet")), served)
+        rest_s = max(1e-9, end["at_s"] - quiet["at_s"])
         found["control_plane"] = {
             "cpu_s": {"placing": round(served["plane_cpu_s"] - asked["plane_cpu_s"], 2), "in_all": end["plane_cpu_s"]},
-            "idle_share_of_a_core": round((end["plane_cpu_s"] - served["plane_cpu_s"]) / rest_s, 4),
+            "idle_share_of_a_core": round((end["plane_cpu_s"] - quiet["plane_cpu_s"]) / rest_s, 4),
             "mb": max(s["plane_mb"] for s in samples),
         }
     return found
@@ -231,7 +247,7 @@ def measured(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         [web] = free_ports(1)
         options = [f"-Disonomy.bridge.port={bridge}", f"-Disonomy.bridge.token-file={folder / 'state/bridge.token'}"]
         with Viewer(web, args.pause) as viewer:
-            result["isonomy"] = run_rm(args, classpath, "isonomy", folder, plane, options, web)
+            result["isonomy"] = run_rm(args, classpath, "isonomy", folder, plane, options, web, viewer)
         result["views"] = viewer.report()
         journal = folder / "state" / "journal.sqlite"
         result["journal"] = {k: v for k, v in check_journal(journal).items() if k != "file"}

@@ -1,16 +1,20 @@
-"""`python -m tests.scale.month`: a simulated month in which 100,000 apps come and go, and what memory it takes.
+"""`python -m tests.scale.month [APPS]`: a simulated month in which 100,000 apps come and go, and what memory it takes.
 
-Prints a line of JSON each tenth: resident MB, records kept, the journal's size. Flat is what it must be.
+Prints a line of JSON each tenth: resident MB, objects, records kept, the journal's size. They must stop growing once
+the first apps are forgotten, after a week or 10,000 apps; exit status 1 if one does not. At least 10,000 apps make
+sense: the leases of 3,000 are kept for readers.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +28,12 @@ from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.web.feed import Feed
 from tests.scale.__main__ import usage
 
-MONTH_S = 30 * 86400.0
+MONTH_S, WEEK_S = 30 * 86400.0, 7 * 86400.0
 HOSTS = 16
+STEADY = 4
+"""Tenths of the month after which as much is forgotten as comes."""
+GROWTH = {"mb": 0.1, "objects": 0.02, "records": 0.02, "journal_mb": 0.1, "facts": 0.05}
+"""The most that each may grow between then and the end, as a share."""
 
 
 def run(apps: int) -> list[dict[str, Any]]:
@@ -34,9 +42,9 @@ def run(apps: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         clock = [0.0]
         journal = SqliteJournal(Path(folder) / "journal.sqlite")
-        keeper = JournalKeeper(journal.path, 7 * 86400.0, 1 << 30, lambda: clock[0], rest_s=0.0)
+        keeper = JournalKeeper(journal.path, WEEK_S, 1 << 30, lambda: clock[0], rest_s=0.0)
         feed = Feed(journal)
-        a = Arbiter(Settings(recovery_s=0.0, settle_s=0.0, ended_apps_s=7 * 86400.0), policy)
+        a = Arbiter(Settings(recovery_s=0.0, settle_s=0.0, ended_apps_s=WEEK_S), policy)
         nodes = tuple(Node(f"n{i}:1", f"n{i}", "r", 8) for i in range(HOSTS))
 
         def say(now_s: float, *events: ev.Event) -> None:
@@ -64,9 +72,12 @@ def run(apps: int) -> list[dict[str, Any]]:
             if k % 2000 == 0:
                 keeper.keep()
             if (k + 1) % max(1, apps // 10) == 0:
+                keeper.keep()
                 size = journal.size()
+                gc.collect()
                 seen.append({
-                    "apps_seen": k + 1, "mb": usage(os.getpid())[1], "records": len(a.durable.apps),
+                    "apps_seen": k + 1, "mb": usage(os.getpid())[1], "objects": len(gc.get_objects()),
+                    "records": len(a.durable.apps),
                     "journal_mb": round(size.bytes / 1e6, 1), "facts": size.facts,
                 })  # fmt: skip
                 print(json.dumps(seen[-1]), flush=True)
@@ -74,7 +85,22 @@ def run(apps: int) -> list[dict[str, Any]]:
     return seen
 
 
+def problems(seen: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What still grew after it should have become steady."""
+    begin, end = seen[STEADY - 1], seen[-1]
+    return [
+        f"{name} grew from {begin[name]} at {begin['apps_seen']} apps to {end[name]} at {end['apps_seen']}"
+        for name, share in GROWTH.items()
+        if end[name] > begin[name] * (1 + share)
+    ]
+
+
+def main() -> int:
+    """Runs the month and checks it."""
+    found = problems(run(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))
+    print(json.dumps({"cpu_s": round(time.process_time(), 1), "load": os.getloadavg(), "problems": found}))
+    return 1 if found else 0
+
+
 if __name__ == "__main__":
-    begin_s = time.process_time()
-    run(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000)
-    print(json.dumps({"cpu_s": round(time.process_time() - begin_s, 1)}))
+    sys.exit(main())
