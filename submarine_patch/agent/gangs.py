@@ -254,7 +254,7 @@ def container_gone(s: SavedState, container_id: str, status: int, why: str, now_
     own = worker.reported_exit
     code = own if own in (0, EXIT_STOPPED, EXIT_NO_START) else status
     worker.exit_code = code
-    if job.state != jobs.STOPPING and not _coordinated_to_end(s, job):
+    if job.state != jobs.STOPPING and not _served(s, job, worker):
         if code == EXIT_STOPPED:
             stop(s, job, now_s + STOP_GRACE_S, f"worker {worker.worker_id} was stopped", now_s)
         elif code != 0:
@@ -300,6 +300,13 @@ def _end_with_coordinator(s: SavedState, job: Job, ended: Worker, now_s: float) 
         _stop_those(s, job.workers[1:])
         for worker in job.workers[1:]:
             worker.reported_exit_s = now_s
+
+
+def _served(s: SavedState, job: Job, worker: Worker) -> bool:
+    """Whether this worker only served a coordinator that has ended, whose own end says how the launch ended."""
+    first = job.workers[0]
+    ended = first.reported_exit is not None or first.exit_code is not None
+    return s.spec.servers > 0 and worker is not first and ended
 
 
 def _coordinated_to_end(s: SavedState, job: Job) -> bool:

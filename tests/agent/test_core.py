@@ -77,6 +77,19 @@ def test_a_job_with_servers_is_done_when_its_coordinator_is() -> None:
     assert world.core.jobs["job000"].state == "done"
 
 
+def test_a_coordinator_that_fails_counts_although_its_servers_are_stopped_first() -> None:
+    world = with_servers()
+    for failures in (1, 2, 3):
+        first, second = world.gang("job000")
+        world.worker(first, exit=pb.WorkerExit(code=1, message="no such file"))
+        world.end(second, 143, -105, say=False)
+        world.end(first, 1, say=False)
+        assert world.core.jobs["job000"].failures == failures
+        assert "no such file" in world.core.jobs["job000"].problem
+        world.rise()
+    assert world.core.jobs["job000"].state == "failed"
+
+
 def test_a_revoked_job_with_servers_keeps_them_until_its_coordinator_has_stopped() -> None:
     world = with_servers()
     first, second = world.gang("job000")
