@@ -38,6 +38,10 @@ they are, is in [themis.md](themis.md#which-of-them-matter); what the default po
 """
 
 
+FULL = "-full"
+"""Ends the file name of a result at full size."""
+
+
 class BadResults(ValueError):
     """The folder is empty, or contains a file that is not a result."""
 
@@ -78,16 +82,16 @@ def result_of(entry: Entry, commit: str, code: str) -> ClaimResult:
 
 
 def keep(result: ClaimResult, folder: Path) -> Path:
-    """Write a result, replacing the previous one; returns the file."""
+    """Write a result, replacing the previous one; `full` ones stand beside the others. Returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result.name}.json"
+    path = folder / f"{result.name}{FULL if result.size == 'full' else ''}.json"
     path.write_text(json.dumps(plain(result), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
 
 def read(folder: Path, names: Iterable[str]) -> list[ClaimResult]:
     """The results in the order of these names; raises BadResults for a file that is not a known experiment's result."""
-    known = list(names)
+    known = [name + end for name in names for end in ("", FULL)]
     found = {path.stem: path for path in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
     strange = sorted(found.keys() - set(known))
     if strange:
@@ -125,8 +129,9 @@ def _section(r: ClaimResult) -> str:
     seeds = f", {r.seeds} seeds" if r.seeds > 1 else ", one seed" if r.seeds == 1 else ""
     part = f" ({r.part})" if r.part else ""
     stale = "; **stale**" if is_stale(r) else ""
+    size = ", full" if r.size == "full" else ""
     lines = [
-        f"\n### {r.name}", "", f"`{r.command}`, {r.day}{seeds}{part}, commit {r.commit}{stale}.", "",
+        f"\n### {r.name}{size}", "", f"`{r.command}`, {r.day}{seeds}{part}, commit {r.commit}{stale}.", "",
         "| claim | paper | ours | |", "| --- | --- | --- | --- |",
         *("| " + " | ".join(_cell(text) for text in _row(*claim)) + " |" for claim in r.claims), "",
     ]  # fmt: skip

@@ -25,7 +25,7 @@ class Setup:
     processes: int = field(default_factory=cores)
     data: Path | None = None
     full: bool = False
-    """Run one seed at the paper's full size, which can take hours."""
+    """HiveD's: one seed on all of the paper's nodes, which can take hours."""
     note: Callable[[str], None] = lambda text: None
     """Called with progress messages."""
 

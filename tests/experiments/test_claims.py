@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -47,6 +48,17 @@ def test_one_command_makes_the_page_and_names_what_is_stale(tmp_path: Path) -> N
     assert "| b1 \\| gets B's node. | runs | waits | does not hold |" in text
     assert "`isonomy experiment hived-fig2 --quick`, 2026-11-22, 5 seeds, commit abc.\n" in text
     assert "`isonomy experiment oef-fig9`, 2026-11-22, 5 seeds, commit old; **stale**.\n" in text
+
+
+def test_a_result_at_full_size_stands_beside_the_other_one(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    full = dataclasses.replace(entry(quick=False), full=True)
+    for one in (entry(), full):
+        claims.keep(claims.result_of(one, "abc", ""), results)
+    assert [r.size for r in claims.read(results, catalogue.names())] == ["quick", "full"]
+    text = claims.page(claims.read(results, catalogue.names()))
+    assert "### hived-fig2\n" in text
+    assert "### hived-fig2, full\n" in text
 
 
 PROFILE, FIG6, VECTORS, FIG9 = "hived-profile", "hived-fig6", "oef-fig1-2", "oef-fig9"

@@ -62,6 +62,7 @@ def test_a_part_of_the_trace_begins_with_the_jobs_that_would_then_run() -> None:
     ]  # fmt: skip
     found = [(a.app_id, a.submitted_s, a.work_gpu_s) for a in hived_cases.window(apps, 2.0)]
     assert found == [("half", 0.0, 4 * day), ("in", 5.0, 120.0)]
+    assert [a.app_id for a in hived_cases.window(apps, 2.0, hived_cases.FROM_DAY - 1.0)] == ["over", "half", "in"]
     assert hived_cases.window(apps, hived_cases.DAYS) == tuple(apps)
 
 

@@ -30,6 +30,8 @@ NODES = {
 }  # fmt: skip
 """8-GPU nodes by tenant. Table 1's percentages are exactly these over 273; six of the 279 nodes have no owner."""
 CLUSTER_NODES = 279
+PHILLY_FROM_DAY = 11.0
+"""The day of Philly's trace, with faster arrivals, on which its cluster becomes full: few jobs arrive before day 10."""
 FROM_DAY = 20.0
 """The day on which a part of the trace begins. Jobs that would run then, if there were room for all, are present from
 the start with their remaining work, because an empty cluster takes weeks to fill."""
@@ -47,6 +49,7 @@ CONVENTIONS = (
 
 
 SHORT_DAYS = 2.0
+"""At all nodes (`--full`), too: the cost grows with the square of the days, because more and more jobs wait."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,13 @@ class TraceSize:
     def __str__(self) -> str:
         nodes = "" if self.part == 1 else f"1/{self.part} of the nodes and jobs, "
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        days = (
-            f"all {DAYS:g} days" if self.days >= DAYS else f"{self.days:g} of {DAYS:g} days, from day {FROM_DAY:g} on"
-        )
-        return f"{nodes}{days}, {seeds}"
+        return f"{nodes}{self.days:g} of {DAYS:g} days, from day {FROM_DAY:g} on, {seeds}"
 
 
 def size(setup: Setup) -> TraceSize:
-    """Small with five seeds, the paper's with one (`--full`), or smaller still (`--quick`)."""
+    """Small with five seeds, all nodes with one (`--full`), or smaller still (`--quick`)."""
     if setup.full:
-        return TraceSize(1, DAYS, setup.seeds or 1)
+        return TraceSize(1, SHORT_DAYS, setup.seeds or 1)
     return TraceSize(16, 0.5, setup.seeds or 1) if setup.quick else TraceSize(16, SHORT_DAYS, setup.seeds or 5)
 
 
@@ -117,11 +117,11 @@ def _trace(share: float, load_: float, seed: int, days: float) -> tuple[TraceApp
     return window(load("hived", seed=seed, share=share, load=load_).apps, days)
 
 
-def window(apps: Sequence[TraceApp], days: float) -> tuple[TraceApp, ...]:
-    """The jobs of `days` days from `FROM_DAY`, and the rest of those running then; all jobs for the whole trace."""
+def window(apps: Sequence[TraceApp], days: float, from_day: float = FROM_DAY) -> tuple[TraceApp, ...]:
+    """The jobs of `days` days from `from_day`, and the rest of those running then; all jobs for `DAYS`."""
     if days >= DAYS:
         return tuple(apps)
-    from_s, until_s = FROM_DAY * DAY_S, (FROM_DAY + days) * DAY_S
+    from_s, until_s = from_day * DAY_S, (from_day + days) * DAY_S
     found = []
     for app in apps:
         left_s = app.submitted_s + app.work_gpu_s / app.gang_gpus - max(from_s, app.submitted_s)
@@ -158,17 +158,20 @@ def small(seed: int = 0, days: float = DAYS) -> TraceCase:
     return make("96 GPUs", 12, {t: owned[t] for t in NODES}, apps, days * DAY_S)
 
 
-def philly(path: Path, quotas: Path, target_load: float, most: int | None = None) -> tuple[TraceCase, float, float]:
-    """Philly's jobs with quotas in nodes: (case, original load, factor by which arrivals are faster)."""
+def philly(path: Path, quotas: Path, target_load: float, days: float) -> tuple[TraceCase, float, float]:
+    """Philly's jobs of `days` days from `PHILLY_FROM_DAY`, when its cluster is full, with quotas in nodes.
+
+    Returns (case, original load of the whole trace, factor by which arrivals are faster).
+    """
     lines = [line.split(",") for line in quotas.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
     nodes = {vc: int(n) for vc, n in lines}
-    apps = [a for a in load(path).apps if a.queue.removeprefix("root.") in nodes][:most]
+    apps = [a for a in load(path).apps if a.queue.removeprefix("root.") in nodes]
     span_s = apps[-1].submitted_s - apps[0].submitted_s
     total = sum(nodes.values())
     as_is = sum(a.work_gpu_s for a in apps) / (total * NODE_GPUS * span_s)
     faster = target_load / as_is
-    quick = [_sooner(a, faster) for a in apps]
-    case = make("philly", total, {vc: {"node": n} for vc, n in nodes.items()}, quick, span_s / faster)
+    quick = window([_sooner(a, faster) for a in apps], days, PHILLY_FROM_DAY)
+    case = make("philly", total, {vc: {"node": n} for vc, n in nodes.items()}, quick, days * DAY_S)
     return case, as_is, faster
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pycontrol.experiments.hived.cases import CONVENTIONS, CaseRuns, TraceSize, Wanted, made, on_nodes, size
 from pycontrol.experiments.hived.safety import random_case
-from pycontrol.experiments.hived.sharing import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_most
+from pycontrol.experiments.hived.sharing import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_days
 from pycontrol.experiments.hived.simulated import LEASE_S
 from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Claim, Findings, Setup, Table
@@ -93,6 +93,6 @@ def _workloads(setup: Setup, here: TraceSize, policy: str) -> list[tuple[str, li
         found.append(("HiveD's trace, 200 nodes", trace))
     jobs, nodes = setup.trace(PHILLY), setup.trace(PHILLY_NODES)
     if jobs is not None and nodes is not None:
-        case = functools.partial(philly_case, jobs, nodes, philly_most(setup))
+        case = functools.partial(philly_case, jobs, nodes, philly_days(setup))
         found.append(("Philly", [Wanted(case, ways, policy)]))
     return found

@@ -124,7 +124,7 @@ def balanced(case: TraceCase) -> TraceCase:
 def _size(setup: Setup) -> TraceSize:
     """The size: one seed, and more days than other experiments, as cells must be idle for 100 hours."""
     here = size(setup)
-    return here if setup.full or setup.quick else TraceSize(here.part, LONG_DAYS, 1)
+    return here if setup.quick else TraceSize(here.part, LONG_DAYS, 1)
 
 
 def balanced_case(part: int, seed: int, days: float) -> TraceCase:

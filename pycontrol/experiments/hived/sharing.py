@@ -11,6 +11,8 @@ from pycontrol.experiments.hived.cases import (
     CONVENTIONS,
     DAY_S,
     LOWER_LOAD,
+    PHILLY_FROM_DAY,
+    SHORT_DAYS,
     CaseRuns,
     TraceSize,
     Wanted,
@@ -127,7 +129,7 @@ def fig6(setup: Setup) -> Findings:
     claims: list[Claim] = []
     tables, figures = [], []
     here = size(setup)
-    days = min(here.days, SMALL_DAYS)
+    days = SMALL_DAYS if setup.full else here.days
     cases = [functools.partial(small, seed, days) for seed in range(here.seeds)]
     found = made(setup, [Wanted(case, THREE, policy) for policy in POLICIES for case in cases])
     for k, policy in enumerate(POLICIES):
@@ -292,20 +294,20 @@ def excess(setup: Setup) -> Findings:
 PHILLY_LOAD = 0.90
 BUSY = 0.5
 """Least share of GPUs in use; a less used cluster shows no interference between tenants."""
-PHILLY_JOBS = 2_000
-"""The first jobs of 109,493; `--full` takes all."""
+PHILLY_DAYS = 0.5
+"""Of 33; `--full` takes `SHORT_DAYS`."""
 PHILLY = "philly/philly_jobs_reconstructed.csv.gz"
 PHILLY_NODES = "philly/philly_vc_nodes.csv"
 
 
-def philly_case(trace: Path, quotas: Path, most: int | None) -> TraceCase:
+def philly_case(trace: Path, quotas: Path, days: float) -> TraceCase:
     """Philly's jobs at the load of `PHILLY_LOAD`."""
-    return philly(trace, quotas, PHILLY_LOAD, most)[0]
+    return philly(trace, quotas, PHILLY_LOAD, days)[0]
 
 
-def philly_most(setup: Setup) -> int | None:
-    """The most of Philly's jobs to run; None: all."""
-    return None if setup.full else 300 if setup.quick else PHILLY_JOBS
+def philly_days(setup: Setup) -> float:
+    """How many days of Philly's trace to run."""
+    return SHORT_DAYS if setup.full else 0.05 if setup.quick else PHILLY_DAYS
 
 
 def philly_tenants(setup: Setup) -> Findings:
@@ -314,9 +316,9 @@ def philly_tenants(setup: Setup) -> Findings:
     text = "On Philly's jobs no tenant waits longer with HiveD than in its private cluster."
     if trace is None or quotas is None:
         return Findings((Claim(text, "none", "-", None, "The public trace is not there; set ISONOMY_DATA."),))
-    most = philly_most(setup)
-    case, as_is, faster = philly(trace, quotas, PHILLY_LOAD, most)
-    (run,) = made(setup, [Wanted(functools.partial(philly_case, trace, quotas, most), THREE)])
+    days = philly_days(setup)
+    case, as_is, faster = philly(trace, quotas, PHILLY_LOAD, days)
+    (run,) = made(setup, [Wanted(functools.partial(philly_case, trace, quotas, days), THREE)])
     late, _ = _noticed(run.excess_s(run.quota))
     used = _all([run], "quota", "all_gpus") / (run.case.nodes * NODE_GPUS)
     empty = not late and used < BUSY
@@ -328,11 +330,11 @@ def philly_tenants(setup: Setup) -> Findings:
     )  # fmt: skip
     said = (
         f"GPU time is {as_is:.1%} of {case.nodes} nodes as it is; arrivals come {faster:.2f} times as fast, a load of "
-        f"{PHILLY_LOAD:.0%}",
+        f"{PHILLY_LOAD:.0%} over the whole trace",
         "quotas are the nodes by virtual cluster that SenseTime inferred, not Microsoft's",
         f"gangs of other sizes are rounded up to 1, 2, 4, 8 or whole nodes; {case.left_out} jobs left out",
     )
-    ran = f"the first {most:,} of 109,493 jobs" if most else "all jobs"
+    ran = f"{days:g} of 33 days, from day {PHILLY_FROM_DAY:g} on: {len(case.spec):,} of 109,493 jobs"
     table = _delays([run], "Philly: mean queueing delay")
     return Findings(claims, (table,), _tenants(run), CONVENTIONS[1:] + said, size=ran)
 
