@@ -39,6 +39,8 @@ class CellSupply:
         self.exchange = Exchange(self._cells, policy or Balanced())
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
+        self._up: dict[str, Collection[int]] | None = None
+        """Host in use -> indices of its good GPUs; None before the first is known."""
         self._know_gpus(layout)
         self._queues = {vc.name for vc in layout.vcs}
 
@@ -210,11 +212,16 @@ class CellSupply:
 
     def _reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
         self._file = _with_nobody(layout)
+        borrowing = [name for name, group in self._cells.groups.items() if not group.guaranteed]
         found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
         self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}
+        for group in borrowing:
+            self.downgrade(group)  # its leases say so until a round makes it guaranteed
         self.exchange.cells = self._cells
         self._know_gpus(layout)
         self._bad &= self._gpus
+        if self._up is not None:
+            self.machines_changed(self._up)  # the file may name hosts that are not there
         return (*found.downgraded, *found.gone)
 
     # ---- exchange
@@ -235,6 +242,7 @@ class CellSupply:
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """Marks GPUs that are not in `up` bad: their host is away or drained, or has fewer GPUs than the file says."""
+        self._up = dict(up)
         bad = {gpu for gpu in self._gpus if gpu.index not in up.get(gpu.host, ())}
         _tell_health(self._cells, self._bad - bad, True)
         _tell_health(self._cells, bad - self._bad, False)
@@ -242,11 +250,17 @@ class CellSupply:
 
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         """The same for one host."""
+        if self._up is not None:
+            self._up[host] = up
         changed = [gpu for gpu in self._gpus_on.get(host, ()) if (gpu.index in up) == (gpu in self._bad)]
         for healthy in (True, False):
             gpus = [gpu for gpu in changed if (gpu.index in up) is healthy]
             _tell_health(self._cells, gpus, healthy)
             (self._bad.difference_update if healthy else self._bad.update)(gpus)
+
+    def guarantees(self) -> Mapping[str, bool]:
+        """Group -> whether it is guaranteed."""
+        return {name: group.guaranteed for name, group in self._cells.groups.items()}
 
     def inspect(self) -> Mapping[str, Any]:
         """Groups, physical cells and virtual clusters with their bindings, as JSON values."""

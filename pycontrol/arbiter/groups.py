@@ -76,11 +76,21 @@ class Groups:
         """Whether these leases are one complete group."""
         return len({x.grant_id for x in gang}) == 1 and self.gpus.get(gang[0].grant_id) == len(gang)
 
-    def validate(self, d: Durable) -> Iterator[tuple[None, str]]:
-        """Yields (None, what is wrong) if the counts do not match the leases."""
-        counts = {group: len(gang) for group, gang in _held(d).items()}
-        if not self.outdated and counts != self.gpus:
+    def validate(self, d: Durable, supply: Supply) -> Iterator[tuple[str | None, str]]:
+        """Yields (app or None, what is wrong) if the cells' groups do not match the leases."""
+        if self.outdated:
+            return
+        held = _held(d)
+        counts = {group: len(gang) for group, gang in held.items()}
+        if counts != self.gpus:
             yield None, f"the groups have {counts}, the cells know {self.gpus}"
+        told = supply.guarantees()
+        for group in told.keys() - held.keys():
+            yield None, f"the cells have the group {group}, which holds no GPUs"
+        for group, gang in held.items():
+            if not supply.whole and {x.guaranteed for x in gang} != {told.get(group, False)}:
+                owns = "guaranteed" if told.get(group) else "borrowed"
+                yield gang[0].app_id, f"the cells say that {group} is {owns}, its leases say otherwise"
 
 
 def _group(group: str, vc: str, gang: Claims) -> GroupGpus:

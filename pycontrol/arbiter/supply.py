@@ -164,6 +164,9 @@ class Supply(Protocol):
     def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         """Replaces all groups by these; returns those that cannot be guaranteed and now borrow."""
 
+    def guarantees(self) -> Mapping[str, bool]:
+        """Group -> whether it is guaranteed; groups on machines that the cells do not know are missing."""
+
     def inspect(self) -> Mapping[str, Any]:
         """The state of all cells, as JSON values."""
 
@@ -279,6 +282,10 @@ class WholeCluster:
     def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
         """Empty: no group borrows."""
         return ()
+
+    def guarantees(self) -> Mapping[str, bool]:
+        """Empty: there are no cells."""
+        return {}
 
     def inspect(self) -> Mapping[str, Any]:
         """No cells."""

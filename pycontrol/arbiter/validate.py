@@ -86,7 +86,7 @@ def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
     if s.cluster.seen:  # the first snapshot builds the index and the groups
         gpus = (Gpu(n.host, i) for n in s.cluster.nodes.values() for i in range(n.gpus))
         yield from s.gpus.validate(s.durable.leases, {g for g in gpus if classify(s, g) is GpuState.FREE})
-        yield from s.groups.validate(s.durable)
+        yield from s.groups.validate(s.durable, s.supply)
 
 
 def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:

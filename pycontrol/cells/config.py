@@ -156,6 +156,9 @@ def _uniform(file: CellsFile, topology: Topology | None) -> list[Chain]:
     levels = list(file.levels.items())
     machines = list(topology.machines.values()) if topology else []
     if file.hosts:
+        twice = sorted({host for host in file.hosts if file.hosts.count(host) > 1})
+        if twice:
+            raise LayoutError([f"hosts: {twice[0]} is there twice; a GPU has one place"])
         size = _host_gpus(levels, file.node, "levels")
         machines = [Machine(host, "", size, file.gpu) for host in file.hosts]
     machines = [m for m in machines if m.gpus]
@@ -314,6 +317,8 @@ def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int
     vcs, taken, queues = [], dict[str, str](), dict[str, str]()
     for name, spec in file.virtual_clusters.items():
         where = f"virtual_clusters.{name}"
+        if not name.removeprefix("root."):
+            raise LayoutError([f"{where}: is no leaf queue; name one, such as root.prod"])
         other = queues.setdefault(name.removeprefix("root."), name)
         if other != name:
             raise LayoutError([f"{where}: is the same queue as {other}; keep one of them"])

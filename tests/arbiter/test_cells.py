@@ -10,7 +10,7 @@ from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
-from pycontrol.model.events import GpusReleased
+from pycontrol.model.events import GpusReleased, Tick
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
@@ -152,6 +152,36 @@ def test_a_crash_gives_the_same_cells_back() -> None:
     assert len(groups) == len({x.grant_id for x in w.arbiter.durable.leases.values()})
     w.run(6000)
     assert all(a.finished for a in w.agents.values())
+
+
+def apply(w: World, text: str, until_s: float) -> None:
+    """`cells apply`, and what follows."""
+    w.arbiter.reconfigure(layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml"), w.now)
+    w.submit(Tick())
+    w.run(until_s)
+
+
+def test_gpus_of_a_machine_that_only_the_changed_file_knows_are_not_idle() -> None:
+    """They counted as healthy until the machine came and went, and were offered to borrowers."""
+    w = world()
+    w.run(10)
+    apply(w, CELLS.replace("hosts: [n2]}", "hosts: [n2]}\n  - {type: big, hosts: [n9]}"), 20)
+    assert dict(w.arbiter.supply.idle()) == {"n1": 4, "n2": 4, "n3": 2, "n4": 2}
+
+
+def test_a_queue_that_lost_its_cells_and_has_them_again_owns_what_its_app_runs_on() -> None:
+    """The cells were taken, and the leases stayed borrowed: no other app of the queue ever got them."""
+    w = world(lease_s=60)
+    w.add_app("greedy", 4, 2, 50_000, "root.a")
+    w.run(10)
+    apply(w, CELLS.replace("  root.a: {big: 1, small: 1, policy: themis}\n", ""), 20)
+    assert guaranteed_gpus(w, "greedy") == 0
+    apply(w, CELLS, 40)
+    assert guaranteed_gpus(w, "greedy") == 4
+    w.add_app("other", 2, 1, 100, "root.a")
+    w.add_app("b", 4, 1, 50_000, "root.b")
+    w.run(400)
+    assert w.agents["other"].finished
 
 
 def test_a_changed_assignment_keeps_running_gangs() -> None:

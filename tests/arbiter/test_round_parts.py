@@ -124,6 +124,9 @@ class Fixed:
         self.groups = {x.group: x for x in groups}
         return ()
 
+    def guarantees(self) -> Mapping[str, bool]:
+        return {name: group.guaranteed for name, group in self.groups.items()}
+
     def inspect(self) -> Mapping[str, object]:
         return {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -112,6 +113,8 @@ class Case:
     """Whether the virtual clusters keep their private clusters' schedules."""
     vanishes_s: int | None = None
     """When the third tenant, `root.c`, leaves the cells file."""
+    returns_s: int | None = None
+    """When it is in the file again."""
     length_s: int = LENGTH_S
 
     def machines(self) -> tuple[Machine, ...]:
@@ -159,7 +162,9 @@ class Case:
             else:
                 physical += nodes
         owners: dict[str, Any] = {}
-        tenants = [*TENANTS, "root.c"] if self.vanishes_s is None or at_s < self.vanishes_s else [*TENANTS]
+        gone_s = math.inf if self.vanishes_s is None else self.vanishes_s
+        back_s = math.inf if self.returns_s is None else self.returns_s
+        tenants = [*TENANTS] if gone_s <= at_s < back_s else [*TENANTS, "root.c"]
         for queue in tenants:
             counts: dict[tuple[str, str], int] = {}
             for c in cells:
@@ -257,7 +262,17 @@ def draw(seed: int) -> Case:
         cells = [_to_c(c) if not c.owner and rng.random() < 0.5 else c for c in cells]
         more["vanishes_s"] = rng.randint(30, LENGTH_S - 60)
     plain = Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
-    return _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain))
+    return _again(
+        random.Random(f"{seed} again"),
+        _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain)),
+    )
+
+
+def _again(rng: random.Random, case: Case) -> Case:
+    """The case in which a tenant that has left the cells file may be in it again."""
+    if case.vanishes_s is None or rng.random() < 0.4:
+        return case
+    return replace(case, returns_s=rng.randint(case.vanishes_s + 5, LENGTH_S - 30))
 
 
 def _odd(rng: random.Random, case: Case) -> Case:

@@ -88,8 +88,9 @@ class Watched(World):
         self.log: dict[str, list[tuple[float, int]]] = {}
         """App -> (seconds from the start, gangs that run from then on)."""
         how = Settings(
-            lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0, seed=case.seed
-        )
+            lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0, seed=case.seed,
+            validate=True,
+        )  # fmt: skip
         policy: Policy = registry.make(case.policy)
         mine = (
             ByVirtualCluster(Shadowed(policy) if case.shadow else policy)
@@ -255,6 +256,8 @@ def play_shared(case: Case) -> Shared:
         w.at(case.gained[0], w.reconfigure)
     if case.vanishes_s is not None:
         w.at(case.vanishes_s, w.reconfigure)
+    if case.returns_s is not None:
+        w.at(case.returns_s, w.reconfigure)
     w.run(case.length_s)
     return w
 
@@ -428,7 +431,7 @@ def _smaller(case: Case) -> list[Case]:
     if case.failovers:
         tries += [dataclasses.replace(case, failovers=case.failovers[:k] + case.failovers[k + 1 :])
                   for k in range(len(case.failovers))]  # fmt: skip
-    tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "vanishes_s")
+    tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "returns_s", "vanishes_s")
               if getattr(case, name) is not None]  # fmt: skip
     tries += [dataclasses.replace(case, shadow=False)] if case.shadow else []
     for ask in case.asks:

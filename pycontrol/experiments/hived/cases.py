@@ -30,8 +30,8 @@ NODES = {
 }  # fmt: skip
 """8-GPU nodes by tenant. Table 1's percentages are exactly these over 273; six of the 279 nodes have no owner."""
 CLUSTER_NODES = 279
-PHILLY_FROM_DAY = 11.0
-"""The day of Philly's trace, with faster arrivals, on which its cluster becomes full: few jobs arrive before day 10."""
+PHILLY_FROM_DAY = 12.0
+"""The day of Philly's trace, with faster arrivals, on which jobs want more than its cluster has."""
 FROM_DAY = 20.0
 """The day on which a part of the trace begins. Jobs that would run then, if there were room for all, are present from
 the start with their remaining work, because an empty cluster takes weeks to fill."""
