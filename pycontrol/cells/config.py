@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -156,7 +157,7 @@ def _uniform(file: CellsFile, topology: Topology | None) -> list[Chain]:
     levels = list(file.levels.items())
     machines = list(topology.machines.values()) if topology else []
     if file.hosts:
-        twice = sorted({host for host in file.hosts if file.hosts.count(host) > 1})
+        twice = sorted(host for host, n in Counter(file.hosts).items() if n > 1)
         if twice:
             raise LayoutError([f"hosts: {twice[0]} is there twice; a GPU has one place"])
         size = _host_gpus(levels, file.node, "levels")

@@ -53,6 +53,14 @@ def test_a_queue_is_one_virtual_cluster(tmp_path: Path) -> None:
     assert "virtual_clusters.a: is the same queue as root.a" in output
 
 
+def test_a_nameless_queue_and_a_host_that_is_there_twice_are_refused(tmp_path: Path) -> None:
+    """The queue without a name would own its cells with all queues that have none."""
+    status, output = said(tmp_path, FILE.format(levels="", terms="", more="\n  '': {node: 1}"))
+    assert (status, "is no leaf queue" in output) == (1, True)
+    status, output = said(tmp_path, "levels: {node: 2}\nhosts: [n1, n1]\nvirtual_clusters: {root.a: {node: 2}}")
+    assert (status, "hosts: n1 is there twice" in output) == (1, True)
+
+
 def test_a_host_with_a_million_gpus_is_refused(tmp_path: Path) -> None:
     for text in (FILE.replace("node: 2{levels}", "node: 1000000000000{levels}"), TREES.replace("{count}", "1000000")):
         status, output = said(tmp_path, text.format(levels="", terms="", more=""))

@@ -5,13 +5,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from pycontrol.experiments.hived.cases import CONVENTIONS, CaseRuns, TraceSize, Wanted, made, on_nodes, size
+from pycontrol.experiments.hived.cases import (
+    CONVENTIONS,
+    PHILLY_FROM_DAY,
+    CaseRuns,
+    TraceSize,
+    Wanted,
+    made,
+    on_nodes,
+    size,
+)
 from pycontrol.experiments.hived.safety import random_case
 from pycontrol.experiments.hived.sharing import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_days
 from pycontrol.experiments.hived.simulated import LEASE_S
 from pycontrol.experiments.hived.trace_case import TraceCase
 from pycontrol.experiments.kit import Claim, Findings, Setup, Table
 
+DAYS, PHILLY_DAYS = 1.0, 0.25
+"""Days of HiveD's trace and of Philly's, unless `--full` or `--quick`."""
 ALLOWED_S = LEASE_S + 60.0
 """One lease and a minute; a restart costs nothing here."""
 WAYS = ("private", "hived", "shadowed")
@@ -33,7 +44,7 @@ def _ends_later(run: CaseRuns, way: str) -> list[float]:
 
 def closed_loop(setup: Setup) -> Findings:
     """HiveD closed loop: jobs that end later than on their private cluster, with and without its shadow."""
-    here, claims, rows = size(setup), list[Claim](), list[tuple[object, ...]]()
+    here, claims, rows = _size(setup), list[Claim](), list[tuple[object, ...]]()
     for policy in (*TRIED, *ASKING):
         for name, wanted in _workloads(setup, here, policy):
             runs = made(setup, wanted)
@@ -51,7 +62,17 @@ def closed_loop(setup: Setup) -> Findings:
         "each tenant's private cluster is a simulation of its own",
         f"{_randoms(setup)} random cases of 60 jobs: 2 to 4 tenants on 4 to 8 nodes",
     )
-    return Findings(tuple(claims), (table,), (), CONVENTIONS[1:] + how, here.seeds, size=f"the trace: {here}")
+    ran = f"the trace: {here}; Philly: {_philly_days(setup):g} of 33 days, from day {PHILLY_FROM_DAY:g} on"
+    return Findings(tuple(claims), (table,), (), CONVENTIONS[1:] + how, here.seeds, size=ran)
+
+
+def _size(setup: Setup) -> TraceSize:
+    here = size(setup)
+    return here if setup.full or setup.quick else TraceSize(here.part, DAYS, here.seeds)
+
+
+def _philly_days(setup: Setup) -> float:
+    return philly_days(setup) if setup.full or setup.quick else PHILLY_DAYS
 
 
 def _late(ends_later_s: Sequence[float]) -> tuple[int, float]:
@@ -93,6 +114,6 @@ def _workloads(setup: Setup, here: TraceSize, policy: str) -> list[tuple[str, li
         found.append(("HiveD's trace, 200 nodes", trace))
     jobs, nodes = setup.trace(PHILLY), setup.trace(PHILLY_NODES)
     if jobs is not None and nodes is not None:
-        case = functools.partial(philly_case, jobs, nodes, philly_days(setup))
+        case = functools.partial(philly_case, jobs, nodes, _philly_days(setup))
         found.append(("Philly", [Wanted(case, ways, policy)]))
     return found

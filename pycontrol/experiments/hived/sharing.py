@@ -294,7 +294,7 @@ def excess(setup: Setup) -> Findings:
 PHILLY_LOAD = 0.90
 BUSY = 0.5
 """Least share of GPUs in use; a less used cluster shows no interference between tenants."""
-PHILLY_DAYS = 1.0
+PHILLY_DAYS = 0.5
 """Of 33; `--full` takes `SHORT_DAYS`."""
 PHILLY = "philly/philly_jobs_reconstructed.csv.gz"
 PHILLY_NODES = "philly/philly_vc_nodes.csv"
