@@ -30,7 +30,7 @@ from tests.scale.__main__ import usage
 
 MONTH_S, WEEK_S = 30 * 86400.0, 7 * 86400.0
 HOSTS = 16
-STEADY = 4
+STEADY = 5
 """Tenths of the month after which as much is forgotten as comes."""
 GROWTH = {"mb": 0.1, "objects": 0.02, "records": 0.02, "journal_mb": 0.1, "facts": 0.05}
 """The most that each may grow between then and the end, as a share."""
