@@ -20,6 +20,13 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
             "deals": deals_of({} if a.supply.whole else a.durable.exchange), **state}  # fmt: skip
 
 
+def without_queue(a: Arbiter) -> list[str]:
+    """Virtual clusters whose cells nobody can use, as YARN has no leaf queue of their names; empty before these are
+    known."""
+    known = {a.supply.vc_of(queue.path) for queue in a.cluster.queues.values() if queue.leaf}
+    return sorted(set(a.supply.virtual_clusters()) - known) if a.cluster.queues else []
+
+
 def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     if a.supply.whole:
         return []

@@ -361,17 +361,20 @@ class Router:
             except ConfigError as error:
                 raise Refusal(400, "; ".join(error.lines)) from error
 
-            def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str]]:
+            def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str], list[str]]:
                 before = exchange.deals(a)
-                return a.reconfigure(layout, now_s, policies), sorted(before - exchange.deals(a))
+                borrowing = a.reconfigure(layout, now_s, policies)
+                return borrowing, sorted(before - exchange.deals(a)), cells.without_queue(a)
 
-            borrowing, over = self._driver.call(apply)
+            borrowing, over, idle = self._driver.call(apply)
         self.pictures.expire()
         text = "the cells are as the file says; all that runs continues"
         if borrowing:
             text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"
         if over:
             text += f"; exchange has ended for {', '.join(over)}: the file has no cells for it any more"
+        if idle:
+            text += f"; YARN has no leaf queue {', '.join(idle)}: nobody can use its cells until it has"
         return {"ok": True, "verb": request.path, "borrowing": borrowing, "deals_over": over, "text": text}
 
     def _exchange(self, request: RestRequest) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.model import events as ev
+from pycontrol.model.cluster import Queue
 from pycontrol.simulation.outlook import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
@@ -34,6 +35,18 @@ class Floor(Scene):
 def floor(rm: Rm) -> Rm:
     rm.scene = Floor()
     return rm
+
+
+def test_a_queue_that_yarn_does_not_have_is_named_when_cells_are_applied(floor: Rm, tmp_path: Path) -> None:
+    """A misspelt queue would leave its apps without their cells, and nothing would say so."""
+    floor.scene.router._read_cells = lambda _: (assignment(), {})
+    world, file = floor.scene.world, tmp_path / "cells.yaml"
+    file.write_text(CELLS)
+    for paths, said in (((), ""), ((A, B), ""), ((A, "root.bb"), f"; YARN has no leaf queue {B}: nobody can use")):
+        world.arbiter.cluster.queues = {path: Queue(path) for path in paths}
+        output = " ".join(run(floor, "cells", "apply", str(file), user=ADMIN).output.split())
+        assert output.startswith(f"the cells are as the file says; all that runs continues{said}")
+        assert ("leaf queue" in output) == bool(said)
 
 
 def test_the_output_for_a_deal_from_posting_to_its_end(floor: Rm) -> None:
