@@ -25,6 +25,7 @@ DAYS, PHILLY_DAYS = 1.0, 0.25
 """Days of HiveD's trace and, under the first policy, of Philly's, unless `--full` or `--quick`."""
 ALLOWED_S = LEASE_S + 60.0
 """One lease and a minute; a restart costs nothing here."""
+PHILLY_JOBS = "Philly"
 WAYS = ("private", "hived", "shadowed")
 TRIED = ("yarn_cs", "isonomy", "gandiva", "tiresias")
 ASKING = ("themis", "worst_first")
@@ -46,9 +47,7 @@ def closed_loop(setup: Setup) -> Findings:
     """HiveD closed loop: jobs that end later than on their private cluster, with and without its shadow."""
     here, claims, rows = _size(setup), list[Claim](), list[tuple[object, ...]]()
     all_ = [(policy, *found) for policy in (*TRIED, *ASKING) for found in _workloads(setup, here, policy)]
-    made(
-        setup, [one for _, _, wanted in all_ for one in wanted]
-    )  # at once: one of Philly's takes as long as all others
+    made(setup, [one for _, _, wanted in all_ for one in wanted])  # at once, since they differ in length
     for policy, name, wanted in all_:
         runs = made(setup, wanted)
         ways = wanted[0].ways
@@ -65,7 +64,9 @@ def closed_loop(setup: Setup) -> Findings:
         "each tenant's private cluster is a simulation of its own",
         f"{_randoms(setup)} random cases of 60 jobs: 2 to 4 tenants on 4 to 8 nodes",
     )
-    ran = f"the trace: {here}; Philly: {_philly_days(setup):g} of 33 days, from day {PHILLY_FROM_DAY:g} on"
+    ran = f"{_randoms(setup)} random cases; the trace: {here}"
+    if any(name == PHILLY_JOBS for _, name, _ in all_):
+        ran += f"; Philly: {_philly_days(setup):g} of 33 days, from day {PHILLY_FROM_DAY:g} on"
     return Findings(tuple(claims), (table,), (), CONVENTIONS[1:] + how, here.seeds, size=ran)
 
 
@@ -118,5 +119,5 @@ def _workloads(setup: Setup, here: TraceSize, policy: str) -> list[tuple[str, li
     jobs, nodes = setup.trace(PHILLY), setup.trace(PHILLY_NODES)
     if jobs is not None and nodes is not None and (setup.full or policy == TRIED[0]):
         case = functools.partial(philly_case, jobs, nodes, _philly_days(setup))
-        found.append(("Philly", [Wanted(case, ways, policy)]))
+        found.append((PHILLY_JOBS, [Wanted(case, ways, policy)]))
     return found
