@@ -66,6 +66,11 @@ class CellSupply:
 
     # ---- ownership
 
+    @property
+    def layout(self) -> Layout:
+        """The layout of the cells file, without deals."""
+        return dataclasses.replace(self._file, vcs=tuple(vc for vc in self._file.vcs if vc is not NOBODY))
+
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; the cells file may name queues with or without `root.`."""
         names = (queue, queue.removeprefix("root."), f"root.{queue}")

@@ -14,7 +14,9 @@ from rich.console import Console
 
 from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
 from pycontrol.cli.screens import estimate
+from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
+from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.forecaster import ASSUMED, ERROR
 from pycontrol.simulation.outlook import NEW, NoOutlook, outlooks, with_app
 
@@ -28,10 +30,16 @@ NAMES = ("user", "queue", "name", "app_id")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), required=True, help="Hours on all of them.")
 @click.option("--queue", required=True, help="The leaf queue, as root.research.")
 @click.option("--gang", type=click.IntRange(1), help="GPUs of a gang [default: a machine's, at most --gpus].")
+@click.option(
+    "--cells",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The cells file, where the cluster has virtual clusters.",
+)
 @click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Simulated futures.")
 @remote
 def estimate_command(
-    gpus: int, hours: float, queue: str, gang: int | None, runs: int, rm: str | None, output: str
+    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, rm: str | None, output: str
 ) -> None:
     """Predict when an app of this size would start and end if submitted now; nothing is submitted.
 
@@ -51,10 +59,14 @@ def estimate_command(
         raise Misused(f"--gpus {gpus}: the cluster has {total}")
     if gang and gpus % gang:
         raise Misused(f"--gang {gang}: does not divide --gpus {gpus}")
+    if cells is None and p["cells"]:
+        raise Misused("this cluster has virtual clusters: give their file with --cells")
+    topology = Topology.of(Machine(host, rack, n, kind) for host, rack, n, kind in p["machines"])
+    supply = None if cells is None else _cells(cells, topology, {p["policy"]: {}})
     try:
         with Console(stderr=True).status(f"{runs} futures"):
             asked = with_app(p, gpus, hours, queue, server.user, gang or 0)
-            found = outlooks(asked, runs=runs, error=ERROR, only=f"{NEW}asked")[f"{NEW}asked"]
+            found = outlooks(asked, runs=runs, error=ERROR, only=f"{NEW}asked", cells=supply)[f"{NEW}asked"]
     except NoOutlook as e:
         raise Failure(str(e)) from e
     data = {"now_s": p["now_s"], "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}

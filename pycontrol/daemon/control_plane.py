@@ -52,6 +52,8 @@ from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 
 TOKEN_KEY_FILE = "tokens.key"
+ESTIMATES_FILE = "estimates.json"
+"""What the errors of past estimates taught."""
 HOUSEKEEPING_S = 2.0
 FACTS_READ = 50_000
 """The journal's newest facts that a start reads, for the page's history."""
@@ -147,8 +149,8 @@ class ControlPlane:
             log.error("the journal: set aside", file=str(config.journal_file), problem=line)
         keep = config.standby
         self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
-        forecaster = Forecaster(self._pictured, config.policy_options)
         arbiter = self._arbiter(durable)
+        forecaster = self._forecaster(arbiter)
         self._shadow = ShadowWatch(
             self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
         )
@@ -190,6 +192,15 @@ class ControlPlane:
             self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         return Arbiter(settings_of(self.config), self._policy, durable, self._topology, epoch, supply, journal_id)
+
+    def _forecaster(self, arbiter: Arbiter) -> Forecaster:
+        """Makes estimates by the policy that serves, on the cells that are configured at the time."""
+        config, cells = self.config, arbiter.supply
+        options = config.policy_options if self._name == config.policy else {}
+        return Forecaster(
+            self._pictured, options, config.state_dir / ESTIMATES_FILE,
+            lambda: cells.layout if isinstance(cells, CellSupply) else None,
+        )  # fmt: skip
 
     def _shadow_rounds(self) -> shadow.ShadowRounds:
         """Shadow rounds with their own policies and cells, so that they share no state with the Arbiter."""

@@ -12,9 +12,12 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 Range = Sequence[float | None]
 """The 10 %, 50 % and 90 % quantiles of an event's time, seconds; None: not within the horizon."""
+Miss = tuple[float, float, float]
+"""How far the event was before the low end, behind the median, and behind the high end: logarithms of times."""
 OFFSET_S = 60.0
 """Added before taking logarithms, so that an error of a minute counts little in an estimate of minutes."""
 BOUNDS_S = (300.0, 1800.0, 7200.0)
@@ -35,7 +38,7 @@ class Calibration:
     def __init__(self) -> None:
         self._open: dict[str, dict[int, tuple[float, float, float, float]]] = {}
         """By app and class: (when it was made, low, median, high), in seconds from then."""
-        self._misses: dict[int, deque[tuple[float, float, float]]] = {}
+        self._misses: dict[int, deque[Miss]] = {}
         self._number = 0
 
     def estimated(self, key: str, now_s: float, found: Range) -> None:
@@ -43,6 +46,20 @@ class Calibration:
         low, middle, high = (max(0.0, (FAR_S if x is None else x - now_s)) for x in found)
         if found[1] is not None:
             self._open.setdefault(key, {}).setdefault(class_of(middle), (now_s, low, middle, high))
+
+    def dump(self) -> dict[str, list[list[float]]]:
+        """The misses by class, as plain JSON."""
+        return {str(kind): [list(miss) for miss in misses] for kind, misses in self._misses.items()}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take the misses of a dump; ValueError if one is none."""
+        found: dict[int, deque[Miss]] = {}
+        for kind, misses in data.items():
+            kept = [(float(low), float(middle), float(high)) for low, middle, high in misses]
+            if not all(math.isfinite(x) for miss in kept for x in miss):
+                raise ValueError("a miss is not finite")
+            found[int(kind)] = deque(kept, maxlen=KEPT)
+        self._misses = found
 
     def happened(self, key: str, at_s: float) -> None:
         """Record that the estimated event has happened, and its misses."""
@@ -78,7 +95,7 @@ class Calibration:
         last = None if high is None else max(centre, now_s + _moved(high - now_s, up))
         return first, centre, last
 
-    def _of(self, kind: int) -> Sequence[tuple[float, float, float]]:
+    def _of(self, kind: int) -> Sequence[Miss]:
         own = self._misses.get(kind, ())
         return own if len(own) >= FEWEST else [m for misses in self._misses.values() for m in misses]
 
@@ -108,17 +125,37 @@ class Calibrations:
         self._starts: dict[str, Calibration] = {}
         self._ends: dict[str, Calibration] = {}
 
-    def looked(self, now_s: float, apps: Mapping[str, bool], gone: Sequence[str] = ()) -> None:
-        """Observe a picture: its apps and whether each has started. `gone`: apps not in it that have not ended."""
+    def dump(self) -> dict[str, Any]:
+        """The misses, as plain JSON; open estimates are left out."""
+        return {"starts": {policy: c.dump() for policy, c in self._starts.items()},
+                "ends": {policy: c.dump() for policy, c in self._ends.items()}}  # fmt: skip
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take a dump; ValueError, TypeError or AttributeError if it is none, and nothing changes."""
+        found: list[dict[str, Calibration]] = [{}, {}]
+        for kind, into in zip(("starts", "ends"), found, strict=True):
+            for policy, misses in data.get(kind, {}).items():
+                into.setdefault(policy, Calibration()).load(misses)
+        self._starts, self._ends = found
+
+    def looked(self, now_s: float, apps: Mapping[str, bool], gone: Sequence[str] = ()) -> bool:
+        """Observe a picture: its apps and whether each has started; returns whether an estimated event happened.
+
+        `gone`: apps not in it that have not ended.
+        """
+        learnt = False
         for found in (self._starts.values(), self._ends.values()):
             for calibration in found:
                 calibration.forget(gone)
         for key in [k for c in self._starts.values() for k in c.open if apps.get(k, True)]:
+            learnt = True
             for calibration in self._starts.values():
                 calibration.happened(key, now_s)
         for key in [k for c in self._ends.values() for k in c.open if k not in apps]:
+            learnt = True
             for calibration in self._ends.values():
                 calibration.happened(key, now_s)
+        return learnt
 
     def estimates(
         self, policy: str, now_s: float, apps: Mapping[str, bool], found: Mapping[str, tuple[Range, Range]]

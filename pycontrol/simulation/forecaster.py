@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import resource
@@ -9,12 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import structlog
 
+from pycontrol.cells.layout import Layout
 from pycontrol.simulation.calibration import Calibrations
 from pycontrol.simulation.outlook import NoOutlook, outlooks
+from pycontrol.simulation.runs import CellsOf
 
 REFRESH_S = 30.0
 """The least time from the end of one forecast to the next."""
@@ -37,16 +41,16 @@ def worker(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     while True:
         try:
-            picture, options = pipe.recv()
-            pipe.send(_estimates(picture, options))
+            picture, options, cells = pipe.recv()
+            pipe.send(_estimates(picture, options, cells))
         except (EOFError, OSError):  # the control plane is gone
             return
 
 
-def _estimates(picture: Any, options: Any) -> dict[str, Any] | str:
+def _estimates(picture: Any, options: Any, cells: Any) -> dict[str, Any] | str:
     """Estimates by app, or the reason why there are none."""
     try:
-        found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest)
+        found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest, cells=cells)
     except NoOutlook as e:
         return str(e)
     except Exception as e:  # a failed forecast must not end the process
@@ -70,14 +74,18 @@ class Rest:
 class Forecaster:
     """Makes forecasts of the states that `picture` returns; any thread may read `latest`."""
 
-    def __init__(self, picture: Callable[[], Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-        self._picture, self._options = picture, dict(options)
+    def __init__(
+        self, picture: Callable[[], Mapping[str, Any]], options: Mapping[str, Any], file: Path | None = None,
+        cells: Callable[[], Layout | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`options`: the policy's. `file` keeps what past errors taught. `cells`: the virtual clusters of now."""
+        self._picture, self._options, self._file, self._cells = picture, dict(options), file, cells
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
         self._process: Any = None
         self._pipe: Connection | None = None
         self._calibrations = Calibrations()
-        """Adjust the ranges; empty after a restart."""
+        """Adjust the ranges; their misses are kept in the file."""
         self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",
                                         "apps": {}}  # fmt: skip
 
@@ -87,7 +95,12 @@ class Forecaster:
         return self._latest
 
     def start(self) -> None:
-        """Start the thread; the process starts with the first forecast."""
+        """Start the thread with what was learnt before; the process starts with the first forecast."""
+        if self._file is not None and self._file.exists():
+            try:
+                self._calibrations.load(json.loads(self._file.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError, AttributeError) as e:
+                log.warning("what past estimates taught cannot be read: learnt anew", problem=str(e))
         self._thread.start()
 
     def stop(self) -> None:
@@ -102,11 +115,23 @@ class Forecaster:
             except Exception as e:  # the Arbiter is busy or stopping: try again later
                 log.debug("no picture", problem=repr(e))
                 continue
-            self._calibrations.looked(picture["now_s"], _started(picture), _lost(picture))
+            if self._calibrations.looked(picture["now_s"], _started(picture), _lost(picture)):
+                self._keep()
             if picture["apps"]:
                 self._latest = self._forecast(picture)
             else:
                 self._latest = self._answer(picture, {})
+
+    def _keep(self) -> None:
+        """Write what was learnt; a damaged or missing file costs only that."""
+        if self._file is None:
+            return
+        part = self._file.with_name(self._file.name + ".part")
+        try:
+            part.write_text(json.dumps(self._calibrations.dump()), encoding="utf-8")
+            part.replace(self._file)
+        except OSError as e:
+            log.warning("what past estimates taught cannot be kept", problem=str(e))
 
     def _answer(self, picture: Mapping[str, Any], found: Any) -> dict[str, Any]:
         problem, apps = (found, {}) if isinstance(found, str) else ("", found)
@@ -115,7 +140,8 @@ class Forecaster:
     def _forecast(self, picture: Mapping[str, Any]) -> dict[str, Any]:
         try:
             pipe = self._connection()
-            pipe.send((picture, self._options))
+            layout = self._cells()
+            pipe.send((picture, self._options, None if layout is None else CellsOf(layout)))
             until_s = time.monotonic() + PATIENCE_S
             while not pipe.poll(1.0):
                 if self._stop.is_set() or time.monotonic() >= until_s:

@@ -3,7 +3,8 @@
 A picture of the Arbiter is plain JSON, for another process or a file. Each run draws the errors of the declared work,
 and new arrivals like those of the last day; the spread of the runs is the range.
 
-Assumed: apps without an Agent keep what they hold, nodes stay as they are, and no virtual clusters.
+Assumed: apps without an Agent keep what they hold, nodes stay as they are, and virtual clusters have what the cells
+file gives them, without deals.
 """
 
 from __future__ import annotations
@@ -303,14 +304,15 @@ def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int
 def outlooks(
     p: Mapping[str, Any], *, runs: int = 12, error: float = 0.2, seed: int = 0,
     options: Mapping[str, Any] | None = None, only: str = "", starts: bool = False,
-    sought: Sequence[str] = (), pause: Callable[[], None] = lambda: None,
+    sought: Sequence[str] = (), pause: Callable[[], None] = lambda: None, cells: Callable[[], Supply] | None = None,
 ) -> dict[str, Outlook]:  # fmt: skip
     """When each app of a picture (or `only` one, or those `sought`) starts and ends; raises NoOutlook.
 
-    `starts`: their ends are not sought. `pause` is called after each run.
+    `starts`: their ends are not sought. `pause` is called after each run. `cells` makes the cells behind virtual
+    clusters, which a picture does not have.
     """
-    if p["cells"]:
-        raise NoOutlook("virtual clusters: no estimate is made where cells are configured")
+    if p["cells"] and cells is None:
+        raise NoOutlook("this cluster has virtual clusters: an estimate needs their cells file")
     if not p["ready"]:
         raise NoOutlook("no round is held at present")
     wanted = [only] if only else list(sought) or [x["app_id"] for x in p["apps"]]
@@ -318,7 +320,8 @@ def outlooks(
     for k in range(runs):
         rng = random.Random(f"{seed} {k}")
         come = arrivals(p, rng, p["now_s"] + RECENT_S)
-        world = Resumed(p, 1000 * seed + k, error=error, come=come, options=options)
+        supply = cells() if cells is not None else None
+        world = Resumed(p, 1000 * seed + k, error=error, come=come, options=options, supply=supply)
         for app_id, found in world.run_out(wanted, starts).items():
             ends[app_id].append(found)
         pause()

@@ -1,5 +1,6 @@
 """Ranges widened by past errors: pure, by class and by policy."""
 
+import json
 import math
 import random
 
@@ -93,3 +94,37 @@ def test_each_policy_learns_for_itself() -> None:
     asked = {"b": ((90.0, 100.0, 110.0), (None, None, None))}
     assert learnt.estimates("isonomy", 0.0, {"b": False}, asked)["b"][0][2] == pytest.approx(900.0)
     assert learnt.estimates("themis", 0.0, {"b": False}, asked)["b"][0][2] == 110.0
+
+
+def test_what_was_learnt_is_kept_as_json() -> None:
+    learnt = Calibrations()
+    for i in range(FEWEST):
+        learnt.estimates("isonomy", 0.0, {f"a{i}": False}, {f"a{i}": ((90.0, 100.0, 110.0), (190.0, 200.0, 210.0))})
+        assert learnt.looked(900.0, {f"a{i}": True})
+        assert learnt.looked(1000.0, {})
+        assert not learnt.looked(1000.0, {})
+    again = Calibrations()
+    again.load(json.loads(json.dumps(learnt.dump())))
+    asked = {"b": ((90.0, 100.0, 110.0), (190.0, 200.0, 210.0))}
+    said = learnt.estimates("isonomy", 0.0, {"b": False}, asked)
+    assert said["b"][0][2] == pytest.approx(900.0)
+    assert again.estimates("isonomy", 0.0, {"b": False}, asked) == said
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "[]",
+        '{"starts": []}',
+        '{"starts": {"p": {"1": [[1, 2]]}}}',
+        '{"ends": {"p": {"x": []}}}',
+        '{"starts": {"p": {"1": [[1, 2, Infinity]]}}}',
+        '{"starts": {"p": {"1": [[1, 2, "x"]]}}}',
+        '{"starts": {"p": {"1": 3}}}',
+    ],
+)
+def test_a_damaged_file_is_refused_whole(damaged: str) -> None:
+    learnt = Calibrations()
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        learnt.load(json.loads(damaged))
+    assert learnt.dump() == {"starts": {}, "ends": {}}

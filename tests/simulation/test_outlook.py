@@ -4,15 +4,24 @@ import json
 import multiprocessing
 import random
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pycontrol.model.topology import Gpu
+from pycontrol.arbiter.cells import CellSupply
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.simulation import forecaster as forecasts
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, picture, with_app
+from pycontrol.simulation.runs import CellsOf
 from tests.web.stage import Stage, add_troubles, busy
 
 pytestmark = pytest.mark.interpreted
@@ -92,10 +101,42 @@ def test_arrivals_are_drawn_from_the_last_day(taken: dict[str, Any]) -> None:
 
 
 def test_unpredictable_apps_are_named(taken: dict[str, Any]) -> None:
-    with pytest.raises(NoOutlook, match="virtual clusters"):
+    with pytest.raises(NoOutlook, match="cells file"):
         outlooks({**taken, "cells": True})
     with pytest.raises(NoOutlook, match="no round"):
         outlooks({**taken, "ready": False})
+
+
+CELLS = """
+levels: {node: 4}
+hosts: [m0, m1]
+virtual_clusters: {root.a: {node: 1}, root.b: {node: 1}}
+"""
+
+
+def test_with_virtual_clusters_an_app_waits_for_its_own_cells() -> None:
+    """Both have an app on their cells. The second app of `a` gets those of `a` when they are free, not sooner."""
+    found = layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")
+    topology = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
+    apps = (
+        TraceApp("a0", 0.0, 4, ((4 * 1200.0,),), "root.a", "ann"),
+        TraceApp("b0", 0.0, 4, ((4 * 3e5,),), "root.b", "bob"),
+        TraceApp("a1", 30.0, 4, ((4 * 1200.0,),), "root.a", "ann"),
+    )
+    supply = CellSupply(found)
+    world = Simulator(Workload("w", apps), topology, ByVirtualCluster(registry.make("isonomy"), {}), supply=supply)
+    p = seen_at(60.0, world)
+    assert p["cells"]
+    waiting = [x["app_id"] for x in p["apps"] if not x["started"]]
+    assert waiting == ["a1"]
+    said = outlooks(p, runs=5, error=0.0, sought=waiting, cells=CellsOf(supply.layout))["a1"]
+    assert supply.layout.vcs == found.vcs
+    real_s = world.records["a1"].started_s
+    assert real_s is not None
+    assert real_s > 600
+    assert said.start_s[0] is not None
+    assert said.start_s[2] is not None
+    assert said.start_s[0] - 60 <= real_s <= said.start_s[2] + 60
 
 
 def test_with_troubles_there_is_a_forecast_too() -> None:
@@ -124,13 +165,55 @@ def test_the_forecaster_works_in_a_separate_process(taken: dict[str, Any], monke
         forecaster.stop()
 
 
+def test_what_errors_taught_outlives_the_forecaster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app starts after its estimate; the next forecaster knows the error, and a damaged file is no obstacle."""
+    monkeypatch.setattr(forecasts, "REFRESH_S", 0.05)
+    apps = tuple(TraceApp(f"a{i}", 30.0 * i, 4, ((4 * 1200.0,),), "root.a", "ann") for i in range(2))
+    before = seen_at(
+        60.0, Simulator(Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"))
+    )
+    assert [x["started"] for x in before["apps"]] == [True, False]
+    after = {**before, "now_s": 900.0, "apps": [{**x, "started": True} for x in before["apps"]]}
+    now, file = before, tmp_path / "estimates.json"
+    file.write_text("{")
+    forecaster = Forecaster(lambda: now, {}, file)
+    forecaster.start()
+    try:
+        wait_for(lambda: forecaster.latest["apps"])
+        now = after
+        wait_for(lambda: file.read_text() != "{")
+    finally:
+        forecaster.stop()
+    learnt = json.loads(file.read_text())
+    assert [len(misses) for misses in learnt["starts"]["isonomy"].values()] == [1]
+    next_one = Forecaster(lambda: {**before, "apps": []}, {}, file)
+    next_one.start()
+    next_one.stop()
+    assert next_one._calibrations.dump() == learnt
+
+
+def seen_at(at_s: float, world: Simulator) -> dict[str, Any]:
+    """The picture at that time of a world, which is run to its end."""
+    seen: list[dict[str, Any]] = []
+    world.at(at_s, lambda _, stamp: seen.append(picture(world.arbiter, world.now)), None)
+    world.run()
+    return seen[0]
+
+
+def wait_for(what: Callable[[], Any]) -> None:
+    end_s = time.monotonic() + 240
+    while not what():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
 def test_a_forecast_for_a_control_plane_that_is_gone_ends_silently(capfd: pytest.CaptureFixture[str]) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=forecasts.worker, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
-    ours.send(({}, None))  # not a picture: the answer is that the forecast failed, and nobody reads it
+    ours.send(({}, None, None))  # not a picture: the answer is that the forecast failed, and nobody reads it
     ours.close()
     process.join(60)
     assert process.exitcode == 0
