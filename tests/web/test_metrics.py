@@ -168,6 +168,20 @@ def test_prometheus_itself_accepts_rules_and_queries(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_each_alert_fires_where_it_should_and_is_silent_where_all_is_well(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    rules = shutil.copy(MONITORING / "isonomy.rules.yml", tmp_path)
+    cases = Path(shutil.copy(Path(__file__).with_name("alerts.yml"), tmp_path))
+    done = subprocess.run(
+        [promtool, "test", "rules", cases.name], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = set(re.findall(r"alert: (\w+)", Path(rules).read_text()))
+    assert names == set(re.findall(r'alertname="(\w+)"', cases.read_text())), "each alert is seen firing"
+
+
 def test_prometheus_itself_accepts_the_exposition(stage: Stage, seen: Samples) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
