@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,6 +19,7 @@ from devcluster import gpus, ports, prerequisites, processes
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
 from devcluster.layout import Cluster, Layout, Options, load
+from foreseen import Foreseen
 
 from pycontrol.config import ConfigError, load_topology_spec
 
@@ -153,3 +155,27 @@ def test_a_cluster_of_another_version_is_read_by_the_options_that_are_known(tmp_
     found = load(cluster.layout)
     assert found is not None
     assert found.options == cluster.options
+
+
+def test_the_demo_compares_the_first_estimates_with_what_happened() -> None:
+    def row(app_id: str, held: int, start_s: Any, end_s: Any) -> dict[str, Any]:
+        return {"app_id": app_id, "gpus_held": held, "start_s": start_s, "end_s": end_s}
+
+    seen = Foreseen()
+    seen.look({})
+    seen.look({"now_s": 5.0, "forecast": {"made_s": None}, "apps": [row("a", 0, None, None), row("b", 4, None, None)]})
+    made = {"made_s": 10.0}
+    apps = [row("a", 0, (15.0, 20.0, 30.0), (None, None, None)), row("b", 4, (5.0, 5.0, 5.0), (50.0, 60.0, None))]
+    seen.look({"now_s": 12.0, "forecast": made, "apps": apps})
+    later = [row("a", 0, (70.0, 80.0, 90.0), (100.0, 200.0, 300.0)), row("b", 4, None, (1.0, 2.0, 3.0))]
+    seen.look({"now_s": 20.0, "forecast": {"made_s": 19.0}, "apps": later})
+    seen.look({"now_s": 35.0, "forecast": made, "apps": [row("a", 2, None, None)]})
+    found = seen.report({"a": "vision"}, {"a": 310.0, "b": 1000.0})
+    assert found["starts"] == {
+        "n": 1, "in_range": 0, "error_s": {"median": 15.0, "p95": 15.0, "n": 1},
+        "rows": [{"app": "vision", "ahead_s": 25.0, "error_s": 15.0, "in_range": False}],
+    }  # fmt: skip
+    assert [(r["app"], r["error_s"], r["in_range"]) for r in found["ends"]["rows"]] == [
+        ("b", 940.0, True),
+        ("vision", 110.0, False),
+    ]

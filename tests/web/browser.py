@@ -1,8 +1,8 @@
-"""Debian's Chromium, headless, where it is installed (chromium, chromium-driver), driven by selenium."""
+"""The development cluster's browser, for tests: without one they are skipped."""
 
 from __future__ import annotations
 
-import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,50 +10,19 @@ from typing import Any
 
 import pytest
 
-QUIET = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--disable-dev-shm-usage", "--no-default-browser-check", "--disable-default-apps", "--lang=en",
-)  # fmt: skip
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
+
+from devcluster import browser
+from devcluster.browser import complaints, prefer, resize, shoot
+
+__all__ = ["chromium", "complaints", "prefer", "resize", "shoot"]
 
 
 @contextmanager
-def chromium(profile: Path, dark: bool = False, script: bool = True) -> Iterator[Any]:
+def chromium(profile: Path, script: bool = True) -> Iterator[Any]:
     """A browser with an empty profile; skips the test where there is none."""
-    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if browser is None or driver is None:
-        pytest.skip("no browser: apt-get install chromium chromium-driver")
-    selenium = pytest.importorskip("selenium.webdriver", reason="no driver for browsers: pip install selenium")
-    options = selenium.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*QUIET, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    if dark:
-        options.add_argument("--force-dark-mode")
-        options.add_argument("--blink-settings=preferredColorScheme=0")
-    if not script:
-        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = selenium.ChromeService(executable_path=driver)
-    found = selenium.Chrome(options=options, service=service)
     try:
-        found.set_page_load_timeout(60)
-        yield found
-    finally:
-        found.quit()
-
-
-def resize(browser: Any, wide: int, high: int) -> None:
-    """The page's own size, without the window's frame."""
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": False}
-    )
-
-
-def shoot(browser: Any, file: Path, wide: int, least_high: int = 600) -> None:
-    """A picture of the whole page at that width."""
-    resize(browser, wide, least_high)
-    high = browser.execute_script("return document.documentElement.scrollHeight")
-    resize(browser, wide, max(least_high, high))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    browser.save_screenshot(str(file))
+        with browser.chromium(profile, script) as found:
+            yield found
+    except browser.NoBrowser as e:
+        pytest.skip(str(e))

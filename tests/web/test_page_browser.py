@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pycontrol.policies import registry
-from tests.web.browser import chromium, resize, shoot
+from tests.web.browser import chromium, complaints, prefer, resize, shoot
 from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of, served
 
 SHOTS = Path(__file__).parents[2] / "build" / "page"
@@ -47,11 +47,6 @@ def until(what: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 def find(browser: Any, selector: str) -> Any:
     return browser.find_element("css selector", selector)
-
-
-def complaints(browser: Any) -> list[str]:
-    """What the browser refused or what failed in the script."""
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def test_a_hostile_name_is_text_and_nothing_is_refused(browser: Any, server: Any) -> None:
@@ -125,9 +120,7 @@ def test_it_fits_every_width_and_pictures_are_kept(browser: Any, server: Any, st
 
 def test_it_is_dark_if_the_user_prefers_that(browser: Any, server: Any) -> None:
     def ground(scheme: str) -> int:
-        browser.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        )
+        prefer(browser, scheme)
         colour = browser.execute_script("return getComputedStyle(document.documentElement).backgroundColor")
         return sum(int(x) for x in colour.strip("rgb()").split(","))
 

@@ -1,0 +1,52 @@
+"""The first estimates of apps' starts and ends, compared with what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.audit.report import spread
+
+Times = tuple[float, Sequence[float | None]]
+"""When an estimate was made, and its 10 %, 50 % and 90 % quantiles; Unix seconds."""
+
+
+@dataclass
+class Foreseen:
+    """What the queue said of its apps, by app id."""
+
+    starts: dict[str, Times] = field(default_factory=dict)
+    ends: dict[str, Times] = field(default_factory=dict)
+    started_s: dict[str, float] = field(default_factory=dict)
+    """When each was first seen with GPUs."""
+
+    def look(self, queue: Mapping[str, Any]) -> None:
+        """A look at the queue: the first estimate of each app counts, that of its start while it waits."""
+        made_s = (queue.get("forecast") or {}).get("made_s")
+        for row in queue.get("apps", ()):
+            app_id = row["app_id"]
+            if row["gpus_held"]:
+                self.started_s.setdefault(app_id, queue["now_s"])
+            for quantiles, into in ((row.get("start_s"), self.starts), (row.get("end_s"), self.ends)):
+                waits = into is self.ends or app_id not in self.started_s
+                if quantiles and quantiles[1] is not None and made_s is not None and waits:
+                    into.setdefault(app_id, (made_s, quantiles))
+
+    def report(self, names: Mapping[str, str], ended_s: Mapping[str, float]) -> dict[str, Any]:
+        """For starts and ends: rows, how many fell into the range, and the errors of the middle, seconds."""
+        return {"starts": _compared(self.starts, self.started_s, names), "ends": _compared(self.ends, ended_s, names)}
+
+
+def _compared(said: Mapping[str, Times], real: Mapping[str, float], names: Mapping[str, str]) -> dict[str, Any]:
+    rows = []
+    for app_id, (made_s, (low, middle, high)) in said.items():
+        real_s = real.get(app_id)
+        if real_s is None or middle is None or real_s < made_s:
+            continue
+        rows.append({
+            "app": names.get(app_id, app_id), "ahead_s": real_s - made_s, "error_s": real_s - middle,
+            "in_range": (low is None or low - 1 <= real_s) and (high is None or real_s <= high + 1),
+        })  # fmt: skip
+    return {"n": len(rows), "in_range": sum(r["in_range"] for r in rows), "rows": rows,
+            "error_s": spread([abs(r["error_s"]) for r in rows])}  # fmt: skip
