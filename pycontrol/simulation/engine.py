@@ -213,7 +213,8 @@ class Simulator:
             self.records[app_id] = app.record(1.0, self._cluster_gpus(trace), self.now)
             return
         self.apps[app_id] = app
-        kind = "single" if len(trace.phases) == 1 and len(app.jobs) == 1 else "hyperband"
+        one = "single" if len(app.jobs) == 1 else "median"  # all jobs train, without rungs
+        kind = one if len(trace.phases) == 1 else "successive_halving"
         yarn_app = YarnApp(
             app_id, trace.user, trace.queue, app_id, "SUBMARINE", trace.submitted_s, TAGS, app.attempt_id
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -43,6 +42,10 @@ HORIZON_S = 7 * 86400.0
 STEPS_MAX = 200_000
 SHAPE = 1.0
 """Shape of the gamma distribution that splits an app's work among its jobs; 1 is exponential."""
+HALVING = frozenset({"successive_halving", "hyperband", "asha"})
+"""App schedulers whose apps have rungs: about as much work in each, on half as many jobs as in the one before."""
+RUNG_SHAPE = 8.0
+"""SHAPE within a rung, whose jobs have about the same work."""
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
 NEW = "new-"
 """Prefix of the ids of apps that have not been submitted."""
@@ -87,10 +90,12 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
 
 
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
-    d, record = a.agents[app_id].demand, a.durable.apps[app_id]
+    agent, record = a.agents[app_id], a.durable.apps[app_id]
+    d = agent.demand
     gangs = [[[x.gpu.host, x.gpu.index] for x in gang if x.container_id] for gang in a.gangs_of(app_id)]
     return {
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
+        "kind": agent.app_scheduler,
         "gang_gpus": d.gang_gpus, "gangs": d.gangs, "left_gpu_s": d.work_left_gpu_s, "total_gpu_s": d.work_total_gpu_s,
         "scope": int(d.scope), "slowdown": list(d.slowdown), "speedups": dict(d.speedups),
         "held": [gang for gang in gangs if gang], "started": record.leases > 0,
@@ -101,8 +106,9 @@ def _recent(a: Arbiter, record: Any) -> dict[str, Any]:
     agent = a.agents.get(record.app_id)
     total = agent.demand.work_total_gpu_s if agent is not None else record.work_done_gpu_s or record.attained_gpu_s
     gang = agent.demand.gang_gpus if agent is not None else 0
+    kind = agent.app_scheduler if agent is not None else record.kind
     return {"submitted_s": record.submitted_s, "user": record.user, "queue": record.queue, "total_gpu_s": total,
-            "demand_gpus": record.demand_gpus, "gang_gpus": gang}  # fmt: skip
+            "demand_gpus": record.demand_gpus, "gang_gpus": gang, "kind": kind}  # fmt: skip
 
 
 def with_app(
@@ -152,9 +158,8 @@ class Resumed(Simulator):
             bad.setdefault(host, set()).add(index)
         for node_id, node in list(self.yarn.up.items()):
             self.yarn.up[node_id] = dataclasses.replace(node, bad_gpus=frozenset(bad.get(node.host, ())))
-        shape = SHAPE if error else math.inf
         apps = [
-            self._resume(x, 1 + rng.uniform(-error, error), rng, shape)
+            self._resume(x, 1 + rng.uniform(-error, error), rng if error else None)
             for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0
         ]  # fmt: skip
         yarn_apps = tuple(
@@ -176,17 +181,15 @@ class Resumed(Simulator):
         apps = tuple(dataclasses.replace(x, started_s=None) if x.app_id in before else x for x in found.apps)
         return dataclasses.replace(found, apps=apps)
 
-    def _resume(self, x: Mapping[str, Any], factor: float, rng: random.Random, shape: float) -> SimApp:
+    def _resume(self, x: Mapping[str, Any], factor: float, rng: random.Random | None) -> SimApp:
         """One app with its jobs; those that hold gangs train on. Its real work is `factor` times what it says.
 
-        An app says how much work it has in all: it is split among its jobs at random (`shape`: how evenly).
+        An app says how much work it has in all: it is split among its jobs, at random if there is an `rng`.
         """
         jobs = max(x["gangs"], len(x["held"]), 1)
         left = max(1.0, x["left_gpu_s"]) * factor
-        parts = [rng.gammavariate(shape, 1.0) if shape < math.inf else 1.0 for _ in range(jobs)]
-        whole = sum(parts) or 1.0
         trace = TraceApp(
-            x["app_id"], x["submitted_s"], x["gang_gpus"], (tuple(max(1.0, left * w / whole) for w in parts),),
+            x["app_id"], x["submitted_s"], x["gang_gpus"], phases(x.get("kind", ""), jobs, left, rng, x["started"]),
             x["queue"], x["user"], slowdown=tuple(x["slowdown"]), scope=Scope(x["scope"]), speedups=x["speedups"],
         )  # fmt: skip
         app = SimApp(trace, Misreport(work=1 / factor) if factor != 1 else HONEST)
@@ -246,6 +249,28 @@ class Resumed(Simulator):
         return app is not None and app.started_s is not None
 
 
+def phases(kind: str, jobs: int, left: float, rng: random.Random | None, begun: bool) -> tuple[tuple[float, ...], ...]:
+    """The work of each job of an app with so many jobs now and `left` GPU-seconds of work, by phase.
+
+    An app without rungs has one phase. `begun`: a part of the present rung is done, a half without an `rng`.
+    """
+    if kind not in HALVING:
+        return (_split(jobs, left, rng, SHAPE),)
+    widths = [jobs]
+    while widths[-1] > 1:
+        widths.append(widths[-1] // 2)
+    first = 1.0 if not begun else rng.random() if rng is not None else 0.5
+    rung = left / (first + len(widths) - 1)
+    return tuple(_split(n, rung * (first if k == 0 else 1.0), rng, RUNG_SHAPE) for k, n in enumerate(widths))
+
+
+def _split(jobs: int, work: float, rng: random.Random | None, shape: float) -> tuple[float, ...]:
+    """Work split among jobs: equally, or at random (`shape`: how evenly)."""
+    parts = [rng.gammavariate(shape, 1.0) if rng is not None else 1.0 for _ in range(jobs)]
+    whole = sum(parts) or 1.0
+    return tuple(max(1.0, work * part / whole) for part in parts)
+
+
 def _container_id(app_id: str, host: str, index: int) -> str:
     return f"held {app_id} {host}:{index}"
 
@@ -295,9 +320,8 @@ def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int
         gang = min(like["gang_gpus"] or rng.choice(gangs), like["demand_gpus"])
         jobs = max(1, like["demand_gpus"] // max(1, gang))
         work = max(60.0, like["total_gpu_s"])
-        found.append(
-            TraceApp(f"{NEW}{len(found)}", now_s, max(1, gang), ((work / jobs,) * jobs,), like["queue"], like["user"])
-        )
+        parts = phases(like.get("kind", ""), jobs, work, rng, False)
+        found.append(TraceApp(f"{NEW}{len(found)}", now_s, max(1, gang), parts, like["queue"], like["user"]))
     return found
 
 

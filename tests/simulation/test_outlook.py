@@ -20,7 +20,7 @@ from pycontrol.simulation import forecaster as forecasts
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.forecaster import Forecaster
-from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, picture, with_app
+from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, phases, picture, with_app
 from pycontrol.simulation.runs import CellsOf
 from tests.web.stage import Stage, add_troubles, busy
 
@@ -218,3 +218,36 @@ def test_a_forecast_for_a_control_plane_that_is_gone_ends_silently(capfd: pytest
     process.join(60)
     assert process.exitcode == 0
     assert capfd.readouterr().err == ""
+
+
+def test_an_app_with_rungs_needs_half_as_many_gpus_in_each() -> None:
+    rungs = phases("successive_halving", 11, 4000.0, None, False)
+    assert [len(works) for works in rungs] == [11, 5, 2, 1]
+    assert [sum(works) for works in rungs] == pytest.approx([1000.0] * 4)
+    begun = phases("hyperband", 4, 5000.0, random.Random(1), True)
+    assert [len(works) for works in begun] == [4, 2, 1]
+    assert sum(map(sum, begun)) == pytest.approx(5000.0)
+    assert sum(begun[0]) < sum(begun[1]) == pytest.approx(sum(begun[2]))
+    assert phases("median", 4, 4000.0, None, True) == ((1000.0,) * 4,)
+
+
+def test_gpus_that_a_rung_gives_back_are_foreseen() -> None:
+    """One app with rungs has all GPUs, another waits; without rungs in the forecast it would wait longer."""
+    apps = (
+        TraceApp("a", 0.0, 1, ((1200.0,) * 4, (2400.0,) * 2, (4800.0,)), "root.a", "ann"),
+        TraceApp("b", 30.0, 2, ((1e5,),), "root.a", "ann"),
+    )
+    world = Simulator(Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"))
+    p = seen_at(600.0, world)
+    assert {x["app_id"]: x["kind"] for x in p["apps"]} == {"a": "successive_halving", "b": "single"}
+    said = outlooks(p, runs=12, sought=["b"], starts=True)["b"].start_s
+    flat = {**p, "apps": [{**x, "kind": "median"} for x in p["apps"]]}
+    later = outlooks(flat, runs=12, sought=["b"], starts=True)["b"].start_s
+    real_s = world.records["b"].started_s
+    assert said[0] is not None
+    assert said[2] is not None
+    assert real_s is not None
+    assert said[0] - 1 <= real_s <= said[2] + 1
+    assert said[1] is not None
+    assert later[1] is not None
+    assert said[1] + 300 < later[1]

@@ -26,7 +26,8 @@
     }));
     const line = data.line === null ? [] : [{ label: data.line ? "an equal share" : "due now", value: () => "", stroke: css("--muted"), dash: [2, 4], width: 1, points: { show: false } }];
     const rows = [data.at_s, ...data.series.map((s) => s.values), ...line.map(() => data.at_s.map(() => data.line))];
-    const clock = (t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    const brief = data.at_s.at(-1) - data.at_s[0] < 900 ? { second: "2-digit" } : {};
+    const clock = (t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...brief });
     const axis = { stroke: css("--muted"), grid: { stroke: css("--edge"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     plots.get(figure.id)?.destroy();
     box.replaceChildren();
