@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pycontrol.experiments.outlook.estimates import WatchedWorld, _claims, _row
+from pycontrol.experiments.outlook.estimates import PhillySizes, WatchedWorld, _claims, _row
 from pycontrol.experiments.themis.runs import Scene
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.calibration import Calibration
@@ -34,3 +34,25 @@ def test_each_start_is_compared_with_the_first_estimate_made_while_the_app_waite
         assert x.waited_s >= x.real_s - x.made_s
     assert _row("queue", world.found)[1] == len(world.found)
     assert _claims([])[0].holds is None
+
+
+@dataclass(frozen=True)
+class Halves(PhillySizes):
+    """Jobs of two virtual clusters, which have a machine each and may borrow the other."""
+
+    def load(self, seed: int) -> Workload:
+        """Its apps."""
+        apps = [TraceApp(f"j{i}", 70.0 * i, 4, ((4 * 900.0,),), self.QUEUES[i % 2]) for i in range(self.apps)]
+        return Workload("halves", tuple(apps))
+
+
+def test_starts_are_foreseen_where_virtual_clusters_own_cells() -> None:
+    world = WatchedWorld(Halves("halves", "2x4", apps=6, cells=True), 1, "isonomy", 3, Calibration())
+    assert world.supply is not None
+    assert set(world.supply.virtual_clusters()) == set(Halves.QUEUES)
+    world.run()
+    world._settle()
+    assert len(world.found) >= 3
+    for x in world.found:
+        assert x.raw[1] is not None
+        assert x.made_s <= x.raw[1]

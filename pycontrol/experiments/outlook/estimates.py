@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pycontrol.cells.config import CellsFile, layout
 from pycontrol.experiments.kit import Claim, Findings, Setup, Table
 from pycontrol.experiments.themis.runs import Scene
 from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.port import Policy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.calibration import Calibration, Range
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import NoOutlook, outlooks, picture
+from pycontrol.simulation.runs import CellsOf, own_policies
 from pycontrol.simulation.settings import SimulationSettings
 from pycontrol.simulation.workloads import load
 
@@ -26,7 +30,8 @@ RUNS = 12
 ERROR = 0.2
 """Largest relative error of declared work, in the simulation and in the forecast."""
 LEAST, MOST = 0.75, 0.90
-SCENES = (Scene("w1", apps=40, faster=4.0), Scene("w2", apps=40, faster=4.0))
+SCENES = (Scene("w1", apps=40), Scene("w2", apps=40))
+"""As often as the whole trace has them: with many more, apps wait for the end of arrivals, which nobody foresees."""
 JOBS = "philly/philly_jobs_reconstructed.csv.gz"
 
 
@@ -35,9 +40,12 @@ class PhillySizes(Scene):
     """Jobs with sizes and run times drawn from Philly's (up to LONGEST_S), with Poisson arrivals at `LOAD`."""
 
     path: Path | None = None
+    cells: bool = False
+    """Whether half of the machines and of the jobs are each of two virtual clusters."""
 
     LONGEST_S = 14_400.0
-    LOAD = 4.0
+    LOAD = 2.0
+    QUEUES = ("root.a", "root.b")
 
     def load(self, seed: int) -> Workload:
         """The workload: apps of one job each."""
@@ -53,13 +61,26 @@ class PhillySizes(Scene):
         for i in range(self.apps):
             at_s += rng.expovariate(1 / gap_s)
             gang, work_gpu_s = rng.choice(known)
-            apps.append(TraceApp(f"j{i}", at_s, gang, ((work_gpu_s,),)))
+            queue = self.QUEUES[i % 2] if self.cells else "root.default"
+            apps.append(TraceApp(f"j{i}", at_s, gang, ((work_gpu_s,),), queue))
         return Workload("philly-sizes", tuple(apps), f"sizes of {self.path.name}")
+
+    def owned(self) -> CellsOf | None:
+        """The cells of the virtual clusters; None if there are none."""
+        if not self.cells:
+            return None
+        machines = self.topology().machines
+        nodes = len(machines) // len(self.QUEUES)
+        file = CellsFile.model_validate({
+            "levels": {"node": max(m.gpus for m in machines.values())}, "hosts": list(machines),
+            "virtual_clusters": {queue: {"cells": {"node": nodes}} for queue in self.QUEUES},
+        })  # fmt: skip
+        return CellsOf(layout(file))
 
     @property
     def label(self) -> str:
         """In words."""
-        return f"Philly's sizes, {self.cluster}, {self.apps} jobs, load {self.LOAD:g}"
+        return f"Philly's sizes, {self.cluster}, {self.apps} jobs, load {self.LOAD:g}" + ", cells" * self.cells
 
 
 @dataclass(frozen=True)
@@ -83,9 +104,13 @@ class WatchedWorld(Simulator):
     """A simulation in which estimates are made periodically."""
 
     def __init__(self, scene: Scene, seed: int, policy: str, runs: int, calibration: Calibration) -> None:
-        super().__init__(
-            scene.load(seed), scene.topology(), registry.make(policy), SimulationSettings(error=ERROR), seed
-        )
+        self.cells = scene.owned() if isinstance(scene, PhillySizes) else None
+        supply = self.cells() if self.cells is not None else None
+        chosen: Policy = registry.make(policy)
+        if supply is not None:
+            chosen = ByVirtualCluster(chosen, own_policies(supply, policy, {}))
+        settings = SimulationSettings(error=ERROR)
+        super().__init__(scene.load(seed), scene.topology(), chosen, settings, seed, supply=supply)
         self.runs = runs
         self.calibration = calibration
         self.submitted_s = {trace.app_id: trace.submitted_s for trace in self.workload.apps}
@@ -94,18 +119,18 @@ class WatchedWorld(Simulator):
         self.at(EVERY_S, self._look, None)
 
     def _look(self, _: Any, stamp: int) -> None:
+        if len(self.records) < len(self.workload.apps):
+            self.at(self.now + EVERY_S, self._look, None)
+        self._settle()
+        if all(app_id in self.first or app.started_s is not None for app_id, app in self.apps.items()):
+            return
         for app in self.apps.values():
             self._tell(app)
         self._drain()
-        if len(self.records) < len(self.workload.apps):
-            self.at(self.now + EVERY_S, self._look, None)
         p = picture(self.arbiter, self.now)
         waiting = [x["app_id"] for x in p["apps"] if not x["started"]]
-        self._settle()
-        if all(x in self.first for x in waiting):
-            return
         try:
-            found = outlooks(p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=waiting)
+            found = outlooks(p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=waiting, cells=self.cells)
         except NoOutlook:
             return
         for app_id, x in found.items():
@@ -143,8 +168,8 @@ def estimates(setup: Setup) -> Findings:
     scenes: list[Scene] = [*SCENES]
     path: Path | None = setup.trace(JOBS)
     if path is not None:
-        scenes.append(PhillySizes("philly", "4x8", apps=150, path=path))
-    seeds = setup.seeds_of(5, 1)
+        scenes += [PhillySizes("philly", "4x8", apps=200, path=path, cells=cells) for cells in (False, True)]
+    seeds = setup.seeds_of(8, 1)
     jobs = [(scene, tuple(seeds), "isonomy", 6 if setup.quick else RUNS) for scene in scenes]
     found: dict[str, list[Estimate]] = {}
     with ProcessPoolExecutor(min(setup.processes, len(jobs))) as pool:
