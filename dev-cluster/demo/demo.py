@@ -43,6 +43,8 @@ DIGITS = "python -m submarine_patch.examples.digits"
 KERAS_DIGITS = "python -m submarine_patch.examples.digits_keras"
 HOSTILE = "'shell<img src=x onerror=alert(1)>'"
 """The name of the app that is no app of ours; quoted, because distributed shell hands it to a shell."""
+KNOWS_NOTHING = "echo GPU $CUDA_VISIBLE_DEVICES; sleep 40"
+"""Its command: it says which GPU it sees and works for a while."""
 PROMISED = {
     "rounds_with_two_bidders": "an auction with two bidders",
     "bids_with_c_below_1": "a payment (c < 1)",
@@ -98,9 +100,8 @@ def apps(cluster: Path, slower: float) -> list[App]:
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
               "--iteration-s", "3.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
     plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
-    shell = DEMO / "shell.sh"
     foreign = [
-        str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_script", str(shell),
+        str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_command", KNOWS_NOTHING,
         "-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1",
         "-master_memory", "256", "-queue", "prod", "-appname", HOSTILE,
     ]  # fmt: skip

@@ -103,6 +103,8 @@ def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
     if not quantiles or quantiles[1] is None:
         return "-"
     low, middle, high = (None if x is None else span(max(0.0, x - now_s)) for x in quantiles)
+    if quantiles[2] is not None and quantiles[2] - now_s < 1:
+        return "ends now" if held else "starts at once"
     return f"{'ends' if held else 'starts'} in ~{middle} ({low} to {high or 'more than a week'})"
 
 
