@@ -20,7 +20,9 @@ from typing import Any
 
 import busy
 import click
+import page
 import requests
+from foreseen import Foreseen
 from hdfs import InsecureClient
 
 from pycontrol.audit.report import spread
@@ -39,6 +41,10 @@ DEADLINE_S = 600.0
 SAVED = re.compile(r"Saved checkpoint for \d+ into \S+ \(([\d.]+) sec\)")
 DIGITS = "python -m submarine_patch.examples.digits"
 KERAS_DIGITS = "python -m submarine_patch.examples.digits_keras"
+HOSTILE = "'shell<img src=x onerror=alert(1)>'"
+"""The name of the app that is no app of ours; quoted, because distributed shell hands it to a shell."""
+KNOWS_NOTHING = "echo GPU $CUDA_VISIBLE_DEVICES; sleep 40"
+"""Its command: it says which GPU it sees and works for a while."""
 PROMISED = {
     "rounds_with_two_bidders": "an auction with two bidders",
     "bids_with_c_below_1": "a payment (c < 1)",
@@ -94,17 +100,16 @@ def apps(cluster: Path, slower: float) -> list[App]:
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
               "--iteration-s", "3.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
     plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
-    shell = DEMO / "shell.sh"
     foreign = [
-        str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_script", str(shell),
+        str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_command", KNOWS_NOTHING,
         "-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1",
-        "-master_memory", "256", "-queue", "prod", "-appname", "shell",
+        "-master_memory", "256", "-queue", "prod", "-appname", HOSTILE,
     ]  # fmt: skip
     return [
         job("vision", 0, submarine("vision", "research", 2, paced(vision, slower))),
         job("ranker", 6 * slower, submarine("ranker", "prod", 2, paced(plain, slower))),
         job("speech", 10 * slower, submarine("speech", "prod", 2, paced(speech, slower))),
-        App("shell", 26 * slower, foreign),
+        App(HOSTILE, 26 * slower, foreign),
     ]
 
 
@@ -155,6 +160,9 @@ class Demo:
     cluster: dict[str, Any] = field(default_factory=dict)
     slower: float = 1.0
     """How many times as long everything may take: the machine does other things too."""
+    foreseen: Foreseen = field(default_factory=Foreseen)
+    visit: subprocess.Popen[bytes] | None = None
+    """The page in a browser, once the app with the hostile name is there."""
 
     def say(self, text: str) -> None:
         """A line of progress with the time since the start."""
@@ -194,6 +202,26 @@ class Demo:
         self.say(f"control plane {line}")
         self.wait(lambda: self.get("status").get("ready"), 60 * self.slower, "the plugin has not said hello")
         self.say(f"its page: {self.page}")
+
+    @property
+    def pictures(self) -> Path:
+        """The folder of the page's pictures."""
+        return self.out.parent / "page"
+
+    def seen_in_browser(self) -> list[str]:
+        """What was wrong with the page in a browser."""
+        if self.visit is None:
+            return ["the app that is no app of ours on the page"]
+        try:
+            status = self.visit.wait(600)
+        except subprocess.TimeoutExpired:
+            return ["the page in a browser within ten minutes"]
+        said = (self.folder / "log" / "page.log").read_text(errors="replace").strip()
+        if status == page.NO_BROWSER:
+            self.say(f"the page was not opened: {said}")
+            return []
+        self.say(f"the page in Chromium: {self.pictures}")
+        return [f"a page without faults: {said}"] if status else []
 
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """A resource of the control plane, {} while it is not there."""
@@ -249,7 +277,7 @@ class Demo:
 
     def submit(self, app: App) -> None:
         """Starts the client; it ends once YARN has the app."""
-        app.log = self.folder / "log" / f"submit-{app.name}.log"
+        app.log = self.folder / "log" / f"submit-{re.sub(r'[^-.0-9A-Za-z]+', '-', app.name).strip('-')}.log"
         with app.log.open("wb") as log:
             app.process = subprocess.Popen(app.command, stdout=log, stderr=log, env=self.env, start_new_session=True)
         kind = f"submarine job run, {app.framework}" if app.framework else "distributed shell"
@@ -274,7 +302,13 @@ class Demo:
 
     def show_queue(self, before: str) -> str:
         """The apps in the system, when something changed."""
-        rows = self.get("queue").get("apps", [])
+        queue = self.get("queue")
+        self.foreseen.look(queue)
+        rows = queue.get("apps", [])
+        if self.visit is None and any(a["name"] == HOSTILE for a in rows):
+            words = [sys.executable, str(DEMO / "page.py"), self.page, str(self.pictures), HOSTILE]
+            with (self.folder / "log" / "page.log").open("wb") as log:
+                self.visit = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         text = "; ".join(f"{a['name']} {held(a)} GPUs, {a['reason']}" for a in rows)
         if text != before and text:
             self.say(f"  {text}")
@@ -288,6 +322,11 @@ class Demo:
         if not self.out.exists():
             raise click.ClickException(f"no report could be made from {journal}")
         data = {**json.loads(self.out.read_text()), "checkpoint_s": spread(self.checkpoints_s())}
+        states = self.yarn_apps()
+        ended_s = {a["id"]: a["finishedTime"] / 1000 for a in states.values() if a["finishedTime"]}
+        data["estimates"] = self.foreseen.report({a["id"]: name for name, a in states.items()}, ended_s)
+        for what, found in data["estimates"].items():
+            self.say(f"estimates of {what}: {found['in_range']} of {found['n']} in the range of 80 %")
         frameworks = {a.name: a.framework for a in self.apps}
         for row in data["apps"]:
             row["framework"] = frameworks.get(row["name"], "")
@@ -348,9 +387,9 @@ class Demo:
     def down(self) -> None:
         """Leaves nothing running."""
         self.stop()
-        for app in self.apps:
-            if app.process is not None and app.process.poll() is None:
-                os.killpg(app.process.pid, signal.SIGKILL)
+        for process in (self.visit, *(app.process for app in self.apps)):
+            if process is not None and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
         subprocess.run([str(REPO / "dev-cluster/down"), "--dir", str(self.folder)], check=False)
 
 
@@ -404,7 +443,7 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         demo.say(f"the same cluster under the default policy, {DEFAULT}")
         succeeded = demo.serve_by_size() and succeeded
         data, good = demo.report()
-        for missing in missed(data):
+        for missing in (*missed(data), *demo.seen_in_browser()):
             good = False
             demo.say(f"MISSING: {missing}, which every run of the demo is to show")
         audit = "clean" if not data["audit"]["violations"] else "NOT clean"
