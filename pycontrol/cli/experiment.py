@@ -28,7 +28,7 @@ STYLE = {True: "green", False: "red", None: "dim"}
 @click.command("experiment")
 @click.argument("name", nargs=-1, required=True)
 @click.option("--quick", is_flag=True, help="Fewer seeds and smaller workloads: all in about ten minutes.")
-@click.option("--full", is_flag=True, help="HiveD's on all the paper's nodes, one seed: hours.")
+@click.option("--full", is_flag=True, help="HiveD's on all nodes, oef-fig9 with all tenants; one seed, hours.")
 @click.option("--seeds", type=click.IntRange(1), help="Limit the number of seeds.")
 @click.option("--processes", type=click.IntRange(1), help="At once; default: the number of cores.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of public traces.")
