@@ -12,7 +12,7 @@ MVN := mvn -B $(if $(wildcard $(HOME)/.m2/repository/org/apache/hadoop/hadoop-co
 PYTHON ?= python3.11
 HADOOP ?= 3.5.0
 
-.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
+.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef demo-all test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
 # KEEP=1 leaves the cluster up to click around, and says how to end it.
 demo: setup java
@@ -23,6 +23,9 @@ demo-cells: setup java
 
 demo-oef: setup java
 	$(PY) dev-cluster/demo/oef.py
+
+demo-all: setup java
+	$(PY) dev-cluster/demo/together.py
 
 # Two lanes beside each other, one for each core: Python alone, and what needs Java. A target's output comes in one piece.
 test: setup lint

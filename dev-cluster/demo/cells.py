@@ -95,7 +95,7 @@ class CellsDemo(Demo):
     def start(self, name: str, queue: str, gpus: int, *more: str) -> None:
         """Submits an app; all but the first save a model."""
         model = None if name == "wide" else f"/demo/{name}/model"
-        self.apps.append(App(name, 0, submarine(name, queue, gpus, list(more)), model=model))
+        self.apps.append(App(name, 0, submarine(name, queue, gpus, list(more)), model=model, framework="tensorflow"))
         self.submit(self.apps[-1])
 
     def explained(self, name: str) -> dict[str, Any]:

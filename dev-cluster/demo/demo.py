@@ -25,7 +25,11 @@ import requests
 from foreseen import Foreseen
 from hdfs import InsecureClient
 
+from pycontrol.audit.history import History
 from pycontrol.audit.report import spread
+from pycontrol.cli.records import facts_of
+from pycontrol.config import load_topology_spec
+from pycontrol.runtime.spans import LeaseInterval
 
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"
@@ -365,6 +369,25 @@ class Demo:
             good = False
             self.say(f"MISSING: {wrong}")
         return good
+
+    def leases(self) -> list[LeaseInterval]:
+        """All leases of the journal."""
+        return History.of(facts_of(self.folder / "isonomy" / "journal.sqlite")).leases()
+
+    def host_types(self) -> dict[str, str]:
+        """The GPU type of each host."""
+        assert self.topology is not None
+        return {m.host: m.type for m in load_topology_spec(self.topology).machines}
+
+    def mean_gpus(self, name: str, begin_s: float, end_s: float) -> dict[str, float]:
+        """GPUs of each type that an app held between two Unix times, on average."""
+        app_id, type_of = self.yarn_apps()[name]["id"], self.host_types()
+        total = dict.fromkeys(type_of.values(), 0.0)
+        for span in self.leases():
+            if span.app_id == app_id:
+                until_s = min(end_s, span.ended_s if span.ended_s is not None else end_s)
+                total[type_of[span.gpu.host]] += max(0.0, until_s - max(begin_s, span.granted_s))
+        return {t: gpu_s / (end_s - begin_s) for t, gpu_s in total.items()}
 
     def stop(self) -> None:
         """Ends the control plane; its journal stays."""

@@ -22,8 +22,6 @@ from demo import DEMO, REPO, App, Demo, held, submarine
 from hdfs import InsecureClient
 from hdfs.util import HdfsError
 
-from pycontrol.audit.history import History
-from pycontrol.cli.records import facts_of
 from pycontrol.config import load_topology_spec
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.problem import ShareProblem
@@ -109,7 +107,6 @@ class OefDemo(Demo):
         self.types = list(spec.speeds)
         self.speeds = list(spec.speeds.values())
         self.devices = [sum(m.gpus for m in spec.machines if m.type == t) for t in self.types]
-        self.type_of = {m.host: m.type for m in spec.machines}
         true = [t.speedups(self.speeds) for t in TENANTS]
         self.ideal = OefCooperative().shares(ShareProblem.of(true, [float(n) for n in self.devices]))
 
@@ -152,24 +149,15 @@ class OefDemo(Demo):
         could = {t.name: sum(held(r) + int(r["gpus_wanted"]) for r in rows if r["name"] == t.name) for t in TENANTS}
         return all(could[t.name] >= share.sum() - 0.5 for t, share in zip(TENANTS, self.ideal, strict=True))
 
-    def history(self) -> History:
-        """All leases of the journal."""
-        return History.of(facts_of(self.folder / "isonomy" / "journal.sqlite"))
-
-    def mean_gpus(self, name: str) -> list[float]:
+    def held_by(self, name: str) -> list[float]:
         """GPUs of each type that an app held in the measured time, on average."""
-        app_id, (begin_s, end_s) = self.yarn_apps()[name]["id"], self.window_s
-        total = dict.fromkeys(self.types, 0.0)
-        for span in self.history().leases():
-            if span.app_id == app_id:
-                until_s = min(end_s, span.ended_s if span.ended_s is not None else end_s)
-                total[self.type_of[span.gpu.host]] += max(0.0, until_s - max(begin_s, span.granted_s))
-        return [total[t] / (end_s - begin_s) for t in self.types]
+        mean = self.mean_gpus(name, *self.window_s)
+        return [mean[t] for t in self.types]
 
     def types_used(self, name: str) -> set[str]:
         """The GPU types on which an app had a lease."""
         app_id = self.yarn_apps()[name]["id"]
-        return {self.type_of[s.gpu.host] for s in self.history().leases() if s.app_id == app_id}
+        return {self.host_types()[s.gpu.host] for s in self.leases() if s.app_id == app_id}
 
     def facts(self) -> dict[str, Any]:
         """Speedups and shares, as configured and as they were."""
@@ -183,7 +171,7 @@ class OefDemo(Demo):
             "tenants": [t.name for t in TENANTS],
             "measured_s": self.window_s[1] - self.window_s[0],
             "speedups": {"configured": [t.speedups(self.speeds) for t in TENANTS], "measured": measured},
-            "gpus": {"linear_programme": self.ideal.tolist(), "held": [self.mean_gpus(t.name) for t in TENANTS]},
+            "gpus": {"linear_programme": self.ideal.tolist(), "held": [self.held_by(t.name) for t in TENANTS]},
             "why": {t.name: why.get(self.yarn_apps()[t.name]["id"], "") for t in TENANTS},
             "pinned_ran_on": sorted(self.types_used("pinned")),
         }

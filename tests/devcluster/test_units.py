@@ -15,13 +15,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster" / "de
 
 import busy
 import demo
+import together
 from devcluster import gpus, ports, prerequisites, processes
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
 from devcluster.layout import Cluster, Layout, Options, load
 from foreseen import Foreseen
 
-from pycontrol.config import ConfigError, load_topology_spec
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import ConfigError, load_topology_spec, parse
 
 
 def nvidia_smi(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +181,41 @@ def test_the_demo_compares_the_first_estimates_with_what_happened() -> None:
         ("b", 940.0, True),
         ("vision", 110.0, False),
     ]
+
+
+def test_the_cells_of_demo_all_are_on_its_machines_and_of_one_type_each() -> None:
+    spec = load_topology_spec(together.TOPOLOGY)
+    file = parse(together.CELLS.read_text(), CellsFile, together.CELLS.name)
+    layout(file, name=together.CELLS.name)
+    hosts = {host: cell.type for cell in file.physical_cells for host in cell.hosts}
+    assert set(hosts) == {m.host for m in spec.machines}
+    assert {(hosts[m.host], m.type) for m in spec.machines} == {("slow", "slow"), ("fast", "fast"), ("small", "fast")}
+    assert {vc: cells.policy for vc, cells in file.virtual_clusters.items()} == together.POLICIES
+    assert hosts[together.PROD_HOST] == "small"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"auctions": [{"cnn": {"slow"}, "rnn": {"fast"}}]}, ["the first auction", "only 0 of 1"]),
+        ({"fast": 1.0}, ["less than 60%"]),
+        ({"recalled": 0}, ["taken back"]),
+        ({"policy": "themis"}, ["rounds by other policies"]),
+        ({"why": ""}, ["equal sharing"]),
+    ],
+)
+def test_what_demo_all_finds_missing(tmp_path: Path, change: dict[str, Any], said: list[str]) -> None:
+    class Seen(together.TogetherDemo):
+        def receipts(self, vc: str) -> list[dict[str, Any]]:
+            policy = change.get("policy", together.POLICIES[vc])
+            return [{"policy": policy, "why": {"app": change.get("why", "equal sharing would end it at 12:00")}}]
+
+        def recalled(self) -> int:
+            return int(change.get("recalled", 2))
+
+    seen = Seen(tmp_path, tmp_path / "report.json", ())
+    held = {"transformer": {"fast": change.get("fast", 1.9), "slow": 0.0}, "lstm": {"fast": 1.0, "slow": 2.0}}
+    found = together.missed(seen, change.get("auctions", [{"cnn": {"fast"}, "rnn": {"slow"}}]), held)
+    assert len(found) == len(said)
+    assert all(part in text for part, text in zip(said, found, strict=True))
