@@ -191,8 +191,8 @@ def missed(demo: TogetherDemo, auctions: list[dict[str, set[str]]], held: dict[s
 @click.option("--out", type=click.Path(path_type=Path), default=REPO / "build/demo-all/report.json")
 @click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
 def main(folder: Path, out: Path, keep: bool) -> None:
-    """Show three policies in three virtual clusters on two GPU types, on a fresh pseudo-distributed Hadoop; about five
-    minutes, up to four times as long on a busy machine."""
+    """Show three policies in three virtual clusters on two GPU types, on a fresh pseudo-distributed Hadoop; up to four
+    times as long on a busy machine."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
