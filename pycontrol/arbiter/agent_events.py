@@ -40,7 +40,7 @@ class AgentEvents:
         if e.user and e.user != app.user:
             s.emit(ev.SendFinish(e.app_id, f"the token is {e.user}'s, the app is {app.user}'s"))
             return
-        s.agents.registered(e.app_id, e.demand, e.app_scheduler, e.attempt_id)
+        s.agents.registered(e.app_id, self.rounds.reports.demand(e.app_id, e.demand), e.app_scheduler, e.attempt_id)
         apps.arrive(s, e.app_id, now_s)
         s.refresh_kind(e.app_id)
         own_as_asked(s, e.app_id)
@@ -99,6 +99,7 @@ class AgentEvents:
     def forget(self, app_id: str) -> None:
         """Drops what is known of an application that YARN has removed."""
         self.s.agents.gone(app_id)
+        self.rounds.reports.forget(app_id)
         self.launches.forget(app_id)
         self._early.pop(app_id, None)
 
@@ -116,7 +117,8 @@ class AgentEvents:
         if record is None:
             return
         grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
-        s.agents.progressed(e.app_id, e.demand, e.jobs, e.rho, e.links)
+        demand = self.rounds.reports.demand(e.app_id, e.demand, e.steps)
+        s.agents.progressed(e.app_id, demand, e.jobs, e.rho, e.links)
         s.update_demand(e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)

@@ -101,12 +101,10 @@ class AgentsView:
         if rho > 0:
             agent.rho = rho
 
-    def answered(self, app_id: str, demand: Demand, rho: float | None) -> bool:
-        """The Agent's rho in a round; returns whether the Agent is registered."""
-        agent = self._by_app.get(app_id)
-        if agent is not None:
-            agent.demand, agent.rho = demand, rho
-        return agent is not None
+    def answered(self, app_id: str, demand: Demand, rho: float | None) -> None:
+        """The Agent's rho in a round."""
+        agent = self._by_app[app_id]
+        agent.demand, agent.rho = demand, rho
 
     def gone(self, app_id: str) -> None:
         """YARN has removed the application."""

@@ -55,6 +55,8 @@ class Round:
     offered_at_s: float = 0.0
     bid_s: dict[str, float] = field(default_factory=dict)
     participants: tuple[str, ...] = ()
+    corrected: dict[str, str] = field(default_factory=dict)
+    """App -> which of its Agent's figures were replaced by what was seen."""
     seed: int = 0
     since_s: dict[str, float] = field(default_factory=dict)
     """App -> since when it wants more than it holds; noted at the start, as a grant may satisfy it."""
@@ -63,6 +65,11 @@ class Round:
     def memory_key(self) -> str:
         """The key of the policy's memory; a virtual cluster's own and borrowed GPUs have separate ones."""
         return self.part.vc if self.part.guaranteed else f"{self.part.vc} (borrowed)"
+
+    def note_corrected(self, app_id: str, what: str) -> None:
+        """Notes which of an Agent's figures were replaced; empty: none."""
+        if what:
+            self.corrected[app_id] = "; ".join(filter(None, (self.corrected.get(app_id), what)))
 
     def leave_out(self) -> None:
         """Removes apps in `out` from the snapshot, so that they get neither leftovers nor GPUs of the last pass."""
@@ -103,6 +110,7 @@ def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
         bid_s=dict(r.bid_s),
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
         asked_s=_asked_s(r, outcome),
+        corrected=dict(r.corrected),
         f=s.f_of(r.part.vc),
         note=note,
         outcome=outcome,

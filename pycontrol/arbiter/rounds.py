@@ -18,6 +18,7 @@ from pycontrol.arbiter.lease import REVOKING, Lease, round_of
 from pycontrol.arbiter.memory import remember, remembered
 from pycontrol.arbiter.participants import NOT_CONNECTED, Participants
 from pycontrol.arbiter.relocation import relocate
+from pycontrol.arbiter.reports import Reports
 from pycontrol.arbiter.round import Round, RoundPhase, receipt
 from pycontrol.arbiter.round_parts import RoundParts, borrowers
 from pycontrol.arbiter.state import State
@@ -48,6 +49,7 @@ class Rounds:
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
         """(last round that granted GPUs, apps that got them)."""
         self.participants = Participants(state)
+        self.reports = Reports(state)
         self._named = False
         """Whether the round ids that leases name were collected."""
         self._parts: RoundParts | None = None
@@ -237,13 +239,19 @@ class Rounds:
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered `SendAskRho`."""
-        if self.s.agents.answered(e.app_id, e.demand, e.rho):
-            self.s.update_demand(e.app_id)
+        if e.app_id not in self.s.agents:
+            return
         r = self.current
-        if r is None or r.phase is not RoundPhase.RHO or r.round_id != e.round_id or e.app_id not in r.waiting:
+        asked = r is not None and r.phase is RoundPhase.RHO and r.round_id == e.round_id and e.app_id in r.waiting
+        ending = frozenset(r.ending_gpus(e.app_id)) if r is not None and asked else frozenset()
+        demand, rho, corrected = self.reports.rho(e, ending, now_s)
+        self.s.agents.answered(e.app_id, demand, rho)
+        self.s.update_demand(e.app_id)
+        if r is None or not asked:
             return
         r.waiting.discard(e.app_id)
-        r.rho[e.app_id] = e.rho
+        r.rho[e.app_id] = rho
+        r.note_corrected(e.app_id, corrected)
         self._run(now_s)
 
     def _offer(self, r: Round, now_s: float) -> None:
@@ -296,7 +304,9 @@ class Rounds:
         if problem or bid is None:
             r.out[e.app_id] = Reason(Pending.BAD_BID, problem)
         else:
-            r.bids[e.app_id] = as_demanded(bid, r.views[e.app_id].demand)
+            held, corrected = self.reports.bid(e.bid or bid)
+            r.bids[e.app_id] = as_demanded(self._of_machines(r, held), r.views[e.app_id].demand)
+            r.note_corrected(e.app_id, corrected)
         self._run(now_s)
 
     def cells_changed(self, now_s: float) -> None:

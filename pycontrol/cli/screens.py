@@ -261,6 +261,8 @@ def _lived(r: Data, names: Data) -> str:
     }.get(r["role"], "")
     if r["bid"] is not None and r["role"] in ("won", "lost"):
         text += f"{rank}; " + _own_bid(r)
+    if r["corrected"]:
+        text += f"; its Agent's report was corrected: {r['corrected']}"
     if r["revoked"]:
         text += f"; lost {', '.join(r['revoked'])}"
     others = [

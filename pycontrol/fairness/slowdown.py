@@ -66,6 +66,16 @@ class Profiler:
                 measured[scope] = _weighted_median(ratios), sum(n for _, n in ratios)
         return measured
 
+    def assume(self, prior: Sequence[float]) -> None:
+        """Replaces the prior."""
+        if tuple(prior) != self.prior:
+            self.prior = tuple(prior)
+            self._forget()
+
+    def measured(self) -> dict[Scope, float]:
+        """S of the scopes that were measured; that of one machine is the prior's."""
+        return {scope: s for scope, (s, _) in self._measured().items()}
+
     def kept(self) -> dict[str, float]:
         """Name of scope -> S for later apps of the same job type, as measured or recalled."""
         own = {scope: s for scope, (s, _) in self._measured().items() if scope is not Scope.MACHINE}
@@ -108,13 +118,18 @@ class Profiler:
 
     def serial_s(self, job_id: str | None = None) -> float:
         """Serial GPU-seconds of an iteration of the job: measured, else declared, else the median over jobs, else 1."""
+        serial_s = self.serial_by_job()
+        return self._else_s if job_id is None else serial_s.get(job_id, self._else_s)
+
+    def serial_by_job(self) -> Mapping[str, float]:
+        """Measured job -> serial GPU-seconds of an iteration."""
         if self._serial_s is None:
             known, s = self._known(), self.slowdowns()
             widest_first = sorted(known, key=lambda k: -k[1])
             self._serial_s = {job: known[job, scope] / s[scope] for job, scope in widest_first}  # the narrowest wins
             all_s = [median / s[scope] for (_, scope), median in known.items()]
             self._else_s = self.declared_s or (statistics.median(all_s) if all_s else 1.0)
-        return self._else_s if job_id is None else self._serial_s.get(job_id, self._else_s)
+        return self._serial_s
 
     def dump(self) -> list[Any]:
         """All samples as JSON values."""

@@ -155,6 +155,20 @@ class AgentLost:
 
 
 @value
+class WorkerSteps:
+    """What a worker itself reported, newest values: relayed by the control plane, so that no Agent can change it."""
+
+    worker_id: str
+    step: int
+    iter_time_s: float
+    """Seconds of an iteration; 0: not told."""
+    until_step: int = 0
+    """The step up to which it was told to train; 0: not known."""
+    count: int = 1
+    """Iterations with this time."""
+
+
+@value
 class RhoReported:
     """Answer to `SendAskRho`."""
 
@@ -162,6 +176,12 @@ class RhoReported:
     round_id: str
     rho: float
     demand: Demand
+    phases: tuple[tuple[float, ...], ...] | None = None
+    """Serial GPU-seconds left by phase and job, from which its rho follows; None: not known, so it is not checked."""
+    jobs: tuple[str, ...] = ()
+    """The ids of the first phase's jobs, in its order; empty: not known."""
+    steps: tuple[WorkerSteps, ...] = ()
+    """What its workers reported since the Agent's last message with steps."""
 
 
 @value
@@ -243,6 +263,8 @@ class ProgressReported:
     rho: float = 0.0
     links: tuple[tuple[str, str], ...] = ()
     """(label, address) for its page."""
+    steps: tuple[WorkerSteps, ...] = ()
+    """What its workers reported since the Agent's last message with steps."""
 
 
 @value

@@ -102,6 +102,8 @@ class Receipt:
     asked_s: Mapping[str, float] = field(default_factory=dict)
     """App that was granted GPUs -> since when it had wanted more than it held, not counting time before leases were
     last suspended."""
+    corrected: Mapping[str, str] = field(default_factory=dict)
+    """App -> which of its Agent's figures were replaced by what the control plane saw."""
     f: float = 0.0
     note: str = ""
     outcome: Outcome | None = None
@@ -131,6 +133,7 @@ class Receipt:
             "bid_s": dict(self.bid_s),
             "restart_s": dict(self.restart_s),
             "asked_s": dict(self.asked_s),
+            "corrected": dict(self.corrected),
             "f": self.f,
         }
         if self.outcome is not None:
@@ -159,6 +162,7 @@ class Receipt:
             bid_s=dict(data.get("bid_s", {})),
             restart_s=dict(data.get("restart_s", {})),
             asked_s=dict(data.get("asked_s", {})),
+            corrected=dict(data.get("corrected", {})),
             f=float(data.get("f", 0.0)),
             note=str(data.get("note", "")),
             outcome=_load_outcome(data) if "awards" in data else None,

@@ -133,6 +133,7 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
         "out": str(receipt.out[app_id]) if app_id in receipt.out else "",
         "offered": dict(receipt.offered),
         "rho": rhos.get(app_id),
+        "corrected": receipt.corrected.get(app_id, ""),
         "rank": worst_first.index(app_id) + 1 if app_id in rhos else None,
         "of": len(worst_first),
         "bid": dataclasses.asdict(bid) if bid is not None else None,

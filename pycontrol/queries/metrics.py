@@ -73,6 +73,9 @@ class Metrics:
             ["reason"], registry=r)  # fmt: skip
         for code in SAT_OUT:
             self._sat_out.labels(code)
+        self._corrected = Counter(
+            "isonomy_reports_corrected", "Apps with figures that contradicted what was seen, once a round.", registry=r
+        )
 
     def _leases(self, r: CollectorRegistry) -> None:
         by_queue = ["queue"]
@@ -185,6 +188,7 @@ class Metrics:
                 self._rho.observe(rho)
         for why in receipt.out.values():
             self._sat_out.labels(why.code).inc()
+        self._corrected.inc(len(receipt.corrected))
         self._paid.inc(sum(bool(b.paid_gangs) for b in receipt.done.bids))
 
     # ---- what is

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 import structlog
 
-from pycontrol.model.events import AgentLost, Event
+from pycontrol.model.events import AgentLost, Event, ProgressReported, RhoReported
 from pycontrol.model.topology import Topology
 from pycontrol.rpc import relayed, translate
 from pycontrol.rpc.admission import Admission, StreamRefused
@@ -121,6 +122,8 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
                 stream.put(translate.use_reply(message.use.use_id, False, str(e)))
                 continue
             if event is not None:
+                if isinstance(event, RhoReported | ProgressReported):
+                    event = dataclasses.replace(event, steps=self.sessions.tally.take(stream.app_id))
                 self._hand_over(stream, event)
                 self._intake.submitted(user, message.ByteSize())
 

@@ -13,6 +13,7 @@ import structlog
 from pycontrol.rpc.budget import ByteBudget
 from pycontrol.rpc.mailbox import KEPT_KINDS, Mailbox
 from pycontrol.rpc.outbox import TOO_SLOW, Stream
+from pycontrol.rpc.tally import Tally
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 WORKERS_MAX = 2048
@@ -34,6 +35,7 @@ class Sessions:
         self.agents: dict[str, AgentStream] = {}
         self._workers: dict[str, dict[str, WorkerStream]] = {}
         self._mail: OrderedDict[str, Mailbox] = OrderedDict()
+        self.tally = Tally()
 
     # ---- Agents
 
@@ -108,6 +110,7 @@ class Sessions:
         if older is None and len(workers) >= WORKERS_MAX:
             return False
         workers[stream.name] = stream
+        self.tally.up(stream.app_id, stream.name)
         mailbox = self._mailbox(stream.app_id)
         if older is not None:
             older.end(grpc.StatusCode.ABORTED, "a newer stream of this worker has begun")
@@ -115,6 +118,7 @@ class Sessions:
         mailbox.unread.pop((stream.name, "gone"))
         waiting = mailbox.commands.pop(stream.name)
         if waiting is not None:
+            self.tally.told(stream.app_id, waiting)
             stream.put(waiting)
         return True
 
@@ -124,6 +128,7 @@ class Sessions:
         if workers.get(stream.name) is not stream:
             return
         del workers[stream.name]
+        self.tally.gone(stream.app_id, stream.name)
         if not workers:
             self._workers.pop(stream.app_id, None)
         self._take_back_command(stream)
@@ -138,6 +143,7 @@ class Sessions:
 
     def from_worker(self, app_id: str, message: pb.WorkerMessage) -> None:
         """Relay a worker's message to its app's Agent, or keep it."""
+        self.tally.reported(app_id, message)
         kind = message.WhichOneof("kind")
         if kind is None:
             return
@@ -155,6 +161,7 @@ class Sessions:
 
     def to_worker(self, app_id: str, command: pb.WorkerCommand) -> None:
         """Relay an Agent's command to the worker's stream, or keep it until there is one."""
+        self.tally.told(app_id, command)
         stream = self._workers.get(app_id, {}).get(command.worker_id)
         if stream is None or not stream.put(command):
             self._mailbox(app_id).command(command)

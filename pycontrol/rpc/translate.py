@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 
+from pycontrol.fairness.plausible import alike
 from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of
 from pycontrol.model.events import (
     AgentDone,
@@ -202,6 +203,19 @@ def _gang(message: pb.Gang, what: str, hosts: Container[str]) -> Gang:
     return gang_of(gpus)
 
 
+def phases_of(message: Sequence[pb.PhaseLeft]) -> tuple[tuple[float, ...], ...]:
+    """The work left by phase and job; raises Malformed."""
+    a_count(sum(same.jobs for phase in message for same in phase.jobs), "rho.phases: jobs", most=DEMAND_MAX)
+    return tuple(
+        tuple(
+            left
+            for same in phase.jobs
+            for left in [a_number(same.serial_s, "rho.phases.serial_s", WORK_MAX_GPU_S)] * same.jobs
+        )
+        for phase in message
+    )
+
+
 def use_planned(app_id: str, message: pb.Use) -> UsePlanned:
     """Use: whole gangs on GPUs that the Arbiter will check against the leases."""
     few(message.workers, "use.workers", WORKERS_MAX)
@@ -279,7 +293,11 @@ def event_of(app_id: str, message: pb.AgentMessage, hosts: Container[str]) -> Ev
         case "rho":
             rho = message.rho
             round_id = an_id(rho.round_id, "rho.round_id")
-            return RhoReported(app_id, round_id, a_rho(rho.rho, "rho.rho"), demand_of(rho.demand))
+            demand = demand_of(rho.demand)
+            phases = phases_of(rho.phases) or alike(demand)
+            few(rho.job_ids, "rho.job_ids", JOBS_MAX)
+            ids = tuple(an_id(j, "rho.job_ids") for j in rho.job_ids)
+            return RhoReported(app_id, round_id, a_rho(rho.rho, "rho.rho"), demand, phases, ids)
         case "use":
             return use_planned(app_id, message.use)
         case "released":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Set
 from dataclasses import replace
 
@@ -13,11 +14,13 @@ from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid, Demand, gang_sizes
-from pycontrol.model.events import Contention, SendOffer
+from pycontrol.model.events import Contention, RhoReported, SendAskRho, SendOffer, WorkerSteps
 from pycontrol.model.topology import Gpu, Scope, Topology
-from pycontrol.simulation.jobs import IDLE, PLANNED, RUNNING, STOPPING, SimApp
+from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp
 
 ACTIVE = (PLANNED, RUNNING)
+STEP_GPU_S = 1.0
+"""Serial GPU-seconds of a training step."""
 NOTHING = Composition(Allocation((), ()))
 
 
@@ -55,6 +58,30 @@ def demand(app: SimApp, now_s: float, topology: Topology, restart_s: float) -> D
     waiting = sum(j.state in (IDLE, STOPPING) for j in app.jobs)
     wanted = wanted_gpus(waiting, _running(app, now_s), elastic(app, restart_s), topology)
     return app.demand(now_s, wanted // app.trace.gang_gpus)
+
+
+def answer(app: SimApp, e: SendAskRho, now_s: float, topology: Topology, restart_s: float) -> RhoReported:
+    """The app's answer to `SendAskRho`: its rho, and the work left from which it follows."""
+    said = rho(app, e.contention, frozenset(e.ending), topology)
+    phases = tuple(p for p in app.phases_left(now_s) if p)
+    ids = tuple(j.job_id for j in app.jobs if j.state != DONE)
+    return RhoReported(
+        app.trace.app_id, e.round_id, said, demand(app, now_s, topology, restart_s), phases, ids, steps(app, now_s)
+    )
+
+
+def steps(app: SimApp, now_s: float) -> tuple[WorkerSteps, ...]:
+    """What the workers of its running jobs report: true, whatever its Agent says. A step is `STEP_GPU_S` of work."""
+    found = []
+    for j in app.jobs:
+        if j.state == RUNNING and now_s > j.since_s:
+            trained = int((now_s - j.since_s) * j.rate / STEP_GPU_S) - j.told_steps
+            if trained > 0:
+                j.told_steps += trained
+                until = math.ceil(j.work / STEP_GPU_S)
+                step = min(until, int((j.work - j.left_at(now_s)) / STEP_GPU_S))
+                found.append(WorkerSteps(j.worker_id, step, STEP_GPU_S / j.rate, until, trained))
+    return tuple(found)
 
 
 def _running(app: SimApp, now_s: float) -> list[Running]:

@@ -224,7 +224,8 @@ class Simulator:
         self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
 
     def _tell(self, app: SimApp) -> None:
-        self.inbox.append(ev.ProgressReported(app.trace.app_id, self._demand(app), ()))
+        steps = agents.steps(app, self.now)
+        self.inbox.append(ev.ProgressReported(app.trace.app_id, self._demand(app), (), steps=steps))
 
     def _finish(self, app: SimApp) -> None:
         app_id = app.trace.app_id
@@ -299,6 +300,7 @@ class Simulator:
             plans.append(ev.WorkerPlan(f"{use_id}/{host}", job.job_id, tuple(here), request_id))
             self.asked[request_id] = job
         job.requests = [p.allocation_request_id for p in plans]
+        job.worker_id, job.told_steps = plans[0].worker_id, 0
         self.inbox.append(ev.UsePlanned(app.trace.app_id, use_id, tuple(plans)))
         for plan in plans:
             self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, plan.allocation_request_id, len(plan.gpus), 1))
@@ -383,8 +385,7 @@ class Simulator:
         app = self.apps.get(e.app_id)
         if app is not None:
             begin_s = time.perf_counter()
-            rho = agents.rho(app, e.contention, frozenset(e.ending), self.topology)
-            self.inbox.append(ev.RhoReported(e.app_id, e.round_id, rho, self._demand(app)))
+            self.inbox.append(agents.answer(app, e, self.now, self.topology, self.change_s))
             self.bids_s += time.perf_counter() - begin_s
 
     def _offer(self, e: ev.SendOffer) -> None:

@@ -32,11 +32,16 @@ class SimJob:
         "slowdown",
         "stamp",
         "state",
+        "told_steps",
         "up_s",
+        "work",
+        "worker_id",
     )  # fmt: skip
 
     def __init__(self, app: SimApp, index: int, work_gpu_s: float) -> None:
         self.app, self.index, self.left = app, index, work_gpu_s
+        self.work, self.worker_id, self.told_steps = work_gpu_s, "", 0
+        """Its whole work; a worker of its gang, and the steps of this launch that the worker has reported."""
         self.state, self.launches, self.stamp = IDLE, 0, 0
         self.gpus: tuple[Gpu, ...] = ()
         self.requests: list[int] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from pycontrol.fairness import bidding
 from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid
@@ -10,6 +12,8 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent.profiler import JobProfile
 from submarine_patch.agent.schedulers import AppScheduler
 
+ALIKE_MAX = 1500
+"""The most groups of jobs alike by which a phase's work left is told."""
 SCOPES = {Scope.MACHINE: pb.MACHINE, Scope.RACK: pb.RACK, Scope.CLUSTER: pb.CLUSTER}
 
 
@@ -40,6 +44,16 @@ def app_work(
     """The app's work for rho; `widest`: the most jobs at the same time; `speed`: its mean speed on the cluster."""
     elapsed_s, most = c.now_s - c.submitted_s, job_gpus_max
     return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s, speed, most)
+
+
+def phase_left(phase: PhaseWork) -> pb.PhaseLeft:
+    """The work left of a phase's jobs; of more than ALIKE_MAX groups of jobs alike, the last are averaged."""
+    groups = [(serial_s, len(list(same))) for serial_s, same in itertools.groupby(phase.job_serial_s)]
+    if len(groups) > ALIKE_MAX:
+        groups, rest = groups[: ALIKE_MAX - 1], groups[ALIKE_MAX - 1 :]
+        jobs = sum(n for _, n in rest)
+        groups.append((sum(serial_s * n for serial_s, n in rest) / jobs, jobs))
+    return pb.PhaseLeft(jobs=[pb.JobsLeft(serial_s=serial_s, jobs=n) for serial_s, n in groups])
 
 
 def message(bid: Bid, round_id: str) -> pb.Bid:

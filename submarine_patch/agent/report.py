@@ -124,7 +124,12 @@ def ask_rho(s: SavedState, m: pb.AskRho) -> None:
     """Handle AskRho, the begin of a round: answer with rho and the demand."""
     s.contention = m.contention
     s.on_offer = frozenset(j.job_id for j in s.jobs.values() if _known(j))
-    s.send(rho=pb.Rho(round_id=m.round_id, rho=rho(s, m.contention, gpus_in(m.ending)), demand=demand(s)))
+    left = work(s, m.contention)
+    now = offers.rho(left, gangs(s), s.held, gpus_in(m.ending), m.contention.lease_s)
+    ids = s.scheduler.runnable() if s.ending is None and left.phases else []
+    phases = [bids.phase_left(p) for p in left.phases]
+    ids = ids if left.phases and len(ids) == len(left.phases[0].job_serial_s) <= JOBS_TOLD else []
+    s.send(rho=pb.Rho(round_id=m.round_id, rho=now, demand=demand(s), phases=phases, job_ids=ids))
 
 
 def _known(job: Job) -> bool:

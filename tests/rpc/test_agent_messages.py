@@ -76,7 +76,8 @@ def test_impossible_options_are_refused(demand: pb.Demand, problem: str) -> None
 
 
 def test_messages_become_events() -> None:
-    assert _event(rho=pb.Rho(round_id="r1", rho=2.5, demand=WIRE_DEMAND)) == RhoReported(APP, "r1", 2.5, DEMAND)
+    told = RhoReported(APP, "r1", 2.5, DEMAND, ((3.5, 3.5, 3.5),))
+    assert _event(rho=pb.Rho(round_id="r1", rho=2.5, demand=WIRE_DEMAND)) == told
     released = _event(released=pb.Released(gpus=N1, reason="rung"))
     assert released == GpusReleased(APP, frozenset({Gpu("n1", 0), Gpu("n1", 2)}), "rung")
     worker = pb.WorkerPlan(worker_id="w1", job_id="j1", host="n1", gpu_ids=[2, 0], allocation_request_id=7)

@@ -44,9 +44,10 @@ JOB = pb.JobProgress(
 )  # fmt: skip
 LINK = pb.Link(label="UI", url="http://n1:80")
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
+PHASE = pb.PhaseLeft(jobs=[pb.JobsLeft(serial_s=5.0, jobs=1)])
 AGENT: list[Any] = [
     pb.AgentMessage(register=pb.Register(app_id="a", attempt_id="a_1", app_scheduler="single", demand=DEMAND)),
-    pb.AgentMessage(rho=pb.Rho(round_id="r", rho=2.0, demand=DEMAND)),
+    pb.AgentMessage(rho=pb.Rho(round_id="r", rho=2.0, demand=DEMAND, phases=[PHASE], job_ids=["j"])),
     pb.AgentMessage(rho=pb.Rho(round_id="r", rho=2.0, demand=STRANGER)),
     pb.AgentMessage(bid=pb.Bid(round_id="r", rho_nothing=3.0, rows=[ROW], restart_s=5.0)),
     pb.AgentMessage(use=pb.Use(use_id="u", workers=[WORKER])),
@@ -151,6 +152,9 @@ def _within(event: Event | None, case: str) -> None:
             assert all(checks.SPEEDUP_MIN <= s <= checks.SPEEDUP_MAX for s in demand.speedups.values()), case
             assert 0 <= demand.loss_rate <= checks.RATE_MAX, case
             assert demand.gpu_type.isprintable(), case
+            for left in event.phases or () if isinstance(event, RhoReported) else ():
+                assert all(0 <= x <= checks.WORK_MAX_GPU_S for x in left), case
+                assert len(left) <= checks.DEMAND_MAX, case
             for job in event.jobs if isinstance(event, ProgressReported) else ():
                 _job_within(job, case)
             if not isinstance(event, AgentUp):

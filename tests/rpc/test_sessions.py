@@ -2,8 +2,9 @@
 
 import grpc
 
+from pycontrol.model.events import WorkerSteps
 from pycontrol.rpc import mailbox as mailboxes
-from pycontrol.rpc import sessions
+from pycontrol.rpc import sessions, tally
 from pycontrol.rpc.budget import ByteBudget, Limits
 from pycontrol.rpc.outbox import Stream
 from pycontrol.rpc.sessions import Sessions
@@ -15,6 +16,10 @@ REGISTERED = pb.ArbiterMessage(registered=pb.Registered())
 
 def _exit(worker_id: str) -> pb.WorkerMessage:
     return pb.WorkerMessage(worker_id=worker_id, exit=pb.WorkerExit(code=1))
+
+
+def _progress(worker_id: str, step: int, iter_time_s: float) -> pb.WorkerMessage:
+    return pb.WorkerMessage(worker_id=worker_id, progress=pb.WorkerProgress(step=step, iter_time_s=iter_time_s))
 
 
 def test_a_reader_too_slow_is_cut_off_and_finds_its_messages_later() -> None:
@@ -147,3 +152,25 @@ def test_no_bytes_are_counted_once_all_streams_are_gone() -> None:
     hub.agent_gone(second)
     hub._mailbox(APP).clear()
     assert (hub.ledger.in_all, hub.ledger.of_app(APP)) == (0, 0)
+
+
+def test_what_workers_report_is_noted_for_the_arbiter_whatever_their_agent_says() -> None:
+    hub = Sessions()
+    hub.to_worker(APP, pb.WorkerCommand(worker_id="w1", start=pb.Start(until_step=500)))  # before it has a stream
+    streams = [Stream[pb.WorkerCommand](APP, name) for name in ("w1", "w2")]
+    assert all(map(hub.worker_up, streams))
+    for step, time_s in ((1, 0.5), (2, -1.0), (3, float("nan")), (-7, 0.25)):
+        hub.from_worker(
+            APP, pb.WorkerMessage(worker_id="w1", progress=pb.WorkerProgress(step=step, iter_time_s=time_s))
+        )
+    hub.from_worker(APP, _exit("w2"))
+    hub.from_worker("another", _progress("w1", 9, 1.0))
+    told = [WorkerSteps("w1", 1, 0.5, 500), *(WorkerSteps("w1", n, t, 500) for n, t in ((2, 0.0), (3, 0.0), (0, 0.25)))]
+    assert list(hub.tally.take(APP)) == told
+    assert hub.tally.take(APP) == ()
+    for step in range(100):
+        hub.from_worker(APP, _progress("w2", step, 0.1))
+    assert len(hub.tally.take(APP)) == tally.KEPT
+    for stream in streams:
+        hub.worker_gone(stream, "ended")
+    assert not hub.tally._by_app

@@ -299,8 +299,8 @@ def many_rounds(setup: Setup) -> Findings:
             Series(rule.label, list(told), [gain[rule.label, lie].mean for lie in told],
                    [gain[rule.label, lie].low for lie in told], [gain[rule.label, lie].high for lie in told])
             for rule in RULES_MANY), "bar", mark=1.0),),
-        conventions=(COSTS, DEFAULTS, "many rounds: 16 apps on 8 machines of 4 GPUs in 2 racks, nobody checks what "
-                     "apps say; another app lies with each seed; geometric means of ratios, the same seed"),
+        conventions=(COSTS, DEFAULTS, "many rounds: 16 apps on 8 machines of 4 GPUs in 2 racks; reports are checked "
+                     "(docs/themis.md); another app lies with each seed; geometric means of ratios, the same seed"),
         seeds=len(seeds),
         values={" | ".join(k): v.mean for k, v in gain.items()},
     )  # fmt: skip

@@ -1,0 +1,61 @@
+"""What workers report of their training, noted as it is relayed: no Agent can change it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from pycontrol.model.events import WorkerSteps
+from pycontrol.rpc.checks import ITERATION_MAX_S, a_step
+from pycontrol.wire.v1 import agent_pb2 as pb
+
+KEPT = 8
+"""The newest reports of a worker that are noted between two messages of its Agent."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    until_step: int = 0
+    reports: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """(step, seconds of an iteration)."""
+
+
+class Tally:
+    """The newest reports of the workers with an open stream, by app; belongs to the server's event loop."""
+
+    def __init__(self) -> None:
+        self._by_app: dict[str, dict[str, _Worker]] = {}
+
+    def up(self, app_id: str, worker_id: str) -> None:
+        """A worker's stream began, perhaps again."""
+        self._by_app.setdefault(app_id, {}).setdefault(worker_id, _Worker())
+
+    def gone(self, app_id: str, worker_id: str) -> None:
+        """Its stream ended."""
+        workers = self._by_app.get(app_id, {})
+        workers.pop(worker_id, None)
+        if not workers:
+            self._by_app.pop(app_id, None)
+
+    def reported(self, app_id: str, message: pb.WorkerMessage) -> None:
+        """Notes a worker's progress; other messages are ignored."""
+        worker = self._by_app.get(app_id, {}).get(message.worker_id)
+        if worker is not None and message.WhichOneof("kind") == "progress":
+            iter_time_s = message.progress.iter_time_s
+            timed = math.isfinite(iter_time_s) and 0 < iter_time_s <= ITERATION_MAX_S
+            worker.reports.append((a_step(message.progress.step), iter_time_s if timed else 0.0))
+
+    def told(self, app_id: str, command: pb.WorkerCommand) -> None:
+        """Notes how far an Agent told a worker to train."""
+        worker = self._by_app.get(app_id, {}).get(command.worker_id)
+        if worker is not None and command.WhichOneof("kind") == "start":
+            worker.until_step = a_step(command.start.until_step)
+
+    def take(self, app_id: str) -> tuple[WorkerSteps, ...]:
+        """Returns and forgets the reports since the last call."""
+        found = []
+        for worker_id, worker in self._by_app.get(app_id, {}).items():
+            found += [WorkerSteps(worker_id, step, time_s, worker.until_step) for step, time_s in worker.reports]
+            worker.reports.clear()
+        return tuple(found)
