@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pycontrol.fairness.slowdown import WINDOW, Profiler
+from pycontrol.fairness.slowdown import ENOUGH, Profiler
 from pycontrol.model.auction import Demand
 from pycontrol.model.events import WorkerSteps
 from pycontrol.model.topology import Gpu, Scope, Topology
@@ -50,6 +50,8 @@ class AppSeen:
     def __init__(self) -> None:
         self._profiler = Profiler()
         self._jobs: dict[str, JobSeen] = {}
+        self._types: set[str] = set()
+        self._scopes: set[Scope] = set()
 
     def add(self, job_id: str, gpus: Sequence[Gpu], gang_gpus: int, topology: Topology, x: WorkerSteps) -> None:
         """Notes a worker's report; `gpus` are those of its whole gang, of which the smallest has `gang_gpus`."""
@@ -66,13 +68,17 @@ class AppSeen:
             (kind,) = types
             job.types[kind] = None
             scope = topology.scope_of(g.host for g in gpus)
-            for _ in range(min(x.count, WINDOW)):
+            self._types.add(kind)
+            self._scopes.add(scope)
+            for _ in range(min(x.count, ENOUGH)):  # more of the same would change no median
                 self._profiler.add(_key(job_id, kind), x.iter_time_s, len(gpus), scope)
 
     # ---- S and speeds
 
     def held(self, demand: Demand) -> Demand:
         """The demand with the S and the speeds that were seen, where the reported ones are far from them."""
+        if len(self._types) < 2 and len(self._scopes) < 2:
+            return demand
         self._profiler.assume(demand.slowdown)
         slowdown, speedups = self._slowdown(demand.slowdown), self._speedups(demand.speedups)
         if slowdown == demand.slowdown and speedups == demand.speedups:

@@ -22,6 +22,7 @@ from pycontrol.model.events import (
     SendFinish,
     SendOffer,
     SendRegistered,
+    WorkerSteps,
 )
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.rpc import admission
@@ -311,6 +312,8 @@ def test_agent_and_worker_exchange_messages(site: Site) -> None:
     assert worker.get().start.until_step == 40
     worker.send(_progress(3))
     assert agent.get().from_worker.progress.step == 3
+    agent.send(pb.AgentMessage(progress=pb.Progress(demand=pb.Demand(gang_gpus=1, gangs=1))))
+    assert site.event().steps == (WorkerSteps("w1", 3, 0.0, 40),)
     worker.cut()
     assert agent.get().worker_gone.worker_id == "w1"
 
