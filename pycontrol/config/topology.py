@@ -20,6 +20,14 @@ class MachineSpec(Section):
     type: Annotated[str, Field(min_length=1)] = "gpu"
     memory_mb: Annotated[int, Field(gt=0)] = 16384
     vcores: Annotated[int, Field(gt=0)] = 16
+    slot_gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs of a slot, as consecutive indices with a faster interconnect (an NVLink pair: 2); 0: none."""
+
+    @model_validator(mode="after")
+    def _slots_divide_the_gpus(self) -> Self:
+        if self.slot_gpus and self.gpus % self.slot_gpus:
+            raise ValueError(f"{self.host}: slot_gpus is {self.slot_gpus}, which does not divide its {self.gpus} GPUs")
+        return self
 
 
 class RackSpec(Section):
@@ -67,7 +75,7 @@ class TopologySpec(Section):
     def topology(self) -> Topology:
         """The topology as policies see it."""
         return Topology.of(
-            Machine(m.host, rack.name, m.gpus, m.type, virtual=self.virtual_gpus)
+            Machine(m.host, rack.name, m.gpus, m.type, virtual=self.virtual_gpus, slot_gpus=m.slot_gpus)
             for rack in self.racks
             for m in rack.machines
         )

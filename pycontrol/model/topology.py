@@ -44,6 +44,8 @@ class Machine:
     gpus: int
     gpu_type: str = "gpu"
     virtual: bool = False
+    slot_gpus: int = 0
+    """GPUs of a slot: consecutive indices, from 0, with a faster interconnect (an NVLink pair: 2); 0: none."""
 
 
 @dataclass(frozen=True)
