@@ -87,7 +87,7 @@ def test_whether_lies_pay_is_judged_by_means_and_intervals(
 def test_a_lie_reaches_the_simulation() -> None:
     work = lies.crowd(3)
     work, cluster = dataclasses.replace(work, apps=work.apps[:8]), uniform(2, 4)
-    job = small.THEMIS.job(work, cluster, 1, lies={"a03": lies.LIES_MANY["rho x 2"][1]})
+    job = small.THEMIS.job(work, cluster, 1, lies={"a03": lies.LIES_MANY["work x 1/3"][1]})
     honest = simulate(work, cluster, "themis", seed=1)
     said = simulate(work, cluster, "themis", job.settings, seed=1)
     assert said.apps[3].completion_s != honest.apps[3].completion_s
