@@ -83,6 +83,7 @@ def test_a_slowdown_that_workers_contradict_is_corrected() -> None:
     assert any(text.startswith("S") for x in found for text in x.values())
 
 
+@pytest.mark.interpreted
 def test_forged_speeds_are_replaced_by_those_of_the_workers_in_oefs_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     honest, told = SimApp.demand, {"old": 1.0, "new": 2.0}
     forged = {"old": 1.0, "new": 4.0}
