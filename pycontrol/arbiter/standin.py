@@ -39,6 +39,8 @@ def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
     if not asks or not tags.is_interactive(s.cluster.apps.get(app_id)):
         return asks
     room, result = _interactive_room(s, app_id), []
+    if start_together(s, app_id):
+        return asks if sum(ask.gpus * n for ask, n in asks) <= room else []
     for ask, n in asks:
         allowed = min(n, room // ask.gpus)
         room -= allowed * ask.gpus
@@ -91,7 +93,7 @@ def missing(s: State, app_id: str) -> int:
     count = tags.tagged(s.cluster.apps.get(app_id), tags.GANG)
     if not count or not count.isdecimal() or s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s:
         return 0
-    return max(0, min(int(count[:9]), MOST_CONTAINERS) - sum(n for _, n in _open(s, app_id)))
+    return max(0, min(int(count[:9]), MOST_CONTAINERS) - sum(n for _, n in _asked(s, app_id)))
 
 
 def sizes(s: State, app_id: str) -> list[int]:

@@ -109,6 +109,15 @@ def test_interactive_apps_of_a_user_share_a_limit() -> None:
     assert running(w, "c") == 1
 
 
+def test_an_interactive_gang_starts_whole_within_the_limit_or_waits() -> None:
+    w = world()
+    w.add_foreign("large", 1, 3, tags=[tags.INTERACTIVE, f"{tags.GANG}=3"], user="u")
+    w.add_foreign("small", 1, 2, tags=[tags.INTERACTIVE, f"{tags.GANG}=2"], user="v")
+    w.run(30)
+    assert [running(w, x) for x in ("large", "small")] == [0, 2]
+    assert reason(w.arbiter, "large", w.now).code is Pending.INTERACTIVE_LIMIT
+
+
 def test_an_idle_interactive_container_ends_and_a_busy_or_plain_one_does_not() -> None:
     w = world()
     w.add_foreign("a", 1, 1, tags=[tags.INTERACTIVE])
