@@ -162,8 +162,7 @@ def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None)
 
 def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> None:
     """Revokes the leases and cancels the reservations of the gang to which `lease` belongs."""
-    key, app_id = s.gang_key(lease), lease.app_id
-    gang = [x for x in s.leases_of(app_id) if x.state != REVOKING and s.gang_key(x) == key]
+    key, app_id, gang = s.gang_key(lease), lease.app_id, _gang_of(s, lease)
     running = any(x.gpu in s.cluster.container_at for x in gang)
     if running and s.is_unmanaged(app_id) and not s.settings.standin_revocable:
         return
@@ -172,6 +171,12 @@ def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> No
         cancel_reservations(s, coming, now_s, why)
         s.request_round(now_s + s.settings.settle_s)
     revoke(s, gang, now_s, now_s + s.lead_s, why)
+
+
+def _gang_of(s: State, lease: Lease | Reservation) -> list[Lease]:
+    """The leases of the gang to which `lease` belongs, without those being revoked."""
+    key = s.gang_key(lease)
+    return [x for x in s.leases_of(lease.app_id) if x.state != REVOKING and s.gang_key(x) == key]
 
 
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
@@ -321,9 +326,7 @@ def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
         elif lease.gpu not in s.workers.placing:
             end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
     elif (limit := s.limit(lease)) is not None and limit.at_s <= now_s:
-        key = s.gang_key(lease)
-        gang = [x for x in s.leases_of(lease.app_id) if x.state != REVOKING and s.gang_key(x) == key]
-        revoke(s, gang, now_s, now_s + s.lead_s, limit.cause)
+        revoke(s, _gang_of(s, lease), now_s, now_s + s.lead_s, limit.cause)
     elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
         s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time", now_s)
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))

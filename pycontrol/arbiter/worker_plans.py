@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pycontrol.arbiter.asks import AskKey
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
 
 GangKey = tuple[str, str, str]
-AskKey = tuple[str, int, int, int]
+
 WINDOW_FIRST, WINDOW_LEAST, WINDOW_MOST = 256, 32, 2_000
 """Limit of simultaneous placements: initial, least and largest."""
 QUICK_S = 5.0
