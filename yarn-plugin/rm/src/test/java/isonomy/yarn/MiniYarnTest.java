@@ -31,6 +31,7 @@ import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
 import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.nodelabels.NodeAttributesManager;
 import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 import org.junit.jupiter.api.Tag;
@@ -230,9 +231,13 @@ class MiniYarnTest extends MiniYarn {
       app.launch(container, "exec sleep 60");
       control.await(e -> e.hasContainerRunning() && e.getContainerRunning().getContainerId().equals(id));
 
-      // What waits at CapacityScheduler is told, as it is now, and not held.
-      control.await(e -> e.hasAsk() && e.getAsk().getAppId().equals(app.id.toString())
-          && e.getAsk().getAllocationRequestId() == 5 && e.getAsk().getCount() == 0);
+      // What waits at CapacityScheduler is told, as it is now, and not held. What it serves at once may never be told.
+      ContainerRequest withdrawn = app.askOnlyOn(1, 8, "elsewhere");
+      app.heartbeat();
+      control.await(e -> isAsk(e, 8, 1));
+      app.withdraw(withdrawn);
+      app.heartbeat();
+      control.await(e -> isAsk(e, 8, 0));
       app.askOnlyOn(1, 9, "elsewhere");
       app.heartbeat();
       control.await(e -> e.hasAsk() && e.getAsk().getAllocationRequestId() == 9 && e.getAsk().getCount() == 1

@@ -108,9 +108,15 @@ final class UnmanagedApp implements AutoCloseable {
   }
 
   /** On that host and nowhere else. */
-  void askOnlyOn(int gpus, long requestId, String host) {
-    rm.addContainerRequest(new ContainerRequest(
-        resource(gpus), new String[] {host}, null, Priority.newInstance(1), requestId, false, null));
+  ContainerRequest askOnlyOn(int gpus, long requestId, String host) {
+    ContainerRequest request = new ContainerRequest(
+        resource(gpus), new String[] {host}, null, Priority.newInstance(1), requestId, false, null);
+    rm.addContainerRequest(request);
+    return request;
+  }
+
+  void withdraw(ContainerRequest request) {
+    rm.removeContainerRequest(request);
   }
 
   void askOpportunistic(int gpus, long requestId) {
