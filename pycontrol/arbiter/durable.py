@@ -49,6 +49,9 @@ from pycontrol.arbiter.lease import (
 from pycontrol.arbiter.lease_table import LeaseTable
 from pycontrol.fairness.contention import ContentionClock
 
+LAUNCHES_KEPT = 30
+"""Measured launches kept of each kind."""
+
 
 @dataclass(slots=True)
 class AppRecord:
@@ -115,6 +118,10 @@ class Durable:
         """The cell exchange as last recorded; empty before the first posting."""
         self.behind_s = 0.0
         """Seconds by which this clock is behind the cluster's, as last recorded."""
+        self.first_launches_s: tuple[float, ...] = ()
+        """Seconds from a grant to the first step in the newest first launches of jobs."""
+        self.restarts_s: tuple[float, ...] = ()
+        """The same for the newest later launches."""
 
     # ---- the N_avg clocks (Themis, section 4.3: time-weighted mean number of apps in the app's life)
 
@@ -248,7 +255,12 @@ class Durable:
         self.behind_s = f.by_s
 
     def _on_AllocationChanged(self, f: AllocationChanged) -> None:
-        """Changes nothing: it is only a measurement."""
+        """A measurement: only estimates use it."""
+        app = self.apps.get(f.app_id)
+        if app is not None and app.launches.get(f.job_id, 1) > 1:
+            self.restarts_s = (*self.restarts_s, f.seconds)[-LAUNCHES_KEPT:]
+        else:
+            self.first_launches_s = (*self.first_launches_s, f.seconds)[-LAUNCHES_KEPT:]
 
     def _on_Restored(self, f: Restored) -> None:
         kept = Durable.load(f.data)
@@ -260,6 +272,7 @@ class Durable:
         self.clocks.update(kept.clocks)
         self.rounds = kept.rounds
         self.exchange = kept.exchange
+        self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
 
     @property
     def is_empty(self) -> bool:
@@ -309,6 +322,8 @@ class Durable:
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
             "exchange": dict(self.exchange),
             "behind_s": self.behind_s,
+            "first_launches_s": list(self.first_launches_s),
+            "restarts_s": list(self.restarts_s),
         }
 
     @classmethod
@@ -328,6 +343,8 @@ class Durable:
         state.memory = dict(data.get("memory", {}))
         state.exchange = dict(data.get("exchange", {}))
         state.behind_s = data.get("behind_s", 0.0)
+        state.first_launches_s = tuple(data.get("first_launches_s", ()))
+        state.restarts_s = tuple(data.get("restarts_s", ()))
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: ContentionClock(*values) for vc, values in clocks.items()}
         return state

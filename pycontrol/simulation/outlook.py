@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ HALVING = frozenset({"successive_halving", "hyperband", "asha"})
 RUNG_SHAPE = 8.0
 """SHAPE within a rung, whose jobs have about the same work."""
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
+MEASURED_MIN = 3
 NEW = "new-"
 """Prefix of the ids of apps that have not been submitted."""
 
@@ -84,6 +86,7 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
                      if not a.usable(g := Gpu(n.host, i))],
         "queues": [[q.path, q.capacity, q.max_capacity] for q in a.cluster.queues.values()],
         "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],
+        "since_s": min((x.submitted_s for x in a.durable.apps.values()), default=now_s),
         "recent": [_recent(a, x) for x in recent if x.submitted_s >= now_s - RECENT_S and x.demand_gpus > 0],
         "durable": data,
     }  # fmt: skip
@@ -145,7 +148,7 @@ class Resumed(Simulator):
         chosen: Policy = registry.make(name, **(options or {}))
         if supply is not None:
             chosen = ByVirtualCluster(chosen, own_policies(supply, name, options or {}))
-        settings = SimulationSettings(arbiter=control)
+        settings = _launches(p, SimulationSettings(arbiter=control))
         super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues, supply)
         self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2, supply=supply)
         self.now = float(p["now_s"])
@@ -271,6 +274,18 @@ def _split(jobs: int, work: float, rng: random.Random | None, shape: float) -> t
     return tuple(max(1.0, work * part / whole) for part in parts)
 
 
+def _launches(p: Mapping[str, Any], found: SimulationSettings) -> SimulationSettings:
+    """With what launches cost on this cluster, where MEASURED_MIN were measured; restarts as first ones before that."""
+    first_s, again_s = (p["durable"].get(x, ()) for x in ("first_launches_s", "restarts_s"))
+    if len(again_s) < MEASURED_MIN:
+        again_s = first_s
+    return dataclasses.replace(
+        found,
+        start_s=statistics.median(first_s) if len(first_s) >= MEASURED_MIN else found.start_s,
+        restart_s=statistics.median(again_s) if len(again_s) >= MEASURED_MIN else found.restart_s,
+    )
+
+
 def _container_id(app_id: str, host: str, index: int) -> str:
     return f"held {app_id} {host}:{index}"
 
@@ -303,10 +318,16 @@ def _durable(p: Mapping[str, Any]) -> Durable:
 
 
 def arrivals(p: Mapping[str, Any], rng: random.Random, until_s: float, most: int = 300) -> list[TraceApp]:
-    """New apps until then: gaps and apps drawn with replacement from those of the last day."""
+    """New apps until then: gaps and apps drawn with replacement from those of the last day.
+
+    How much longer apps come is drawn, too: as likely as not, longer than they have come so far (Gott, Nature 363,
+    1993). Otherwise a few submissions in a row at a cluster's beginning would be taken to go on for ever.
+    """
     recent: Sequence[Mapping[str, Any]] = p["recent"]
     if len(recent) < 3:
         return []
+    lasted_s = p["now_s"] - p.get("since_s", recent[0]["submitted_s"])
+    until_s = min(until_s, p["now_s"] + lasted_s * (1 / (1 - rng.random()) - 1))
     at = [x["submitted_s"] for x in recent]
     gaps = [b - a for a, b in itertools.pairwise(at)] + [p["now_s"] - at[-1]]
     gangs = [x["gang_gpus"] for x in recent if x["gang_gpus"]] or [1]

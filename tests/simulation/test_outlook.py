@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.topology import Gpu, Machine, Topology
@@ -251,3 +253,37 @@ def test_gpus_that_a_rung_gives_back_are_foreseen() -> None:
     assert said[1] is not None
     assert later[1] is not None
     assert said[1] + 300 < later[1]
+
+
+def test_submissions_in_a_row_at_the_beginning_are_not_taken_to_go_on_for_ever(taken: dict[str, Any]) -> None:
+    """Five apps came in the last 40 s, the first apps ever: half of the futures have no more than came so far."""
+    now_s = taken["now_s"]
+    like = {**taken["recent"][0], "demand_gpus": 1}
+    recent = [{**like, "submitted_s": now_s - ago_s} for ago_s in (40, 30, 20, 10, 0)]
+    young = {**taken, "recent": recent, "since_s": now_s - 40}
+    old = {**young, "since_s": now_s - 30 * 86400}
+    counts = [[len(arrivals(p, random.Random(k), now_s + 86400)) for k in range(40)] for p in (young, old)]
+    assert sum(n <= 6 for n in counts[0]) >= 15
+    assert max(counts[0]) > 20, "they may go on for long"
+    assert min(counts[1]) == 300, "where apps have come for a month they will not stop today"
+
+
+def test_restarts_cost_what_they_cost_on_this_cluster(stage: Stage, taken: dict[str, Any]) -> None:
+    """The default is 35 s a restart; with three measured, their median counts, also for the very first launches."""
+    durable = Durable.load(taken["durable"])
+    app_id = taken["apps"][0]["app_id"]
+    durable.apply(AppChanged(app_id, {"launched": {"first": 1, "again": 2}}))
+    sought = [x["app_id"] for x in taken["apps"]]
+    ends_s = []
+    for seconds in (2.0, 500.0):
+        for took_s in (seconds, seconds, 3000.0):
+            durable.apply(AllocationChanged(app_id, "first", taken["now_s"], took_s))
+        for took_s in (1.0, seconds, seconds):
+            durable.apply(AllocationChanged(app_id, "again", taken["now_s"], took_s))
+        again = Durable.load(json.loads(json.dumps(durable.dump())))
+        assert again.dump() == durable.dump()
+        world = Resumed({**taken, "durable": again.dump()}, 1, error=0.0)
+        ends_s.append(max(end_s or 0.0 for _, end_s in world.run_out(sought).values()))
+        durable = Durable.load(taken["durable"])
+        durable.apply(AppChanged(app_id, {"launched": {"first": 1, "again": 2}}))
+    assert ends_s[1] > ends_s[0] + 400
