@@ -122,21 +122,24 @@ class WatchedWorld(Simulator):
         if len(self.records) < len(self.workload.apps):
             self.at(self.now + EVERY_S, self._look, None)
         self._settle()
-        if all(app_id in self.first or app.started_s is not None for app_id, app in self.apps.items()):
+        new = [app_id for app_id, app in self.apps.items() if app_id not in self.first and app.started_s is None]
+        if not new:
             return
         for app in self.apps.values():
             self._tell(app)
         self._drain()
         p = picture(self.arbiter, self.now)
-        waiting = [x["app_id"] for x in p["apps"] if not x["started"]]
+        sought = [x["app_id"] for x in p["apps"] if x["app_id"] in new]
+        if not sought:
+            return
         try:
-            found = outlooks(p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=waiting, cells=self.cells)
+            found = outlooks(p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=sought, cells=self.cells)
         except NoOutlook:
             return
         for app_id, x in found.items():
             given = self.calibration.widened(self.now, x.start_s)
             self.calibration.estimated(app_id, self.now, x.start_s)
-            self.first.setdefault(app_id, (self.now, x.start_s, given))
+            self.first[app_id] = self.now, x.start_s, given
 
     def _settle(self) -> None:
         """Compare the estimates of apps that have started with their starts."""
