@@ -155,12 +155,12 @@ def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, An
     return CellsOf(found)
 
 
-def _workload(name: str, seed: int, faster: float) -> Workload:
+def _workload(name: str, seed: int, faster: float, hint: str = "--workload") -> Workload:
     try:
         load: Callable[[str, int], Workload] = importlib.import_module("pycontrol.simulation.workloads").load
         return clusters.denser(load(name, seed), faster)
     except (ValueError, OSError, ImportError) as e:
-        raise click.BadParameter(str(e), param_hint="--workload") from e
+        raise click.BadParameter(str(e), param_hint=hint) from e
 
 
 def _settings(
@@ -249,7 +249,8 @@ def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) 
         for m in METRICS
     ]
     head = (
-        f"{data['workload']}: {data['apps']} apps on {data['cluster_gpus']} GPUs; {count(len(data['seeds']), 'seed')}; "
+        f"{data['workload']}: {count(data['apps'], 'app')} on {count(data['cluster_gpus'], 'GPU')}; "
+        f"{count(len(data['seeds']), 'seed')}; "
         + ("mean +- half of the 95 % interval" if len(data["seeds"]) > 1 else "one seed has no interval")
     )
     excess = {n: x for n, x in data["largest_excess_s"].items() if x is not None}

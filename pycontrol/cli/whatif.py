@@ -128,7 +128,7 @@ def _replayed(
     if cluster is None:
         raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
     options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
-    load, topology = _workload(workload, 1, 1.0), _topology(cluster, 1.0)
+    load, topology = _workload(workload, 1, 1.0, "WORKLOAD"), _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
     jobs = [SimulationRun(load, topology, name, options[name], settings, 1, supply=supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):

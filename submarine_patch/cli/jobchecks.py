@@ -16,11 +16,15 @@ RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
              "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")  # fmt: skip
 NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy.python), leave it out"
+NO_MXNET_SERVERS = (
+    "MXNet's scheduler and servers are not supported, and its workers do not meet without them; "
+    "use one worker, or --framework command for a script that needs none (Horovod)"
+)
 INSTEAD = {
     "docker_image": NO_DOCKER,
     "worker_docker_image": NO_DOCKER,
     "ps_docker_image": NO_DOCKER,
-    "num_schedulers": "MXNet's schedulers are not supported; use synchronous workers (--num_workers)",
+    "num_schedulers": NO_MXNET_SERVERS,
     "tensorboard_resources": "TensorBoard runs beside the application master; leave it out",
     "tensorboard_docker_image": "TensorBoard runs beside the application master; leave it out",
     "distribute_keytab": "not supported; the job runs on delegation tokens, leave it out",
@@ -82,10 +86,14 @@ def _servers(parsed: RunArguments, workers: int) -> list[str]:
     number = given.get("num_ps", ["0"])[-1].strip()
     if not re.fullmatch(r"[0-9]{1,4}", number):
         raise UsageError(f"--num_ps {number}: must be a whole number")
+    framework = parsed.conf.get("framework", "tensorflow")
+    if framework == "mxnet" and int(number):
+        raise UsageError(f"--num_ps: {NO_MXNET_SERVERS}")
     if int(number) == 0:
+        if framework == "mxnet" and workers > 1:
+            raise UsageError(f"--framework mxnet --num_workers {workers}: {NO_MXNET_SERVERS}")
         idle = next((name for name in ("ps_resources", "ps_launch_cmd") if name in given), None)
         return [f"note: --{idle}: no parameter servers without --num_ps"] if idle else []
-    framework = parsed.conf.get("framework", "tensorflow")
     if framework not in ("tensorflow", "command"):
         raise UsageError(
             f"--num_ps: not with --framework {framework}; parameter servers are TensorFlow's (ParameterServerStrategy)"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from pycontrol.cli import main
 from pycontrol.cli.recorded import actual_of, of_journal, of_yarn
-from pycontrol.cli.whatif import _change, compared
+from pycontrol.cli.whatif import _change, compared, whatif_command
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
@@ -83,6 +83,14 @@ def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
     assert "research" not in anonymous.read_text()
     assert "application_1" not in anonymous.read_text() + Path(f"{anonymous}.actual.json").read_text()
     assert len(actual_of(anonymous)[0]) == 8
+
+
+def test_an_unknown_workload_is_the_arguments_fault() -> None:
+    """`whatif` takes it as an argument; --workload is an option of `simulate`."""
+    run = CliRunner().invoke(whatif_command, ["/nowhere.csv", "--cluster", "2x2"])
+    assert run.exit_code == 2
+    assert "WORKLOAD: /nowhere.csv: is no file" in run.output
+    assert "--workload" not in run.output
 
 
 def test_the_journal_becomes_a_workload(tmp_path: Path) -> None:

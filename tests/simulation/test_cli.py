@@ -16,10 +16,11 @@ from pycontrol.simulation.apps import TraceApp, Workload
 
 
 def load(name: str, seed: int) -> Workload:
-    if name != "tiny":
+    if name not in ("tiny", "single"):
         raise ValueError(f"{name}: no such workload")
-    apps = tuple(TraceApp(f"a{i}", 100.0 * i + seed, 1 + i % 2, ((400.0, 300.0),)) for i in range(6))
-    return Workload("tiny", apps)
+    most = 2 if name == "tiny" else 1
+    apps = tuple(TraceApp(f"a{i}", 100.0 * i + seed, 1 + i % most, ((400.0, 300.0),)) for i in range(6))
+    return Workload(name, apps)
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,11 @@ def test_policies_are_compared_in_one_table() -> None:
     table = simulate("--policy", "tiresias,srtf").output
     assert "srtf / tiresias" in table
     assert "max rho" in table
+
+
+def test_one_gpu_is_no_plural() -> None:
+    run = simulate("--policy", "tiresias,srtf", "--workload", "single", "--cluster", "1x1")
+    assert "single: 6 apps on 1 GPU; 2 seeds;" in run.output
 
 
 def test_contention_either_way_slows_apps_down() -> None:

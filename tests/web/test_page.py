@@ -1,16 +1,19 @@
 """The page: complete without a script, no foreign text as markup, an answer for each mistake, and fast when large."""
 
+import copy
 import re
 import time
+from collections.abc import Mapping
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from pycontrol.policies import registry
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.page import text
-from pycontrol.web.page.site import FILES, version
-from tests.web.scene import EARLY, Scene
+from pycontrol.web.page.site import FILES, Page, version
+from tests.web.scene import EARLY, LATE, Scene
 from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -126,6 +129,28 @@ def test_an_app_with_an_auction_and_one_without_an_agent() -> None:
     assert "rho without" in page
 
 
+def test_sentences_name_apps_instead_of_their_ids() -> None:
+    scene = Scene()
+    said = f"others gained more: GPUs went to {LATE}, application_9_0009"
+
+    def read(view: str, params: Mapping[str, str]) -> dict[str, Any]:
+        found: dict[str, Any] = copy.deepcopy(scene.router.handle("GET", view, dict(params), "u", False)[1])
+        if view == "explain":
+            found["reason"]["sentence"] = said
+        if "names" in found:
+            found["names"][LATE] = "vision"
+        for row in found["apps"] if view == "queue" else ():
+            row["sentence"], row["name"] = said, {LATE: "vision"}.get(row["app_id"], row["name"])
+        return found
+
+    for path in ("ui", f"ui/app/{EARLY}"):
+        status, answer = Page().answer("GET", path, {}, read)
+        assert status == 200
+        shown = " ".join(parsed(answer["text"]).text)
+        assert "GPUs went to vision, application_9_0009" in shown
+        assert LATE not in shown
+
+
 def test_an_app_page_shows_the_cost_of_revocations(stage: Stage) -> None:
     lost = max(stage.arbiter.durable.live.values(), key=lambda app: app.revocations)
     assert lost.revocations
@@ -171,15 +196,18 @@ def test_ten_thousand_gpus_are_a_page_of_racks() -> None:
     stage = busy(registry.make("isonomy"), machines=1250, gpus=8, apps=300, hours=0.5)
     router = router_of(stage)
     router.handle("GET", "ui", {}, "ann", False)
-    begin_s = time.process_time()
-    status, answer = router.handle("GET", "ui", {}, "ann", False)
-    cpu_s = time.process_time() - begin_s
+    took_s = []
+    for _ in range(5):
+        begin_s = time.process_time()
+        status, answer = router.handle("GET", "ui", {}, "ann", False)
+        took_s.append(time.process_time() - begin_s)
+    cpu_s = min(took_s)
     assert status == 200
     markup = parsed(answer["text"])
     assert sum(tag == "rect" for tag, _ in markup.tags) > 300
     assert sum(tag == "i" for tag, _ in markup.tags) < 1000
     assert len(answer["text"]) < 1_000_000
-    assert cpu_s < 2.0  # some 0.2 s on a quiet machine
+    assert cpu_s < 0.3  # some 0.02 s
     assert router.handle("GET", "ui", {"rack": "rack07"}, "ann", False)[0] == 200
     print(f"10,000 GPUs, 300 apps: {1000 * cpu_s:.0f} ms, {len(answer['text']) // 1000} kB")
 

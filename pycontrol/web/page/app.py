@@ -30,6 +30,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
     return {
         "title": d["app"]["name"],
         "now_s": d["now_s"],
+        "names": {r["app_id"]: r["name"] for r in queue["apps"]} | d["names"],
         "app": d["app"],
         "hidden": d.get("hidden", False),
         "row": row,

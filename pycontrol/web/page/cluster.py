@@ -26,7 +26,8 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
     status, queue = read("status", {}), read("queue", {})
     colour = text.colours(app["app_id"] for app in sorted(queue["apps"], key=lambda r: (r["submitted_s"], r["app_id"])))
     names = {app["app_id"]: app["name"] for app in queue["apps"]}
-    trends = read("trends", {})
+    trends, rounds = read("trends", {}), read("rounds", {"n": str(ROUNDS_SHOWN)})
+    names = {**rounds["names"], **names}
     return {
         "title": "Cluster",
         "now_s": status["now_s"],
@@ -38,7 +39,8 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "measure": queue["measure"],
         "colour": colour,
         "charts": charts(trends, names),
-        "rounds": _rounds(read, names),
+        "rounds": [lived(receipt, names) for receipt in rounds["rounds"]],
+        "names": names,
         "cells": _cells(read),
     }
 
@@ -117,12 +119,7 @@ def _line(measure: str) -> float | None:
     return {"rho": 1.0, "virtual finish time": 0.0}.get(measure)
 
 
-# ---- rounds and cells
-
-
-def _rounds(read: Read, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    found = read("rounds", {"n": str(ROUNDS_SHOWN)})
-    return [lived(receipt, {**found["names"], **names}) for receipt in found["rounds"]]
+# ---- cells
 
 
 def _cells(read: Read) -> dict[str, Any]:

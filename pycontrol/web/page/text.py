@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
+APP_ID = re.compile(r"application_[0-9]+_[0-9]+")
 COLOURS = 16
 """Classes c0 to c15 of page.css."""
 
@@ -41,6 +43,13 @@ def clock(at_s: float | None, now_s: float) -> str:
 @pass_context
 def _clock(context: Context, at_s: float | None) -> str:
     return clock(at_s, context["now_s"] or 0.0)
+
+
+@pass_context
+def _named(context: Context, sentence: str) -> str:
+    """The sentence with the names of apps in place of their ids, where the page knows them."""
+    names: Mapping[str, str] = context["names"]
+    return APP_ID.sub(lambda found: names.get(found[0]) or found[0], sentence)
 
 
 def number(value: Any, digits: int = 2) -> str:
@@ -95,7 +104,7 @@ def gang(hosts: Iterable[Sequence[Any]]) -> str:
 
 FILTERS = {
     "span": span, "clock": _clock, "number": number, "gpu_time": gpu_time, "count": count, "standing": standing,
-    "gang": gang, "estimate": estimate,
+    "gang": gang, "estimate": estimate, "named": _named,
 }  # fmt: skip
 
 
