@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -170,7 +171,7 @@ def _waits(results: Mapping[str, Result], kind: str) -> list[dict[str, Any]]:
     return [
         {kind: key, "apps": max(map(len, found.values())),
          "median_s": {name: median(values) for name, values in found.items()},
-         "p95_s": {name: sorted(values)[int(0.95 * (len(values) - 1))] for name, values in found.items()}}
+         "p95_s": {name: sorted(values)[math.ceil(0.95 * len(values)) - 1] for name, values in found.items()}}
         for key, found in sorted(groups.items())
     ]  # fmt: skip
 
@@ -195,7 +196,10 @@ def _gains(base: Result, other: Result) -> dict[str, int]:
 
 
 def _calibration(base: Result, actual: Actual) -> dict[str, Any] | None:
-    """The replay under the reference policy against what happened: median waits, and apps within half of the truth."""
+    """The replay under the reference policy against what happened: median waits, and how many apps are close.
+
+    Close is within half of the real wait, or a minute.
+    """
     pairs = []
     for app in base.apps:
         started_s = actual.get(app.app_id, (None, None))[0]
@@ -247,7 +251,7 @@ def _draw(d: Data) -> RenderableType:
         of = count(found["apps"], "app")
         parts.append(
             f"The replay under {d['reference']} gives a median wait of {span(found['replayed_median_s'])}, really it"
-            f" was {span(found['real_median_s'])}; {found['close']:.0%} of {of} within half of it."
+            f" was {span(found['real_median_s'])}; {found['close']:.0%} of {of} within half of their wait or a minute."
         )
     for kind, rows in d["waits"].items():
         cells = [[r[kind], r["apps"], *(span(r[m].get(n)) for m in ("median_s", "p95_s") for n in names)] for r in rows]

@@ -1,5 +1,6 @@
 """History as a workload, replayed under other policies."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -125,5 +126,9 @@ def test_the_sentence_says_what_changed() -> None:
     found = compared(results, {})
     assert found["calibration"] is None
     assert found["totals"]["isonomy"]["apps"] == 6
+    short, long = (dataclasses.replace(results["isonomy"].apps[0], started_s=s, submitted_s=0.0) for s in (10.0, 30.0))
+    two = compared({"a": dataclasses.replace(results["isonomy"], apps=(short, long))}, {short.app_id: (50.0, None)})
+    assert two["waits"]["queue"][0]["p95_s"]["a"] == 30.0
+    assert two["calibration"]["close"] == 1.0, "40 s are close: within a minute"
     same = compared({"a": results["isonomy"], "b": results["isonomy"]}, {})
     assert "no queue's median wait would have changed much" in same["sentences"][0]
