@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -54,6 +55,8 @@ from pycontrol.web.notify import Notifier
 TOKEN_KEY_FILE = "tokens.key"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
+ENDED_TOLD = 500
+"""The newest ended apps whose ends the forecaster learns from."""
 HOUSEKEEPING_S = 2.0
 FACTS_READ = 50_000
 """The journal's newest facts that a start reads, for the page's history."""
@@ -182,7 +185,8 @@ class ControlPlane:
     def _pictured(self) -> dict[str, Any]:
         """What the forecaster continues from, made on its thread from the readers' picture."""
         seen = self._router.pictures.newest()
-        return picture(seen.arbiter, seen.now_s)
+        ended = itertools.islice(reversed(seen.arbiter.durable.ended.values()), ENDED_TOLD)
+        return picture(seen.arbiter, seen.now_s) | {"ended_s": {x.app_id: x.finished_s for x in ended}}
 
     def _arbiter(self, durable: Durable) -> Arbiter:
         """The Arbiter, with cells and the virtual clusters' policies if there is a cells file."""

@@ -12,6 +12,7 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 Range = Sequence[float | None]
@@ -138,10 +139,14 @@ class Calibrations:
                 into.setdefault(policy, Calibration()).load(misses)
         self._starts, self._ends = found
 
-    def looked(self, now_s: float, apps: Mapping[str, bool], gone: Sequence[str] = ()) -> bool:
+    def looked(
+        self, now_s: float, apps: Mapping[str, bool], gone: Sequence[str] = (),
+        started_s: Mapping[str, float] = MappingProxyType({}), ended_s: Mapping[str, float] = MappingProxyType({}),
+    ) -> bool:  # fmt: skip
         """Observe a picture: its apps and whether each has started; returns whether an estimated event happened.
 
-        `gone`: apps not in it that have not ended.
+        `gone`: apps not in it that have not ended. `started_s`, `ended_s`: when events happened, where that is known;
+        others count as happening now.
         """
         learnt = False
         for found in (self._starts.values(), self._ends.values()):
@@ -150,11 +155,11 @@ class Calibrations:
         for key in [k for c in self._starts.values() for k in c.open if apps.get(k, True)]:
             learnt = True
             for calibration in self._starts.values():
-                calibration.happened(key, now_s)
+                calibration.happened(key, started_s.get(key, ended_s.get(key, now_s)))
         for key in [k for c in self._ends.values() for k in c.open if k not in apps]:
             learnt = True
             for calibration in self._ends.values():
-                calibration.happened(key, now_s)
+                calibration.happened(key, ended_s.get(key, now_s))
         return learnt
 
     def estimates(

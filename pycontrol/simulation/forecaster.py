@@ -78,7 +78,10 @@ class Forecaster:
         self, picture: Callable[[], Mapping[str, Any]], options: Mapping[str, Any], file: Path | None = None,
         cells: Callable[[], Layout | None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`options`: the policy's. `file` keeps what past errors taught. `cells`: the virtual clusters of now."""
+        """`picture`: as of outlook.picture, and `ended_s` of apps that have ended. `options`: the policy's.
+
+        `file` keeps what past errors taught. `cells`: the virtual clusters of now.
+        """
         self._picture, self._options, self._file, self._cells = picture, dict(options), file, cells
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
@@ -115,7 +118,9 @@ class Forecaster:
             except Exception as e:  # the Arbiter is busy or stopping: try again later
                 log.debug("no picture", problem=repr(e))
                 continue
-            if self._calibrations.looked(picture["now_s"], _started(picture), _lost(picture)):
+            if self._calibrations.looked(
+                picture["now_s"], _started(picture), _lost(picture), _started_s(picture), picture.get("ended_s", {})
+            ):
                 self._keep()
             if picture["apps"]:
                 self._latest = self._forecast(picture)
@@ -182,6 +187,15 @@ class Forecaster:
 def _started(picture: Mapping[str, Any]) -> dict[str, bool]:
     """{app: whether it has started} of a picture."""
     return {x["app_id"]: bool(x["started"]) for x in picture["apps"]}
+
+
+def _started_s(picture: Mapping[str, Any]) -> dict[str, float]:
+    """{app: when the first of its leases started} of the leases in a picture."""
+    found: dict[str, float] = {}
+    for lease in picture["durable"]["leases"]:
+        if lease["started_s"] is not None:
+            found[lease["app_id"]] = min(lease["started_s"], found.get(lease["app_id"], lease["started_s"]))
+    return found
 
 
 def _lost(picture: Mapping[str, Any]) -> list[str]:

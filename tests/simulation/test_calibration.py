@@ -96,6 +96,21 @@ def test_each_policy_learns_for_itself() -> None:
     assert learnt.estimates("themis", 0.0, {"b": False}, asked)["b"][0][2] == 110.0
 
 
+def test_an_event_counts_when_it_happened_and_not_when_it_was_seen() -> None:
+    """Half a minute or more lies between two pictures."""
+    learnt = Calibrations()
+    for i in range(FEWEST):
+        a, b = f"a{i}", f"b{i}"
+        found = ((90.0, 100.0, 110.0), (190.0, 200.0, 210.0))
+        learnt.estimates("isonomy", 0.0, {a: False, b: False}, {a: found, b: found})
+        learnt.looked(150.0, {a: True}, started_s={a: 110.0}, ended_s={b: 110.0})
+        learnt.looked(250.0, {}, ended_s={a: 210.0, b: 110.0})
+    (_, _, start_s), (low_s, _, end_s) = learnt.estimates("isonomy", 0.0, {"c": False}, {"c": found})["c"]
+    assert start_s == pytest.approx(110.0), "nothing came later than foreseen"
+    assert end_s == pytest.approx(210.0)
+    assert low_s == pytest.approx(110.0)
+
+
 def test_what_was_learnt_is_kept_as_json() -> None:
     learnt = Calibrations()
     for i in range(FEWEST):

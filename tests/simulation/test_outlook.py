@@ -83,6 +83,17 @@ def test_a_forecast_without_errors_comes_true(stage: Stage, taken: dict[str, Any
         assert start_s <= ends_s
 
 
+def test_a_picture_tells_when_its_apps_started(taken: dict[str, Any]) -> None:
+    found = forecasts._started_s(taken)
+    holding = {x["app_id"] for x in taken["apps"] if x["held"]}
+    assert holding
+    assert set(found) == holding
+    leases = Durable.load(taken["durable"]).leases.values()
+    for app_id in holding:
+        times = [x.started_s for x in leases if x.app_id == app_id and x.started_s is not None]
+        assert found[app_id] == min(times) <= taken["now_s"]
+
+
 def test_quantiles_are_in_order_and_a_new_app_has_its_place(taken: dict[str, Any]) -> None:
     small = outlooks(with_app(taken, 1, 0.1, "root.prod", "zoe"), runs=5, only=f"{NEW}asked")[f"{NEW}asked"]
     large = outlooks(with_app(taken, 24, 10, "root.prod", "zoe"), runs=5, only=f"{NEW}asked")[f"{NEW}asked"]
