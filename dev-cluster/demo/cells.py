@@ -10,9 +10,7 @@ Exit status 0 only if all that was seen in time, every app succeeded, and the au
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -237,19 +235,12 @@ def finish(demo: CellsDemo) -> bool:
 def main(folder: Path, out: Path, keep: bool) -> None:
     """Show a tenant's guarantee on a fresh pseudo-distributed Hadoop; about six minutes, up to four times as long on a
     busy machine."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.unlink(missing_ok=True)
     slower = busy.factor()
     path = cells_file(folder.resolve())
     times = {"lease_s": LEASE_S, "lead_s": LEAD_S, "grant_timeout_s": 30.0, "round_retry_s": 3.0}
     settings = (*(f"isonomy.{k}={s * slower:g}" for k, s in times.items()), f"isonomy.cells={path}")
     demo = CellsDemo(folder.resolve(), out, settings, slower=slower)
-    try:
-        if slower > 1.0:
-            demo.say(f"this machine is busy: leases, steps and deadlines are {slower:.1f} times as long")
-        demo.up()
-        demo.serve()
+    with demo.running(keep=keep):
         end_s = lend(demo)
         borrow(demo)
         take_back(demo, end_s)
@@ -261,11 +252,6 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         data["cells"] = {"steps": [vars(s) for s in demo.steps], "guaranteed_gpus_claimed": claimed,
                          "deals_left": len(demo.get("exchange").get("deals", ()))}  # fmt: skip
         out.write_text(json.dumps(data, indent=2) + "\n")
-    finally:
-        if keep and demo.cluster:
-            demo.kept()
-        else:
-            demo.down()
     rows = [(s.what, f"{s.took_s:.1f}", f"{s.limit_s:.0f}") for s in demo.steps]
     click.echo()
     show(table(("what was seen", "after s", "within s"), rows))

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -398,6 +399,24 @@ class Demo:
             except subprocess.TimeoutExpired:
                 self.control.kill()
 
+    @contextmanager
+    def running(self, policy: str | None = None, keep: bool = False) -> Iterator[None]:
+        """Cluster and control plane, up; at the end, however it comes, they are down, or left up if `keep`."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.unlink(missing_ok=True)
+        try:
+            if self.slower > 1.0:
+                self.say(f"this machine is busy: leases, steps and deadlines are {self.slower:.1f} times as long")
+            self.up()
+            self.serve(policy)
+            yield
+        finally:
+            if keep and self.cluster:
+                self.kept()
+            else:
+                self.down()
+
     def kept(self) -> None:
         """Says what runs on, and how it ends."""
         alive = self.control is not None and self.control.poll() is None
@@ -450,17 +469,10 @@ def held(row: dict[str, Any]) -> int:
 def main(folder: Path, out: Path, keep: bool) -> None:
     """Run the main job on a fresh pseudo-distributed Hadoop; about six minutes, up to four times as long on a busy
     machine."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.unlink(missing_ok=True)
     slower = busy.factor()
     settings = (*SETTINGS, *(f"isonomy.{k}={seconds * slower:g}" for k, seconds in TIMES_S.items()))
     demo = Demo(folder.resolve(), out, settings, slower=slower)
-    try:
-        if slower > 1.0:
-            demo.say(f"this machine is busy: leases, steps and deadlines are {slower:.1f} times as long")
-        demo.up()
-        demo.serve("themis")
+    with demo.running("themis", keep):
         succeeded = demo.run()
         demo.isonomy("explain", "vision")
         demo.say(f"the same cluster under the default policy, {DEFAULT}")
@@ -471,11 +483,6 @@ def main(folder: Path, out: Path, keep: bool) -> None:
             demo.say(f"MISSING: {missing}, which every run of the demo is to show")
         audit = "clean" if not data["audit"]["violations"] else "NOT clean"
         demo.say(f"report: {out}; {data['rounds']} rounds; audit {audit}")
-    finally:
-        if keep and demo.cluster:
-            demo.kept()
-        else:
-            demo.down()
     if not (succeeded and good):
         raise click.ClickException("the demo failed; see above")
     demo.say("every app succeeded, the audit is clean, the models are on HDFS, and every feature was shown")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,17 +206,12 @@ def missed(facts: dict[str, Any]) -> list[str]:
 @click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
 def main(folder: Path, out: Path, keep: bool) -> None:
     """Show OEF's shares of three GPU types on a fresh pseudo-distributed Hadoop; about five minutes."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.unlink(missing_ok=True)
     leaves = ", ".join(f"{t.name}: {{capacity: 30, maximum: 100}}" for t in TENANTS)
     settings = (f"isonomy.lease_s={LEASE_S:g}", f"isonomy.lead_s={LEAD_S:g}", "isonomy.grant_timeout_s=30",
                 "isonomy.round_retry_s=3", "isonomy.policy=oef", "isonomy.policy_options={tenant: queue}",
                 f"queues.leaves={{{leaves}, default: {{capacity: 10, maximum: 100}}}}")  # fmt: skip
     demo = OefDemo(folder.resolve(), out, settings, apps, TOPOLOGY)
-    try:
-        demo.up()
-        demo.serve()
+    with demo.running(keep=keep):
         succeeded = demo.run()
         data, good = demo.report()
         if len(demo.window_s) < 2:
@@ -226,9 +219,6 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         facts = demo.facts()
         demo.show(facts)
         out.write_text(json.dumps({**data, "oef": facts}, indent=2))
-    finally:
-        if not keep:
-            demo.down()
     for name, text in facts["why"].items():
         demo.say(f"why {name}: {text}")
     missing = [*missed(facts), *(["an app failed"] if not succeeded else []),

@@ -9,8 +9,6 @@ from a borrower in time, every app succeeded, and the audit is clean.
 from __future__ import annotations
 
 import json
-import signal
-import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -193,20 +191,13 @@ def missed(demo: TogetherDemo, auctions: list[dict[str, set[str]]], held: dict[s
 def main(folder: Path, out: Path, keep: bool) -> None:
     """Show three policies in three virtual clusters on two GPU types, on a fresh pseudo-distributed Hadoop; up to four
     times as long on a busy machine."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.unlink(missing_ok=True)
     slower = busy.factor()
     times = {"lease_s": LEASE_S, "lead_s": LEAD_S, "grant_timeout_s": 30.0, "round_retry_s": 3.0}
     leaves = ", ".join(f"{vc.removeprefix('root.')}: {{capacity: 30, maximum: 100}}" for vc in POLICIES)
     settings = (*(f"isonomy.{k}={s * slower:g}" for k, s in times.items()), f"isonomy.cells={CELLS}",
                 f"queues.leaves={{{leaves}, default: {{capacity: 10, maximum: 100}}}}")  # fmt: skip
     demo = TogetherDemo(folder.resolve(), out, settings, topology=TOPOLOGY, slower=slower)
-    try:
-        if slower > 1.0:
-            demo.say(f"this machine is busy: leases, steps and deadlines are {slower:.1f} times as long")
-        demo.up()
-        demo.serve()
+    with demo.running(keep=keep):
         contend(demo)
         auction(demo)
         held = share(demo)
@@ -221,11 +212,6 @@ def main(folder: Path, out: Path, keep: bool) -> None:
             "recalled_gpus": demo.recalled(), "missing": missing,
         }  # fmt: skip
         out.write_text(json.dumps(data, indent=2) + "\n")
-    finally:
-        if keep and demo.cluster:
-            demo.kept()
-        else:
-            demo.down()
     rows = [(s.what, f"{s.took_s:.1f}", f"{s.limit_s:.0f}") for s in demo.steps]
     show(table(("what was seen", "after s", "within s"), rows))
     missing += [] if succeeded else ["an app failed"]
