@@ -1,4 +1,4 @@
-"""Suggestions for unknown words in error messages."""
+"""Words of messages: counts, and suggestions for unknown words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterable
 
 NEAR = 0.6
 """The least similarity of two words, from 0 to 1."""
+
+
+def count(n: int, one: str, many: str = "") -> str:
+    """1 app, 2 apps."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
 def suggest(

@@ -9,6 +9,7 @@ from pycontrol.arbiter.eligibility import exceeds_types
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
+from pycontrol.words import count
 
 REASONS = SENTENCES
 BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED, Pending.NO_ROOM_WITHIN, Pending.NO_SUCH_CELLS})
@@ -166,7 +167,8 @@ def _bidder(r: Receipt, app_id: str, lease_s: float) -> Reason | None:
     if mine is None:
         return None
     if mine.paid_gangs:
-        return Reason(Pending.HIDDEN_PAYMENT, f"{mine.paid_gangs} gangs (c = {mine.c:.3f}) in round {r.round_id}")
+        paid = count(mine.paid_gangs, "gang")
+        return Reason(Pending.HIDDEN_PAYMENT, f"{paid} (c = {mine.c:.3f}) in round {r.round_id}")
     if not mine.rows:
         costs = f"a start would cost it {r.restart_s.get(app_id, 0.0):.0f} s, the lease is {lease_s:g} s"
         return Reason(Pending.BID_NOTHING, f"{costs} (round {r.round_id})")

@@ -38,10 +38,11 @@ COMMANDS = {
     "cells": "pycontrol.cli.cells:cells_group",
     "exchange": "pycontrol.cli.exchange:exchange_group",
     "solve": "pycontrol.cli.replay:replay_command",
-    "replay": "pycontrol.cli.replay:replay_command",
     "serve": "pycontrol.cli.serve:serve_command",
 }
 """Where each command is; a module is loaded when its command is used."""
+FORMER = {"replay": "solve"}
+"""Former name of a command -> its name. They still work, and help does not list them."""
 
 
 class LazyGroup(click.Group):
@@ -53,6 +54,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
+        cmd_name = FORMER.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             hint = suggest(cmd_name, self.list_commands(ctx), near=0.5, otherwise="")
             ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")

@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 
 from pycontrol.cli.client import Failure
-from pycontrol.cli.tables import count, emit_json
+from pycontrol.cli.tables import emit_json
 from pycontrol.config import ConfigError, mapping
 from pycontrol.hadoopconf import check as checks
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.distribution import Distribution
+from pycontrol.words import count
 
 
 @click.group("config")

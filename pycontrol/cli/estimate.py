@@ -16,9 +16,8 @@ from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
 from pycontrol.cli.screens import estimate
 from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
-from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.forecaster import ASSUMED, ERROR
-from pycontrol.simulation.outlook import NEW, NoOutlook, outlooks, with_app
+from pycontrol.simulation.outlook import NEW, VERSION, NoOutlook, machines_of, outlooks, queues_of, with_app
 
 STATE_FILE = "state.json"
 NAMES = ("user", "queue", "name", "app_id")
@@ -51,9 +50,13 @@ def estimate_command(
     """
     server = Rm(rm_address(rm))
     p = server.get("picture")
-    queues = [q[0] for q in p["queues"]]
+    queues = {q.path: q for q in queues_of(p) if q.leaf}
     if queues and queue not in queues:
         raise Misused(f"--queue {queue}: is not a leaf queue; the leaf queues are {', '.join(sorted(queues))}")
+    if queue in queues and queues[queue].stopped:
+        raise Misused(f"--queue {queue}: is stopped; YARN takes no app there")
+    if queue in queues and queues[queue].unmanaged:
+        raise Misused(f"--queue {queue}: CapacityScheduler serves it; an estimate needs a queue that Isonomy serves")
     total = sum(m[2] for m in p["machines"])
     if gpus > total:
         raise Misused(f"--gpus {gpus}: the cluster has {total}")
@@ -61,7 +64,7 @@ def estimate_command(
         raise Misused(f"--gang {gang}: does not divide --gpus {gpus}")
     if cells is None and p["cells"]:
         raise Misused("this cluster has virtual clusters: give their file with --cells")
-    topology = Topology.of(Machine(host, rack, n, kind) for host, rack, n, kind in p["machines"])
+    topology = machines_of(p)
     supply = None if cells is None else _cells(cells, topology, {p["policy"]: {}})
     try:
         with Console(stderr=True).status(f"{runs} futures"):
@@ -105,7 +108,7 @@ def read_snapshot(file: Path) -> dict[str, Any]:
             state = json.loads(archive.read(STATE_FILE))
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
         raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
-    if not isinstance(state, dict) or state.get("version") != 1:
+    if not isinstance(state, dict) or state.get("version") != VERSION:
         raise Misused(f"{file}: is a snapshot of another version")
     return state
 
@@ -128,8 +131,10 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
     for i, (host, rack, *_) in enumerate(state["machines"]):
         names.setdefault(host, f"host{i + 1}")
         names.setdefault(rack, f"rack-of-{i + 1}")
-    for row in (*state["queues"],):
-        names.setdefault(row[0], f"queue{len(names) + 1}")
+    for queue in state["queues"]:
+        names.setdefault(queue["path"], f"queue{len(names) + 1}")
+        for label in filter(None, queue["partitions"]):
+            names.setdefault(label, f"label{len(names) + 1}")
     for lease in state["durable"]["leases"]:
         names.setdefault(lease["gpu"][0], f"host{len(names) + 1}")
     whole = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)) or r"(?!)")

@@ -10,11 +10,11 @@ import click
 
 from pycontrol.cli.client import Misused
 from pycontrol.cli.simulate import ARBITERS, _cells, _settings
-from pycontrol.cli.tables import clock, count
-from pycontrol.model.topology import Machine, Topology
+from pycontrol.cli.tables import clock
 from pycontrol.policies import registry
-from pycontrol.simulation.outlook import Resumed
+from pycontrol.simulation.outlook import Resumed, machines_of
 from pycontrol.simulation.result import Result
+from pycontrol.words import count
 
 OTHERS = ("isonomy", "yarn_cs")
 """Which policy the one in force is held against, where none is named: the first that is another one."""
@@ -37,7 +37,7 @@ def went_on(
     changed = {**p, "settings": {**p["settings"], "lease_s": control["lease_s"], **{k: control[k] for k in own}}}
     if cells is None and p["cells"]:
         raise Misused("this cluster has virtual clusters: give their file with --cells")
-    topology = Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in p["machines"])
+    topology = machines_of(p)
     started = [x["app_id"] for x in p["apps"] if x["started"]]
     found = {}
     for name in names:

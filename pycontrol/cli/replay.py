@@ -114,7 +114,7 @@ def solve(case: object) -> dict[str, Any]:
     raise TypeError(f"no solver for {type(case).__name__}")
 
 
-@click.command("replay")
+@click.command("solve")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--id", "case_id", metavar="ID", help="Only this case.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 
 from pycontrol.arbiter.standin import STANDIN
 from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, show, span, table
+from pycontrol.words import count
 
 WIDE = 140
 """Columns from which reasons and bids have room in their line."""
@@ -220,7 +221,7 @@ def _rho(r: Data) -> list[str]:
         f"T_id = work / min(R_C, demand) x N_avg = {show(r['work_total_gpu_s'])} GPU-s /"
         f" min({r['cluster_gpus']}, {r['demand_gpus']}) x {show(r['n_avg'])}",
         f"T_sh = {span(r['elapsed_s'])} since its submission + the time of {show(r['work_left_gpu_s'])} GPU-s left;"
-        f" it could use {r['gangs']} gangs of {r['gang_gpus']} GPUs",
+        f" it could use {count(r['gangs'], 'gang')} of {count(r['gang_gpus'], 'GPU')}",
     ]
 
 
@@ -279,7 +280,7 @@ def _own_bid(r: Data) -> str:
     if not won:
         return f"bid {b['rows']} rows and won nothing" + ("; got leftovers" if r["leftover"] else "")
     text = f"bid {b['rows']} rows, won {show(b['won'])} (rho {show(b['rho_nothing'])} -> {show(b['rho_won'])})"
-    text += f", keeps c = {b['c']:.3f}: {b['kept_gangs']} gangs kept, {b['paid_gangs']} paid"
+    text += f", keeps c = {b['c']:.3f}: {count(b['kept_gangs'], 'gang')} kept, {b['paid_gangs']} paid"
     return text + (f"; got {'; '.join(map(gang, r['got']))}" if r["got"] else "")
 
 

@@ -13,11 +13,12 @@ from pycontrol.cli import whatif
 from pycontrol.cli.client import Failure, Rm, output_option, rm_address
 from pycontrol.cli.recorded import median, of_yarn
 from pycontrol.cli.simulate import _settings
-from pycontrol.cli.tables import Data, clock, count, emit, lines, span, table
+from pycontrol.cli.tables import Data, clock, emit, lines, span, table
 from pycontrol.cli.usage import moment_s
-from pycontrol.model.topology import Machine, Topology
+from pycontrol.simulation.outlook import machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.words import count
 
 STOCK = "yarn_cs"
 NEWEST = 10
@@ -54,7 +55,7 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
         emit({"live": live, "replayed": 0}, output, _draw)
         return
     picture = server.get("picture")
-    topology = Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in picture["machines"])
+    topology = machines_of(picture)
     options, settings = _settings(names, given, status["lease_s"])
     with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
         results = run_many(

@@ -17,7 +17,7 @@ from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli.client import output_option
-from pycontrol.cli.tables import count, emit, lines, table
+from pycontrol.cli.tables import emit, lines, table
 from pycontrol.config import Config, ConfigError, parse
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
@@ -28,6 +28,7 @@ from pycontrol.simulation.compare import Comparison, NoPlots, plot, write
 from pycontrol.simulation.metrics import METRICS
 from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_many
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.words import count
 
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
 """SimulationSettings of the simulated world that --set takes."""

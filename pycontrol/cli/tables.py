@@ -93,11 +93,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def count(n: int, one: str, many: str = "") -> str:
-    """1 app, 2 apps."""
-    return f"{n} {one if n == 1 else many or one + 's'}"
-
-
 def clock(at_s: float | None) -> str:
     """Local time of day."""
     return "-" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))

@@ -16,7 +16,8 @@ from rich.console import RenderableType
 from pycontrol.audit.usage import KEYS, usage
 from pycontrol.cli.client import Misused, cluster_dir_option
 from pycontrol.cli.records import facts_of, records_of
-from pycontrol.cli.tables import Data, count, emit_json, lines, out, span, table
+from pycontrol.cli.tables import Data, emit_json, lines, out, span, table
+from pycontrol.words import count
 
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 

@@ -17,10 +17,11 @@ from pycontrol.cli.goingon import chosen, went_on
 from pycontrol.cli.recorded import Actual, actual_of, anonymised, median, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.simulate import _cells, _settings, _topology, _workload
-from pycontrol.cli.tables import Data, count, emit, lines, span, table
+from pycontrol.cli.tables import Data, emit, lines, span, table
 from pycontrol.cli.usage import moment_s
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.words import count
 
 SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (1 << 30, "more GPUs"))
 CLEAR_S, CLEAR = 60.0, 0.1
@@ -254,6 +255,8 @@ def _draw(d: Data) -> RenderableType:
             f" was {span(found['real_median_s'])}; {found['close']:.0%} of {of} within half of their wait or a minute."
         )
     for kind, rows in d["waits"].items():
+        if not rows:
+            continue
         cells = [[r[kind], r["apps"], *(span(r[m].get(n)) for m in ("median_s", "p95_s") for n in names)] for r in rows]
         head = [kind.upper(), ">APPS", *(f">{n}" for n in names), *(f">{n} p95" for n in names)]
         parts += ["", table([f"WAIT BY {head[0]}", *head[1:]], cells)]

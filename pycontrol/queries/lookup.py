@@ -44,7 +44,7 @@ def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
         return (alive or found)[0]
     if found:
         raise Refusal(400, f"app: {text} names {len(found)} applications; use an id: {', '.join(found[-10:])}")
-    raise Refusal(404, f"app: no application {text} has asked for GPUs here; `isonomy queue` lists them")
+    raise Refusal(404, f"app {text}: no application of this id or name asks for GPUs; `isonomy queue` lists who does")
 
 
 def _numbered(app_id: str, text: str) -> bool:
@@ -67,7 +67,7 @@ def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
     host = by_id.get(text, text)
     if host in hosts or a.drained(host):
         return host
-    raise Refusal(404, f"node: no node {text}; known are {', '.join(sorted(hosts)) or 'none'}")
+    raise Refusal(404, f"node {text}: is not registered; known are {', '.join(sorted(hosts)) or 'none'}")
 
 
 def whole_number(params: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

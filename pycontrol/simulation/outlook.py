@@ -23,7 +23,7 @@ from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Container, Queue, YarnApp
+from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
@@ -36,7 +36,7 @@ from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
 
-VERSION = 1
+VERSION = 2
 RECENT_S = 86400.0
 RECENT_MAX = 500
 HORIZON_S = 7 * 86400.0
@@ -84,12 +84,26 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
                      for h, m in a.topology.machines.items()],
         "unusable": [[g.host, g.index] for n in a.cluster.nodes.values() for i in range(n.gpus)
                      if not a.usable(g := Gpu(n.host, i))],
-        "queues": [[q.path, q.capacity, q.max_capacity] for q in a.cluster.queues.values()],
+        "partitions": {n.host: n.partition for n in a.cluster.nodes.values() if n.partition},
+        "queues": [dataclasses.asdict(q) for q in a.cluster.queues.values()],
         "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],
         "since_s": min((x.submitted_s for x in a.durable.apps.values()), default=now_s),
         "recent": [_recent(a, x) for x in recent if x.submitted_s >= now_s - RECENT_S and x.demand_gpus > 0],
         "durable": data,
     }  # fmt: skip
+
+
+def machines_of(p: Mapping[str, Any]) -> Topology:
+    """The machines of a picture."""
+    return Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in p["machines"])
+
+
+def queues_of(p: Mapping[str, Any]) -> tuple[Queue, ...]:
+    """The queues of a picture, with their limits."""
+    return tuple(
+        Queue(**{**q, "partitions": {label: PartitionCapacity(**x) for label, x in q["partitions"].items()}})
+        for q in p["queues"]
+    )
 
 
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
@@ -141,15 +155,14 @@ class Resumed(Simulator):
         options: Mapping[str, Any] | None = None, policy: str = "", supply: Supply | None = None,
     ) -> None:  # fmt: skip
         rng = random.Random(seed)
-        topology = Topology.of(Machine(host, rack, gpus, kind) for host, rack, gpus, kind in p["machines"])
-        queues = tuple(Queue(path, part, most) for path, part, most in p["queues"])
+        topology = machines_of(p)
         control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed})
         name = policy or p["policy"]
         chosen: Policy = registry.make(name, **(options or {}))
         if supply is not None:
             chosen = ByVirtualCluster(chosen, own_policies(supply, name, options or {}))
         settings = _launches(p, SimulationSettings(arbiter=control))
-        super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues, supply)
+        super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues_of(p), supply)
         self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2, supply=supply)
         self.now = float(p["now_s"])
         for trace in come:
@@ -160,7 +173,10 @@ class Resumed(Simulator):
         for host, index in _unmanaged(p):
             bad.setdefault(host, set()).add(index)
         for node_id, node in list(self.yarn.up.items()):
-            self.yarn.up[node_id] = dataclasses.replace(node, bad_gpus=frozenset(bad.get(node.host, ())))
+            label = p["partitions"].get(node.host, "")
+            self.yarn.up[node_id] = dataclasses.replace(
+                node, bad_gpus=frozenset(bad.get(node.host, ())), partition=label
+            )
         apps = [
             self._resume(x, 1 + rng.uniform(-error, error), rng if error else None)
             for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0

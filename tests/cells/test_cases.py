@@ -1,4 +1,4 @@
-"""The cells cases through `isonomy replay`: each step that is a property holds, errors change nothing."""
+"""The cells cases through `isonomy solve`: each step that is a property holds, errors change nothing."""
 
 from __future__ import annotations
 

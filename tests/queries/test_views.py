@@ -82,7 +82,7 @@ def test_explain_says_why_a_policy_without_bids_served_an_app() -> None:
 def test_an_app_is_found_by_name_id_and_the_end_of_its_id(scene: Scene) -> None:
     assert scene.get("logs", app="0002")["app_id"] == LATE
     status, text = scene.error("GET", "explain", app="000")
-    assert (status, "no application 000" in text) == (404, True)
+    assert (status, "app 000: no application" in text) == (404, True)
     status, text = scene.error("GET", "explain", app="")
     assert status == 400
 

@@ -1,4 +1,4 @@
-"""`isonomy replay` against the expected results in tests/cases, and its errors for malformed files."""
+"""`isonomy solve` against the expected results in tests/cases, and its errors for malformed files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The Arbiter run forward from a picture of itself: running gangs continue, and the first in the order starts first."""
 
+import dataclasses
 import json
 import multiprocessing
 import random
@@ -15,6 +16,7 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
+from pycontrol.model.cluster import PartitionCapacity, Queue
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -22,7 +24,17 @@ from pycontrol.simulation import forecaster as forecasts
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.forecaster import Forecaster
-from pycontrol.simulation.outlook import NEW, NoOutlook, Resumed, arrivals, outlooks, phases, picture, with_app
+from pycontrol.simulation.outlook import (
+    NEW,
+    NoOutlook,
+    Resumed,
+    arrivals,
+    outlooks,
+    phases,
+    picture,
+    queues_of,
+    with_app,
+)  # fmt: skip
 from pycontrol.simulation.runs import CellsOf
 from tests.web.stage import Stage, add_troubles, busy
 
@@ -298,3 +310,25 @@ def test_restarts_cost_what_they_cost_on_this_cluster(stage: Stage, taken: dict[
         durable = Durable.load(taken["durable"])
         durable.apply(AppChanged(app_id, {"launched": {"first": 1, "again": 2}}))
     assert ends_s[1] > ends_s[0] + 400
+
+
+def test_a_picture_keeps_the_limits_of_queues(taken: dict[str, Any]) -> None:
+    """Forecasts without them would start apps where YARN and the Arbiter make them wait."""
+    queues = (
+        Queue("root", leaf=False),
+        Queue("root.prod", 0.5, 0.8, True, 0.25, 1.5,
+              {"": PartitionCapacity(0.5, 0.8), "a100": PartitionCapacity(gpus=4)}, "a100", True, True),
+    )  # fmt: skip
+    said = json.loads(json.dumps([dataclasses.asdict(q) for q in queues]))
+    assert queues_of({"queues": said}) == queues
+    assert [q.path for q in Resumed({**taken, "queues": said}, 1, error=0.0).yarn.queues] == ["root", "root.prod"]
+
+
+def test_forecasts_know_node_labels(taken: dict[str, Any]) -> None:
+    """An app without a label starts on none of the labelled nodes."""
+    idle = {**taken, "apps": [], "recent": [], "durable": {**taken["durable"], "leases": []}}
+    asked = with_app(idle, 2, 0.1, "root.prod", "zoe")
+    labelled = {**asked, "partitions": {host: "a100" for host, *_ in taken["machines"]}}
+    free, shut = (outlooks(p, runs=2, only=f"{NEW}asked")[f"{NEW}asked"].start_s[1] for p in (asked, labelled))
+    assert free is not None
+    assert shut is None

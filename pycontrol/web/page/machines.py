@@ -9,6 +9,7 @@ from typing import Any
 
 from pycontrol.queries.lookup import Refusal
 from pycontrol.web.page import Read, Row, drawing, text
+from pycontrol.words import count
 
 GPUS_DRAWN = 1024
 """With more GPUs, racks are drawn as bars; a rack's hosts where it is asked for."""
@@ -66,7 +67,7 @@ class Drawer:
         parts += [(state, gpus[state]) for state in ("free", "drained", "bad", "down")]
         who = ", ".join(f"{self.names.get(app_id, app_id)} {n}" for app_id, n in apps[:NAMED])
         if len(apps) > NAMED:
-            who += f" and {text.count(len(apps) - NAMED, 'other app')}"
+            who += f" and {count(len(apps) - NAMED, 'other app')}"
         return {"name": name, "hosts": len(nodes), "parts": drawing.stacked(parts, max(1, gpus["gpus"])), "who": who,
                 **gpus}  # fmt: skip
 
@@ -74,7 +75,7 @@ class Drawer:
         gpus = [self._gpu(node, i, leases.get(f"{node['host']}:{i}", {})) for i in range(node["gpus"] or 0)]
         words = [node["state"]] if node["state"] != "up" else []
         note = ": ".join([*words, *filter(None, [node["reason"]])])
-        label = f"{text.count(len(gpus), 'GPU')}: {node['leased']} leased, {node['free']} free"
+        label = f"{count(len(gpus), 'GPU')}: {node['leased']} leased, {node['free']} free"
         return {"host": node["host"], "type": node["gpu_type"], "state": node["state"], "note": note, "label": label,
                 "gpus": gpus}  # fmt: skip
 

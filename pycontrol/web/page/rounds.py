@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.web.page import text
+from pycontrol.words import count
 
 
 def lived(receipt: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def _line(changes: Mapping[str, Mapping[str, list[str]]], name: Callable[[str], 
         apps = changes[kind]
         few = [f"{len(gpus)} {word} {name(app_id)}" for app_id, gpus in list(apps.items())[:NAMED]]
         if len(apps) > NAMED:
-            few.append(f"{sum(map(len, list(apps.values())[NAMED:]))} {word} {text.count(len(apps) - NAMED, 'other')}")
+            few.append(f"{sum(map(len, list(apps.values())[NAMED:]))} {word} {count(len(apps) - NAMED, 'other')}")
         parts += [", ".join(few)] if few else []
     renewed = sum(map(len, changes["renewed"].values()))
     parts += [f"{renewed} renewed"] if renewed else []

@@ -13,6 +13,8 @@ from typing import Any
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
+from pycontrol.words import count
+
 APP_ID = re.compile(r"application_[0-9]+_[0-9]+")
 COLOURS = 16
 """Classes c0 to c15 of page.css."""
@@ -66,11 +68,6 @@ def gpu_time(gpu_s: float | None) -> str:
     if gpu_s is None:
         return "–"
     return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
-
-
-def count(n: int, one: str, many: str = "") -> str:
-    """1 app, 2 apps."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
 def standing(amount: float | None, measure: Mapping[str, str]) -> str:
