@@ -289,10 +289,10 @@ def _best(a: Data) -> str | None:
     if not a["best"]:
         return said
     model = f"; model in {a['model_path']}" if a["model_path"] else ""
-    return "\n".join(filter(None, [f"best: {_result(a['best'])}{model}", said]))
+    return "\n".join(filter(None, [f"best: {result(a['best'])}{model}", said]))
 
 
-def _result(best: Data) -> str:
+def result(best: Data) -> str:
     """What the best job came to."""
     name, value = best.get("metric") or "accuracy", best.get("value", best["accuracy"])
     return f"{name} {value:.4f} with {show(best['configuration'])}"
@@ -318,7 +318,7 @@ def report(d: Data) -> Group:
     rows = [
         (a["name"], a["kind"], a["queue"], a["final_state"], a["rho"], span(a["T_sh_s"]), span(a["T_id_s"]),
          a["leases"], a["renewals"], a["revocations"], a["restarts"],
-         _result(a["best"]) if a["best"] else "-")
+         result(a["best"]) if a["best"] else "-")
         for a in d["apps"]
     ]  # fmt: skip
     names = ("APP", "KIND", "QUEUE", "STATE", ">RHO", ">T_SH", ">T_ID", ">LEASES", ">RENEWALS", ">REVOCATIONS",

@@ -14,7 +14,7 @@ from pycontrol.words import suggest
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
-from submarine_patch.cli.follow import wait_with_bar
+from submarine_patch.cli.follow import wait
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.jobchecks import check_job
 from submarine_patch.cli.options import RunArguments, parse_run
@@ -107,15 +107,19 @@ def _run(options: list[str]) -> int:
         check_spec(Path(parsed.spec_file))
     for note in check(parsed):
         print(f"submarine: {note}", file=sys.stderr)
-    bar = WAIT in parsed.stock and not parsed.json and sys.stderr.isatty()
-    words = [word for word in parsed.stock if word != WAIT or not bar]
+    words = [word for word in parsed.stock if word != WAIT]
     installation = _installation()
     ended = stock.run(installation.command(["job", "run", *words], verbose=parsed.verbose), quiet=parsed.json)
-    if bar and ended.status == 0 and ended.application_id is not None:
-        return wait_with_bar(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
+    status, app_id = ended.status, ended.application_id
+    if WAIT in parsed.stock and status == 0 and app_id is not None:
+        try:
+            status = wait(Rm(rm_web_url(conf_dir=installation.conf)), app_id)
+        except KeyboardInterrupt:
+            print(f"submarine: {app_id} goes on; to end it: submarine job kill {app_id}", file=sys.stderr)
+            raise
     if parsed.json:
-        print(json.dumps({"application_id": ended.application_id, "exit_status": ended.status}))
-    return ended.status
+        print(json.dumps({"application_id": app_id, "exit_status": status}))
+    return status
 
 
 def check(parsed: RunArguments) -> list[str]:

@@ -1,17 +1,24 @@
-"""An app's status from the control plane and YARN, and a progress bar that follows it to its end."""
+"""An app's status from the control plane and YARN, and a bar or lines that follow it to its end."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycontrol.cli import screens
-from pycontrol.cli.client import Failure, Rm
+from pycontrol.cli.client import Failure, Rm, Unreachable
+from pycontrol.words import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 POLL_S = 2.0
+LINE_S = 30.0
+"""The longest time without a line where there is no terminal."""
 AWAY_MAX_S = 900.0
 """How long to wait for a ResourceManager that is away (restart, failover)."""
 DONE = ("done", "stopped", "failed")
@@ -30,7 +37,8 @@ class Status:
     message: str = ""
     gpus: int = 0
     reason: str = ""
-    """Why it has no more GPUs."""
+    """Why it has no more GPUs: the code, and in words."""
+    why: str = ""
     rho: float | None = None
     best: Mapping[str, Any] = field(default_factory=dict)
     """For a finished app: configuration, accuracy, and the metric's name and value."""
@@ -52,25 +60,33 @@ class Status:
         return self.state == "SUCCEEDED"
 
     def line(self) -> str:
-        """For example `step 120/600, loss 0.231, 8 GPUs, 5 of 9 jobs over`."""
+        """For example `step 120/600, loss 0.231, 8 GPUs, 5 of 9 jobs over`; at the end its state and best result."""
+        if self.final:
+            result = screens.result(self.best) if self.best else ""
+            return ", ".join(filter(None, [self.state, result, self.model_path and f"model in {self.model_path}"]))
         parts = []
-        ahead = max(self.jobs, key=lambda j: j["step"], default=None)
-        if ahead is not None:
+        ahead = max(self.jobs, key=lambda j: j.get("step", 0), default=None)
+        if ahead is not None and ahead.get("step"):
             of = f"/{ahead['until_step']}" if ahead.get("until_step") else ""
             parts.append(f"step {ahead['step']}{of}")
-            if ahead["loss"]:
+            if ahead.get("loss"):
                 parts.append(f"loss {ahead['loss']:.4g}")
             if ahead.get("metric") is not None:
                 parts.append(f"metric {ahead['metric']:.4g}")
-            elif ahead["accuracy"]:
+            elif ahead.get("accuracy"):
                 parts.append(f"accuracy {ahead['accuracy']:.4g}")
-        parts.append(f"{self.gpus} GPU{'s' * (self.gpus != 1)}")
+        parts.append(count(self.gpus, "GPU"))
         if len(self.jobs) > 1:
             parts.append(f"{sum(j['state'] in DONE for j in self.jobs)} of {len(self.jobs)} jobs over")
-        if not self.gpus and self.reason and not self.final:
-            parts.append(f"waits: {self.reason}")
-        parts += [text for text in (self.estimate, self.note) if text and not self.final]
+        if not self.gpus and self.why:
+            parts.append(f"waits: {self.why}")
+        parts += [text for text in (self.estimate, self.note) if text]
         return ", ".join(parts)
+
+    @property
+    def news(self) -> tuple[Any, ...]:
+        """What makes another line worth printing; steps and losses alone do not."""
+        return self.final, self.gpus, self.reason, self.note, Counter(j["state"] for j in self.jobs)
 
 
 def status_of(client: Rm, app_id: str) -> Status:
@@ -81,7 +97,7 @@ def status_of(client: Rm, app_id: str) -> Status:
         told = client.get("explain", app=app_id)
     except Failure:
         told = {}
-    about, rho = told.get("app") or {}, told.get("rho") or {}
+    about, rho, reason = (told.get(key) or {} for key in ("app", "rho", "reason"))
     gpus = int(about.get("gpus_held") or 0)
     jobs = tuple(told.get("jobs") or ())
     return Status(
@@ -91,7 +107,8 @@ def status_of(client: Rm, app_id: str) -> Status:
         fraction=1.0 if state == "SUCCEEDED" else float(app.get("progress") or 0.0) / 100.0,
         message=str((state != "KILLED" and about.get("message")) or app.get("diagnostics") or "").strip(),
         gpus=gpus,
-        reason=str((told.get("reason") or {}).get("code") or ""),
+        reason=str(reason.get("code") or ""),
+        why=str(reason.get("sentence") or ""),
         rho=rho.get("rho"),
         best=about.get("best") or {},
         model_path=str(about.get("model_path") or ""),
@@ -110,28 +127,34 @@ def _estimate(told: Mapping[str, Any], gpus: int) -> str:
 def until_final(
     client: Rm, app_id: str, poll_s: float | None = None, timeout_s: float | None = None
 ) -> Iterator[Status]:
-    """A status every `poll_s` (default 2 s), of which the last is final; raises TimeoutError after `timeout_s`."""
+    """A status every `poll_s` (default 2 s), of which the last is final.
+
+    Raises TimeoutError after `timeout_s`, and Failure if the ResourceManager is away for AWAY_MAX_S or, before it has
+    answered once, refuses to.
+    """
     began_s = answered_s = time.monotonic()
     jobs: tuple[Mapping[str, Any], ...] = ()
+    known = False
     while True:
         try:
             status = status_of(client, app_id)
-            answered_s = time.monotonic()
+            answered_s, known = time.monotonic(), True
             jobs = status.jobs or jobs  # the control plane forgets them when the app ends
             status = replace(status, jobs=jobs)
             yield status
             if status.final:
                 return
-        except Failure:
-            if time.monotonic() - answered_s > AWAY_MAX_S:
+        except Failure as e:
+            refused = not known and not isinstance(e, Unreachable)
+            if refused or time.monotonic() - answered_s > AWAY_MAX_S:
                 raise
         if timeout_s is not None and time.monotonic() - began_s > timeout_s:
             raise TimeoutError(f"{app_id} has not ended within {timeout_s:g} s")
         time.sleep(POLL_S if poll_s is None else poll_s)
 
 
-def wait_with_bar(client: Rm, app_id: str) -> int:
-    """Show a bar until the app ends; returns 0 if it succeeded, else 1, with the reason on standard error."""
+def wait(client: Rm, app_id: str) -> int:
+    """Show progress until the app ends; returns 0 if it succeeded, else 1, with the reason on standard error."""
     status = shown(until_final(client, app_id))
     if not status.succeeded:
         print(f"submarine: {status.name or app_id} {status.state}: {status.message}", file=sys.stderr)
@@ -139,16 +162,33 @@ def wait_with_bar(client: Rm, app_id: str) -> int:
 
 
 def shown(statuses: Iterator[Status]) -> Status:
-    """Draw each status as a bar in a terminal or a notebook; returns the last one."""
+    """Draw each status as a bar in a terminal or a notebook, elsewhere print what changed; returns the last one."""
     from rich.console import Console
+
+    console = Console(stderr=True)
+    seen = _drawn(console, statuses) if console.is_terminal or console.is_jupyter else _printed(statuses)
+    return deque(seen, maxlen=1)[0]
+
+
+def _drawn(console: Console, statuses: Iterator[Status]) -> Iterator[Status]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.fields[name]}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
                TimeElapsedColumn(), TextColumn("{task.description}"))  # fmt: skip
-    last: Status | None = None
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("", total=1.0, name="")
-        for last in statuses:
-            progress.update(bar, completed=last.fraction, description=last.line(), name=last.name)
-    assert last is not None, "there is at least one status"
-    return last
+    with Progress(*columns, console=console) as progress:
+        bar = None
+        for status in statuses:
+            if bar is None:
+                bar = progress.add_task("", total=1.0, name=status.name)
+            progress.update(bar, completed=status.fraction, description=status.line(), name=status.name)
+            yield status
+
+
+def _printed(statuses: Iterator[Status]) -> Iterator[Status]:
+    said: tuple[Any, ...] = ()
+    at_s = -LINE_S
+    for status in statuses:
+        if status.news != said or time.monotonic() - at_s >= LINE_S:
+            said, at_s = status.news, time.monotonic()
+            print(time.strftime("%H:%M:%S"), status.name or status.app_id, status.line(), file=sys.stderr, flush=True)
+        yield status

@@ -155,7 +155,7 @@ def test_the_progress_shows_a_jobs_note_while_the_app_runs(monkeypatch: pytest.M
     monkeypatch.setitem(JOBS[1], "note", "no line of its log shows f1")
     handle = isonomy.app("sweep")
     assert handle.status().line().endswith("job001: no line of its log shows f1")
-    assert "f1" not in handle.wait(poll_s=0.01).line()
+    assert "no line of its log" not in handle.wait(poll_s=0.01).line()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -190,8 +190,39 @@ def test_the_command_line_waits_with_a_bar_in_a_terminal(
     assert ended.value.code == status
     assert "--wait_job_finish" not in (cluster / "arguments").read_text().splitlines()
     shown = capsys.readouterr().err
-    assert "step 9/9, loss 0.4" in shown
+    assert f"{final}, f1 0.9000 with lr:0.2, model in /models/x" in shown
     assert ("submarine: sweep FAILED: because" in shown) == (final == "FAILED")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_without_a_terminal_it_waits_with_a_line_for_each_change(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("submarine_patch.cli.follow.POLL_S", 0.01)
+    with pytest.raises(SystemExit) as ended:
+        main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
+              "--wait_job_finish", "-o", "json"])  # fmt: skip
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"application_id": APP, "exit_status": 0}
+    running, end = (line.partition(" ")[2] for line in err.splitlines() if " sweep " in line)
+    assert running.startswith("sweep step 9/9, loss 0.4, metric 0.7, 4 GPUs, 1 of 2 jobs over")
+    assert end == "sweep SUCCEEDED, f1 0.9000 with lr:0.2, model in /models/x"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_interrupted_wait_says_that_the_app_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(client: object, app_id: str) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("submarine_patch.cli.wait", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
+              "--wait_job_finish"])  # fmt: skip
+    assert ended.value.code == 130
+    assert f"to end it: submarine job kill {APP}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("cluster")

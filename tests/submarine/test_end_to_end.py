@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import requests
 
 from submarine_patch.worker.credentials import read_secret
 
@@ -42,15 +43,25 @@ class ControlPlane(BaseHTTPRequestHandler):
     """
 
     watched = threading.Event()
+    rm_web: ClassVar[str] = ""
+    """The ResourceManager's own address."""
 
     def do_GET(self) -> None:
         if self.path.startswith("/ws/v1/cluster/isonomy/token?app=application_") and "user.name=" in self.path:
             self._answer({"token": SECRET, "arbiter": "127.0.0.1:1", "ca": "", "expires_s": 600})
         elif self.path.startswith("/ws/v1/cluster/isonomy/explain?app=application_"):
             self.watched.set()
-            self._answer({"rho": {"rho": 1.25}, "jobs": [{"state": "running"}]})
+            self._answer(
+                {
+                    "now_s": 0.0,
+                    "app": {"gpus_held": 1},
+                    "estimate": {"start_s": [0, 0, 0], "end_s": [60, 600, 6000]},
+                }
+            )
         elif self.path == "/watched" and self.watched.wait(WATCH_S):
             self._answer({})
+        elif self.path.startswith("/ws/v1/cluster/apps/"):
+            self._answer(requests.get(self.rm_web + self.path, timeout=30).json())
         else:
             self.send_error(404)
 
@@ -101,6 +112,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         conf = folder / "conf"
         shutil.copytree(description["conf"], conf)
         yarn_site = conf / "yarn-site.xml"
+        ControlPlane.rm_web = description["rm_web"]
         own = description["rm_web"].removeprefix("http://")
         web = f"127.0.0.1:{server.server_port}"
         yarn_site.write_text(yarn_site.read_text().replace(own, web))
@@ -150,7 +162,7 @@ def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, t
     ended = cluster.submarine(*run_options(cluster, tmp_path), "--wait_job_finish", "-o", "json")
     assert ended.returncode == 0, ended.stderr
     application = json.loads(ended.stdout)["application_id"]
-    assert "RUNNING: jobs: 1 running; rho 1.25" in ended.stderr
+    assert "1 GPU, ends in ~10 m 00 s" in ended.stderr
     assert (tmp_path / "greeting").read_text() == 'say "hi" single "and" double\n'
     assert read_secret("isonomy.token", tmp_path / "token") == SECRET.encode()
     assert b"YARN_AM_RM_TOKEN" not in (tmp_path / "token").read_bytes()
@@ -169,7 +181,7 @@ def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, t
 def test_a_failed_job_gives_exit_status_1(cluster: Cluster, tmp_path: Path) -> None:
     ended = cluster.submarine(*run_options(cluster, tmp_path), "--seed", "1", "--wait_job_finish")
     assert ended.returncode == 1
-    assert ended.stderr.strip().splitlines()[-1] == "submarine: Job failed: adopted and finished"
+    assert ended.stderr.strip().splitlines()[-1] == f"submarine: {tmp_path.name} FAILED: adopted and finished"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ final class Progress {
   private Progress() {
   }
 
-  /** For example {@code jobs: 2 done, 3 running; rho 1.42; waits: NotOffered; starts in ~25 min (15 min to 60 min)}; empty if nothing is known. */
+  /** For example {@code jobs: 2 done, 3 running; 4 GPUs; ends in ~25 min (15 min to 60 min)}; empty if nothing is known. */
   static String line(JsonNode explain) {
     StringBuilder line = new StringBuilder();
     Map<String, Long> jobs = jobsByState(explain.path("jobs"));
@@ -20,14 +20,12 @@ final class Progress {
           .append(state));
       append(line, "jobs: " + counts);
     }
-    JsonNode rho = explain.path("rho").path("rho");
-    if (rho.isNumber()) {
-      append(line, String.format(Locale.ROOT, "rho %.2f", rho.asDouble()));
-    }
-    JsonNode reason = explain.path("reason");
-    String text = reason.isObject() ? reason.path("code").asText("") : reason.asText("");
-    if (!text.isEmpty() && !text.equals("null") && !text.equals("Running")) {
-      append(line, "waits: " + text);
+    long gpus = explain.path("app").path("gpus_held").asLong(0);
+    String why = explain.path("reason").path("sentence").asText("");
+    if (gpus > 0) {
+      append(line, gpus == 1 ? "1 GPU" : gpus + " GPUs");
+    } else if (!why.isEmpty()) {
+      append(line, "waits: " + why);
     }
     append(line, estimate(explain));
     append(line, note(explain.path("jobs")));

@@ -190,9 +190,9 @@ class JobSpecTest {
   @Test
   void progressIsOneLine() throws Exception {
     JsonNode explain = new ObjectMapper().readTree(
-        "{\"rho\": {\"rho\": 1.4159}, \"reason\": {\"code\": \"NotOffered\"}, \"jobs\": [{\"state\": \"running\"},"
+        "{\"reason\": {\"code\": \"NotOffered\", \"sentence\": \"no offer\"}, \"jobs\": [{\"state\": \"running\"},"
             + " {\"state\": \"done\"}, {\"state\": \"running\"}]}");
-    assertEquals("jobs: 1 done, 2 running; rho 1.42; waits: NotOffered", Progress.line(explain));
+    assertEquals("jobs: 1 done, 2 running; waits: no offer", Progress.line(explain));
     assertEquals("jobs: 2 running; j1: no f1", Progress.line(new ObjectMapper().readTree(
         "{\"jobs\": [{\"job_id\": \"j0\", \"state\": \"running\", \"note\": \"\"}, {\"job_id\": \"j1\","
             + " \"state\": \"running\", \"note\": \"no f1\"}]}")));
@@ -201,7 +201,7 @@ class JobSpecTest {
         + " \"end_s\": [4600, 13000, null]}}";
     assertEquals("starts in ~25 min (15 min to 60 min)",
         Progress.line(new ObjectMapper().readTree(String.format(estimate, 0))));
-    assertEquals("ends in ~3.3 h (60 min to more than a week)",
+    assertEquals("4 GPUs; ends in ~3.3 h (60 min to more than a week)",
         Progress.line(new ObjectMapper().readTree(String.format(estimate, 4))));
   }
 
