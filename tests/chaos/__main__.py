@@ -46,6 +46,13 @@ QUEUE_SMALL = 2
 """What may wait for the Arbiter at rest: a query of the page and a metrics' one."""
 
 
+def wanted(app: AppPlan, space: Path) -> list[str]:
+    """What a planned app adds to the options of a plain job."""
+    words = ["--seed", str(app.seed), "--max-retries", "100"]
+    search = ["--app-scheduler", app.scheduler, "--search-space", str(space), *SEARCH]
+    return words if app.scheduler == "single" else words + search
+
+
 class Chaos:
     """One run of a plan."""
 
@@ -102,12 +109,9 @@ class Chaos:
         """One more of an app; a client that gives up tries again under another name. Whether it was submitted."""
         number = self.tries[app.name] = self.tries.get(app.name, 0) + 1
         name = f"{prefix}-{app.name}-{number}"
-        more = ["--queue", app.queue, "--seed", str(app.seed), "--max-retries", "100"]
-        if app.scheduler != "single":
-            space = str(self.rig.folder / "space.yaml")
-            more += ["--app-scheduler", app.scheduler, "--search-space", space, *SEARCH]
+        more = wanted(app, self.rig.folder / "space.yaml")
         try:
-            self.rig.submit(name, app.seconds, *more, steps=STEPS)
+            self.rig.submit(name, app.seconds, *more, queue=app.queue, steps=STEPS)
             self.submitted.append(name)
             self.say(f"submitted {name}")
         except (AssertionError, subprocess.TimeoutExpired) as e:

@@ -16,7 +16,10 @@ import pytest
 
 from pycontrol.audit.evidence import ContainerInterval
 from pycontrol.model.topology import Gpu
+from submarine_patch.cli import check
+from submarine_patch.cli.options import parse_run
 from tests.chaos import logs, work
+from tests.chaos.__main__ import STEPS, wanted
 from tests.chaos.faults import Begun
 from tests.chaos.links import PAIRS, UNDISTURBED, between, set_properties
 from tests.chaos.losses import Losses
@@ -24,6 +27,7 @@ from tests.chaos.plan import CALM_AFTER, DOWN_S, KINDS, LINKS, WRONG_CLOCK_S, dr
 from tests.chaos.proxy import Proxy
 from tests.chaos.report import app_rows, fault_rows, refusal, table
 from tests.chaos.watch import Growth, Size, Use, Watch, clashes, outlived, use_of
+from tests.cluster.rig import options
 
 
 def test_a_seed_has_one_plan_and_other_seeds_have_others() -> None:
@@ -40,6 +44,14 @@ def test_faults_of_all_kinds_begin_in_order_and_leave_time_to_recover() -> None:
     assert {f.kind for f in plan.faults} == set(KINDS)
     assert min(f.for_s for f in plan.faults if f.kind == "clock") >= WRONG_CLOCK_S[0] > DOWN_S[1]
     assert [a.scheduler for a in plan.apps].count("hyperband") == 2
+
+
+def test_the_command_line_takes_every_planned_app(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("parameters:\n  learning-rate: {type: float, min: 0.003, max: 0.3, log: true}\n")
+    for app in draw(3, 120).apps:
+        words = options(app.name, app.seconds, *wanted(app, space), queue=app.queue, steps=STEPS)
+        check(parse_run(words))
 
 
 @pytest.fixture

@@ -27,6 +27,17 @@ def slowness() -> float:
     return min(SLOWEST, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
+def options(
+    name: str, seconds: float, *more: str, queue: str = "research", steps: int = 50, command: str = DIGITS
+) -> list[str]:
+    """Of `submarine job run`: a job of two GPUs with about this training time; `more` makes it a group."""
+    return [
+        "--name", name, "--queue", queue, "--input_path", "/tmp", "--worker_resources", "memory=1G,vcores=1,gpu=2",
+        "--num_workers", "1", "--max-iterations", str(steps), "--iteration-s", str(seconds * 2 / steps),
+        "--worker_launch_cmd", command, *more,
+    ]  # fmt: skip
+
+
 class Rig:
     """Cluster, control plane, clients."""
 
@@ -123,11 +134,11 @@ class Rig:
     ) -> None:
         """Submits a job of two GPUs with about this training time; `more` makes it a group."""
         words = [
-            str(self.bin / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
-            "--worker_resources", "memory=1G,vcores=1,gpu=2", "--num_workers", "1", "--max-iterations", str(steps),
-            "--iteration-s", str(seconds * 2 / steps),
-            "--worker_launch_cmd", command, *more,
-        ]  # fmt: skip
+            str(self.bin / "submarine"),
+            "job",
+            "run",
+            *options(name, seconds, *more, queue=queue, steps=steps, command=command),
+        ]
         done = subprocess.run(words, env=self.env, check=False, timeout=300, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
