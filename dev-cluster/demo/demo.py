@@ -6,6 +6,7 @@ everything happened that the demo is to show.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -180,8 +181,8 @@ class Demo:
 
     @property
     def page(self) -> str:
-        """The page's address."""
-        return f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/ui"
+        """The page's address, by which YARN knows who looks."""
+        return f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/ui?user.name={getpass.getuser()}"
 
     def up(self) -> None:
         """A fresh cluster and its control plane."""

@@ -69,6 +69,8 @@ def visit(browser: Any, address: str, folder: Path, app: str) -> list[str]:
     first[0].click()
     if not until(lambda: "/ui/app/" in browser.current_url):
         return [*wrong, "a click on an app does not lead to its page"]
+    if "are hidden" in browser.page_source:
+        wrong.append("the app's own user does not see its configurations")
     wrong += pictures(browser, browser.current_url, folder, "app")
     return [*wrong, *complaints(browser)]
 

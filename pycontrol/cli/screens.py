@@ -176,7 +176,8 @@ def explain(d: Data) -> Group:
     parts += [deal(x, now_s) for x in d["deals"]]
     parts += [f"{x['label']}: {x['url']}" for x in d.get("links", ())]
     if d["jobs"]:
-        parts += ["", _jobs(d["jobs"]), *(f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])]
+        notes = (f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])
+        parts += ["", _jobs(d["jobs"], d.get("hidden", False)), *notes]
     if d["rounds"]:
         parts += ["", "its rounds, newest first:"]
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
@@ -237,13 +238,19 @@ def _leases(leases: list[Data], now_s: float) -> RenderableType:
     return table(("GPUS", "LEASE", "JOB", "GRANT", "CONTAINER", ">ENDS IN"), rows)
 
 
-def _jobs(jobs: list[Data]) -> RenderableType:
+def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
+    """`hidden`: the caller may not see what the jobs learn."""
+
+    def learnt(j: Data) -> tuple[str, str]:
+        metric = j["accuracy"] if j.get("metric") is None else j["metric"]
+        return ("-", "-") if hidden else (f"{j['loss']:.4g}", f"{metric:.4f}")
+
     rows = [
-        (j["job_id"], j["state"], j["rung"], j["step"], f"{j['loss']:.4g}", f"{j['accuracy']:.4f}", j["gpus"],
+        (j["job_id"], j["state"], j["rung"], j["step"], *learnt(j), j["gpus"],
          f"{j['iter_time_s']:.3f}", j["slowdown"], j["restarts"], j["worker_failures"], j["configuration"])
         for j in jobs
     ]  # fmt: skip
-    names = ("JOB", "STATE", ">RUNG", ">STEP", ">LOSS", ">ACCURACY", ">GPUS", ">ITER s", ">S", ">RESTARTS",
+    names = ("JOB", "STATE", ">RUNG", ">STEP", ">LOSS", ">METRIC", ">GPUS", ">ITER s", ">S", ">RESTARTS",
              ">FAILURES", "CONFIGURATION")  # fmt: skip
     return table(names, rows)
 

@@ -139,6 +139,7 @@ def test_deals_survive_a_restart_of_the_control_plane(tmp_path: Path) -> None:
             if not life:
                 for verb, vc in (("offer", "root.a"), ("request", "root.b")):
                     plane._driver.submit(ExchangePosted(verb, verb, vc, ("node", "node", 1), 4e9))
+            plane._driver.settle()  # calls overtake the events that wait
             market = plane._driver.call(lambda arbiter, now_s: arbiter.exchange_service)
             assert market is not None
             assert isinstance(market.exchange.policy, CreditScore)

@@ -20,7 +20,7 @@
     if (!window.uPlot || data.at_s.length < 2) return;
     const stacked = figure.id === "chart-gpus";
     const series = data.series.map((s) => ({
-      label: s.name, stroke: colour(s.colour), width: 1.5, spanGaps: false, points: { show: false },
+      label: s.name, stroke: colour(s.colour), width: 1.5, spanGaps: false, paths: stacked ? uPlot.paths.stepped({ align: 1 }) : undefined,
       dash: s.colour === "waiting" ? [4, 3] : undefined,
       value: (u, v) => (v === null || v === undefined ? "" : String(Math.round(v * 100) / 100)),
     }));
@@ -32,7 +32,7 @@
     plots.get(figure.id)?.destroy();
     box.replaceChildren();
     plots.set(figure.id, new uPlot({
-      width: Math.max(200, box.clientWidth), height: 180, padding: [8, 8, 0, 0],
+      width: Math.max(200, box.clientWidth), height: 180, padding: [8, 16, 0, 0],
       series: [{ value: (u, t) => (t ? clock(t) : "") }, ...series, ...line],
       axes: [{ ...axis, values: (u, times) => times.map(clock) }, { ...axis, size: 44 }], cursor: { drag: { x: true, y: false } },
       scales: { y: { range: (u, low, high) => (stacked ? [0, Math.max(1, high) * 1.05] : [Math.min(0, low), Math.max(data.line ?? 0, high) * 1.05 || 1]) } },
