@@ -155,9 +155,12 @@ def _work_left_gpu_s(s: State, app_id: str, whole: int, attained: float, now_s: 
     return max(1.0, left_gpu_s + longest_s * whole)
 
 
-def rho(s: State, app_id: str, gpus: int, now_s: float) -> float:
-    """rho = T_sh / T_id with `gpus` GPUs; with 0 the projected one: it waits one lease, then runs a single gang."""
-    app, want = s.durable.apps[app_id], demand(s, app_id, now_s)
+def rho(s: State, app_id: str, gpus: int, now_s: float, known: Demand | None = None) -> float:
+    """rho = T_sh / T_id with `gpus` GPUs; with 0 the projected one: it waits one lease, then runs a single gang.
+
+    `known`: the app's `demand` at this time, if the caller has it.
+    """
+    app, want = s.durable.apps[app_id], known or demand(s, app_id, now_s)
     whole = s.holding(app_id) + sum(ask.gpus * n for ask, n in _fitting(s, app_id))
     parallel = max(1, min(s.gpus_of(app.vc), max(whole, want.gpus)))
     t_id_s = want.work_total_gpu_s / parallel * s.durable.n_avg(app_id, now_s)
@@ -172,11 +175,12 @@ def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bi
     d = view.demand
     size = d.gang_gpus
     room = int(pack(d.members, offered) is not None) if d.members else sum(n // size for n in offered.values())
+    whole = demand(s, view.app_id, now_s)
     rows = tuple(
-        BidRow(rho(s, view.app_id, view.retained_gpus + q * size, now_s), (), q, size, d.scope)
+        BidRow(rho(s, view.app_id, view.retained_gpus + q * size, now_s, whole), (), q, size, d.scope)
         for q in range(1, min(view.unmet_gpus // size, room) + 1)
     )
-    return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s), rows)
+    return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s, whole), rows)
 
 
 def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:

@@ -135,14 +135,14 @@ def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
     return standin.demand(a, app_id, now_s)
 
 
-def rho_of(a: Arbiter, app_id: str, now_s: float) -> float | None:
-    """The app's rho, as last reported by its Agent or computed by the stand-in; None if unknown."""
+def rho_of(a: Arbiter, app_id: str, now_s: float, known: Demand | None = None) -> float | None:
+    """The app's rho, as last reported by its Agent or the stand-in's from its `known` demand; None if unknown."""
     agent = a.agents.get(app_id)
     if agent is not None:
         return agent.rho
     if app_id not in a.durable.apps or not a.is_unmanaged(app_id):
         return None
-    return standin.rho(a, app_id, a.holding(app_id), now_s)
+    return standin.rho(a, app_id, a.holding(app_id), now_s, known)
 
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
         "gpus_ending": sum(x.state == REVOKING for x in a.leases_of(app_id)),
-        "rho": rho_of(a, app_id, now_s),
+        "rho": rho_of(a, app_id, now_s, demand),
         "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
         "reason": why.code,
         "sentence": why.sentence,

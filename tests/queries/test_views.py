@@ -6,9 +6,13 @@ import re
 
 import pytest
 
+from pycontrol.arbiter import standin
+from pycontrol.arbiter.app_views import view
 from pycontrol.arbiter.reasons import REASONS
+from pycontrol.arbiter.state import State
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.queries import views
 from tests.web.scene import EARLY, LATE, SHELL, Scene
@@ -166,3 +170,22 @@ def test_events_are_listed_in_order(scene: Scene) -> None:
     later = scene.get("events", since=str(newest["next"]), wait_s="0")
     assert later["events"] == []
     assert scene.get("events", since="3")["missed"]
+
+
+def test_a_bid_of_an_app_without_agent_takes_its_demand_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, now_s = scene.world.arbiter, scene.world.now
+    asked = dataclasses.replace(standin.demand(a, SHELL, now_s), gang_gpus=1, gangs=a.holding(SHELL) + 4, members=())
+    wants = view(a, SHELL, None, (), now_s, demand=asked)
+    calls, real = list[str](), standin.demand
+
+    def counted(s: State, app_id: str, at_s: float) -> Demand:
+        calls.append(app_id)
+        return real(s, app_id, at_s)
+
+    monkeypatch.setattr(standin, "demand", counted)
+    made = standin.bid(a, wants, {"n1": 4}, now_s)
+    assert len(made.rows) == 4
+    assert len(calls) == 1
+    assert [row.rho for row in made.rows] == [
+        standin.rho(a, SHELL, wants.retained_gpus + row.new_gangs, now_s) for row in made.rows
+    ]
