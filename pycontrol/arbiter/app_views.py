@@ -60,12 +60,16 @@ def _priority(s: State, app_id: str) -> int:
 
 
 def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
-    """What the app could use, limited to what the cluster could hold: policies' running time grows with the gangs.
+    """What the app could use, limited to what the cluster could hold.
 
     `size`: of an unmanaged app, count only containers of this many GPUs; 0: see `standin.demand`.
     """
     agent = s.agents.get(app_id)
-    demand = agent.demand if agent is not None else standin.demand(s, app_id, now_s, size)
+    return within_cluster(s, app_id, agent.demand if agent is not None else standin.demand(s, app_id, now_s, size))
+
+
+def within_cluster(s: State, app_id: str, demand: Demand) -> Demand:
+    """An app's demand, limited to what the cluster could hold: policies' running time grows with the gangs."""
     size, gpus = max(1, demand.gang_gpus), s.cluster.machines.gpus
     if demand.gangs <= gpus // size:
         return demand

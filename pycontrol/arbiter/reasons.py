@@ -29,8 +29,8 @@ class Reasons:
         self._in_cells: dict[tuple[object, ...], Reason | None] = {}
         self._ranks: dict[str, dict[str, int]] = {}
 
-    def of(self, app_id: str) -> Reason:
-        """Why this app has no more GPUs: the first reason that applies."""
+    def of(self, app_id: str, demand: Demand | None = None) -> Reason:
+        """Why this app has no more GPUs: the first reason that applies. `demand`: its own, if the caller has it."""
         a, now_s = self.a, self.now_s
         record = a.durable.apps.get(app_id)
         if record is None:
@@ -40,7 +40,7 @@ class Reasons:
         if record.finished_s is not None:
             return Reason(Pending.FINISHED, record.final_state)
         agent = a.agents.get(app_id)
-        demand = agent.demand if agent is not None else standin.demand(a, app_id, now_s)
+        demand = agent.demand if agent is not None else demand or standin.demand(a, app_id, now_s)
         for rung in (_your_error, _cluster, _incomplete, _starting, self._cells, self._last_round):
             found = rung(a, app_id, demand, now_s)
             if found is not None:

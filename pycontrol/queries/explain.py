@@ -15,6 +15,7 @@ from pycontrol.model.auction import Award, BidReceipt, Demand
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
 from pycontrol.queries import views
+from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
@@ -27,7 +28,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     why = reason(a, app_id, now_s)
     yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
-        app = views.app_row(a, app_id, now_s)
+        app = views.app_row(a, app_id, Demands(a, now_s))
     else:
         assert yarn is not None
         app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",
@@ -82,12 +83,13 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
     computed as the reported rho times T_id. It counts the time since submission and the time that the work left
     takes on the GPUs held.
     """
-    record, demand = a.durable.apps.get(app_id), views.demand_of(a, app_id, now_s)
+    demands = Demands(a, now_s)
+    record, demand = a.durable.apps.get(app_id), demands.of(app_id)
     if record is None or demand is None:
         return None
     most = max(record.demand_gpus, demand.gpus)
     cluster_gpus = a.gpus_of(record.vc)
-    n_avg, rho = a.durable.n_avg(app_id, now_s), views.rho_of(a, app_id, now_s)
+    n_avg, rho = a.durable.n_avg(app_id, now_s), demands.rho_of(app_id)
     ideal_s = t_id(demand.work_total_gpu_s, cluster_gpus, most, n_avg)
     return {
         "rho": rho,

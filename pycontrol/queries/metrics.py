@@ -24,7 +24,7 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.reasons import Reasons
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
-from pycontrol.queries.views import demand_of
+from pycontrol.queries.demands import Demands
 from pycontrol.runtime.spans import LeaseInterval
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -218,9 +218,9 @@ class Metrics:
             self._unsaved.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path))
             self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)
-        reasons = Reasons(a, now_s)
+        demands, reasons = Demands(a, now_s), Reasons(a, now_s)
         for app in apps:
-            held, demand = a.holding(app.app_id), demand_of(a, app.app_id, now_s)
+            held, demand = a.holding(app.app_id), demands.of(app.app_id)
             if held:
                 self._held.labels(app.queue, app.user).inc(held)
             agent = a.agents.get(app.app_id)
@@ -228,7 +228,7 @@ class Metrics:
                 self._unsaved.labels(app.queue).inc(unsaved)
             wanted = max(0, demand.gpus - held) if demand is not None else 0
             if wanted or not held:
-                why = reasons.of(app.app_id).code
+                why = reasons.of(app.app_id, demand).code
                 if wanted:
                     self._pending.labels(app.queue, app.user, why).inc(wanted)
                 if not held:

@@ -27,7 +27,7 @@ FRESH_S = 0.25
 """How long a picture is served, unless a command expires it."""
 SHARE = 0.05
 """The share of the Arbiter's time that pictures may take: on a very large cluster they are taken less often."""
-PATIENCE_S = 0.3
+PATIENCE_S = 0.1
 """How long a reader waits for a new picture before it gets the last one; each view says its time (`now_s`)."""
 FIRST_S = 5.0
 COPIED = (

@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.app_views import view
+from pycontrol.arbiter.app_views import view, within_cluster
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.memory import remembered
 from pycontrol.arbiter.round_parts import private_part
-from pycontrol.arbiter.standin import rho as standin_rho
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
@@ -24,6 +23,7 @@ from pycontrol.policies.filling import Filling, Offered
 from pycontrol.policies.pool import Pool
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadowed import Shadowed, policy_memory
+from pycontrol.queries.demands import Demands
 
 
 @value
@@ -47,7 +47,7 @@ def measure_of(policy: Policy) -> dict[str, str]:
     return {"name": name, "unit": unit}
 
 
-def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
+def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]:
     """The standing of each app whose demand is known, by app id; ranks count within a virtual cluster."""
     by_vc: dict[str, list[AppView]] = {}
     parts: dict[str, RoundPart] = {}
@@ -55,12 +55,11 @@ def standings(a: Arbiter, now_s: float) -> dict[str, Standing]:
         if record.vc not in parts:
             own = record.vc and not a.supply.whole
             parts[record.vc] = private_part(a, a.supply, record.vc, {}) if own else RoundPart(record.vc)
-        agent = a.agents.get(app_id)
-        if agent is not None:
-            by_vc.setdefault(record.vc, []).append(view(a, app_id, agent.rho, (), now_s, parts[record.vc]))
-        elif app_id in a.agents.unmanaged_apps:
-            rho = standin_rho(a, app_id, a.holding(app_id), now_s)
-            by_vc.setdefault(record.vc, []).append(view(a, app_id, rho, (), now_s, parts[record.vc]))
+        demand = demands.of(app_id)
+        if demand is not None:
+            wants = within_cluster(a, app_id, demand)
+            seen = view(a, app_id, demands.rho_of(app_id), (), now_s, parts[record.vc], wants)
+            by_vc.setdefault(record.vc, []).append(seen)
     found: dict[str, Standing] = {}
     for vc, views in by_vc.items():
         found.update(_ranked(policy_of(a, vc), _snapshot(a, parts[vc], views, now_s)))

@@ -13,6 +13,7 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.queries import views
+from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import whole_number
 from pycontrol.queries.standing import Standing, standings
 
@@ -51,14 +52,14 @@ class Trends:
                 return
             self._at_s.append(now_s)
             counts = views.gpu_counts(a)
-            wanted = 0
+            wanted, demands = 0, Demands(a, now_s)
             for app_id in a.durable.live:
-                demand = views.demand_of(a, app_id, now_s)
+                demand = demands.of(app_id)
                 wanted += max(0, demand.gpus - a.holding(app_id)) if demand is not None else 0
             out = counts["drained"] + counts["bad"] + counts["down"]
             for state, n in zip(STATES, (counts["leased"], counts["free"], wanted, out), strict=True):
                 self._gpus[state].append(n)
-            self._note_apps(a, standings(a, now_s))
+            self._note_apps(a, standings(a, now_s, demands))
             self._count += 1
 
     def _note_apps(self, a: Arbiter, placed: Mapping[str, Standing]) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED
-from pycontrol.model.auction import Demand
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import count_by_host
+from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 
@@ -124,34 +123,13 @@ def _short(r: Receipt) -> dict[str, Any]:
 # ---- apps
 
 
-def demand_of(a: Arbiter, app_id: str, now_s: float) -> Demand | None:
-    """The app's demand, from its Agent or the stand-in; None if neither knows it."""
-    agent = a.agents.get(app_id)
-    if agent is not None:
-        return agent.demand
-    record = a.durable.apps.get(app_id)
-    if record is None or record.finished_s is not None or not a.is_unmanaged(app_id):
-        return None
-    return standin.demand(a, app_id, now_s)
-
-
-def rho_of(a: Arbiter, app_id: str, now_s: float, known: Demand | None = None) -> float | None:
-    """The app's rho, as last reported by its Agent or the stand-in's from its `known` demand; None if unknown."""
-    agent = a.agents.get(app_id)
-    if agent is not None:
-        return agent.rho
-    if app_id not in a.durable.apps or not a.is_unmanaged(app_id):
-        return None
-    return standin.rho(a, app_id, a.holding(app_id), now_s, known)
-
-
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
-    placed = standings(a, now_s)
-    why = Reasons(a, now_s)
-    rows = [_queue_row(a, app_id, now_s, why) | _standing(placed.get(app_id)) for app_id in a.active_apps()]
+    demands, why = Demands(a, now_s), Reasons(a, now_s)
+    placed = standings(a, now_s, demands)
+    rows = [_queue_row(a, app_id, now_s, demands, why) | _standing(placed.get(app_id)) for app_id in a.active_apps()]
     rows += [
-        _queue_row(a, app.app_id, now_s, why) | _standing(None)
+        _queue_row(a, app.app_id, now_s, demands, why) | _standing(None)
         for app in a.cluster.apps.values()
         if app.app_id not in a.durable.apps and a.expects_agent(app)
     ]
@@ -168,10 +146,10 @@ def _standing(found: Standing | None) -> dict[str, Any]:
     return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
 
 
-def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[str, Any]:
+def _queue_row(a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons) -> dict[str, Any]:
     record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
-    demand, held = demand_of(a, app_id, now_s), a.holding(app_id)
-    why = reasons.of(app_id)
+    demand, held = demands.of(app_id), a.holding(app_id)
+    why = reasons.of(app_id, demand)
     ends = [x.end_s for x in a.leases_of(app_id)]
     known = record or yarn
     assert known is not None
@@ -184,7 +162,7 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
         "gpus_ending": sum(x.state == REVOKING for x in a.leases_of(app_id)),
-        "rho": rho_of(a, app_id, now_s, demand),
+        "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
         "reason": why.code,
         "sentence": why.sentence,
@@ -195,17 +173,18 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[
 
 def apps(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """Every app in the journal, including ended ones."""
-    return {"now_s": now_s, "apps": [app_row(a, app_id, now_s) for app_id in a.durable.apps]}
+    demands = Demands(a, now_s)
+    return {"now_s": now_s, "apps": [app_row(a, app_id, demands) for app_id in a.durable.apps]}
 
 
-def app_row(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
+def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
     """An app's record and counters."""
     x = a.durable.apps[app_id]
     return {
         "app_id": app_id, "name": x.name, "queue": x.queue, "user": x.user, "kind": x.kind,
         "submitted_s": x.submitted_s, "arrived_s": x.arrived_s, "finished_s": x.finished_s,
-        "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": rho_of(a, app_id, now_s),
-        "n_avg": a.durable.n_avg(app_id, now_s), "leases": x.leases, "renewals": x.renewals,
+        "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": demands.rho_of(app_id),
+        "n_avg": a.durable.n_avg(app_id, demands.now_s), "leases": x.leases, "renewals": x.renewals,
         "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
         "message": x.message,
     }  # fmt: skip

@@ -1,0 +1,47 @@
+"""What apps want and their rho at one moment; each is computed once, however many parts of a view need it."""
+
+from __future__ import annotations
+
+from pycontrol.arbiter import standin
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.model.auction import Demand
+
+
+class Demands:
+    """Of the apps of one Arbiter at one moment, on one thread."""
+
+    def __init__(self, a: Arbiter, now_s: float) -> None:
+        self.a, self.now_s = a, now_s
+        self._known: dict[str, Demand | None] = {}
+        self._rho: dict[str, float | None] = {}
+
+    def of(self, app_id: str) -> Demand | None:
+        """The app's demand, from its Agent or the stand-in; None if neither knows it."""
+        if app_id not in self._known:
+            self._known[app_id] = self._demand(app_id)
+        return self._known[app_id]
+
+    def rho_of(self, app_id: str) -> float | None:
+        """The app's rho, as last reported by its Agent or computed by the stand-in; None if unknown."""
+        if app_id not in self._rho:
+            self._rho[app_id] = self._rho_now(app_id)
+        return self._rho[app_id]
+
+    def _demand(self, app_id: str) -> Demand | None:
+        a = self.a
+        agent = a.agents.get(app_id)
+        if agent is not None:
+            return agent.demand
+        record = a.durable.apps.get(app_id)
+        if record is None or record.finished_s is not None or not a.is_unmanaged(app_id):
+            return None
+        return standin.demand(a, app_id, self.now_s)
+
+    def _rho_now(self, app_id: str) -> float | None:
+        a = self.a
+        agent = a.agents.get(app_id)
+        if agent is not None:
+            return agent.rho
+        if app_id not in a.durable.apps or not a.is_unmanaged(app_id):
+            return None
+        return standin.rho(a, app_id, a.holding(app_id), self.now_s, self.of(app_id))
