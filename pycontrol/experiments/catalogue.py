@@ -40,6 +40,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "themis-fig17": "pycontrol.experiments.themis.sensitivity:errors",
     "themis-fig19": "pycontrol.experiments.themis.sensitivity:knobs",
     "themis-conventions": "pycontrol.experiments.themis.conventions:conventions",
+    "themis-cached": "pycontrol.experiments.themis.cached:cached_tables",
     "themis-philly": "pycontrol.experiments.themis.workloads:philly",
     "themis-table5": "pycontrol.experiments.themis.tables:table5",
     "themis-fig18": "pycontrol.experiments.themis.lies:fig18",

@@ -32,7 +32,7 @@ def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
     said, report = left_gpu_s * app.report.work, app.report
     done = (app.total - left_gpu_s + said) * report.total - said
     elapsed_s = (c.now_s - c.submitted_s) * report.elapsed
-    mean = mean_speed(app.trace.speedups, topology)
+    mean = mean_speed(app.speedups, topology)
     return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, mean,
                     app.trace.job_gpus_max)  # fmt: skip
 
@@ -92,7 +92,7 @@ def _slowdown(app: SimApp, hosts: Collection[str], topology: Topology) -> float:
     s = app.slowdown(topology.scope_of(hosts))
     if app.trace.elastic:
         s /= len(hosts) * app.trace.efficiency(len(hosts)) / app.trace.gang_gpus
-    return s / speed_of(app.trace.speedups, hosts, topology) if app.trace.speedups else s
+    return s / speed_of(app.speedups, hosts, topology) if app.trace.speedups else s
 
 
 def rho(app: SimApp, c: Contention, ending: Set[Gpu], topology: Topology) -> float:
@@ -114,7 +114,7 @@ def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
         topology,
         restart_s,
         e.contention.lease_s,
-        app.trace.speedups,
+        app.speedups,
         app.trace.mixes,
         elastic(app, restart_s) if app.trace.elastic else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from pycontrol.fairness.bidding import speed_of
 from pycontrol.model.auction import Demand
@@ -137,6 +138,15 @@ class SimApp:
         s = self.trace.slowdown[scope - 1]
         return s if scope is Scope.MACHINE else max(1.0, s * self.report.slowdown)
 
+    @property
+    def speedups(self) -> Mapping[str, float]:
+        """Its speed by GPU type as the app reports it."""
+        speeds, k = self.trace.speedups, self.report.speed
+        if k == 1.0 or not speeds:
+            return speeds
+        least = min(speeds.values())
+        return {t: s if s == least else s * k for t, s in speeds.items()}
+
     def demand(self, now_s: float, gangs: int | None = None) -> Demand:
         """The present demand as the app reports it; `gangs`: default one per open job."""
         trace, left = self.trace, self.left_gpu_s(now_s)
@@ -146,7 +156,7 @@ class SimApp:
             trace.gang_gpus, self.open if gangs is None else gangs, trace.widest_gang_gpus, said,
             (done + said) * self.report.total, done, trace.scope, False,
             (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
-            self.report.loss * k / total * math.exp(-k * done / total), trace.speedups, mixes=trace.mixes,
+            self.report.loss * k / total * math.exp(-k * done / total), self.speedups, mixes=trace.mixes,
         )  # fmt: skip
 
     def record(self, n_avg: float, cluster_gpus: int, now_s: float) -> AppResult:

@@ -22,6 +22,8 @@ class Misreport:
     """Of the work that is left."""
     slowdown: float = 1.0
     """Of S beyond one machine; at least 1 is said."""
+    speed: float = 1.0
+    """Of its speed on every GPU type but the slowest, relative to that."""
     rho: float = 1.0
     """Of every rho that it reports or bids."""
     total: float = 1.0

@@ -19,7 +19,7 @@ from pycontrol.simulation.runs import Interval
 
 OWN = (
     "themis-fig8", "themis-fig9-10", "themis-fig11-12", "themis-fig13", "themis-fig14", "themis-fig15-16",
-    "themis-fig17", "themis-fig19", "themis-conventions", "themis-philly",
+    "themis-fig17", "themis-fig19", "themis-conventions", "themis-cached", "themis-philly",
 )  # fmt: skip
 REAL = themis_runs.load
 

@@ -234,6 +234,7 @@ RULES_MANY = (
     THEMIS,
     Rule("themis, leftovers worst first", "themis", {"leftovers": "worst_first"}),
     Rule("themis, cached tables", "themis", {"cached_tables": True}),
+    Rule("themis, no last pass", "themis", last_pass=False),
     WORST_FIRST,
 )
 LIES_MANY = {

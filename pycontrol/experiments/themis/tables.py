@@ -38,10 +38,12 @@ class Rule:
     policy: str
     options: Items = dataclasses.field(default_factory=dict)
     f: float = 0.8
+    last_pass: bool = True
 
     def job(self, workload: Workload, cluster: Topology, seed: int, **world: Any) -> SimulationRun:
         """One simulation of this policy."""
-        settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, f=self.f), **world)
+        arbiter = dataclasses.replace(ARBITER, f=self.f, last_pass=self.last_pass)
+        settings = SimulationSettings(arbiter=arbiter, **world)
         return SimulationRun(workload, cluster, self.policy, self.options, settings, seed)
 
 
