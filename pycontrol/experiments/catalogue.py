@@ -47,6 +47,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "themis-truth": "pycontrol.experiments.themis.lies:truth",
     "themis-overheads": "pycontrol.experiments.themis.facts:overheads",
     "typed-auctions": "pycontrol.experiments.themis.types:typed_auctions",
+    "typed-lies": "pycontrol.experiments.themis.typed_lies:typed_lies",
     "oef-table1": "pycontrol.experiments.oef.fairness:table1",
     "oef-fig1-2": "pycontrol.experiments.oef.vectors:figures_1_and_2",
     "oef-fig4": "pycontrol.experiments.oef.fairness:figure4",

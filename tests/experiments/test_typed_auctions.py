@@ -13,8 +13,9 @@ from pycontrol.experiments.themis.types import BLIND, FAST, GAINS, SLOW, TYPED, 
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.jobs import SimApp
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.settings import ARBITER, Misreport, SimulationSettings
 
 ONE_OF_EACH = Topology.of([Machine("slow", "r", 4, SLOW), Machine("quick", "r", 4, FAST)])
 
@@ -57,3 +58,13 @@ def test_it_runs_completely() -> None:
     assert len(findings.claims) == 4
     assert findings.tables[0].rows[0][-1] == 0, "all apps finish"
     assert markdown(Entry("typed-auctions", catalogue.title("typed-auctions"), findings, 0.0, True))
+
+
+def test_a_forged_speed_is_of_the_faster_types_alone_and_tried_under_each_policy() -> None:
+    app = SimApp(TraceApp("a", 0.0, 1, ((10.0,),), speedups={SLOW: 1.0, FAST: 2.0}), Misreport(speed=3.0))
+    assert app.demand(0.0).speedups == {SLOW: 1.0, FAST: 6.0}
+    findings = catalogue.load("typed-lies")(Setup(quick=True, seeds=1, processes=1))
+    assert len(findings.claims) == 3
+    ratios = findings.values.values()
+    assert len(ratios) == 9
+    assert any(r != 1.0 for r in ratios), "a lie has an effect"
