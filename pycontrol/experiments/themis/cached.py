@@ -6,7 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pycontrol.experiments.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.experiments.themis.runs import CONVENTIONS, THEMIS, VariantRuns, measure, scene, shown, variant
+from pycontrol.experiments.themis.runs import (
+    CONVENTIONS,
+    QUICK_APPS,
+    THEMIS,
+    Scene,
+    VariantRuns,
+    measure,
+    shown,
+    variant,
+)
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import Interval, metric_ratio, paired_ratio, unfinished_note
@@ -25,6 +34,8 @@ FIGURES = {
     "completion_mean_s": "mean completion time",
     "gpu_h": "GPU time",
 }
+APPS = 30
+"""Of the trace, at its density."""
 LITTLE = 0.1
 """A part by which a figure may be larger and still count as alike."""
 Ratios = Mapping[tuple[str, str, str], Interval]
@@ -33,8 +44,11 @@ Ratios = Mapping[tuple[str, str, str], Interval]
 
 def cached_tables(setup: Setup) -> Findings:
     """Cached tables of Theorem 3.3, and rounds without the last pass: rho, completion times and GPU time."""
-    where = [(name, k) for name in ("w1", "w2") for k in ((1.0,) if setup.quick else (1.0, 4.0))]
-    runs = [measure(setup, scene(setup, name, faster=k), VARIANTS, 8, 2) for name, k in where]
+    where = [
+        Scene(name, apps=QUICK_APPS if setup.quick else APPS, faster=k)
+        for name in ("w1", "w2") for k in ((1.0,) if setup.quick else (1.0, 4.0))
+    ]  # fmt: skip
+    runs = [measure(setup, at, VARIANTS, 8, 2) for at in where]
     others = [v.label for v in VARIANTS[1:]]
     ratios = {(r.scene.label, n, f): _ratio(r, n, f) for r in runs for n in others for f in FIGURES}
     rows = tuple((at, n, *(shown(ratios[at, n, f]) for f in FIGURES))
