@@ -47,12 +47,15 @@ def _commands(group: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tup
 
 
 def configuration() -> str:
-    """isonomy.yaml from its models, and what the templates take from confs/defaults.yaml."""
+    """isonomy.yaml and the topology file from their models, and what the templates take from confs/defaults.yaml."""
     lines = [
         "# Configuration", "", "Generated from the configuration's models and `confs/defaults.yaml` (`make docs`).", "",
         "## isonomy.yaml", "", "What `isonomy serve --config` reads. An unknown key is an error.", "",
         "| key | type | default | |", "| --- | --- | --- | --- |",
         *_rows(config.Config, ""), "",
+        "## The topology file", "", "What `topology` of isonomy.yaml names. Without it there are no slots.", "",
+        "| key | type | default | |", "| --- | --- | --- | --- |",
+        *_rows(config.TopologySpec, ""), "",
         "## Values of the templates", "",
         "What `isonomy config render --values FILE --set KEY=VALUE` takes.", "",
         "| value | default | |", "| --- | --- | --- |", *_values(), "",

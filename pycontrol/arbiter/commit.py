@@ -10,7 +10,7 @@ from pycontrol.arbiter import leases, standin
 from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.lease import REVOKING, Lease, grant_name
 from pycontrol.arbiter.round_parts import borrowed_gangs
-from pycontrol.arbiter.slots import choose
+from pycontrol.arbiter.slots import pick
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.arbiter.within import making_way, wanted_cell
@@ -317,12 +317,9 @@ class _Commit:
         """Free GPUs on the gang's hosts, then those that come free first; None if there are too few."""
         gpus: list[Gpu] = []
         for host, n in gang:
-            here = self.s.gpus.free.on(host)
-            if len(here) >= n:
-                machine = self.s.topology.machines.get(host)
-                here = choose(here, n, machine.slot_gpus if machine is not None else 0)
-            else:
-                here += sorted(self.coming.get(host, ()), key=self._availability)[: n - len(here)]
+            machine = self.s.topology.machines.get(host)
+            coming = sorted(self._availability(g) for g in self.coming.get(host, ()))
+            here = pick(self.s.gpus.free.on(host), coming, n, machine.slot_gpus if machine is not None else 0)
             if len(here) < n:
                 return None
             gpus += here

@@ -13,13 +13,18 @@ from pycontrol.model.topology import Machine, Topology
 
 
 class MachineSpec(Section):
-    """A machine as the topology file names it; memory and vcores are for dev-cluster."""
+    """A machine as the topology file names it."""
 
     host: Host
+    """As its NodeManager registers."""
     gpus: Annotated[int, Field(ge=0)]
+    """GPUs that its NodeManager registers."""
     type: Annotated[str, Field(min_length=1)] = "gpu"
+    """Type of its GPUs, as speeds and policies name it."""
     memory_mb: Annotated[int, Field(gt=0)] = 16384
+    """Memory for containers, MiB; only dev-cluster uses it."""
     vcores: Annotated[int, Field(gt=0)] = 16
+    """Only dev-cluster uses it."""
     slot_gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs of a slot, as consecutive indices with a faster interconnect (an NVLink pair: 2); 0: none."""
 
