@@ -8,7 +8,6 @@ snapshot (Hello) first.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 import time
@@ -18,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import structlog
 
 from pycontrol.bridge import translate
@@ -348,17 +348,10 @@ class BridgeEndpoint:
 
 def to_json(value: Any) -> bytes:
     """The value as JSON bytes; NaN and infinity become null."""
-    try:
-        return json.dumps(value, allow_nan=False).encode()
-    except ValueError:
-        return json.dumps(_finite(value)).encode()
+    return orjson.dumps(value, default=_listed, option=orjson.OPT_NON_STR_KEYS)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, tuple):  # a named one
+        return list(value)
+    raise TypeError(type(value).__name__)

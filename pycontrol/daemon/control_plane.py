@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import socket
@@ -58,6 +59,8 @@ ESTIMATES_FILE = "estimates.json"
 ENDED_TOLD = 500
 """The newest ended apps whose ends the forecaster learns from."""
 HOUSEKEEPING_S = 2.0
+COLLECT_S = 3600.0
+"""Time between two collections of old objects' cycles, which hold all threads."""
 FACTS_READ = 50_000
 """The journal's newest facts that a start reads, for the page's history."""
 DAY_S = 86400.0
@@ -358,8 +361,11 @@ class ControlPlane:
 
     def run(self) -> int:
         """Do housekeeping until `stop` or a failure, then stop all parts; returns the exit status."""
-        sampled_s = float("-inf")
+        sampled_s, collected_s = float("-inf"), time.monotonic()
         while not self._stop.wait(HOUSEKEEPING_S):
+            if time.monotonic() - collected_s >= COLLECT_S:
+                gc.collect()
+                collected_s = time.monotonic()
             if self._takeover is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import AppRecord, Durable
+from pycontrol.arbiter.state import State
 from pycontrol.arbiter.touched import Touched
 from pycontrol.runtime.driver import Overloaded
 
@@ -121,6 +122,20 @@ class Picture:
     cost_s: float = 0.0
     """Seconds that it took on the Arbiter's thread."""
     answers: dict[Any, dict[str, Any]] = field(default_factory=dict)
+
+    def __del__(self) -> None:
+        """The parts of an Arbiter refer to it. Without its state the cycle that nobody reads any more weighs little.
+
+        Else memory would grow until the collector of cycles runs, which stops all threads.
+        """
+        for name, empty in _nothing(self.arbiter).items():
+            setattr(self.arbiter, name, empty)
+
+
+def _nothing(a: Arbiter) -> dict[str, Any]:
+    """The state of an Arbiter that knows nothing, of the kind of another one."""
+    empty = State(a.settings, Durable())
+    return {name: getattr(empty, name) for name in ("durable", "ledger", *COPIED)}
 
 
 class Pictures:

@@ -1,6 +1,7 @@
 """Pictures: readers see the Arbiter at one moment, at almost no cost to the Arbiter."""
 
 import dataclasses
+import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -121,3 +122,20 @@ def test_counts_of_launches_in_a_picture_are_those_of_its_moment() -> None:
     assert counts == before
     (kept,) = [a for a in restored.data["apps"] if a["app_id"] == EARLY]
     assert "j1" not in kept["launches"], "a fact is what it was when it was written"
+
+
+def test_a_dropped_picture_leaves_without_the_collector_of_cycles() -> None:
+    """It stops all threads, for longer the more pictures wait for it."""
+    clock, driver = [100.0], Busy(Scene(run_s=10))
+    found = Pictures(driver, lambda: clock[0])
+    gc.collect()
+    gc.disable()
+    try:
+        found.newest()
+        some = sum(isinstance(x, Durable) and bool(x.apps) for x in gc.get_objects())
+        for _ in range(5):
+            clock[0] += 1
+            seen(found.newest().arbiter, driver.scene.world.now)
+        assert sum(isinstance(x, Durable) and bool(x.apps) for x in gc.get_objects()) == some
+    finally:
+        gc.enable()
