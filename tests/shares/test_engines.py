@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -140,3 +143,15 @@ def test_sharing_incentive_costs_efficiency_and_a_common_ratio_more() -> None:
         for s in (MaxEfficiency(), MaxEfficiency(sharing_incentive=True), OefCooperative(), MaxMinRatio())
     ]
     assert totals == sorted(totals, reverse=True)
+
+
+def test_solvers_print_nothing_where_commands_print_json() -> None:
+    """In a process of its own: HiGHS 1.16 names itself on stdout, once."""
+    program = (
+        "import numpy, pulp; from pycontrol.shares.rows import IncrementalLp\n"
+        "assert IncrementalLp(numpy.ones(2), numpy.ones(2)).solve().tolist() == [1, 1]\n"
+        "lp, x = pulp.LpProblem('p', pulp.LpMaximize), pulp.LpVariable('x', 0, 1); lp += x\n"
+        "assert lp.solve(pulp.HiGHS(msg=False)) == 1"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
