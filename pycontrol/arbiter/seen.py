@@ -28,10 +28,12 @@ STEPS_LEAST = 20
 
 
 class Work(NamedTuple):
-    """A job's serial GPU-seconds, done and left; None: not known."""
+    """A job's serial GPU-seconds."""
 
     done: float
+    """At least."""
     left: float | None
+    """At most; None: not known."""
 
 
 @dataclass(slots=True)
@@ -96,14 +98,17 @@ class AppSeen:
 
     def _speedups(self, told: Mapping[str, float]) -> Mapping[str, float]:
         """Speeds relative to the slowest type. Types on which the app did not run keep what it reports."""
+        wrong = {t: float(f"{s:.2g}") for t, s in self._seen_speeds(told).items() if far(told[t], s)}
+        return {**told, **wrong} if wrong else told
+
+    def _seen_speeds(self, told: Mapping[str, float]) -> dict[str, float]:
+        """The speeds of the types on which the app ran, if there are several; the slowest of them has the told one."""
         seen = self._serial_by_type()
         known = [t for t in seen if t in told]
         if len(known) < 2:
-            return told
+            return {}
         base = min(known, key=lambda t: told[t])
-        speeds = {t: told[base] * seen[base] / seen[t] for t in known}
-        wrong = {t: float(f"{s:.2g}") for t, s in speeds.items() if far(told[t], s)}
-        return {**told, **wrong} if wrong else told
+        return {t: told[base] * seen[base] / seen[t] for t in known}
 
     def _serial_by_type(self) -> dict[str, float]:
         found: dict[str, list[float]] = {}
@@ -121,17 +126,24 @@ class AppSeen:
     def work(self, demand: Demand, workers: Container[str]) -> dict[str, Work]:
         """The work of jobs with enough samples whose step is certain: a present one of `workers` told it, or it ended.
 
-        A job that was killed repeats steps, and is left out until its next worker reports.
+        A job that was killed repeats steps, and is left out until its next worker reports. S of its scope and the speed
+        of its type may be wrong, too: between the told and the seen one, or by `TOLERANCE` where none was seen.
         """
         self._profiler.assume(demand.slowdown)
+        speeds = self._seen_speeds(demand.speedups)
+        scopes, scope_of = self._profiler.measured(), self._profiler.scope_by_job()
         found: dict[str, Work] = {}
         for (job_id, kind), serial_s in self._serial().items():
-            job = self._jobs[job_id]
-            step_s = serial_s * demand.speedups.get(kind, 1.0)
+            job, told = self._jobs[job_id], demand.speedups.get(kind, 1.0)
+            by = 1.0 if told == 1.0 else TOLERANCE
+            least, most = sorted((told, speeds[kind])) if kind in speeds else (told / by, told * by)
+            if scope_of[_key(job_id, kind)] not in scopes:
+                least, most = least / TOLERANCE, most * TOLERANCE
             steps, present = job.until_step - job.step, job.worker_id in workers
             if present or 0 < job.until_step <= job.step:
                 far_from_end = present and steps >= max(STEPS_LEAST, job.until_step // 10)
-                found[job_id] = Work(job.step * step_s, steps * step_s if far_from_end else None)
+                left = steps * serial_s * most if far_from_end else None
+                found[job_id] = Work(job.step * serial_s * least, left)
         return found
 
 

@@ -131,6 +131,10 @@ class Profiler:
             self._else_s = self.declared_s or (statistics.median(all_s) if all_s else 1.0)
         return self._serial_s
 
+    def scope_by_job(self) -> Mapping[str, Scope]:
+        """Measured job -> the narrowest scope in which it was measured."""
+        return dict(sorted(self._known(), key=lambda k: -k[1]))
+
     def dump(self) -> list[Any]:
         """All samples as JSON values."""
         return [[job_id, int(scope), list(v)] for (job_id, scope), v in self._samples.items()]

@@ -88,6 +88,20 @@ def test_overstated_work_is_told_by_its_factor() -> None:
     assert seen.work(demand, ())["a"].done == pytest.approx(8000.0, rel=0.1), "it has ended"
 
 
+def test_a_slowdown_and_a_speed_that_were_only_told_may_be_wrong_too() -> None:
+    """Work 20 % too large, S of the only scope and the speed of the only type 20 % off: nothing is a lie."""
+    for hosts, s_error, speed_error in ((["old0", "old1"], 1.2, 1.0), (["new0"], 1.0, 1 / 1.2), (["old0"], 1.0, 1.0)):
+        seen = AppSeen()
+        _train(seen, "a", hosts, random.Random(0))
+        told = Demand(
+            4, 1, slowdown=(1.0, 1.4 * s_error, 1.8 * s_error), speedups={"old": 1.0, "new": 3.0 * speed_error}
+        )
+        work = seen.work(told, {f"a/{hosts}"})
+        assert overstated(((8.0 * (1000 - 111) * 1.2,),), ("a",), work) <= TOLERANCE
+        assert overstated(((8.0 * (1000 - 111) * 2.0,),), ("a",), work) > TOLERANCE, "twice is too much anywhere"
+        assert work["a"].done / TOLERANCE <= 8.0 * 111 / 1.2
+
+
 def test_a_jobs_last_steps_are_not_compared() -> None:
     seen, gpus = AppSeen(), _gpus("old0")
     for _ in range(9):
