@@ -43,6 +43,8 @@ class Fluid:
 
     at_s: float
     apps: Mapping[str, VirtualApp]
+    served_gpu_s: Mapping[str, float]
+    """What each app with work left was served. The others were served all that they need."""
     _hierarchy: Hierarchy | None = field(default=None, compare=False, repr=False)
     """That of the apps with work left, if it is known. Ideals share it, so it is copied before it is changed."""
 
@@ -51,20 +53,26 @@ class Fluid:
         """The ideal in `Plan.memory`; None if the memory has another form."""
         if not {"at_s", "apps"} <= memory.keys():
             return None
-        apps = memory["apps"]
-        if isinstance(apps, Kept) and apps.fluid is not None:
-            return apps.fluid
-        return cls(float(memory["at_s"]), {a: VirtualApp(*e) for a, e in apps.items()})
+        known = memory["apps"]
+        if isinstance(known, Kept) and known.fluid is not None:
+            return known.fluid
+        apps, served = dict[str, VirtualApp](), dict[str, float]()
+        for app_id, (queue, user, declared, width, need, served_gpu_s, done_s, gone) in known.items():
+            apps[app_id] = VirtualApp(queue, user, declared, width, need, done_s, gone)
+            if need - served_gpu_s > EPS:
+                served[app_id] = served_gpu_s
+        return cls(float(memory["at_s"]), apps, served)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for `Plan.memory`."""
-        apps = Kept((a, e.to_json()) for a, e in self.apps.items())
+        served = self.served_gpu_s
+        apps = Kept(
+            (a, [e.queue, e.user, e.declared_gpu_s, e.width_gpus, e.need_gpu_s, served.get(a, e.need_gpu_s), e.done_s,
+                 e.gone])
+            for a, e in self.apps.items()
+        )  # fmt: skip
         apps.fluid = self
         return {"at_s": self.at_s, "apps": apps}
-
-    def active(self) -> dict[str, VirtualApp]:
-        """The apps with work left."""
-        return {a: e for a, e in self.apps.items() if e.need_gpu_s - e.served_gpu_s > EPS}
 
     def rates(self, weights: Weights) -> Mapping[str, float]:
         """App -> its rate in GPUs, for apps with work left."""
@@ -73,98 +81,114 @@ class Fluid:
     def hierarchy(self, weights: Weights) -> Hierarchy:
         """That of the apps with work left; not to be changed."""
         known = self._hierarchy
-        return known if known is not None and known.weights == weights else Hierarchy(self.active(), weights)
+        if known is not None and known.weights == weights:
+            return known
+        return Hierarchy({a: e for a, e in self.apps.items() if a in self.served_gpu_s}, weights)
 
     def at(self, until_s: float, weights: Weights) -> Fluid:
         """The ideal at a later time if no app arrives."""
         tree = self.hierarchy(weights)
         if until_s <= self.at_s:
-            return Fluid(until_s, self.apps, tree)
-        now_s, apps, active = self.at_s, dict(self.apps), list(self.active().items())
-        needs, served = [e.need_gpu_s for _, e in active], [e.served_gpu_s for _, e in active]
-        while active and until_s > now_s:
+            return Fluid(until_s, self.apps, self.served_gpu_s, tree)
+        now_s, apps = self.at_s, self.apps
+        ids, served = list(self.served_gpu_s), list(self.served_gpu_s.values())
+        needs = [apps[a].need_gpu_s for a in ids]
+        while ids and until_s > now_s:
             rate = tree.rates()
-            speeds = [rate[a] for a, _ in active]
+            speeds = [rate[a] for a in ids]
             first_s = min(
                 [(n - s) / x for n, s, x in zip(needs, served, speeds, strict=True) if x > 0], default=math.inf
             )
             step_s = min(first_s, until_s - now_s)
             now_s = until_s if step_s < first_s else now_s + step_s
             served = [s + step_s * x for s, x in zip(served, speeds, strict=True)]
-            done = [n - s <= EPS or n - s <= EPS * n for n, s in zip(needs, served, strict=True)]
-            if any(done):
+            going = [n - s > EPS and n - s > EPS * n for n, s in zip(needs, served, strict=True)]
+            if not all(going):
+                done = [a for a, goes_on in zip(ids, going, strict=True) if not goes_on]
                 tree = tree.copy()
-                for a, e in itertools.compress(active, done):
-                    tree.remove(a, e)
-                    if e.gone:
-                        del apps[a]
-                    else:
-                        apps[a] = replace(e, served_gpu_s=e.need_gpu_s, done_s=now_s)
-                going = [i for i, ended in enumerate(done) if not ended]
-                active, needs, served = (
-                    [active[i] for i in going],
-                    [needs[i] for i in going],
-                    [served[i] for i in going],
-                )
-        for (a, e), s in zip(active, served, strict=True):
-            apps[a] = e.with_service(s)
-        return Fluid(until_s, apps, tree)
+                for a in done:
+                    tree.remove(a, apps[a])
+                apps = _done(apps, done, now_s)
+                ids = list(itertools.compress(ids, going))
+                needs, served = list(itertools.compress(needs, going)), list(itertools.compress(served, going))
+        return Fluid(until_s, apps, dict(zip(ids, served, strict=True)), tree)
 
     def changed(self, changes: Mapping[str, VirtualApp], weights: Weights) -> Fluid:
-        """The ideal with some of its apps replaced, and without ended apps that have been served."""
+        """The ideal with some of its apps replaced, without those that have ended and been served."""
         tree: Hierarchy | None = self.hierarchy(weights).copy()
+        apps, served = dict(self.apps), dict(self.served_gpu_s)
         for a, e in changes.items():
-            before, after = self.apps[a].left_gpu_s > EPS, e.left_gpu_s > EPS
-            if tree is not None and before:
-                tree.put(a, e) if after else tree.remove(a, e)
-            elif after:
+            was_served = served.pop(a, None)
+            so_far_gpu_s = self.apps[a].need_gpu_s if was_served is None else was_served
+            goes_on = e.need_gpu_s - so_far_gpu_s > EPS
+            if goes_on:
+                served[a] = so_far_gpu_s
+            if tree is not None and was_served is not None:
+                tree.put(a, e) if goes_on else tree.remove(a, e)
+            elif goes_on:
                 tree = None  # its place among the apps of its user is not known
-        apps = {a: e for a, e in {**self.apps, **changes}.items() if not e.gone or e.left_gpu_s > 0}
-        return Fluid(self.at_s, apps, tree)
+            if e.gone and not goes_on:
+                del apps[a]
+            else:
+                apps[a] = e
+        return Fluid(self.at_s, apps, served, tree)
 
     def joined_by(self, group: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
         """The ideal with new apps, (arrival, id, app); each is credited its present rate since its arrival."""
-        tree, apps = self.hierarchy(weights).copy(), dict(self.apps)
+        tree, apps, served = self.hierarchy(weights).copy(), dict(self.apps), dict(self.served_gpu_s)
         for _, app_id, app in group:
+            apps[app_id] = app
             if app.need_gpu_s > EPS:
                 tree.put(app_id, app)
         rate = tree.rates() if group[0][0] < self.at_s else {}
         for came_s, app_id, app in group:
             credit_gpu_s = max(0.0, self.at_s - came_s) * rate.get(app_id, 0.0)
-            new = apps[app_id] = replace(app, served_gpu_s=min(app.need_gpu_s, credit_gpu_s))
-            if app.need_gpu_s > EPS >= new.left_gpu_s:
+            if app.need_gpu_s - credit_gpu_s > EPS:
+                served[app_id] = credit_gpu_s
+            elif app.need_gpu_s > EPS:
                 tree.remove(app_id, app)
-        return Fluid(self.at_s, apps, tree)
+        return Fluid(self.at_s, apps, served, tree)
 
-    def finish_s(self, rate: Mapping[str, float]) -> dict[str, float]:
+    def finish_s(self, weights: Weights) -> dict[str, float]:
         """App -> its virtual finish time: the past one if it is done, else as if each user kept its present rate.
 
-        `rate`: app -> GPUs. The apps of a user share the user's rate equally, after its ended apps are served; when a
-        smaller app is done, the others speed up.
+        The apps of a user share the user's rate equally, after its ended apps are served; when a smaller app is done,
+        the others speed up.
         """
-        found: dict[str, float] = {}
-        of_user: dict[tuple[str, str], list[str]] = {}
-        for a, e in self.apps.items():
-            if e.need_gpu_s - e.served_gpu_s > EPS:
-                of_user.setdefault((e.queue, e.user), []).append(a)
-            else:
-                found[a] = self.at_s if e.done_s is None else e.done_s
-        for members in of_user.values():
+        served, now_s, tree = self.served_gpu_s, self.at_s, self.hierarchy(weights)
+        found = {a: now_s if e.done_s is None else e.done_s for a, e in self.apps.items() if a not in served}
+        rate = tree.rates()
+        for members in tree.users():
+            if len(members) == 1:  # as most often: the same result in a third of the time
+                ((a, e),) = members.items()
+                if not e.gone:
+                    found[a] = now_s + ((e.need_gpu_s - served[a]) / rate[a] if rate[a] > 0 else math.inf)
+                continue
             total, before = sum([rate[a] for a in members]), 0.0
-            here: list[tuple[float, str]] = []
-            for a in members:
-                e = self.apps[a]
+            here: list[tuple[float, str, int]] = []
+            for a, e in members.items():
+                left_gpu_s = e.need_gpu_s - served[a]
                 if e.gone:
-                    before += e.left_gpu_s
+                    before += left_gpu_s
                 else:
-                    here.append((e.left_gpu_s, a))
+                    here.append((left_gpu_s, a, e.width_gpus))
             here.sort(key=itemgetter(0))
-            k = len(here)
-            for i, (left, a) in enumerate(here):
-                served_s = (before + (k - i) * left) / total if total > 0 else math.inf
-                found[a] = self.at_s + max(served_s, left / self.apps[a].width_gpus)
-                before += left
+            for k, (left_gpu_s, a, width_gpus) in zip(range(len(here), 0, -1), here, strict=True):
+                served_s = (before + k * left_gpu_s) / total if total > 0 else math.inf
+                found[a] = now_s + max(served_s, left_gpu_s / width_gpus)
+                before += left_gpu_s
         return found
+
+
+def _done(apps: Mapping[str, VirtualApp], done: Sequence[str], now_s: float) -> dict[str, VirtualApp]:
+    """The apps after some of them were served all that they need; those that have ended leave."""
+    left = dict(apps)
+    for a in done:
+        if apps[a].gone:
+            del left[a]
+        else:
+            left[a] = replace(apps[a], done_s=now_s)
+    return left
 
 
 def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:

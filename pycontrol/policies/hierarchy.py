@@ -6,9 +6,8 @@ None gets more than it can use; the others share what it leaves, at each level.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pycontrol.model.value import value
 
@@ -25,30 +24,10 @@ class VirtualApp:
     """The GPUs that it declared at submission that it can use at the same time."""
     need_gpu_s: float
     """Its work in the ideal: the declared work, more if it has used more, less if it ended early."""
-    served_gpu_s: float = 0.0
     done_s: float | None = None
     """When `need_gpu_s` was served; None before."""
     gone: bool = False
     """Whether it has ended on the real cluster."""
-
-    @property
-    def left_gpu_s(self) -> float:
-        """Work that the ideal has yet to serve."""
-        return max(0.0, self.need_gpu_s - self.served_gpu_s)
-
-    def with_service(self, served_gpu_s: float) -> VirtualApp:
-        """The same app with another `served_gpu_s`."""
-        return VirtualApp(
-            self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, served_gpu_s, self.done_s,
-            self.gone,
-        )  # fmt: skip
-
-    def to_json(self) -> list[Any]:
-        """Plain values, for `Plan.memory`."""
-        return [
-            self.queue, self.user, self.declared_gpu_s, self.width_gpus, self.need_gpu_s, self.served_gpu_s,
-            self.done_s, self.gone,
-        ]  # fmt: skip
 
 
 @value
@@ -114,6 +93,10 @@ class Hierarchy:
         if not queue.users:
             del self._queues[app.queue]
         self._rates.pop(app_id, None)
+
+    def users(self) -> Iterator[Mapping[str, VirtualApp]]:
+        """The apps of each user of each queue, in the order in which they came."""
+        return (apps for queue in self._queues.values() for apps in queue.apps.values())
 
     def rates(self) -> Mapping[str, float]:
         """App -> its rate in GPUs: max-min among queues, then users, then apps; each at most its width."""

@@ -56,8 +56,8 @@ class Isonomy(Filling):
         `kept` in the memory is the ideal to be remembered.
         """
         kept, ideal = self.ideal(snapshot)
-        rate = ideal.rates(self.weights(snapshot))
-        memory = {"kept": kept, "ideal": ideal, "rates": rate, "finish_s": ideal.finish_s(rate)}
+        weights = self.weights(snapshot)
+        memory = {"kept": kept, "ideal": ideal, "rates": ideal.rates(weights), "finish_s": ideal.finish_s(weights)}
         return replace(snapshot, memory=memory)
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
@@ -106,7 +106,7 @@ class Isonomy(Filling):
         ideal can be computed from it, so the journal does not have to record it in each round.
         """
         now_s, weights = snapshot.now_s, self.weights(snapshot)
-        kept = Fluid.from_json(snapshot.memory) or Fluid(now_s, {})
+        kept = Fluid.from_json(snapshot.memory) or Fluid(now_s, {}, {})
         new = self._newcomers(snapshot, kept, weights)
         now = joined(kept, new, weights).at(now_s, weights)
         present = snapshot.present.union(v.app_id for v in snapshot.apps)
@@ -122,9 +122,9 @@ class Isonomy(Filling):
             need_gpu_s = self._need_gpu_s(v, known.declared_gpu_s)
             if need_gpu_s > known.need_gpu_s or known.gone:  # gone: it moved back
                 changes[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None, gone=False)
-        changed = now.changed(changes, weights)
+        changed = now.changed(changes, weights) if changes else now
         back = self._newcomers(snapshot, changed, weights)  # moved back after the ideal had served them
-        if not new and not back and changed.apps == now.apps:
+        if not new and not back and not changes:
             return kept, now
         now = joined(changed, back, weights)
         return now, now
