@@ -32,6 +32,7 @@ from pycontrol.audit.report import spread
 from pycontrol.cli.records import facts_of
 from pycontrol.config import load_topology_spec
 from pycontrol.runtime.spans import LeaseInterval
+from pycontrol.words import count
 
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"
@@ -302,7 +303,7 @@ class Demo:
                 for b in r.get("bids", [])
             )
             self.say(
-                f"round {r['round_id']}: {sum(r['offered'].values())} GPUs offered; {bids or r['policy']}; "
+                f"round {r['round_id']}: {count(sum(r['offered'].values()), 'GPU')} offered; {bids or r['policy']}; "
                 f"{len(r['renewed'])} renewed, {len(r['granted'])} granted, {len(r['revoked'])} revoked"
             )
 

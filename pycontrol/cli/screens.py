@@ -159,12 +159,10 @@ def explain(d: Data) -> Group:
     a, now_s = d["app"], d["now_s"]
     head = f"{a['name']} ({a['app_id']}), {a['kind'] or 'no GPUs asked for yet'}, of {a['user']} in {a['queue']}"
     ended = f", ended {clock(a['finished_s'])} {a['final_state']}" if a["finished_s"] else ""
-    since = f"submitted {clock(a['submitted_s'])}{ended}; holds {a['gpus_held']} GPUs"
+    since = f"submitted {clock(a['submitted_s'])}{ended}; holds {count(a['gpus_held'], 'GPU')}"
     if "leases" in a:
-        since += (
-            f"; {a['leases']} leases, {a['renewals']} renewals, {a['revocations']} revocations,"
-            f" {a['restarts']} restarts"
-        )
+        counted = (count(a[f"{what}s"], what) for what in ("lease", "renewal", "revocation", "restart"))
+        since += f"; {', '.join(counted)}"
     parts: list[RenderableType | None] = [head, since, f"{d['reason']['code']}: {d['reason']['sentence']}"]
     if d["agent"] is not None and not d["agent"]["connected"]:
         parts.append("its Agent is not connected")
@@ -256,7 +254,7 @@ def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
 
 
 def _lived(r: Data, names: Data) -> str:
-    head = f"  {r['round_id']} {clock(r['at_s'])}: {sum(r['offered'].values())} GPUs on offer; "
+    head = f"  {r['round_id']} {clock(r['at_s'])}: {count(sum(r['offered'].values()), 'GPU')} on offer; "
     rank = f"rho {show(r['rho'])}, rank {r['rank']} of {r['of']}" if r["rank"] else "rho unknown"
     text = head + {
         "sat out": f"took no part: {r['out']}",
@@ -274,7 +272,7 @@ def _lived(r: Data, names: Data) -> str:
     if r["revoked"]:
         text += f"; lost {', '.join(r['revoked'])}"
     others = [
-        f"{names.get(o['app_id'], o['app_id'])} {o['gpus']} GPUs"
+        f"{names.get(o['app_id'], o['app_id'])} {count(o['gpus'], 'GPU')}"
         + (" left over" if o["leftover"] else f" (rho {show(o['rho_won'])}, c {o['c']:.3f})" if o["c"] else "")
         for o in r["others"]
     ]
@@ -285,8 +283,8 @@ def _own_bid(r: Data) -> str:
     b = r["bid"]
     won = sum(b["won"].values())
     if not won:
-        return f"bid {b['rows']} rows and won nothing" + ("; got leftovers" if r["leftover"] else "")
-    text = f"bid {b['rows']} rows, won {show(b['won'])} (rho {show(b['rho_nothing'])} -> {show(b['rho_won'])})"
+        return f"bid {count(b['rows'], 'row')} and won nothing" + ("; got leftovers" if r["leftover"] else "")
+    text = f"bid {count(b['rows'], 'row')}, won {show(b['won'])} (rho {show(b['rho_nothing'])} -> {show(b['rho_won'])})"
     text += f", keeps c = {b['c']:.3f}: {count(b['kept_gangs'], 'gang')} kept, {b['paid_gangs']} paid"
     return text + (f"; got {'; '.join(map(gang, r['got']))}" if r["got"] else "")
 
@@ -302,7 +300,7 @@ def _best(a: Data) -> str | None:
 def result(best: Data) -> str:
     """What the best job came to."""
     name, value = best.get("metric") or "accuracy", best.get("value", best["accuracy"])
-    return f"{name} {value:.4f} with {show(best['configuration'])}"
+    return f"{name} {value:.4f}" + (f" with {show(best['configuration'])}" if best["configuration"] else "")
 
 
 # ---- records
@@ -310,11 +308,11 @@ def result(best: Data) -> str:
 
 def audit(d: Data) -> Group:
     """The audit's findings."""
-    checked = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in d["checked"].items())
+    checked = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in d["checked"].items())
     skipped = [f"NOT CHECKED {x['check']}: {x['why']}" for x in d["unchecked"]]
     rows = [(v["kind"], clock(v["when"]), v["what"]) for v in d["violations"]]
     if rows:
-        end = f"{len(rows)} violations"
+        end = count(len(rows), "violation")
     else:
         end = "clean" if d["complete"] else "no violation found, but not everything was checked"
     return lines(f"checked: {checked}", *skipped, table(("VIOLATION", "AT", "WHAT"), rows) if rows else None, end)
@@ -334,7 +332,7 @@ def report(d: Data) -> Group:
         (name, span(d[name]["median"]), span(d[name]["p95"]), d[name]["n"])
         for name in ("round_s", "bid_s", "auction_solve_s", "allocation_change_s")
     ]
-    seen = ", ".join(f"{v} {k.replace('_', ' ')}" for k, v in d["seen"].items())
+    seen = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in d["seen"].items())
     audited = audit(d["audit"]) if d["audit"] is not None else "not audited"
-    return lines(table(names, rows), "", f"{d['rounds']} rounds: {seen}", "",
+    return lines(table(names, rows), "", f"{count(d['rounds'], 'round')}: {seen}", "",
                  table(("TIME", ">MEDIAN", ">P95", ">N"), times), "", audited)  # fmt: skip

@@ -79,7 +79,7 @@ class Isonomy(Filling):
         return Gandiva(restart_s=self.restart_s).moves(view, old, new, lease_s)
 
     def why(self, view: AppView, pool: Offered) -> str:
-        """Names its declared work, its share, and when equal sharing would finish it."""
+        """Names its declared work, its share until that is served, and when equal sharing would finish it."""
         memory = pool.snapshot.memory
         ideal: Fluid = memory["ideal"]
         declared_gpu_s = ideal.apps[view.app_id].declared_gpu_s
@@ -87,10 +87,9 @@ class Isonomy(Filling):
         when = f"finish it in {in_s:.0f} s" if in_s > 0 else f"have finished it {abs(in_s):.0f} s ago"
         over_gpu_s = self.over_gpu_s(view, declared_gpu_s)
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
-        return (
-            f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}; "
-            f"its share is {memory['rates'].get(view.app_id, 0.0):.1f} GPUs of {pool.cluster_gpus}"
-        )
+        gpus = memory["rates"].get(view.app_id)
+        share = f"; its share is {gpus:.1f} GPUs of {pool.cluster_gpus}" if gpus is not None else ""
+        return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}"
 
     def weights(self, snapshot: Snapshot) -> Weights:
         """Weights and limits of queues and users in the snapshot's virtual cluster."""

@@ -39,6 +39,7 @@ from pycontrol.queries.trends import Trends
 from pycontrol.runtime.journal import Journal
 from pycontrol.runtime.spans import IntervalChange
 from pycontrol.web.notify import Notifier
+from pycontrol.words import count
 
 EVENTS_KEPT = 2000
 WATCHERS_MAX = 4
@@ -201,7 +202,7 @@ def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:
     """A one-line summary of a round."""
     done = receipt.done
     who = ", ".join(names.get(a, a) for a in receipt.participants) or "nobody"
-    parts = [f"round {receipt.round_id}: {sum(receipt.offered.values())} GPUs offered to {who}"]
+    parts = [f"round {receipt.round_id}: {count(sum(receipt.offered.values()), 'GPU')} offered to {who}"]
     counted = (("renewed", len(done.renewed)), ("granted", len(done.granted)), ("revoked", len(done.revoked)))
     parts += [f"{n} {what}" for what, n in counted if n]
     parts += [f"{names.get(b.app_id, b.app_id)} pays (c = {b.c:.3f})" for b in done.bids if b.paid_gangs]
