@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -167,3 +168,43 @@ def test_many_arrivals_between_two_rounds_are_joined_in_groups_with_little_loss(
     assert len(fluid.apps) == 1000
     served_gpu_s = sum(fluid.served_gpu_s.get(a, e.need_gpu_s) for a, e in fluid.apps.items())
     assert served_gpu_s == pytest.approx(999.0 * GPUS, rel=0.1), "little is lost by joining neighbours together"
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("wait"), st.floats(0, 400)),
+    st.tuples(st.just("come"), st.sampled_from("uvw"), st.sampled_from("qr"), st.floats(1, 3000), st.integers(1, GPUS)),
+    st.tuples(st.just("end"), st.integers(0, 20), st.floats(0, 1.5)),
+    st.tuples(st.just("overrun"), st.integers(0, 20), st.floats(1, 2000)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=25))
+def test_what_is_kept_from_round_to_round_is_what_would_be_read_anew(events: list[tuple[Any, ...]]) -> None:
+    """Shares and finish times follow from the plain values alone, whatever came, ended, overran or came back."""
+    weights, fluid = Weights(GPUS, {"q": 2.0}, {"r": 9.0}), fresh({})
+    for k, (what, *given_) in enumerate(events):
+        names = list(fluid.apps)
+        if what == "wait":
+            fluid = fluid.at(fluid.at_s + given_[0], weights)
+        elif what == "come":
+            user, queue, work, width = given_
+            fluid = joined(fluid, [(fluid.at_s - (k % 3) * 20.0, str(k), app(user, work, width, queue))], weights)
+        elif names:
+            name, amount = names[given_[0] % len(names)], given_[1]
+            old = fluid.apps[name]
+            new = (
+                replace(old, gone=True, need_gpu_s=min(old.need_gpu_s, old.declared_gpu_s * amount))
+                if what == "end"
+                else replace(old, gone=False, need_gpu_s=old.need_gpu_s + amount, done_s=None)
+            )
+            fluid = fluid.changed({name: new}, weights)
+        anew = Fluid.from_json(json.loads(json.dumps(fluid.to_json())))
+        assert anew == fluid
+        assert fluid.rates(weights) == pytest.approx(anew.rates(weights))
+        assert fluid.finish_s(weights) == pytest.approx(anew.finish_s(weights))
+        assert sum(fluid.rates(weights).values()) <= GPUS * (1 + 1e-9)
+        assert all(0 <= s < fluid.apps[a].need_gpu_s for a, s in fluid.served_gpu_s.items())
+        assert not any(e.gone for a, e in fluid.apps.items() if a not in fluid.served_gpu_s), (
+            "served and ended: it left"
+        )
