@@ -222,8 +222,11 @@ class _Round:
         return job.home not in (None, ANY_TYPE) and self.deviation[job.user].get(str(job.home), 0.0) > owed
 
     def _linger(self) -> None:
-        """Gives spare devices to jobs that run there if their user has no debt: a move costs more than a deviation."""
-        for job in self._open():
+        """Gives spare devices to jobs that run there if their user has no debt: a move costs more than a deviation.
+
+        A user's jobs stay on the types that it is owed most first.
+        """
+        for job in sorted(self._open(), key=lambda j: -self.deviation[j.user].get(j.home or ANY_TYPE, 0.0)):
             if job.home is None or job.user in self.saving or sum(self.deviation[job.user].values()) < -HALF:
                 continue
             if self.hosts.stay(job):

@@ -134,6 +134,19 @@ def test_an_app_that_has_whole_shares_never_moves() -> None:
     assert {why for p in placed[1:] for _, why in p.how.values()} == {"stays"}
 
 
+def test_a_user_without_a_whole_share_keeps_its_job_on_the_type_that_it_is_owed() -> None:
+    """Half a lease after `a` got everything: it is due 1.8 of 2 fast devices a lease, `b` the slow ones."""
+    both = ("fast", "slow")
+    jobs = [
+        PlacerJob("a/0", "a", 2, both, 0.0, "slow"),
+        PlacerJob("a/1", "a", 2, both, 0.0, "fast"),
+        PlacerJob("b/0", "b", 2, both, 0.5),
+    ]
+    ideal = {"a": {"fast": 0.92, "slow": 0.0}, "b": {"fast": 0.08, "slow": 1.0}}
+    placed = place_round(ideal, {}, jobs, Counts({"fast": 2, "slow": 2}), patience=12.0)
+    assert placed.how == {"a/1": ("fast", "spare, stays"), "b/0": ("slow", "spare")}
+
+
 def test_spare_devices_are_charged_and_cost_later() -> None:
     ideal = {"a": {"V100": 2.0}, "b": {"V100": 2.0}}
     alone = place_round(ideal, {}, [PlacerJob("a/0", "a", 4, ("V100",))], Counts({"V100": 4}), 4.0)
