@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -149,38 +148,34 @@ def _state(lease: Lease, fact: type[Any]) -> LeaseState:
     return state
 
 
-_FIELDS = tuple(f.name for f in dataclasses.fields(Lease))
-_values = operator.attrgetter(*_FIELDS)
-
-
-def _changed(lease: Lease, **changes: Any) -> Lease:
-    """As `dataclasses.replace`, in a third of the time: it was a twentieth of the Arbiter's."""
-    return Lease(**(dict(zip(_FIELDS, _values(lease), strict=True)) | changes))
-
-
 def after(lease: Lease, f: Fact) -> Lease:
     """The lease after a fact that does not end it; raises ValueError for other facts."""
     match f:
         case LeaseExtended():
-            return _changed(lease, end_s=f.end_s)
+            return dataclasses.replace(lease, end_s=f.end_s)
         case LeaseStarted():
-            return _changed(
+            return dataclasses.replace(
                 lease, state=_state(lease, LeaseStarted), container_id=f.container_id, job_id=f.job_id,
                 unused_since_s=None, first_container=lease.first_container if lease.used else f.container_id,
                 end_s=f.end_s, started_s=f.at_s, slowdown=f.slowdown, used=True,
             )  # fmt: skip
         case LeaseRevoking():
-            return _changed(lease, state=_state(lease, LeaseRevoking), end_s=f.end_s, reason=f.reason, cause=f.cause)
+            return dataclasses.replace(
+                lease, state=_state(lease, LeaseRevoking), end_s=f.end_s, reason=f.reason, cause=f.cause
+            )
         case LeaseIdle():
-            return _changed(
+            return dataclasses.replace(
                 lease, state=_state(lease, LeaseIdle), container_id="", job_id="", unused_since_s=f.at_s,
                 started_s=None,
             )  # fmt: skip
         case LeaseBorrowed():
-            return _changed(lease, guaranteed=False)
+            return dataclasses.replace(lease, guaranteed=False)
         case LeaseOwned():
-            return _changed(lease, guaranteed=True)
+            return dataclasses.replace(lease, guaranteed=True)
     raise ValueError(f"{type(f).__name__} leaves no lease of {lease.gpu}")
+
+
+_FIELDS = tuple(f.name for f in dataclasses.fields(Lease))
 
 
 # ---- JSON form; a reservation is written as the lease that it becomes, the format of journals since 0.1

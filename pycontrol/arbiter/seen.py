@@ -103,6 +103,8 @@ class AppSeen:
 
     def _seen_speeds(self, told: Mapping[str, float]) -> dict[str, float]:
         """The speeds of the types on which the app ran, if there are several; the slowest of them has the told one."""
+        if len(self._types) < 2:
+            return {}
         seen = self._serial_by_type()
         known = [t for t in seen if t in told]
         if len(known) < 2:

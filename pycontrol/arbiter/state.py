@@ -249,11 +249,11 @@ class State:
         """Whether the operator paused rounds, which suspends leases."""
         return PAUSED in self.durable.switches
 
-    def usable_nodes(self) -> list[Node]:
+    def usable_nodes(self) -> Iterator[Node]:
         """Nodes that are up, not drained and take containers."""
-        closed = {name.removeprefix(DRAINED) for name in self.durable.switches if name.startswith(DRAINED)}
-        closed.update(self.cluster.closed)
-        return [n for n in self.cluster.nodes.values() if not n.decommissioning and n.host not in closed]
+        return (
+            n for n in self.cluster.nodes.values() if not self.drained(n.host) and n.host not in self.cluster.closed
+        )
 
     def usable_gpus(self) -> Iterator[Gpu]:
         """The good GPUs of the usable nodes."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import field, replace
 from operator import itemgetter
 from typing import Any
@@ -83,7 +83,7 @@ class Fluid:
         known = self._hierarchy
         if known is not None and known.weights == weights:
             return known
-        return Hierarchy({a: e for a, e in self.apps.items() if a in self.served_gpu_s}, weights)
+        return _tree(self.apps, self.served_gpu_s, weights)
 
     def at(self, until_s: float, weights: Weights) -> Fluid:
         """The ideal at a later time if no app arrives."""
@@ -131,7 +131,7 @@ class Fluid:
                 del apps[a]
             else:
                 apps[a] = e
-        return Fluid(self.at_s, apps, served, tree)
+        return Fluid(self.at_s, apps, served, tree or _tree(apps, served, weights))
 
     def joined_by(self, group: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
         """The ideal with new apps, (arrival, id, app); each is credited its present rate since its arrival."""
@@ -159,7 +159,7 @@ class Fluid:
         found = {a: now_s if e.done_s is None else e.done_s for a, e in self.apps.items() if a not in served}
         rate = tree.rates()
         for members in tree.users():
-            if len(members) == 1:  # as most often: the same result in a third of the time
+            if len(members) == 1:  # as most often: the same result in a fifth of the time
                 ((a, e),) = members.items()
                 if not e.gone:
                     found[a] = now_s + ((e.need_gpu_s - served[a]) / rate[a] if rate[a] > 0 else math.inf)
@@ -178,6 +178,11 @@ class Fluid:
                 found[a] = now_s + max(served_s, left_gpu_s / width_gpus)
                 before += left_gpu_s
         return found
+
+
+def _tree(apps: Mapping[str, VirtualApp], served_gpu_s: Container[str], weights: Weights) -> Hierarchy:
+    """The hierarchy of the apps with work left: those of `served_gpu_s`."""
+    return Hierarchy({a: e for a, e in apps.items() if a in served_gpu_s}, weights)
 
 
 def _done(apps: Mapping[str, VirtualApp], done: Sequence[str], now_s: float) -> dict[str, VirtualApp]:

@@ -183,15 +183,15 @@ EVENTS = st.one_of(
 def test_what_is_kept_from_round_to_round_is_what_would_be_read_anew(events: list[tuple[Any, ...]]) -> None:
     """Shares and finish times follow from the plain values alone, whatever came, ended, overran or came back."""
     weights, fluid = Weights(GPUS, {"q": 2.0}, {"r": 9.0}), fresh({})
-    for k, (what, *given_) in enumerate(events):
+    for k, (what, *details) in enumerate(events):
         names = list(fluid.apps)
         if what == "wait":
-            fluid = fluid.at(fluid.at_s + given_[0], weights)
+            fluid = fluid.at(fluid.at_s + details[0], weights)
         elif what == "come":
-            user, queue, work, width = given_
+            user, queue, work, width = details
             fluid = joined(fluid, [(fluid.at_s - (k % 3) * 20.0, str(k), app(user, work, width, queue))], weights)
         elif names:
-            name, amount = names[given_[0] % len(names)], given_[1]
+            name, amount = names[details[0] % len(names)], details[1]
             old = fluid.apps[name]
             new = (
                 replace(old, gone=True, need_gpu_s=min(old.need_gpu_s, old.declared_gpu_s * amount))

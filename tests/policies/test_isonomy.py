@@ -188,7 +188,7 @@ def test_the_receipt_says_the_share_and_when_equal_sharing_would_be_done() -> No
         "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13"
     )
     s = later(s, decide(s), 345.0, [view, other])
-    assert decide(s).why["a"] == ("equal sharing would have finished it 20 s ago: it declared 1300 GPU-s")
+    assert decide(s).why["a"] == "equal sharing would have finished it 20 s ago: it declared 1300 GPU-s"
     s = replace(s, apps=(replace(view, attained_gpu_s=1365.0), other))
     assert decide(s).why["a"] == (
         "equal sharing would finish it in 65 s: it declared 1300 GPU-s and used 65 more, which count 4 times; "
