@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from pycontrol.model.bounds import bound
 from pycontrol.model.cluster import YarnApp
 
 GANG = "isonomy.gang"
@@ -18,12 +17,12 @@ def tagged(app: YarnApp | None, name: str) -> str | None:
 
 
 def max_s(app: YarnApp | None) -> float | None:
-    """The longest time that each of its containers runs, s; None if it declares none that is a positive number."""
+    """The longest time that each of its containers runs, s; None if it declares none within its bounds."""
     try:
         hours = float(tagged(app, MAX_HOURS) or "nan")
     except ValueError:
         return None
-    return hours * 3600 if 0 < hours < math.inf else None
+    return hours * 3600 if bound(MAX_HOURS).holds(hours) else None
 
 
 def is_interactive(app: YarnApp | None) -> bool:
@@ -38,5 +37,5 @@ def declared(app: YarnApp | None) -> str:
     if limit_s is not None:
         said.append(f"each container runs for at most {limit_s / 3600:g} h")
     elif hours is not None:
-        said.append(f"its tag {MAX_HOURS}={hours} is ignored: it must be a positive number")
+        said.append(f"its tag {MAX_HOURS}={hours} is ignored: it must be {bound(MAX_HOURS)}")
     return "; ".join(said)

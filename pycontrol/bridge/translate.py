@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pycontrol.model import cluster
+from pycontrol.model.bounds import INSTANT_S
 from pycontrol.model.cluster import Container, PartitionCapacity, YarnApp, attribute
 from pycontrol.model.events import (
     AppAdded,
@@ -134,7 +135,7 @@ def app_of(message: pb.Application) -> YarnApp:
         queue=message.queue,
         name=message.name,
         application_type=message.application_type,
-        submitted_s=message.submit_time_ms / 1000.0,
+        submitted_s=INSTANT_S.clip(message.submit_time_ms / 1000.0),
         tags=frozenset(message.tags),
         attempt_id=message.attempt_id,
         priority=message.priority,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from typing import Any
 
 import click
 
+from pycontrol.model.bounds import bound
 from pycontrol.words import suggest
 
 COMMANDS = {
@@ -60,7 +62,24 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        return bounded(command)
+
+
+def bounded(command: click.Command) -> click.Command:
+    """The command with the bounds of the table for each number whose own range is open."""
+    for inner in getattr(command, "commands", {}).values():
+        bounded(inner)
+    for param in command.params:
+        own = param.type
+        if isinstance(own, click.IntRange | click.FloatRange) and None in (own.min, own.max):
+            row = bound(str(param.name), str(command.name))
+            kind: Any = int if isinstance(own, click.IntRange) else float
+            low, high = (
+                kind(given if given is not None else own_row)
+                for given, own_row in ((own.min, row.low), (own.max, row.high))
+            )
+            param.type = type(own)(low, high, own.min_open, own.max_open)
+    return command
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

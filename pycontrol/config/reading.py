@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from pycontrol.model.bounds import OutOfBounds, numbers_within
 from pycontrol.words import suggest
 
 
@@ -35,6 +36,11 @@ class Section(BaseModel):
     """Base of all sections: no unknown keys, no type coercion, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="after")
+    def _numbers_within_bounds(self) -> Self:
+        numbers_within(dict(self))
+        return self
 
 
 S = TypeVar("S", bound=Section)
@@ -86,7 +92,8 @@ def _line(error: ErrorDetails, model: type[Section]) -> str:
         case "missing":
             return f"{key}: is missing; add it"
         case "value_error":
-            return str(context["error"])
+            where = f"{key}." if error["loc"] and isinstance(context["error"], OutOfBounds) else ""
+            return f"{where}{context['error']}"
         case "greater_than":
             return f"{key}: must be > {context['gt']:g}{got}"
         case "greater_than_equal":

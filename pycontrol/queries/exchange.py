@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.exchange_service import ExchangeService
+from pycontrol.model.bounds import OutOfBounds, within
 from pycontrol.model.events import ExchangePosted
 from pycontrol.queries.lookup import Refusal
 
@@ -133,9 +133,8 @@ def _number(params: Mapping[str, str], key: str) -> float | None:
     if text is None:
         return None
     try:
-        value = float(text)
+        return within(float(text), key)
+    except OutOfBounds as error:
+        raise Refusal(400, str(error)) from None
     except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise Refusal(400, f"{key}: must be a number of at least 0 (got {text})")
-    return value
+        raise Refusal(400, f"{key}: must be a number (got {text})") from None

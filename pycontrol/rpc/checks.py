@@ -1,4 +1,7 @@
-"""Bounds and checks of values from Agents and workers. Pure; the checks raise Malformed."""
+"""Checks of values from Agents and workers by the table of bounds. Pure; the checks raise Malformed.
+
+A number's row is that of the last word of its name: `bid.rows[3].gang_gpus` is held against `gang_gpus`.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,15 @@ import math
 from collections.abc import Mapping, Sized
 from typing import Any
 
+from pycontrol.model.bounds import GPUS_MAX, METRIC, RHO, STEP, Bound, bound
+
 ID_MAX_CHARS = 256
 TEXT_MAX_CHARS = 4096
-GPUS_MAX = 1 << 20
-"""An upper bound of the GPUs, gangs or jobs of any cluster or app."""
 DEMAND_MAX = 1 << 16
 """Demands for more GPUs or gangs are cut to this."""
 ROWS_MAX = 4096
 JOBS_MAX = 2048
 WORKERS_MAX = 8192
-GPU_INDEX_MAX = 1023
-COUNT_MAX = 1_000_000
-"""The most rungs, launches and failures."""
-STEP_MAX = 10**15
-ITERATION_MAX_S = 1e7
-RESTART_MAX_S = 1e9
-RHO_MIN, RHO_MAX = 1e-6, 1e12
-"""Bounds of rho; RHO_MAX stands for an infinite rho (an app that would never end)."""
-WORK_MAX_GPU_S = 1e15
-RATE_MAX = 1e12
-SLOWDOWN_MAX = 1e3
-SPEEDUP_MIN, SPEEDUP_MAX = 1e-3, 1e3
-"""Bounds of speedups, which are coefficients of one linear program."""
 SIZES = {
     "register": 256 << 10,
     "rho": 64 << 10,
@@ -55,10 +45,15 @@ def an_id(value: str, what: str, required: bool = True) -> str:
     return value
 
 
+def _row(what: str) -> Bound:
+    return bound(what.replace(" ", ".").rpartition(".")[2])
+
+
 def a_count(value: int, what: str, least: int = 0, most: int = GPUS_MAX) -> int:
-    """Check that a whole number is within bounds."""
-    if not least <= value <= most:
-        raise Malformed(f"{what} is {value}, not within {least} and {most}")
+    """Check that a whole number is within its bounds, and from `least` to `most`."""
+    low, high = max(least, int(_row(what).low)), min(most, int(_row(what).high))
+    if not low <= value <= high:
+        raise Malformed(f"{what} is {value}, not within {low} and {high}")
     return value
 
 
@@ -68,46 +63,37 @@ def up_to(value: int, most: int) -> int:
 
 
 def a_step(value: int) -> int:
-    """A training step, clipped to STEP_MAX."""
-    return up_to(value, STEP_MAX)
+    """A training step, clipped to its bounds."""
+    return int(STEP.clip(value))
 
 
-def a_number(value: float, what: str, most: float) -> float:
-    """Check that a number is finite and >= 0; returns it clipped to `most`."""
-    if not math.isfinite(value) or value < 0:
+def a_number(value: float, what: str, infinite: bool = False) -> float:
+    """Check that a number is >= 0, and finite unless `infinite` is allowed; returns it clipped to its bounds."""
+    if not value >= 0 or (math.isinf(value) and not infinite):
         raise Malformed(f"{what} is {value}, not a number >= 0")
-    return min(value, most)
-
-
-def a_time(value: float, what: str) -> float:
-    """Seconds of an iteration, clipped to ITERATION_MAX_S."""
-    if not value >= 0:
-        raise Malformed(f"{what} is {value}, not a number >= 0")
-    return min(value, ITERATION_MAX_S)
+    return _row(what).clip(value)
 
 
 def maybe(value: float, there: bool) -> float | None:
-    """The number if it is present and finite, else None."""
-    return value if there and math.isfinite(value) else None
+    """The number if it is present and finite, clipped to its bounds; else None."""
+    return METRIC.clip(value) if there and math.isfinite(value) else None
 
 
 def finite(value: float) -> float:
-    """The number clipped to +-RHO_MAX; 0 if it is not finite."""
-    return min(RHO_MAX, max(-RHO_MAX, value)) if math.isfinite(value) else 0.0
+    """The number clipped to the bounds of metrics; 0 if it is not finite."""
+    return METRIC.clip(value) if math.isfinite(value) else 0.0
 
 
 def a_rho(value: float, what: str) -> float:
     """Check a rho and clip it to its bounds; 0 means that the app has none."""
-    if math.isnan(value) or value < 0:
-        raise Malformed(f"{what} is {value}, not a number >= 0")
-    return max(RHO_MIN, min(value, RHO_MAX)) if value else 0.0
+    return positive_rho(value, what) if value else 0.0
 
 
 def positive_rho(value: float, what: str) -> float:
     """Check that a rho is > 0, so that 1 / rho is finite; returns it clipped to its bounds."""
     if not value > 0:
         raise Malformed(f"{what} is {value}, not a number > 0")
-    return max(RHO_MIN, min(value, RHO_MAX))
+    return RHO.clip(value)
 
 
 def few(values: Sized, what: str, most: int) -> None:

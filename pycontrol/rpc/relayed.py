@@ -13,7 +13,6 @@ from pycontrol.rpc.checks import (
 )
 from pycontrol.wire.v1 import agent_pb2 as pb
 
-PORT_MAX = 65_535
 HOST_MAX_CHARS = 253
 
 
@@ -26,7 +25,7 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
             relayed.ready.CopyFrom(
                 pb.WorkerReady(
                     host=an_id(ready.host, "ready.host", required=False)[:HOST_MAX_CHARS],
-                    port=a_count(ready.port, "ready.port", most=PORT_MAX),
+                    port=a_count(ready.port, "ready.port"),
                     cuda_visible_devices=ready.cuda_visible_devices[:ID_MAX_CHARS],
                     container_id=an_id(ready.container_id, "ready.container_id", required=False),
                 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from pycontrol.model.bounds import bound
 from pycontrol.model.events import WorkerSteps
-from pycontrol.rpc.checks import ITERATION_MAX_S, a_step
+from pycontrol.rpc.checks import a_step
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 KEPT = 8
@@ -43,7 +43,7 @@ class Tally:
         worker = self._by_app.get(app_id, {}).get(message.worker_id)
         if worker is not None and message.WhichOneof("kind") == "progress":
             iter_time_s = message.progress.iter_time_s
-            timed = math.isfinite(iter_time_s) and 0 < iter_time_s <= ITERATION_MAX_S
+            timed = bound("iter_time_s").holds(iter_time_s) and iter_time_s > 0
             worker.reports.append((a_step(message.progress.step), iter_time_s if timed else 0.0))
 
     def told(self, app_id: str, command: pb.WorkerCommand) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pycontrol.fairness.plausible import alike
 from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of
+from pycontrol.model.bounds import COUNT_MAX, DURATION_S, GPUS_MAX, METRIC, SLOWDOWN, SPEEDUP, WORK_GPU_S
 from pycontrol.model.events import (
     AgentDone,
     AgentEffect,
@@ -37,27 +38,17 @@ from pycontrol.model.events import (
 )
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.rpc.checks import (
-    COUNT_MAX,
     DEMAND_MAX,
-    GPU_INDEX_MAX,
-    GPUS_MAX,
     ID_MAX_CHARS,
     JOBS_MAX,
-    RATE_MAX,
-    RESTART_MAX_S,
     ROWS_MAX,
-    SLOWDOWN_MAX,
-    SPEEDUP_MAX,
-    SPEEDUP_MIN,
     TEXT_MAX_CHARS,
-    WORK_MAX_GPU_S,
     WORKERS_MAX,
     Malformed,
     a_count,
     a_number,
     a_rho,
     a_step,
-    a_time,
     an_id,
     few,
     finite,
@@ -89,12 +80,12 @@ def demand_of(message: pb.Demand) -> Demand:
         gang_gpus=up_to(gang_gpus, DEMAND_MAX),
         gangs=up_to(gangs, DEMAND_MAX),
         job_demand_max=up_to(a_count(message.job_demand_max, "demand.job_demand_max"), DEMAND_MAX),
-        work_left_gpu_s=a_number(message.work_left_gpu_s, "demand.work_left_gpu_s", WORK_MAX_GPU_S),
-        work_total_gpu_s=a_number(message.work_total_gpu_s, "demand.work_total_gpu_s", WORK_MAX_GPU_S),
-        work_done_gpu_s=a_number(message.work_done_gpu_s, "demand.work_done_gpu_s", WORK_MAX_GPU_S),
+        work_left_gpu_s=a_number(message.work_left_gpu_s, "demand.work_left_gpu_s"),
+        work_total_gpu_s=a_number(message.work_total_gpu_s, "demand.work_total_gpu_s"),
+        work_done_gpu_s=a_number(message.work_done_gpu_s, "demand.work_done_gpu_s"),
         paced=message.paced,
         slowdown=_slowdown(message.slowdown),
-        loss_rate=a_number(message.loss_rate, "demand.loss_rate", RATE_MAX),
+        loss_rate=a_number(message.loss_rate, "demand.loss_rate"),
         speedups=_speedups(message.speedups),
         gpu_type=an_id(message.gpu_type, "demand.gpu_type", required=False),
         scope=Scope.MACHINE if within else scope,
@@ -112,7 +103,7 @@ def _slowdown(values: Sequence[float]) -> tuple[float, float, float]:
         return SLOWDOWN_PRIOR
     if len(values) != len(SLOWDOWN_PRIOR) or not all(math.isfinite(v) and v >= 1 for v in values):
         raise Malformed(f"demand.slowdown is {list(values)[:4]}, it must be three numbers of at least 1")
-    first, second, third = (min(v, SLOWDOWN_MAX) for v in values)
+    first, second, third = map(SLOWDOWN.clip, values)
     return first, second, third
 
 
@@ -121,7 +112,7 @@ def _speedups(values: Mapping[str, float]) -> dict[str, float]:
     for gpu_type, value in values.items():
         if not (math.isfinite(value) and value > 0):
             raise Malformed(f"demand.speedups of {gpu_type[:64]!r} is {value}, it must be a positive number")
-    return {an_id(k, "demand.speedups"): min(SPEEDUP_MAX, max(SPEEDUP_MIN, v)) for k, v in values.items()}
+    return {an_id(k, "demand.speedups"): SPEEDUP.clip(v) for k, v in values.items()}
 
 
 def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gpu, ...]:
@@ -130,7 +121,7 @@ def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gp
     for machine in message:
         host = an_id(machine.host, f"{what}.host")
         for index in machine.gpu_ids:
-            gpu = Gpu(host, a_count(index, f"{what}.gpu_ids", most=GPU_INDEX_MAX))
+            gpu = Gpu(host, a_count(index, f"{what}.gpu_ids"))
             if gpu in found:
                 raise Malformed(f"{what} names {gpu} twice")
             found.add(gpu)
@@ -164,7 +155,7 @@ def _bid(app_id: str, message: pb.Bid, hosts: Container[str]) -> Bid:
     few(message.rows, "bid.rows", ROWS_MAX)
     nothing = positive_rho(message.rho_nothing, "bid.rho_nothing")
     rows = tuple(_row(row, f"bid.rows[{i}]", hosts) for i, row in enumerate(message.rows))
-    restart_s = message.restart_s if 0 <= message.restart_s < RESTART_MAX_S else 0.0
+    restart_s = message.restart_s if DURATION_S.holds(message.restart_s) else 0.0
     return Bid(app_id, nothing, rows, restart_s)
 
 
@@ -207,11 +198,7 @@ def phases_of(message: Sequence[pb.PhaseLeft]) -> tuple[tuple[float, ...], ...]:
     """The work left by phase and job; raises Malformed."""
     a_count(sum(same.jobs for phase in message for same in phase.jobs), "rho.phases: jobs", most=DEMAND_MAX)
     return tuple(
-        tuple(
-            left
-            for same in phase.jobs
-            for left in [a_number(same.serial_s, "rho.phases.serial_s", WORK_MAX_GPU_S)] * same.jobs
-        )
+        tuple(left for same in phase.jobs for left in [a_number(same.serial_s, "rho.phases.serial_s")] * same.jobs)
         for phase in message
     )
 
@@ -246,15 +233,15 @@ def links_of(messages: Sequence[pb.Link]) -> tuple[tuple[str, str], ...]:
 
 
 def job_progress(message: pb.JobProgress) -> JobProgress:
-    """A job's progress; a diverged loss stays NaN or infinite, as that is the job's result."""
+    """A job's progress; a loss that is NaN or infinite has diverged and counts as the greatest."""
     return JobProgress(
         job_id=an_id(message.job_id, "progress.job_id"),
         state=an_id(message.state, "progress.state", required=False),
         step=a_step(message.step),
-        loss=message.loss,
+        loss=METRIC.clip(message.loss) if math.isfinite(message.loss) else METRIC.high,
         accuracy=finite(message.accuracy),
-        iter_time_s=a_time(message.iter_time_s, "progress.iter_time_s"),
-        slowdown=min(SLOWDOWN_MAX, a_time(message.slowdown, "progress.slowdown")),
+        iter_time_s=a_number(message.iter_time_s, "progress.iter_time_s", infinite=True),
+        slowdown=min(SLOWDOWN.high, message.slowdown) if message.slowdown >= 0 else SLOWDOWN.high,
         gpus=a_count(message.gpus, "progress.gpus"),
         rung=up_to(message.rung, COUNT_MAX),
         launches=up_to(message.launches, COUNT_MAX),
@@ -276,7 +263,7 @@ def agent_done(app_id: str, message: pb.Done) -> AgentDone:
         best_job_id=message.best_job_id[:ID_MAX_CHARS],
         best_configuration=texts(message.best_configuration),
         best_accuracy=finite(message.best_accuracy),
-        work_done_gpu_s=min(WORK_MAX_GPU_S, max(0.0, finite(message.work_done_gpu_s))),
+        work_done_gpu_s=WORK_GPU_S.clip(finite(message.work_done_gpu_s)),
         model_path=message.model_path[:TEXT_MAX_CHARS],
         metric=message.metric[:ID_MAX_CHARS],
         best_metric=maybe(message.best_metric, message.HasField("best_metric")),

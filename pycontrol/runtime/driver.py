@@ -25,7 +25,8 @@ __all__ = ["Driver", "Overloaded", "SteadyClock"]
 T = TypeVar("T")
 BATCH_EVENTS, BATCH_S = 256, 0.01
 """The most events, and the longest time, that share one transaction; an urgent item waits no longer than that."""
-SHORTEST_NAP_S = 0.02
+SHORTEST_NAP_S, LONGEST_NAP_S = 0.02, 3600.0
+"""Whatever the state says, the Arbiter is woken once an hour: a wait of centuries cannot be timed."""
 log = structlog.get_logger("arbiter")
 
 
@@ -120,7 +121,7 @@ class Driver:
     def _nap_s(self) -> float | None:
         now_s = self.clock.now_s()
         wake_s = self._arbiter.next_wake_s(now_s)
-        return None if wake_s is None else max(SHORTEST_NAP_S, wake_s - now_s)
+        return None if wake_s is None else min(LONGEST_NAP_S, max(SHORTEST_NAP_S, wake_s - now_s))
 
     def _turn(self) -> None:
         """Handle the urgent items, then one batch of each other lane; a Tick if nothing waits."""

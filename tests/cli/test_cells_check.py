@@ -62,7 +62,7 @@ def test_a_nameless_queue_and_a_host_that_is_there_twice_are_refused(tmp_path: P
 
 
 def test_a_host_with_a_million_gpus_is_refused(tmp_path: Path) -> None:
-    for text in (FILE.replace("node: 2{levels}", "node: 1000000000000{levels}"), TREES.replace("{count}", "1000000")):
+    for text in (FILE.replace("node: 2{levels}", "node: 1000000{levels}"), TREES.replace("{count}", "1000000")):
         status, output = said(tmp_path, text.format(levels="", terms="", more=""))
         assert status == 1
         assert "at most 4096 are possible" in output

@@ -6,6 +6,7 @@ Input that cannot be read must be refused by the error that its reader documents
 # ruff: noqa: E501
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -21,6 +22,8 @@ from typing import Any
 import structlog
 from google.protobuf.message import DecodeError
 
+from pycontrol.arbiter import tags
+from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.state import Settings
@@ -33,9 +36,12 @@ from pycontrol.daemon import standby_store as kept
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Node, YarnApp
+from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S
+from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
+from pycontrol.queries import exchange
+from pycontrol.queries.lookup import Refusal, whole_number
 from pycontrol.rpc import checks, relayed, translate
 from pycontrol.rpc.checks import Malformed
 from pycontrol.rpc.tokens import KeyFileError, TokenError, Tokens, read_or_make_key
@@ -300,6 +306,76 @@ def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: A
             folded.apply(fact)
 
 
+# ---- numbers in words
+
+_CELLS = """
+levels: {node: 4}
+hosts: [n1, n2]
+virtual_clusters:
+  root.a: {node: 1}
+  root.b: {node: 1}
+"""
+_VERBS = ("exchange-offer", "exchange-request", "exchange-withdraw")
+
+
+def _params(data: bytes) -> dict[str, str]:
+    """`name=value` lines."""
+    lines = (line.partition("=") for line in data.decode("utf-8", "replace").splitlines())
+    return {name: text for name, _, text in lines if name}
+
+
+def rest_numbers(data: bytes) -> None:
+    """No parameter of REST gives the Arbiter a time that it cannot wait for, or a number that is none."""
+    params = _params(data)
+    for name in ("n", "wait_s", "limit", "since", "hours"):
+        with suppress(Refusal):
+            whole_number(params, name, 1, 0, int(BOUNDS[name].high))
+    supply = CellSupply(layout(parse(_CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
+    arbiter = Arbiter(Settings(recovery_s=0.0), registry.make("isonomy"), supply=supply)
+    arbiter.handle(_SNAPSHOT, NOW_S)
+    given = {k: v for k, v in params.items() if k in exchange.PARAMS}
+    for verb in _VERBS:
+        try:
+            posted = exchange.posting(arbiter, NOW_S, verb, given)
+            exchange.check(arbiter, NOW_S, posted)
+        except Refusal:
+            continue
+        arbiter.handle(posted, NOW_S)
+        exchange.outcome(arbiter, posted)
+        json.dumps([str(fact) for fact in arbiter.take_facts()], allow_nan=False)
+    wake_s = arbiter.next_wake_s(NOW_S)
+    assert wake_s is None or wake_s <= max(LAST_S, NOW_S + LONGEST_S)
+
+
+def _odd_params(rng: random.Random) -> bytes:
+    odd = ("1e308", "inf", "nan", "-1", "1.7e12", "1e10", "9" * 400, "0x10", "\u0661", "3600", "", "1_0", " 5 ")
+    names = (*sorted(exchange.PARAMS), "n", "wait_s", "limit", "since", "hours")
+    given = {name: rng.choice((*odd, "node:1", "root.a")) for name in rng.sample(names, rng.randint(1, 6))}
+    given |= {"vc": "root.a", "cells": f"node:{rng.choice(('1', '0', '99', '9' * 30))}"}
+    return "\n".join(f"{k}={v}" for k, v in given.items()).encode()
+
+
+def app_tags(data: bytes) -> None:
+    """Whatever the tags of an app without an Agent say, its demand, rho and end are numbers."""
+    said = frozenset(f"{name}={text}" for name, text in _params(data).items())
+    app = YarnApp(APP, "ann", "root.default", "a", "YARN", 990.0, said, "appattempt_1_0001_000001")
+    longest_s = tags.max_s(app)
+    assert longest_s is None or BOUNDS[tags.MAX_HOURS].holds(longest_s / 3600 * (1 - 1e-12))
+    assert tags.declared(app).isprintable()
+    arbiter = Arbiter(Settings(recovery_s=0.0), registry.make("themis"))
+    arbiter.handle(dataclasses.replace(_SNAPSHOT, apps=(app,)), NOW_S)
+    arbiter.handle(ev.AskChanged(Ask(app.attempt_id, APP, 1, 1, 2)), NOW_S)
+    effects = arbiter.handle(ev.Tick(), NOW_S + 9.0)
+    rhos = [v.rho for e in effects if isinstance(e, ev.Solve) for v in e.snapshot.apps]
+    assert all(rho is not None and math.isfinite(rho) for rho in rhos), said
+
+
+def _odd_tags(rng: random.Random) -> bytes:
+    odd = ("1e308", "1e10", "inf", "nan", "-1", "0", "2", "1e-300", "9" * 400, "", "\u0662")
+    names = (tags.MAX_HOURS, tags.GANG, tags.INTERACTIVE)
+    return "\n".join(f"{name}={rng.choice(odd)}" for name in rng.sample(names, rng.randint(1, 3))).encode()
+
+
 # ---- files and texts
 
 
@@ -475,6 +551,8 @@ TARGETS: dict[str, Target] = {
     "effects": Target(effects),
     "agents_mind": Target(agents_mind, lambda rng: story(rng, AGENTS_HEAR)),
     "arbiters_mind": Target(arbiters_mind, lambda rng: story(rng, ARBITERS_HEAR)),
+    "rest_numbers": Target(rest_numbers, _odd_params),
+    "app_tags": Target(app_tags, _odd_tags),
     "token": Target(token),
     "secrets": Target(secrets),
     "isonomy_yaml": Target(isonomy_yaml),

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from pycontrol.model import bounds
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.events import (
     AgentDone,
@@ -165,11 +166,11 @@ def test_malformed_messages_are_refused(kind) -> None:
         _event(**kind)
 
 
-def test_odd_numbers_do_not_refuse_an_exit_message_or_a_diverged_loss() -> None:
+def test_odd_numbers_do_not_refuse_an_exit_message_and_a_diverged_loss_is_the_greatest() -> None:
     done = _event(done=pb.Done(succeeded=False, best_accuracy=math.nan, work_done_gpu_s=-5))
     assert (done.best_accuracy, done.work_done_gpu_s) == (0.0, 0.0)
     progress = _event(progress=pb.Progress(jobs=[pb.JobProgress(job_id="j", loss=math.nan, accuracy=math.nan)]))
-    assert math.isnan(progress.jobs[0].loss)
+    assert progress.jobs[0].loss == bounds.METRIC.high
     assert progress.jobs[0].accuracy == 0.0
 
 

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor import FieldDescriptor as Field
 
+from pycontrol.model import bounds
 from pycontrol.model.events import (
     AgentDone,
     AgentUp,
@@ -147,44 +148,45 @@ def _within(event: Event | None, case: str) -> None:
             assert 0 <= demand.gangs <= checks.DEMAND_MAX, case
             assert 0 <= demand.gang_gpus <= checks.DEMAND_MAX, case
             for work in (demand.work_left_gpu_s, demand.work_total_gpu_s, demand.work_done_gpu_s):
-                assert 0 <= work <= checks.WORK_MAX_GPU_S, case
-            assert all(1 <= s <= checks.SLOWDOWN_MAX for s in demand.slowdown), case
-            assert all(checks.SPEEDUP_MIN <= s <= checks.SPEEDUP_MAX for s in demand.speedups.values()), case
-            assert 0 <= demand.loss_rate <= checks.RATE_MAX, case
+                assert 0 <= work <= bounds.WORK_GPU_S.high, case
+            assert all(map(bounds.SLOWDOWN.holds, demand.slowdown)), case
+            assert all(map(bounds.SPEEDUP.holds, demand.speedups.values())), case
+            assert bounds.bound("loss_rate").holds(demand.loss_rate), case
             assert demand.gpu_type.isprintable(), case
             for left in event.phases or () if isinstance(event, RhoReported) else ():
-                assert all(0 <= x <= checks.WORK_MAX_GPU_S for x in left), case
+                assert all(map(bounds.WORK_GPU_S.holds, left)), case
                 assert len(left) <= checks.DEMAND_MAX, case
             for job in event.jobs if isinstance(event, ProgressReported) else ():
                 _job_within(job, case)
             if not isinstance(event, AgentUp):
-                assert event.rho == 0 or checks.RHO_MIN <= event.rho <= checks.RHO_MAX, case
+                assert event.rho == 0 or bounds.RHO.holds(event.rho), case
         case BidReceived(bid=None):
             assert event.problem, case
             assert len(event.problem) < 400, case
         case BidReceived(bid=bid):
             assert bid is not None
-            assert 0 <= bid.restart_s < checks.RESTART_MAX_S, case
+            assert bounds.DURATION_S.holds(bid.restart_s), case
             for rho in (bid.rho_nothing, *(row.rho for row in bid.rows)):
-                assert checks.RHO_MIN <= rho <= checks.RHO_MAX, case
-            assert all(row.new_gangs * row.gang_gpus <= checks.GPUS_MAX for row in bid.rows), case
+                assert bounds.RHO.holds(rho), case
+            assert all(row.new_gangs * row.gang_gpus <= bounds.GPUS_MAX for row in bid.rows), case
         case UsePlanned():
             assert all(w.worker_id.isprintable() and w.job_id.isprintable() for w in event.workers), case
         case AgentDone():
-            assert 0 <= event.work_done_gpu_s <= checks.WORK_MAX_GPU_S, case
+            assert bounds.WORK_GPU_S.holds(event.work_done_gpu_s), case
             assert math.isfinite(event.best_accuracy), case
             assert len(event.message) <= checks.TEXT_MAX_CHARS, case
 
 
 def _job_within(job: JobProgress, case: str) -> None:
-    assert 0 <= job.step <= checks.STEP_MAX, case
-    assert 0 <= job.iter_time_s <= checks.ITERATION_MAX_S, case
-    assert 0 <= job.slowdown <= checks.SLOWDOWN_MAX, case
+    assert bounds.STEP.holds(job.step), case
+    assert bounds.bound("iter_time_s").holds(job.iter_time_s), case
+    assert 0 <= job.slowdown <= bounds.SLOWDOWN.high, case
+    assert bounds.METRIC.holds(job.loss), case
     assert math.isfinite(job.accuracy), case
     assert job.metric is None or math.isfinite(job.metric), case
-    assert 0 <= job.until_step <= checks.STEP_MAX, case
+    assert bounds.STEP.holds(job.until_step), case
     assert len(job.note) <= checks.TEXT_MAX_CHARS, case
-    assert max(job.rung, job.launches, job.worker_failures) <= checks.COUNT_MAX, case
+    assert max(job.rung, job.launches, job.worker_failures) <= bounds.COUNT_MAX, case
     assert job.job_id.isprintable(), case
 
 
@@ -208,7 +210,7 @@ def test_workers_messages_are_bounded(message: Any) -> None:
             continue
         assert said.ByteSize() < 8 * checks.TEXT_MAX_CHARS, (name, value)
         step = getattr(getattr(said, said.WhichOneof("kind")), "step", 0)
-        assert 0 <= step <= checks.STEP_MAX, (name, value)
+        assert bounds.STEP.holds(step), (name, value)
 
 
 def test_every_field_of_a_workers_messages_is_relayed() -> None:

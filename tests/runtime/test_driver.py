@@ -150,3 +150,21 @@ def test_the_stand_ins_grants_are_sent_to_nobody() -> None:
     driver.stop()
     assert [e for e in told.effects if isinstance(e, ev.Place)]
     assert not [e for e in told.effects if isinstance(e, ev.SendGrant)]
+
+
+@pytest.mark.parametrize("wake_s", [1.8e12, 1e300, float("inf")])
+def test_a_wake_in_centuries_is_a_nap_of_an_hour(wake_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, arbiter, _ = made()
+    monkeypatch.setattr(arbiter, "next_wake_s", lambda now_s: wake_s)
+    napped, waited = list[float | None](), driver._inbox.wait
+
+    def wait(nap_s: float | None) -> bool:
+        napped.append(nap_s)
+        return waited(0.0) and len(napped) < 2
+
+    monkeypatch.setattr(driver._inbox, "wait", wait)
+    driver.start()
+    assert driver.stopped.wait(10)
+    assert driver.failed is None
+    assert napped[0] == 3600.0
+    driver.stop()

@@ -16,6 +16,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pycontrol.model.bounds import BOUNDS
+
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Value = TypeVar("Value")
@@ -178,12 +180,13 @@ class TraceTable:
     def numbers(
         self, name: str, expected: str = "a number of at least 0", low: float = 0.0, empty: float | None = None
     ) -> Floats:
-        """A column of finite numbers, none below `low`; `empty`: what an empty value means (None: it is bad)."""
+        """A column of numbers within its bounds, none below `low`; `empty`: what an empty value means (None: bad)."""
         found = self._parsed(name, float, expected, empty, ())
         texts = self.texts(name)
-        for i in np.flatnonzero(~((found >= low) & np.isfinite(found)) & self.good).tolist():
+        row = BOUNDS.get(name, BOUNDS["column"])
+        for i in np.flatnonzero(~((found >= low) & np.isfinite(found) & (found <= row.high)) & self.good).tolist():
             if empty is None or texts[i].strip():
-                self._bad(name, i, expected)
+                self._bad(name, i, expected if not found[i] > row.high else f"at most {row.high:g}")
         return found
 
     def counts(self, name: str, empty: float | None = None) -> Floats:
