@@ -146,8 +146,8 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
 def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
     """Revokes the leases and cancels the reservations of bad GPUs, of these or of all.
 
-    The whole gang loses its GPUs: it stops anyway, and resumes when a round finds it another place. A container of an
-    unmanaged app runs on until it ends, unless `standin_revocable` is set.
+    The whole gang loses its GPUs: it stops anyway, and resumes when a round finds it another place. An unmanaged app
+    asks for its containers again.
     """
     held = {*s.durable.leases, *s.durable.reservations} if gpus is None else gpus
     for gpu in sorted(filter(s.cluster.bad, held)):
@@ -163,9 +163,6 @@ def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None)
 def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> None:
     """Revokes the leases and cancels the reservations of the gang to which `lease` belongs."""
     key, app_id, gang = s.gang_key(lease), lease.app_id, _gang_of(s, lease)
-    running = any(x.gpu in s.cluster.container_at for x in gang)
-    if running and s.is_unmanaged(app_id) and not s.settings.standin_revocable:
-        return
     coming = [x for x in s.reservations_of(app_id) if s.gang_key(x) == key]
     if coming:
         cancel_reservations(s, coming, now_s, why)

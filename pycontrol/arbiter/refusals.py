@@ -1,7 +1,9 @@
 """Machines that refuse placements: which apps avoid which machines, for how long, and why.
 
 An app avoids a machine that refused it REFUSALS times in a row over at least REFUSED_S; the time doubles on each
-repetition. A machine that apps of several users avoid, and that took no container meanwhile, is closed to all apps.
+repetition. A machine that apps of several users avoid, and that took no container meanwhile, is closed to all apps,
+if each of these refusals was of the machine's own making: an app can bring about others (by its blacklist, its
+constraints, its limits, or an ask for more memory than is free) and must not close machines to others.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ class _Run:
     user: str
     reason: str
     first_s: float
+    machine_at_fault: bool = False
+    """Whether the cause of the newest refusal lies with the machine."""
     count: int = 0
     times: int = 0
     until_s: float | None = None
@@ -48,11 +52,13 @@ class Refusals:
     def __len__(self) -> int:
         return sum(map(len, self._runs.values()))
 
-    def refused(self, host: str, app_id: str, user: str, reason: str, now_s: float) -> bool:
+    def refused(
+        self, host: str, app_id: str, user: str, reason: str, now_s: float, machine_at_fault: bool = False
+    ) -> bool:
         """Notes a refused placement; returns whether the app avoids the machine from now on."""
         run = self._runs.setdefault(host, {}).setdefault(app_id, _Run(user, reason, now_s))
         run.count += 1
-        run.reason = reason
+        run.reason, run.machine_at_fault = reason, machine_at_fault
         if run.until_s is not None or run.count < REFUSALS or now_s < run.first_s + REFUSED_S:
             return False
         run.until_s = now_s + min(AVOIDED_MAX_S, AVOIDED_S * 2**run.times)
@@ -79,7 +85,7 @@ class Refusals:
         """Machine that is closed to all -> its last reason."""
         found: dict[str, str] = {}
         for host, runs in self._runs.items():
-            barred = [r for r in runs.values() if r.until_s is not None]
+            barred = [r for r in runs.values() if r.until_s is not None and r.machine_at_fault]
             if len({r.user for r in barred}) >= CLOSED_USERS:
                 found[host] = max(barred, key=lambda r: r.until_s or 0.0).reason
         return found

@@ -180,7 +180,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
         return  # it ended meanwhile
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
-    if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s):
+    if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s, e.machine_at_fault):
         eligibility.update_closed(s)
         _give_up(s, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 

@@ -223,7 +223,7 @@ def event_of(message: pb.Event) -> Event | None:
         case "directive_result":
             done = message.directive_result
             directive_id = _named(done.directive_id, "directive_result.directive_id")
-            return DirectiveDone(directive_id, done.ok, done.container_id, done.reason)
+            return DirectiveDone(directive_id, done.ok, done.container_id, done.reason, done.machine_at_fault)
         case "ready":
             return ClusterReady()
     return None

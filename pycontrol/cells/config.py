@@ -63,8 +63,8 @@ class VirtualCluster(Section):
     lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The length of its leases, guaranteed and borrowed, seconds; None: that of isonomy.yaml."""
     shadow: bool = False
-    """Whether apps behind the schedule of its private cluster go first, so that borrowing makes none end later. Only
-    for policies that do not ask Agents for bids."""
+    """Whether apps behind the schedule of its private cluster go first, so that borrowing makes none end later; only
+    for the policies in `shadowed.KEEPS`."""
 
     @model_validator(mode="before")
     @classmethod

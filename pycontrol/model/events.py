@@ -119,6 +119,8 @@ class DirectiveDone:
     ok: bool
     container_id: str = ""
     reason: str = ""
+    machine_at_fault: bool = False
+    """Whether the cause of a refusal lies with the machine, whoever asks."""
 
 
 @value

@@ -12,6 +12,7 @@ from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
+from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from tests.arbiter.world import World
 
@@ -83,18 +84,35 @@ def test_a_gang_that_needs_the_bad_gpu_gets_the_reason() -> None:
 
 
 @pytest.mark.parametrize("revocable", [False, True])
-def test_an_app_without_an_agent_stays_unless_it_is_revocable(revocable: bool) -> None:
+def test_an_app_without_an_agent_has_the_same_grace(revocable: bool) -> None:
     w = world(standin_revocable=revocable)
     w.add_foreign("shell", 4, 1)
     w.run(10)
     bad = min(held_by(w, "shell"))
     w.mark(bad.host, bad.index)
     w.run(20)
-    assert (bad in held_by(w, "shell")) != revocable
+    assert bad not in held_by(w, "shell")
+    assert {f.end_s for f in w.journal if isinstance(f, LeaseRevoking)} == {1016.0}
     w.end_app("shell")
     w.add_app("app1", 1, 12, 4000)
     w.run(40)
     assert bad not in w.occupied
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "tiresias", "yarn_cs"])
+def test_a_free_gpu_goes_to_an_app_one_of_whose_gpus_is_bad(policy: str) -> None:
+    w = World(registry.make(policy), settings=Settings(lease_s=300, lead_s=6, recovery_s=2, grant_timeout_s=20))
+    w.add_foreign("shell", 1, 11)
+    w.add_app("app1", 1, 1, 60)
+    w.run(20)
+    bad = min(held_by(w, "shell"))
+    w.mark(bad.host, bad.index)
+    w.run(100)
+    assert bad not in held_by(w, "shell")
+    w.ask_more("shell", 1, 1)
+    w.run(200)
+    assert len(held_by(w, "shell")) == 11
+    assert not w.arbiter.gpus.free.count
 
 
 def test_the_reservation_of_a_gpu_that_goes_bad_is_cancelled() -> None:

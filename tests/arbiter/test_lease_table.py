@@ -166,7 +166,7 @@ TABLE: dict[str, tuple[Callable[[], Mini], Step, GpuState, tuple[str, ...], tupl
     "an unused grant's GPU goes bad": (granted, goes_bad, S.BAD, ("LeaseEnded",), ("SendRevoke",)),
     "a GPU in use goes bad": (active, goes_bad, S.REVOKING, ("LeaseRevoking",), ("Preempt", "SendRevoke")),
     "a reserved GPU goes bad": (reserved, goes_bad, S.REVOKING, ("NextDropped",), ("SendRevoke",)),
-    "the stand-in's GPU goes bad": (foreign, goes_bad, S.ACTIVE, (), ()),
+    "the stand-in's GPU goes bad": (foreign, goes_bad, S.REVOKING, ("LeaseRevoking",), ("Preempt", "SendRevoke")),
     "a placement is refused": (placing, refused, S.PLANNED, (), ()),
     # what the operator does
     "a free GPU's machine is drained": (free, drained, S.WITHHELD, ("Switched",), ()),

@@ -15,10 +15,12 @@ from tests.arbiter.mini import Mini
 STEP_S = REFUSED_S / (REFUSALS - 1)
 
 
-def refuse(r: Refusals, host: str, app_id: str, user: str, at_s: float, times: int = REFUSALS) -> float:
+def refuse(
+    r: Refusals, host: str, app_id: str, user: str, at_s: float, times: int = REFUSALS, machine_at_fault: bool = True
+) -> float:
     """Records some refusals in a row and returns the time of the last."""
     for k in range(times):
-        r.refused(host, app_id, user, "too little memory", at_s + k * STEP_S)
+        r.refused(host, app_id, user, "too little memory", at_s + k * STEP_S, machine_at_fault)
     return at_s + (times - 1) * STEP_S
 
 
@@ -72,6 +74,17 @@ def test_a_machine_is_closed_where_it_refuses_apps_of_several_users(users: list[
     assert not r.closed()
 
 
+def test_refusals_that_apps_can_bring_about_close_no_machine_to_others() -> None:
+    """Such as those of an AM that blacklists every machine, with as many accounts as it likes."""
+    r = Refusals()
+    for k, user in enumerate("uvw"):
+        refuse(r, "n1", f"a{k}", user, 0.0, machine_at_fault=False)
+    assert not r.closed()
+    assert r.avoided("a0"), "who is refused keeps off itself"
+    refuse(r, "n1", "honest", "x", 0.0, machine_at_fault=True)
+    assert not r.closed(), "one honest refusal does not make the others honest"
+
+
 def test_refusals_of_ended_apps_and_lost_machines_are_forgotten() -> None:
     r = Refusals()
     refuse(r, "n1", "a", "u", 0.0)
@@ -104,7 +117,7 @@ def serve(m: Mini, names: list[str], seconds: float, refusing: set[str]) -> None
                 m.use(name)
         for place in m.places():
             if place.ask.app_id in names and place.node_id.split(":")[0] in refusing:
-                m.send(ev.DirectiveDone(place.directive_id, False, "", "too little memory"))
+                m.send(ev.DirectiveDone(place.directive_id, False, "", "too little memory", machine_at_fault=True))
             else:
                 m.up(place)
 

@@ -10,9 +10,10 @@ import pytest
 
 from pycontrol.model.auction import AppView, Demand, Plan, Snapshot
 from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.policies import registry
 from pycontrol.policies.registry import make
 from pycontrol.policies.shadow import Shadow
-from pycontrol.policies.shadowed import NoShadow, Shadowed, policy_memory
+from pycontrol.policies.shadowed import KEEPS, NoShadow, Shadowed, policy_memory
 
 LEASE_S = 100.0
 ONE = Topology.of([Machine("m0", "r", 4)])
@@ -182,6 +183,7 @@ def test_the_loss_of_a_machine_drops_no_app_from_the_shadow() -> None:
     assert {host for x in shadow.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0"}
 
 
-def test_a_policy_that_asks_for_bids_has_no_shadow() -> None:
-    with pytest.raises(NoShadow, match="themis asks Agents for bids"):
-        Shadowed(make("themis"))
+@pytest.mark.parametrize("policy", sorted(set(registry.POLICIES) - set(KEEPS)))
+def test_a_policy_without_kept_results_has_no_shadow(policy: str) -> None:
+    with pytest.raises(NoShadow, match=rf"shadow: true: is for the policies yarn_cs, .* \(got {policy}\)"):
+        Shadowed(make(policy))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycontrol.policies import registry
+from pycontrol.policies.shadowed import KEEPS
 
 TENANTS = ("root.a", "root.b")
 """The queues that own cells; `root.x` owns none."""
@@ -16,8 +17,6 @@ STABLE = ("isonomy",)
 """Policies whose order of apps does not depend on what they borrowed, as long as no app outlasts its declared work."""
 POLICIES = (*STABLE, "tiresias", "themis", "gandiva", "srtf")
 ALL_POLICIES = tuple(registry.POLICIES)
-BID = ("themis", "worst_first")
-"""Policies that ask Agents, and so have no shadow."""
 LENGTH_S = 300
 FAILOVERS = ("crash", "takeover", "lost journal")
 GPU = "gpu"
@@ -283,7 +282,7 @@ def _odd(rng: random.Random, case: Case) -> Case:
         case = replace(case, asks=tuple(_without_agent(rng, case, ask) for ask in case.asks))
     if rng.random() < 0.4:
         case = replace(case, policy=rng.choice(ALL_POLICIES))
-    if case.policy not in BID and rng.random() < 0.25:
+    if case.policy in KEEPS and rng.random() < 0.25:
         case = replace(case, shadow=True)
     if case.lent and rng.random() < 0.6:
         case = replace(case, failovers=((rng.randint(20, case.lent[0] - 20), "lost journal"),))

@@ -242,3 +242,14 @@ def test_an_app_that_started_early_has_its_page_by_number_and_by_id() -> None:
     scene = Scene(run_s=10)
     assert scene.router.handle("GET", "ui/app/0001", {}, "u", False)[0] == 200
     assert EARLY in scene.router.handle("GET", f"ui/app/{EARLY}", {}, "u", False)[1]["text"]
+
+
+def test_a_link_that_is_no_web_address_is_not_shown() -> None:
+    stage = busy(registry.make("isonomy"), machines=3, gpus=4, apps=8, hours=2.0)
+    app_id = next(iter(stage.arbiter.agents))
+    links = (("here", "https://n1/x"), ("bad", "javascript:alert(1)"), ("old", "data:x"))
+    stage.arbiter.agents[app_id].links = links
+    _, page = get(stage, f"ui/app/{app_id}")
+    assert 'href="https://n1/x"' in page
+    assert "javascript:" not in page
+    assert "data:x" not in page

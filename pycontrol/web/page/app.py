@@ -15,6 +15,8 @@ JOBS_SHOWN = 200
 HOSTS_DRAWN = 40
 CHART_WIDE = 1000.0
 HOURS_MAX = 24 * 3600.0
+LINKED = ("http://", "https://", "/proxy/")
+"""How links begin; others, such as javascript:, are not shown."""
 
 
 def model(read: Read, app: str) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "revocations": [_revocation(r) for r in reversed(held["revocations"])],
         "rounds": [_round(r, d["names"]) for r in d["rounds"]],
         "deals": d["deals"],
-        "links": d["links"],
+        "links": [x for x in d["links"] if x["url"].startswith(LINKED)],
         "charts": charts(trends, d["names"]),
         "standin": STANDIN,
     }

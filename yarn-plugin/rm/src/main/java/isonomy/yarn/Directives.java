@@ -72,7 +72,7 @@ final class Directives {
       }
       return result.setOk(true);
     } catch (RejectedException e) {
-      return result.setReason(e.getMessage());
+      return result.setReason(e.getMessage()).setMachineAtFault(e.machineAtFault());
     } catch (IllegalArgumentException e) {
       return result.setReason("not readable: " + e.getMessage());
     }
@@ -132,16 +132,16 @@ final class Directives {
   private FiCaSchedulerNode node(FiCaSchedulerApp app, Place place) throws RejectedException {
     FiCaSchedulerNode node = scheduler.node(NodeId.fromString(place.getNodeId()));
     if (node == null) {
-      throw new RejectedException("node " + place.getNodeId() + " is not registered");
+      throw RejectedException.ofMachine("node " + place.getNodeId() + " is not registered");
     }
     NodeState state = node.getRMNode().getState();
     if (state != NodeState.RUNNING) {
-      throw new RejectedException("node " + place.getNodeId() + " is " + state);
+      throw RejectedException.ofMachine("node " + place.getNodeId() + " is " + state);
     }
     String withheld = scheduler.withheld(Messages.attributes(scheduler.getRMContext().getNodeAttributesManager()
         .getAttributesForNode(node.getRMNode().getHostName())));
     if (!withheld.isEmpty()) {
-      throw new RejectedException("node " + place.getNodeId() + ": " + withheld);
+      throw RejectedException.ofMachine("node " + place.getNodeId() + ": " + withheld);
     }
     if (SchedulerAppUtils.isPlaceBlacklisted(app, node, LOG)) {
       throw new RejectedException("the application has blacklisted " + node.getNodeName());
@@ -154,20 +154,20 @@ final class Directives {
     int gpus = Gpus.of(node.getTotalResource());
     if (gpuIds.isEmpty() || new HashSet<>(gpuIds).size() < gpuIds.size()
         || gpuIds.stream().anyMatch(id -> id < 0 || id >= gpus)) {
-      throw new RejectedException("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
+      throw RejectedException.ofMachine("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
     }
     for (RMContainer container : node.getCopiedListOfRunningContainers()) {
       GpuTag tag = Gpus.tag(container);
       if (tag != null) {
         checkDisjoint(gpuIds, tag.gpuIds(), container.getContainerId() + " holds it");
       } else if (Gpus.has(container)) {
-        throw new RejectedException(container.getContainerId() + " on node " + node.getNodeID()
+        throw RejectedException.ofMachine(container.getContainerId() + " on node " + node.getNodeID()
             + " has GPUs that Isonomy did not give it, and which ones is unknown");
       }
     }
     for (GpuContainer container : ending.on(node.getNodeID().toString())) {
       if (container.getGpuIdsCount() == 0) {
-        throw new RejectedException(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
+        throw RejectedException.ofMachine(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
       }
       checkDisjoint(gpuIds, container.getGpuIdsList(), container.getContainerId() + " has not ended yet");
     }
@@ -196,7 +196,7 @@ final class Directives {
   private static void checkDisjoint(List<Integer> wanted, List<Integer> held, String by) throws RejectedException {
     for (Integer id : held) {
       if (wanted.contains(id)) {
-        throw new RejectedException("GPU " + id + " is in use: " + by);
+        throw RejectedException.ofMachine("GPU " + id + " is in use: " + by);
       }
     }
   }

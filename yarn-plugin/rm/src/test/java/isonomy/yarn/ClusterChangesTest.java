@@ -82,6 +82,7 @@ class ClusterChangesTest extends MiniYarn {
       DirectiveResult refused = control.carriedOut(place(alice, 6, node(0).toString(), List.of(0)));
       assertFalse(refused.getOk());
       assertTrue(refused.getReason().contains("DECOMMISSIONING"), refused.getReason());
+      assertTrue(refused.getMachineAtFault());
       Snapshot snapshot = again();
       Node known = snapshot.getNodesList().stream().filter(Node::getDecommissioning).findFirst().orElseThrow();
       assertEquals(4, known.getGpus());
@@ -146,6 +147,7 @@ class ClusterChangesTest extends MiniYarn {
       ask(app, 1, 5);
       DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(refused.getReason().contains("the ask is for the default partition"), refused.getReason());
+      assertFalse(refused.getMachineAtFault());
       DirectiveResult placed = control.carriedOut(place(app, 5, node(1).toString(), List.of(0)));
       assertTrue(placed.getOk(), placed.getReason());
     }
