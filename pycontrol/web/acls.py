@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pycontrol.arbiter.facts import AppChanged
 from pycontrol.queries.lookup import Refusal
 
 Answer = dict[str, Any]
 Sees = Callable[[str, str], bool]
 """(app id, user) -> whether the caller may view the app."""
 OF_APP = {"best": None, "model_path": "", "message": ""}
+OF_EVENTS = frozenset({AppChanged.__name__})
+"""Events with messages and metrics; that an app ended is said by another."""
 OF_JOB = {"configuration": {}, "note": "", "loss": 0.0, "accuracy": 0.0, "metric": None}
 
 
@@ -50,7 +53,13 @@ def _trends(found: Answer, sees: Sees) -> Answer:
     return found if not found["losses"] or sees(found["app_id"], "") else {**found, "losses": {}}
 
 
+def _events(found: Answer, sees: Sees) -> Answer:
+    said = [e for e in found["events"] if e["kind"] not in OF_EVENTS or sees(e["app_id"], e["user"])]
+    return {**found, "events": said}
+
+
 LEFT_OUT: Mapping[str, Callable[[Answer, Sees], Answer]] = {
     "apps": _apps, "explain": _explain, "picture": _picture, "logs": _logs, "trends": _trends,
+    "events": _events,
 }  # fmt: skip
 """By path."""

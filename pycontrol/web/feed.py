@@ -64,10 +64,13 @@ class Feed:
         self.trends = Trends()
         self.spans = Spans(durable, past)
         self._names: dict[str, str] = {}
+        self._users: dict[str, str] = {}
+        """App -> its user."""
         self._deals: dict[str, str] = {}
         """By deal id: a description of each present deal."""
         if durable is not None:
             self._names = {x.app_id: x.name for x in durable.apps.values()}
+            self._users = {x.app_id: x.user for x in durable.apps.values()}
             self._deals = _deals(durable.exchange)
         self._changed = threading.Condition()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
@@ -117,7 +120,7 @@ class Feed:
                 continue
             app_id, text, gpu = described
             key = (type(fact).__name__, app_id, text)
-            event = merged.setdefault(key, {"at_s": now_s, "kind": key[0], "app_id": app_id, "gpus": []})
+            event = merged.setdefault(key, self._event(now_s, key[0], app_id))
             if gpu is not None:
                 event["gpus"].append(str(gpu))
         for (_, app_id, text), event in merged.items():
@@ -126,15 +129,19 @@ class Feed:
             event["text"] = f"{name}: {text}{gpus}" if app_id else f"{text}{gpus}"
         return list(merged.values())
 
+    def _event(self, now_s: float, kind: str, app_id: str) -> dict[str, Any]:
+        return {"at_s": now_s, "kind": kind, "app_id": app_id, "user": self._users.get(app_id, ""), "gpus": []}
+
     def _describe(self, fact: Fact, changes: Sequence[IntervalChange]) -> tuple[str, str, Gpu | None] | None:
         """(app, description, GPU) of a fact; None if it is not published."""
         match fact:
             case AppArrived():
-                self._names[fact.app_id] = fact.name
+                self._names[fact.app_id], self._users[fact.app_id] = fact.name, fact.user
                 return fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", None
             case AppsForgotten():
                 for app_id in fact.app_ids:
                     self._names.pop(app_id, None)
+                    self._users.pop(app_id, None)
                 return None
             case ClockBehind():
                 return "", f"the control plane's clock is {fact.by_s:.0f} s behind the cluster's", None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.arbiter.facts import AppChanged
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import picture
@@ -25,6 +26,8 @@ def stage() -> Stage:
     record = next(x for x in stage.arbiter.durable.live.values() if stage.arbiter.agents[x.app_id].jobs)
     record.message = record.model_path = SECRET
     record.best = {"accuracy": 0.5, "configuration": {"lr": SECRET}}
+    told = {"done": True, "final_state": "SUCCEEDED", "message": SECRET, "best": record.best}
+    stage.feed.append([AppChanged(record.app_id, {"message": SECRET}), AppChanged(record.app_id, told)], stage.now)
     agent = stage.arbiter.agents[record.app_id]
     for job in agent.jobs:
         job.configuration["lr"] = SECRET  # type: ignore[index]
@@ -58,7 +61,7 @@ def test_without_view_app_no_configuration_and_no_message_is_shown(router: Route
         assert json.loads(text)["losses"] == {}
 
 
-@pytest.mark.parametrize("path", sorted({"apps", "explain", "picture", "ui/app/"}))
+@pytest.mark.parametrize("path", sorted({"apps", "explain", "picture", "events", "ui/app/"}))
 def test_with_view_app_everything_is_shown(router: Router, stage: Stage, path: str) -> None:
     mine: Any = stage.hidden  # type: ignore[attr-defined]
     for user, admin, viewable in (
