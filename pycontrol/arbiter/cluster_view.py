@@ -20,6 +20,8 @@ class ClusterView:
         self.seen = False
         """Whether a snapshot has come; before it, leases are known from the journal, but no containers."""
         self.rm_life = ""
+        self._unnamed_until_s = 0.0
+        """Until when snapshots that name no life are of the same ResourceManager."""
         """The id of the ResourceManager process that was ready last."""
         self._next_life = ""
         """The id in the newest snapshot."""
@@ -50,6 +52,7 @@ class ClusterView:
         """An independent copy."""
         other = ClusterView(None)
         other.seen, other.rm_life, other._next_life = self.seen, self.rm_life, self._next_life
+        other._unnamed_until_s = self._unnamed_until_s
         other.ready, other.shadow, other.recovering_until_s = self.ready, self.shadow, self.recovering_until_s
         other.nodes, other.down, other.queues = dict(self.nodes), dict(self.down), dict(self.queues)
         other.apps, other.asks, other.containers = dict(self.apps), self.asks.copy(), dict(self.containers)
@@ -60,9 +63,15 @@ class ClusterView:
 
     # ---- the ResourceManager
 
-    def replaced(self, e: ClusterSnapshot) -> bool:
-        """Replaces the view by a snapshot; returns whether it comes from the ResourceManager that was ready last."""
-        resumed = bool(e.rm_life) and e.rm_life == self.rm_life
+    def replaced(self, e: ClusterSnapshot, now_s: float, patience_s: float) -> bool:
+        """Replaces the view by a snapshot; returns whether it comes from the ResourceManager that was ready last.
+
+        Of one that does not name its life, that is unknown: it counts as another once in `patience_s`, so that a plugin
+        that connects again and again does not suspend leases for ever.
+        """
+        resumed = e.rm_life == self.rm_life if e.rm_life else now_s < self._unnamed_until_s
+        if not e.rm_life and not resumed and self.seen:
+            self._unnamed_until_s = now_s + patience_s
         self.rm_life = e.rm_life if resumed else ""
         self._next_life = e.rm_life
         self.seen, self.ready, self.shadow = True, False, e.shadow

@@ -158,6 +158,15 @@ class Arbiter(State):
         if self.hosts_due_s is not None and self.hosts_due_s <= now_s:
             self.announce_hosts()
         self.rounds.tick(now_s)
+        return self.take_effects()
+
+    @property
+    def changed(self) -> bool:
+        """Whether there are facts or effects that nobody has taken yet."""
+        return bool(self.ledger.facts or self.effects)
+
+    def take_effects(self) -> list[ev.Effect]:
+        """Returns the effects of a call that was no event; those of events are returned by `handle`."""
         effects, self.effects = self.effects, []
         return effects
 
@@ -188,7 +197,7 @@ class Arbiter(State):
             self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
-        resumed = self.cluster.replaced(e)
+        resumed = self.cluster.replaced(e, now_s, self.settings.recovery_s + self.settings.lease_s)
         self.kills_sent.clear()
         for gpu in self.durable.leases:
             self.cluster.machines.note(gpu)

@@ -377,6 +377,8 @@ class ControlPlane:
                     sampled_s = now_s
             except (TimeoutError, Overloaded):
                 log.warning("the Arbiter is busy; housekeeping waits")
+            except Exception:  # nothing that serves depends on it
+                log.exception("housekeeping failed; it is tried again", retry_s=HOUSEKEEPING_S)
         self._parts.close()
         if self._driver.failed is not None:
             log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))

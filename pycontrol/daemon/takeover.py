@@ -58,18 +58,23 @@ class Takeover:
     def before_snapshot(self, driver: OwnDriver) -> None:
         """Take over; called when this control plane's ResourceManager has become active.
 
-        An empty journal continues from the stored snapshot; if the store does not answer, the journal stays as it is.
-        Raises Superseded if the journal is not empty and another control plane has served since it was written.
+        An empty journal continues from the stored snapshot. Raises Superseded if the journal is not empty and another
+        control plane has served since it was written. If the store does not answer, that is unknown: raises Overloaded,
+        and the plugin tries again; until then leases are held and no container is killed.
         """
         try:
-            self._take_over(driver)
+            found = self._store.newest()
         except StandbyStoreError as e:
-            log.error("what other control planes saved on HDFS is unknown", problem=str(e))
+            log.error("HDFS does not say who served before: leases are held until it does", problem=str(e))
+            raise Overloaded(f"the standby's state cannot be read: {e}") from e
+        try:
+            self._take_over(driver, found)
+        except StandbyStoreError as e:
+            log.error("apps and clocks could not be saved on HDFS", problem=str(e))
         self._was_empty = False
         self._serves = True
 
-    def _take_over(self, driver: OwnDriver) -> None:
-        found = self._store.newest()
+    def _take_over(self, driver: OwnDriver, found: StandbySnapshot | None) -> None:
         if found is not None and (found.by == self._journal.id or (found.by, found.epoch) == self._followed):
             return
         if found is not None and not self._was_empty:

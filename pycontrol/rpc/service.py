@@ -212,6 +212,9 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             ends = await asyncio.gather(reader, *others, return_exceptions=True)
         if isinstance(ends[0], Malformed):
             stream.end(grpc.StatusCode.INVALID_ARGUMENT, str(ends[0]))
+        elif isinstance(ends[0], Exception):  # not an end of the peer's: the app reconnects
+            log.error("a stream failed", app_id=stream.app_id, name=stream.name, exc_info=ends[0])
+            stream.end(grpc.StatusCode.INTERNAL, f"the control plane failed to read it: {type(ends[0]).__name__}")
         if stream.ended is not None:
             log.warning("a stream was ended", app_id=stream.app_id, name=stream.name, why=stream.ended[1])
             await _abort(context, *stream.ended)

@@ -17,7 +17,7 @@ from pycontrol.model import events as ev
 from pycontrol.policies import salvage
 from pycontrol.policies.port import Policy
 from pycontrol.runtime.inbox import Inbox, Lane, Overloaded, lane_of
-from pycontrol.runtime.journal import Journal
+from pycontrol.runtime.journal import Journal, JournalError
 from pycontrol.runtime.ports import AgentPort, Clock, ClusterPort
 
 __all__ = ["Driver", "Overloaded", "SteadyClock"]
@@ -80,7 +80,8 @@ class Driver:
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
         """Run `fn(arbiter, now)` on the Arbiter's thread, before the waiting events, and return its result.
 
-        Raises Overloaded, or TimeoutError; after a timeout `fn` does not run unless it has already begun.
+        What `fn` changes is durable before its result is returned. Raises what `fn` raises, Overloaded, or
+        TimeoutError; after a timeout `fn` does not run unless it has already begun.
         """
         return self._call(fn, timeout_s, Lane.URGENT)
 
@@ -94,10 +95,20 @@ class Driver:
         def work() -> None:
             if not future.set_running_or_notify_cancel():
                 return
+            now_s = self.clock.now_s()
             try:
-                future.set_result(fn(self._arbiter, self.clock.now_s()))
+                result = fn(self._arbiter, now_s)
             except BaseException as e:
                 future.set_exception(e)
+                if self._arbiter.changed:
+                    raise  # half a change: stop rather than continue with it
+                return
+            try:
+                self._settle(self._arbiter.take_effects(), now_s)
+            except BaseException as e:
+                future.set_exception(e)
+                raise
+            future.set_result(result)
 
         self._inbox.put(work, lane)
         try:
@@ -112,6 +123,9 @@ class Driver:
         try:
             while self._inbox.wait(self._nap_s()):
                 self._turn()
+        except JournalError as e:  # it says all that there is to say
+            self.failed = e
+            log.error("the Arbiter stopped", error=str(e))
         except BaseException as e:  # the state may be inconsistent: stop rather than continue
             self.failed = e
             log.exception("the Arbiter stopped", error=str(e))
@@ -157,7 +171,10 @@ class Driver:
         now_s = self.clock.now_s()
         if self.clock.step_s():  # handled before any deadline that the step has passed
             events = chain([ev.ClockStepped()], events)
-        effects = self._arbiter.handle_all(events, now_s)
+        self._settle(self._arbiter.handle_all(events, now_s), now_s)
+
+    def _settle(self, effects: Iterable[ev.Effect], now_s: float) -> None:
+        """Makes the facts durable, then carries out the effects."""
         facts = self._arbiter.take_facts()
         self._journal.append(facts, now_s)
         for fact in facts:

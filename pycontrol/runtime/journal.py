@@ -27,13 +27,16 @@ from pycontrol.runtime.journal_rows import (
     JournalSize,
     Row,
     RowError,
+    as_journal_error,
     base_of,
+    connected,
     fact_of,
     fold,
     journal_size,
     raise_unless_harmless,
     row_of,
     rows_of,
+    storable,
     unpacked,
     version_of,
 )
@@ -73,8 +76,13 @@ def lock_journal(path: Path) -> int:
 
 def open_journal(path: Path) -> sqlite3.Connection:
     """Open a journal for writing; creates a new file, or upgrades an older one to this version. Raises JournalError."""
-    os.close(os.open(path, os.O_CREAT, 0o600))
-    db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    with as_journal_error(path):
+        os.close(os.open(path, os.O_CREAT, 0o600))
+        return _opened(path)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    db = connected(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False))
     try:
         version = version_of(db, path)
         if not version:
@@ -83,10 +91,7 @@ def open_journal(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous=FULL")
         if version < VERSION:
             _upgrade(db, version)
-    except sqlite3.DatabaseError as e:
-        db.close()
-        raise JournalError(f"{path}: cannot be written as a journal ({e}); see `isonomy journal check {path}`") from e
-    except JournalError:
+    except BaseException:
         db.close()
         raise
     return db
@@ -131,13 +136,19 @@ class SqliteJournal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_journal(path)
+        with as_journal_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_journal(path)
         try:
-            self._db = open_journal(path)
+            with as_journal_error(path):
+                self._db = open_journal(path)
+                self._begin()
         except BaseException:
             os.close(self._lock)
             raise
+
+    def _begin(self) -> None:
+        """Reads the journal's id and its newest numbers, and begins an epoch."""
         self.id = self._meta("id", uuid.uuid4().hex)
         self.epoch = int(self._meta("epoch", "0")) + 1
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
@@ -170,7 +181,7 @@ class SqliteJournal:
         rows = [(seq, self.epoch, now_s, *row_of(f)) for seq, f in enumerate(facts, self.seq + 1)]
         if not rows:
             return
-        with transaction(self._db):
+        with as_journal_error(self.path), transaction(self._db):
             self._db.executemany("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?)", rows)
         self.seq += len(rows)
 
@@ -189,11 +200,9 @@ class SqliteJournal:
         try:
             state, seq = base_of(self._db, VERSION, problems)
             fold(state, rows_of(self._db, seq, VERSION), on_bad)
-        except RowError as e:
+        except (RowError, JournalError) as e:
             raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
-        except JournalError as e:
-            raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
-        except sqlite3.DatabaseError as e:
+        except (sqlite3.DatabaseError, *BAD) as e:
             raise JournalError(f"{self.path}: is damaged ({e}); {self._advice()}") from e
         if bad:
             with transaction(self._db):
@@ -246,14 +255,14 @@ class SqliteJournal:
 def quarantine(db: sqlite3.Connection, bad: Iterable[tuple[Row, RowError]]) -> None:
     """Move bad rows from the facts to the quarantine; the caller holds a transaction."""
     for row, error in bad:
-        values = (row.seq, row.epoch, row.time_s, row.kind, row.data, row.crc, error.problem)
+        values = (row.seq, row.epoch, row.time_s, storable(row.kind), storable(row.data), row.crc, error.problem)
         db.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         db.execute("DELETE FROM facts WHERE seq = ?", (row.seq,))
 
 
 def reading(path: Path) -> sqlite3.Connection:
     """Open a read-only connection; safe while a control plane writes."""
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S)
+    return connected(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S))
 
 
 def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fact]]:
@@ -267,5 +276,5 @@ def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fac
                 yield row.seq, row.time_s, fact_of(row)
         except RowError as e:
             raise JournalError(f"{path}: {e}; see `isonomy journal check {path}`") from e
-        except sqlite3.DatabaseError as e:
+        except (sqlite3.DatabaseError, *BAD) as e:
             raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check {path}`") from e

@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,17 @@ from pycontrol.runtime.journal_rows import (
     JournalError,
     Row,
     RowError,
+    as_journal_error,
     base_of,
     checksum,
+    connected,
     fact_of,
     journal_size,
     rows_of,
     snapshot_data,
     snapshots_of,
     state_of,
+    storable,
     version_of,
 )
 
@@ -48,6 +51,11 @@ def check_journal(path: Path) -> dict[str, Any]:
 
     `readable`: a control plane would start with it. Raises JournalError if the file is no journal, or a newer one.
     """
+    with as_journal_error(path):
+        return _checked(path)
+
+
+def _checked(path: Path) -> dict[str, Any]:
     missing = _missing_bytes(path)
     if missing:
         return {
@@ -68,7 +76,7 @@ def check_journal(path: Path) -> dict[str, Any]:
             for error in _bad_rows(db, version, report["problems"]):
                 report["problems"].append(str(error))
                 readable = readable and error.kind in HARMLESS
-        except (JournalError, sqlite3.DatabaseError) as e:
+        except (JournalError, sqlite3.DatabaseError, *BAD) as e:
             report["problems"].append(str(e))
             readable = False
         return report | {"readable": readable}
@@ -138,6 +146,11 @@ def repair_journal(path: Path) -> list[str]:
     """
     if not path.is_file():
         raise JournalError(f"{path}: there is no such journal")
+    with as_journal_error(path):
+        return _repaired(path)
+
+
+def _repaired(path: Path) -> list[str]:
     lock = lock_journal(path)
     try:
         done = _salvage(path) if _file_damaged(path) else []
@@ -167,8 +180,7 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
     tail: list[tuple[Row, RowError]] = []
     if cut is not None:
         tail = [(row, cut) for row in _all_rows(db, cut.seq)]
-        if cut.problem == MISSING:  # an empty row in quarantine marks the gap as known
-            tail.append((Row(cut.seq, 0, 0.0, "", "", None), cut))
+        tail += [(gap, RowError(gap.seq, "", MISSING)) for gap in _gaps(cut.seq, [row.seq for row, _ in tail])]
         done.append(f"{cut}: it and all after it, {len(tail)} rows, are set aside;"
                     " leases are taken from the containers that run")  # fmt: skip
     with transaction(db):
@@ -203,6 +215,15 @@ def _all_rows(db: sqlite3.Connection, from_seq: int) -> list[Row]:
     return [Row(*values) for values in db.execute(query, (from_seq,))]
 
 
+def _gaps(first: int, seqs: Iterable[int]) -> Iterator[Row]:
+    """An empty row for each gap in the numbers from `first` on: `epoch` is the last number that is missing."""
+    expected = first
+    for seq in seqs:
+        if seq > expected:
+            yield Row(expected, seq - 1, 0.0, "", "", None)
+        expected = seq + 1
+
+
 def _readable(data: object, crc: int | None) -> bool:
     try:
         state_of(data, crc)
@@ -219,14 +240,23 @@ def _write_snapshot(db: sqlite3.Connection, state: Durable, seq: int) -> None:
 
 def _salvage(path: Path) -> list[str]:
     """Copy all rows that SQLite can still read into a new file; the damaged file is kept under another name."""
-    part = path.with_name(f".{path.name}.part")
+    part, padded = (path.with_name(f".{path.name}.{kind}") for kind in ("part", "padded"))
+    try:
+        return _copied(path, part, padded)
+    finally:
+        for file in (part, padded):
+            for suffix in ("", "-wal", "-shm"):
+                file.with_name(file.name + suffix).unlink(missing_ok=True)
+
+
+def _copied(path: Path, part: Path, padded: Path) -> list[str]:
     part.unlink(missing_ok=True)
     source = path
     if missing := _missing_bytes(path):  # SQLite refuses a file that is shorter than its header says
-        source = path.with_name(f".{path.name}.padded")
+        source = padded
         shutil.copyfile(path, source)
         os.truncate(source, path.stat().st_size + missing)
-    with closing(_reading(source)) as old, closing(sqlite3.connect(part, isolation_level=None)) as new:
+    with closing(_reading(source)) as old, closing(connected(sqlite3.connect(part, isolation_level=None))) as new:
         os.chmod(part, 0o600)
         version = version_of(old, path)
         crc: tuple[str, ...] = ("crc",) if version >= VERSION else ()
@@ -239,10 +269,7 @@ def _salvage(path: Path) -> list[str]:
                 "facts": _copy(old, new, "facts", (*FACT_COLUMNS, *crc), "seq"),
             }
             new.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
-    if source != path:
-        source.unlink()
     if not found["facts"] and not found["snapshots"]:
-        part.unlink()
         raise JournalError(f"{path}: nothing in it can be read; move it away to start again")
     aside = path.with_name(f"{path.stem}-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}{path.suffix}")
     for suffix in ("", "-wal", "-shm"):
@@ -260,7 +287,7 @@ def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns:
     for order in ("ASC", "DESC"):
         try:
             for values in old.execute(f"SELECT {names} FROM {table} ORDER BY {key} {order}"):
-                new.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", values)
+                new.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(map(storable, values)))
         except sqlite3.DatabaseError:
             continue
         break

@@ -80,6 +80,9 @@ class JournalKeeper:
             except (sqlite3.Error, JournalError, RowError, OSError) as e:
                 wait_s = RETRY_S
                 log.error("the journal could not be shortened; it grows meanwhile", why=str(e), retry_s=RETRY_S)
+            except Exception:
+                wait_s = RETRY_S
+                log.exception("the journal could not be shortened; it grows meanwhile", retry_s=RETRY_S)
 
     def due(self) -> bool:
         """Whether a snapshot is due: after FACTS_PER_SNAPSHOT facts, or SNAPSHOT_EVERY_S if there is any new fact."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pycontrol.arbiter.durable import Durable
@@ -95,7 +97,42 @@ def unpacked(data: object) -> str:
 
 def checksum(kind: str, data: str | bytes) -> int:
     """CRC-32 of a row's kind and data."""
-    return zlib.crc32(data.encode() if isinstance(data, str) else data, zlib.crc32(kind.encode()))
+    return zlib.crc32(_bytes(data), zlib.crc32(_bytes(kind)))
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode(errors="surrogateescape") if isinstance(text, str) else text
+
+
+def connected(db: sqlite3.Connection) -> sqlite3.Connection:
+    """The connection, reading text whatever its bytes are: the checksum finds damage, not SQLite's decoder."""
+    db.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+    return db
+
+
+def storable(of: object) -> object:
+    """A value of a row as it can be written back: text that is not UTF-8 as bytes."""
+    if isinstance(of, str) and not of.isascii():
+        try:
+            of.encode()
+        except UnicodeEncodeError:
+            return _bytes(of)
+    return of
+
+
+@contextmanager
+def as_journal_error(path: Path) -> Iterator[None]:
+    """Turns what SQLite or damaged values raise into a JournalError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as e:
+        if getattr(e, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            raise JournalError(f"{path}: the disk is full; free some space in {path.parent}, then start again") from e
+        raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and `isonomy journal repair`") from e
+    except (*BAD, OverflowError) as e:
+        raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and `isonomy journal repair`") from e
+    except OSError as e:
+        raise JournalError(f"{path}: cannot be used: {e.strerror or e}") from e
 
 
 def row_of(fact: Fact) -> tuple[str, str | bytes, int]:
@@ -184,16 +221,21 @@ def rows_of(db: sqlite3.Connection, since_seq: int, version: int, *, whole: bool
 
     `whole`: the row `since_seq + 1` must exist too, unless `since_seq` is 0.
     """
-    crc, set_aside = "NULL", set()
+    crc, set_aside = "NULL", dict[float, float]()
     if version >= VERSION:
         crc = "crc"
-        set_aside = {seq for (seq,) in db.execute("SELECT seq FROM quarantine WHERE seq > ?", (since_seq,))}
-    expected = since_seq + 1 if whole and since_seq else None
+        query = "SELECT seq, epoch, kind, problem FROM quarantine WHERE seq > ?"
+        for seq, until, kind, problem in db.execute(query, (since_seq,)):
+            missing = kind == "" and problem == MISSING  # marks a gap, whose end older versions did not write
+            set_aside[seq] = (until or math.inf) if missing else seq
+    expected: float | None = since_seq + 1 if whole and since_seq else None
     query = f"SELECT seq, epoch, time_s, kind, data, {crc} FROM facts WHERE seq > ? ORDER BY seq"
     for values in db.execute(query, (since_seq,)):
         row = Row(*values)
-        if expected is not None and row.seq != expected and expected not in set_aside:
-            raise RowError(expected, "", MISSING)
+        while expected is not None and expected < row.seq and expected in set_aside:
+            expected = set_aside[expected] + 1
+        if expected is not None and expected < row.seq:
+            raise RowError(int(expected), "", MISSING)
         expected = row.seq + 1
         yield row
 

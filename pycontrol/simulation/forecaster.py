@@ -118,14 +118,18 @@ class Forecaster:
             except Exception as e:  # the Arbiter is busy or stopping: try again later
                 log.debug("no picture", problem=repr(e))
                 continue
-            if self._calibrations.looked(
-                picture["now_s"], _started(picture), _lost(picture), _started_s(picture), picture.get("ended_s", {})
-            ):
-                self._keep()
-            if picture["apps"]:
-                self._latest = self._forecast(picture)
-            else:
-                self._latest = self._answer(picture, {})
+            try:
+                self._look(picture)
+            except Exception as e:  # keep the thread alive: estimates are missing until the next picture
+                log.exception("no forecast could be made")
+                self._latest = self._answer(picture, f"no forecast could be made: {e!r}")
+
+    def _look(self, picture: Mapping[str, Any]) -> None:
+        if self._calibrations.looked(
+            picture["now_s"], _started(picture), _lost(picture), _started_s(picture), picture.get("ended_s", {})
+        ):
+            self._keep()
+        self._latest = self._forecast(picture) if picture["apps"] else self._answer(picture, {})
 
     def _keep(self) -> None:
         """Write what was learnt; a damaged or missing file costs only that."""

@@ -239,15 +239,21 @@ class StateStore:
             self._wake.wait_for(lambda: self._idle, timeout_s)
 
     def _run(self) -> None:
+        failures = 0
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._next is not None)
                 state, self._next = self._next, None
             try:
                 self._write(json.dumps(state).encode())
-            except Exception as e:  # e.g. HDFS is away: the next change is saved again
-                log.warning("the state could not be saved: %s", e)
+                failures = 0
+            except Exception as e:  # e.g. HDFS is away
+                failures += 1
+                log.warning("the state could not be saved and is tried again: %s", e)
             with self._wake:
+                if failures:
+                    self._wake.wait_for(lambda: self._next is not None, BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
+                    self._next = self._next or state
                 self._idle = self._next is None
                 self._wake.notify_all()
 

@@ -121,13 +121,27 @@ def test_frequent_hellos_of_the_same_resource_manager_stop_no_round_and_prolong_
 def test_a_restarted_resource_manager_gets_its_recovery_time(life: str) -> None:
     m = Mini("tiresias", RECOVERING)
     hello(m, life and "life 1")
-    m.run(10)
+    m.run(10 if life else RECOVERING.recovery_s + RECOVERING.lease_s + 1)
     app = m.app("a")
     hello(m, life, app)
     m.run(RECOVERING.recovery_s - 1)
     assert not m.held("a")
     m.run(3)
     assert m.held("a")
+
+
+def test_a_plugin_that_names_no_life_and_connects_again_and_again_suspends_no_lease_for_ever() -> None:
+    m = Mini("tiresias", RECOVERING)
+    hello(m, "")
+    m.run(10)
+    first = m.app("first", gang=4)
+    m.run(2)
+    (container,) = m.start("first")
+    second = m.app("second", gang=4)
+    while m.now < 1000 + 5 * SETTINGS.lease_s:
+        hello(m, "", first, second)
+        m.run(4, step=2)
+    assert container.container_id in {k.container_id for k in m.of(ev.Kill)}
 
 
 def test_a_machine_missing_in_a_hello_of_the_same_resource_manager_is_lost_immediately() -> None:

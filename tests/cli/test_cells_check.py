@@ -36,7 +36,10 @@ def said(tmp_path: Path, text: str) -> tuple[int, str]:
         (", policy: themes", "virtual_clusters.root.a.policy: there is no policy themes"),
         (", policy: themis, policy_options: {leftover: 1}", "themis has no option leftover"),
         (", policy: tiresias, policy_options: {threshold_gpu_s: much}", "threshold_gpu_s"),
-        (", policy: themis, shadow: true", "themis asks Agents for bids, which a shadow does not have"),
+        (
+            ", policy: themis, shadow: true",
+            "shadow: true: is for the policies yarn_cs, gandiva, tiresias, isonomy (got themis)",
+        ),
         (", f: 2", "virtual_clusters.root.a.f: must be <= 1"),
     ],
 )

@@ -13,11 +13,12 @@ from pycontrol.daemon.standby_store import StandbySnapshot, StandbyStoreError
 from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import OperatorCommand, StandbyRestored
 from pycontrol.policies import registry
+from pycontrol.runtime.driver import Overloaded
 
 
 class Store:
     def __init__(self, kept: StandbySnapshot | None = None) -> None:
-        self.kept, self.refuses = kept, False
+        self.kept, self.refuses, self.away = kept, False, False
 
     def put(self, kept: StandbySnapshot, now_s: float) -> None:
         if self.refuses:
@@ -25,6 +26,8 @@ class Store:
         self.kept = kept
 
     def newest(self) -> StandbySnapshot | None:
+        if self.away:
+            raise StandbyStoreError("away")
         return self.kept
 
 
@@ -59,6 +62,25 @@ def test_an_empty_journal_continues_from_the_stored_state() -> None:
 def test_a_journal_from_before_another_control_plane_served_is_discarded() -> None:
     with pytest.raises(Superseded):
         Takeover(Store(StandbySnapshot("other", 4, {})), Journal(), is_empty=False).before_snapshot(Driver())
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_while_hdfs_does_not_say_who_served_before_the_plugin_is_asked_to_try_again(is_empty: bool) -> None:
+    """So leases are held: by an old journal, running containers would be strangers and be killed."""
+    store, driver = Store(StandbySnapshot("other", 4, Durable().kept())), Driver()
+    takeover = Takeover(store, Journal(), is_empty)
+    store.away = True
+    for _ in range(3):
+        with pytest.raises(Overloaded, match="the standby's state cannot be read: away"):
+            takeover.before_snapshot(driver)
+    assert driver.submitted == []
+    store.away = False
+    if is_empty:
+        takeover.before_snapshot(driver)
+        assert [type(e) for e in driver.submitted] == [StandbyRestored]
+    else:
+        with pytest.raises(Superseded):
+            takeover.before_snapshot(driver)
 
 
 def test_a_followed_state_does_not_supersede_while_hdfs_is_not_writable() -> None:

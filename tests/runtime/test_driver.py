@@ -168,3 +168,42 @@ def test_a_wake_in_centuries_is_a_nap_of_an_hour(wake_s: float, monkeypatch: pyt
     assert driver.failed is None
     assert napped[0] == 3600.0
     driver.stop()
+
+
+def test_what_a_call_changed_is_durable_before_it_is_answered() -> None:
+    driver, _, told = made()
+    driver.start()
+    assert driver.call(lambda a, now_s: len(told.transactions)) == 0
+    switched = ev.OperatorCommand("pause", "", "ann")
+    driver.call(lambda a, now_s: a._handlers[ev.OperatorCommand](switched, now_s))
+    assert [type(f).__name__ for f in told.transactions[-1]] == ["Switched"]
+    driver.stop()
+
+
+def test_a_call_that_fails_before_it_changes_anything_ends_nothing() -> None:
+    driver, _, _ = made()
+    driver.start()
+
+    def fails(a: Arbiter, now_s: float) -> None:
+        raise LookupError("no such app")
+
+    with pytest.raises(LookupError):
+        driver.call(fails)
+    driver.call(lambda a, now_s: None)
+    assert driver.failed is None
+    driver.stop()
+
+
+def test_a_call_that_fails_half_way_stops_the_arbiter() -> None:
+    driver, _, told = made()
+    driver.start()
+
+    def fails(a: Arbiter, now_s: float) -> None:
+        a._handlers[ev.OperatorCommand](ev.OperatorCommand("pause", "", "ann"), now_s)
+        raise LookupError("half a change")
+
+    with pytest.raises(LookupError):
+        driver.call(fails)
+    assert driver.stopped.wait(10)
+    assert isinstance(driver.failed, LookupError)
+    assert told.transactions == []

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
+    AllocationChanged,
     AppArrived,
     AppChanged,
     AppsForgotten,
@@ -346,4 +347,92 @@ def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
     journal = SqliteJournal(path)
     with pytest.raises(JournalError, match="another control plane holds this journal"):
         repair_journal(path)
+    journal.close()
+
+
+def flip(path: Path, text: bytes) -> None:
+    """Sets the high bit of the first byte of a text in the file."""
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    data[data.index(text)] ^= 0x80
+    path.write_bytes(data)
+
+
+def many(path: Path, count: int = 20) -> None:
+    """Arrivals and measurements in turn."""
+    journal = SqliteJournal(path)
+    for k in range(count):
+        app_id = f"application_1_{k:04d}"
+        arrived = AppArrived(app_id, "the-name", "root.a", "alice", "job", 1.0, 2.0)
+        journal.append([arrived, AllocationChanged(app_id, "the-job", 1.0, 3.0)], 1000.0 + k)
+    journal.close()
+
+
+def test_a_flipped_bit_is_found_by_the_checksum_and_a_measurement_is_set_aside(path: Path) -> None:
+    many(path)
+    flip(path, b"the-job")
+    assert check_journal(path)["readable"]
+    journal = SqliteJournal(path)
+    assert len(journal.recover().apps) == 20
+    assert len(journal.set_aside) == 1
+    assert "AllocationChanged) is damaged: its checksum is wrong" in journal.set_aside[0]
+    journal.close()
+
+
+def test_a_flipped_bit_in_a_fact_that_counts_can_be_repaired(path: Path) -> None:
+    many(path)
+    flip(path, b"the-name")
+    report = check_journal(path)
+    assert not report["readable"]
+    assert any("its checksum is wrong" in line for line in report["problems"])
+    assert any("are set aside" in line for line in repair_journal(path))
+    journal = SqliteJournal(path)
+    assert len(journal.recover().apps) < 20
+    journal.close()
+
+
+def test_rows_that_are_missing_behind_a_damaged_row_are_noticed(path: Path) -> None:
+    many(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE facts SET data = 'x' WHERE seq = 10")  # a measurement, which the next start sets aside
+        db.commit()
+    journal = SqliteJournal(path)
+    journal.recover()
+    journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM facts WHERE seq BETWEEN 11 AND 20")
+        db.commit()
+    assert not check_journal(path)["readable"]
+    journal = SqliteJournal(path)
+    with pytest.raises(JournalError, match=r"row 11 \(no kind\) is missing"):
+        journal.recover()
+    journal.close()
+    repair_journal(path)
+    assert check_journal(path)["readable"]
+    assert len(list(read_facts(path))) == 9, "the gap is marked, so audits read what there is"
+
+
+@pytest.mark.parametrize("value", ["x", "", "1e9", b"\xff"])
+@pytest.mark.parametrize("key", ["epoch", "version"])
+def test_damage_to_the_journals_own_numbers_is_one_sentence(path: Path, key: str, value: object) -> None:
+    many(path, 2)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = ?", (value, key))
+        db.commit()
+    with pytest.raises(JournalError, match=path.name):
+        SqliteJournal(path)
+    with suppress(JournalError):
+        check_journal(path)
+    with suppress(JournalError):
+        repair_journal(path)
+    assert sorted(f.name for f in path.parent.iterdir() if f.name.startswith(".")) == []
+
+
+def test_a_full_disk_is_one_line_with_the_path(path: Path) -> None:
+    journal = SqliteJournal(path)
+    pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
+    journal._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(JournalError, match=rf"^{path}: the disk is full; free some space in {path.parent}"):
+        journal.append(facts(400), 1000.0)
     journal.close()

@@ -143,7 +143,7 @@ def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytes
         ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: nope}}\n", "there is no policy nope"),
         (
             "levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: themis, shadow: true}}\n",
-            "themis asks Agents for bids",
+            "shadow: true: is for the policies",
         ),
         ("levels: {node: 2}\nhosts: [elsewhere]\nvirtual_clusters: {root.a: {node: 1}}\n", "no machine elsewhere"),
     ],
