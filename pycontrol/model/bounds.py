@@ -68,14 +68,17 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(
         ("lease_s", "lead_s", "grant_timeout_s", "round_retry_s", "rho_s", "bid_s", "solve_s", "interactive_idle_s",
          "every_s", "token_ttl_s", "idle_s", "forecast_s", "lend_s", "for_s", "expires_in_s", "left_s", "restart_s",
-         "checkpoint_s", "seconds", "gang_deadline", "duration", "gpu_time", "wait_s", "retention_s"),
+         "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
         DURATION_S),
     **dict.fromkeys(
         ("until_s", "now_s", "submitted_s", "deadline_s", "end_s", "available_s", "time_s", "ends_s", "expires_s",
-         "since", "submit_elapsed_s", "submit_time", "start_time", "end_time", "creation_time", "deletion_time",
-         "scheduled_time", "time"),
+         "since", "submit_elapsed_s"),
         INSTANT_S),
-    **dict.fromkeys(("time_ms", "submit_time_ms", "deadline_ms"), Bound(0.0, LAST_S * 1e3)),
+    # Milliseconds, or columns of traces that have either unit.
+    **dict.fromkeys(
+        ("time_ms", "submit_time_ms", "deadline_ms", "submit_time", "start_time", "end_time", "creation_time",
+         "deletion_time", "scheduled_time", "time", "duration"),
+        Bound(0.0, LAST_S * 1e3)),
     "wait_ms": Bound(0.0, 3.6e6),
     "iter_time_s": Bound(0.0, 1e7),
     "isonomy.max_hours": Bound(1e-3, 1e5),

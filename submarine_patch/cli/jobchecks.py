@@ -10,7 +10,7 @@ from submarine_patch.agent.spec import gpus_range
 from submarine_patch.cli.checks import FRAMEWORKS
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import RunArguments, add_conf
-from submarine_patch.cli.scriptchecks import check_script
+from submarine_patch.cli.scriptchecks import check_script, has_session
 
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
@@ -63,7 +63,8 @@ def check_job(parsed: RunArguments) -> list[str]:
             parsed.stock += ["--input_path", INPUT]
     notes = _keras(parsed, workers) + _servers(parsed, workers)
     local = _localizations(given.get("localization", []))
-    return notes + _direction(parsed) + check_script(parsed, command, local)
+    notes += _direction(parsed) + check_script(parsed, command, local)
+    return notes + _spread(parsed, workers, has_session(command, local))
 
 
 def _framework(parsed: RunArguments) -> None:
@@ -154,6 +155,22 @@ def _keras(parsed: RunArguments, workers: int) -> list[str]:
     if within is None:
         add_conf(parsed, "within", "machine")
         return ["note: Keras 3 cannot fit over several machines: each job is kept on one (--within machine)"]
+    return []
+
+
+def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
+    """Keep a job of one worker on one machine if its script would not know of other machines; returns notes."""
+    gpus, within = _most_gpus(parsed), parsed.conf.get("within")
+    if gpus < 2 or workers > 1:
+        return []
+    if within is None and not session:
+        add_conf(parsed, "within", "machine")
+        return ["note: the script has no isonomy session, so each job stays on one machine; --within cluster: it may"
+                f" run on several at once (WORLD_SIZE 1 to {gpus})"]  # fmt: skip
+    if within in (None, "rack", "cluster"):
+        where = "machines of one rack" if within == "rack" else "machines"
+        return [f"note: a job's {gpus} GPUs may lie on several {where}, on each of which the script runs: WORLD_SIZE is"
+                f" 1 to {gpus} (--within machine: always 1)"]  # fmt: skip
     return []
 
 

@@ -78,7 +78,10 @@ GROUP_OPTIONS = (
     Option("notify", "URL", "URL that is sent JSON when the job starts, loses GPUs, ends or fails"),
     Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
     Option(
-        "within", "machine|socket|switch|rack", "all GPUs of a job lie in one of these, or it waits; default: anywhere"
+        "within",
+        "machine|socket|switch|rack|cluster",
+        "all GPUs of a job lie in one of these, or it waits; default: cluster (anywhere), but machine for a script"
+        " without a session and with one worker",
     ),
     Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
     Option(

@@ -102,6 +102,17 @@ def _script(words: list[str], local: Local) -> Path | None:
     return source.joinpath(*parts[1:]) if source is not None else None
 
 
+def has_session(command: str, local: Local) -> bool:
+    """Whether the command or its script names our modules; where the script cannot be read, it has no session."""
+    if KNOWS_US.search(command.encode()):
+        return True
+    try:
+        script = _script(shlex.split(command), local)
+        return script is not None and KNOWS_US.search(script.read_bytes()) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
     """A note if the program writes no checkpoints, because it would lose its work at each revocation."""
     if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(source):

@@ -15,6 +15,7 @@ them on TensorFlow 2.21.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ import numpy as np
 from submarine_patch.worker import checkpoints, training
 from submarine_patch.worker import session as base
 from submarine_patch.worker.batches import Batches
+from submarine_patch.worker.kept_callbacks import CALLBACKS, KeptCallbacks
 from submarine_patch.worker.rank import Rank
 from submarine_patch.worker.session import SessionError
 
@@ -49,12 +51,13 @@ class _Fits(base.Session):
         steps_per_epoch: int | None = None,
         callbacks: Sequence[Any] = (),
         **options: Any,
-    ) -> None:
-        """Train from the newest checkpoint on; `batch_size` counts all workers.
+    ) -> Any:
+        """Train from the newest checkpoint on; `batch_size` counts all workers. Returns Keras' History, of all epochs.
 
         `x`: arrays (with `y`), a Sequence or PyDataset of batches, a tf.data.Dataset of one epoch, or a function that
         returns the data from a global step on. A function needs `steps_per_epoch`, and so does a dataset of unknown
-        length. The Agent sets the last step; without it `epochs` does, else the session's steps. Raises SessionError.
+        length. The Agent sets the last step; without it `epochs` does, else the session's steps. A callback that stops
+        the training ends the job. Raises SessionError.
         """
         if getattr(model, "steps_per_execution", 1) not in (1, None):
             raise SessionError("compile(steps_per_execution=1): a stop must be possible between any two steps")
@@ -62,23 +65,38 @@ class _Fits(base.Session):
         if epochs is not None and not os.environ.get("ISONOMY_UNTIL_STEP"):
             self.until_step = epochs * per_epoch
         _build(model, data)
+        self._kept = KeptCallbacks(callbacks)
         self.restore(model, model.optimizer)
-        mine = _callback(self, model)
-        while self.step < self.until_step and not mine.ended:
+        mine = _callback(self, model, per_epoch)
+        history = mine.history()
+        while self.step < self.until_step and not mine.ended and not self._kept.stopped:
             epoch, inside = divmod(self.step, per_epoch)
             last = epoch + 1 if inside else -(-self.until_step // per_epoch)
-            model.fit(
-                self._distributed(data, self.step),
-                initial_epoch=epoch,
-                epochs=last,
-                steps_per_epoch=per_epoch - inside,
-                callbacks=[mine, *callbacks],
-                **options,
-            )
+            with self._kept.one_training():
+                history = model.fit(
+                    self._distributed(data, self.step),
+                    initial_epoch=epoch,
+                    epochs=last,
+                    steps_per_epoch=per_epoch - inside,
+                    callbacks=[*callbacks, mine],
+                    **options,
+                )
+        self._kept.end()
+        if self._kept.stopped:
+            self.until_step = self.step
+        history.history, history.epoch = self._kept.history, list(range(len(self._kept.epochs)))
+        return history
+
+    def _more(self) -> dict[str, bytes]:
+        return {CALLBACKS: self._kept.dump()}
+
+    def _restored(self, parts: Mapping[str, bytes]) -> None:
+        if CALLBACKS in parts:  # a checkpoint of an older version has none
+            self._kept.load(parts[CALLBACKS])
 
     def _data(self, x: Any, y: Any, batch_size: int, per_epoch: int | None) -> tuple[DataFrom, int]:
         if y is not None:
-            batches = self.batches((x, y), batch_size)
+            batches = self.batches((x, y), batch_size, rest=True)
             return _forever(batches, batches.per_epoch), batches.per_epoch
         if callable(x) and not hasattr(x, "__getitem__"):
             if not per_epoch:
@@ -126,14 +144,14 @@ def _build(model: Any, data: DataFrom) -> None:
 class _OnTensorFlow(_Fits, training.TensorFlowSession):
     """Keras 3 on TensorFlow with one worker, tf_keras with any number."""
 
-    def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> None:
+    def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> Any:
         """As _Fits.fit."""
         if self.gang.place.workers > 1 and not _legacy():
             raise SessionError(
                 "Keras 3 cannot fit over several workers on TensorFlow: pip install tf_keras and set"
                 f" {LEGACY}=1 (--env {LEGACY}=1), or use one worker with more GPUs"
             )
-        super().fit(model, x, y, **options)
+        return super().fit(model, x, y, **options)
 
     def _distributed(self, data: DataFrom, step: int) -> Any:
         """The data for `fit`; with several workers, only this worker's parts, which TensorFlow must not shard again."""
@@ -204,9 +222,13 @@ class _Elsewhere(_Fits, training.OfVariables):
         return contextlib.nullcontext()
 
 
-def _callback(session: base.Session, model: Any) -> Any:
-    """A Keras callback that makes each batch of `fit` a step of the session."""
-    callback = _callback_class(model)
+def _callback(session: Any, model: Any, per_epoch: int) -> Any:
+    """A Keras callback that makes each batch of `fit` a step of the session.
+
+    It is the last of the callbacks, and the step of an epoch's last batch is done once the epoch has ended: so a
+    checkpoint between two steps has what all callbacks know by then.
+    """
+    callback, kept = _callback_class(model), session._kept
 
     class Steps(callback):  # type: ignore[misc,valid-type]
         """Advances `session.steps()`, which exits with 75 between two steps if a stop was requested."""
@@ -214,21 +236,44 @@ def _callback(session: base.Session, model: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self._steps = session.steps()
-            self.ended = next(self._steps, None) is None
+            self._whole = False
+            self.ended = kept.stopped or next(self._steps, None) is None
+
+        def history(self) -> Any:
+            """A History without epochs."""
+            return _history_class(model)()
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            kept.begun()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if session.gang.place.workers == 1 or not _legacy():  # tf_keras sums the workers' values of a batch
                 session.report(**dict(logs or {}))
             elif logs and "loss" in logs:
                 session.report(loss=logs["loss"] / session.gang.place.workers)
-            self.ended = next(self._steps, None) is None
-            if self.ended:
-                self.model.stop_training = True
+            self._whole = (session.step + 1) % per_epoch == 0
+            if not self._whole:
+                self._advance()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             session.report(**dict(logs or {}))
+            kept.epoch_ended(epoch, dict(logs or {}))
+            if self._whole:
+                self._whole = False
+                self._advance()
+
+        def _advance(self) -> None:
+            kept.stopped = session.gang.any(bool(self.model.stop_training))
+            self.ended = next(self._steps, None) is None
+            self.model.stop_training = self.ended or kept.stopped
 
     return Steps()
+
+
+def _history_class(model: Any) -> Any:
+    """The History class of the Keras that made the model."""
+    module = _callback_class(model).__module__.partition(".")[0]
+    return importlib.import_module(f"{module}.callbacks").History
 
 
 def _callback_class(model: Any) -> Any:

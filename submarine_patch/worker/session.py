@@ -138,6 +138,14 @@ class Session(ABC):
     def _assign(self, name: str, state: bytes) -> None:
         """Set the state from a checkpoint's bytes; raises SessionError if they do not fit the script."""
 
+    def _more(self) -> dict[str, bytes]:
+        """Further files of a checkpoint, beside the state; of the chief alone."""
+        return {}
+
+    def _restored(self, parts: Mapping[str, bytes]) -> None:
+        """Take back what `_more` wrote; every worker gets the chief's files."""
+        return
+
     def _export(self, model: Any) -> dict[str, bytes]:
         """The files of a finished model."""
         raise SessionError(f"export: {type(self).__module__.rsplit('.', 1)[1]} has no export of its own")
@@ -154,10 +162,10 @@ class Session(ABC):
         """Whether this worker is the gang's chief, which writes checkpoints."""
         return bool(self.gang.place.chief)
 
-    def batches(self, arrays: tuple[Array, ...], batch_size: int) -> Batches:
-        """Shuffled batches, indexed by global step, with this worker's part of each."""
+    def batches(self, arrays: tuple[Array, ...], batch_size: int, rest: bool = False) -> Batches:
+        """Shuffled batches, indexed by global step, with this worker's part of each. `rest`: as in `Batches`."""
         place = self.gang.place
-        return Batches(arrays, batch_size, self._seed, place.workers, place.index, self.replicas)
+        return Batches(arrays, batch_size, self._seed, place.workers, place.index, self.replicas, rest)
 
     # ---- state
 
@@ -179,6 +187,7 @@ class Session(ABC):
                     " checkpoint path"
                 )
             self._assign(chosen.name, parts[self.state_part])
+            self._restored(parts)
             self.step = chosen.step
             self._values = json.loads(parts.get(METRICS, b"{}"))
             self._log(f"Restored checkpoint for {chosen.step} from {self._where}/{chosen.name}")
@@ -230,6 +239,7 @@ class Session(ABC):
         if not self.chief or self._files is None:
             return None
         files, step = self._files, self.step
+        parts |= self._more()
         parts[METRICS] = json.dumps(self._metrics()).encode()
 
         def write() -> None:

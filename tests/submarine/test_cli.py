@@ -435,15 +435,18 @@ def test_frameworks_keep_the_stock_meaning(
     assert f"isonomy.framework={name.lower()}" in given
 
 
+ANYWHERE = ("--within", "cluster")
+
+
 @pytest.mark.parametrize(
     ("more", "kept"),
     [
         (["--framework", "keras", "--gpus-per-job", "4"], True),
         (["--framework", "keras", "--gpus-per-job", "1:4"], True),
         (["--framework", "keras", "--gpus-per-job", "1"], False),
-        (["--framework", "keras", "--gpus-per-job", "4", "--env", "TF_USE_LEGACY_KERAS=1"], False),
-        (["--framework", "keras", "--gpus-per-job", "4", "--env", "KERAS_BACKEND=jax"], False),
-        (["--framework", "pytorch", "--gpus-per-job", "4"], False),
+        (["--framework", "keras", "--gpus-per-job", "4", "--env", "TF_USE_LEGACY_KERAS=1", *ANYWHERE], False),
+        (["--framework", "keras", "--gpus-per-job", "4", "--env", "KERAS_BACKEND=jax", *ANYWHERE], False),
+        (["--framework", "pytorch", "--gpus-per-job", "4", *ANYWHERE], False),
     ],
 )
 def test_jobs_that_keras_fits_stay_on_one_machine(
@@ -452,6 +455,29 @@ def test_jobs_that_keras_fits_stay_on_one_machine(
     _, _, err = run(capsys, "job", "run", *good(*more))
     assert ("isonomy.within=machine" in (installation / "arguments").read_text().splitlines()) == kept
     assert ("each job is kept on one" in err) == kept
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "kept"),
+    [
+        ("print(1)", ["--gpus-per-job", "4"], True),
+        ("print(1)", ["--gpus-per-job", "4", "--within", "rack"], False),
+        ("print(1)", ["--gpus-per-job", "4", *ANYWHERE], False),
+        ("print(1)", ["--gpus-per-job", "1"], False),
+        ("print(1)", ["--gpus-per-job", "4", "--num_workers", "2"], False),
+        ("import isonomy", ["--gpus-per-job", "4"], False),
+    ],
+)
+def test_a_script_that_knows_of_no_other_machine_stays_on_one(
+    installation: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, script: str, more: list[str], kept: bool
+) -> None:
+    (tmp_path / "own.py").write_text(script)
+    local = ["--localization", f"{tmp_path / 'own.py'}:.", "--worker_launch_cmd", "python own.py"]
+    _, _, err = run(capsys, "job", "run", *good(*more, *local))
+    assert ("isonomy.within=machine" in (installation / "arguments").read_text().splitlines()) == kept
+    assert ("so each job stays on one machine" in err) == kept
+    spreads = not kept and "4" in more and "--num_workers" not in more
+    assert ("WORLD_SIZE is 1 to 4" in err) == spreads
 
 
 def test_the_banner_is_not_passed_on_and_workers_need_no_input(

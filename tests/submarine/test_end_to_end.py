@@ -204,10 +204,10 @@ def test_bad_input_is_one_line_and_nothing_is_submitted(cluster: Cluster, option
     arguments = [word for pair in stock.items() for word in pair]
     ended = cluster.submarine("run", "--name", "bad", "--worker_launch_cmd", "true", *arguments)
     assert ended.returncode == 2
-    lines = ended.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("submarine: ")
-    assert message in lines[0]
+    *notes, line = ended.stderr.strip().splitlines()
+    assert all(note.startswith("submarine: note: ") for note in notes)
+    assert line.startswith("submarine: ")
+    assert message in line
     assert cluster.rest("metrics")["clusterMetrics"]["appsSubmitted"] == before
 
 

@@ -51,7 +51,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   private static final List<String> SAMPLERS = List.of("tpe", "random", "gp");
   private static final List<String> MODES = List.of("min", "max");
   private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
-  private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack");
+  private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack", "cluster");
   /** The values of within that name a cell type. */
   private static final List<String> CELL_TYPES = List.of("socket", "switch");
   private static final List<String> SWITCH = List.of("true", "false");

@@ -112,7 +112,7 @@ class GroupOptionsTest {
       isonomy.speedups=K80                | --conf isonomy.speedups=K80: must be GPU types with speeds, like K80=1,V100=3.2
       isonomy.gpu_bound=1.5               | --conf isonomy.gpu_bound=1.5: must be a number from 0 to 1
       isonomy.priority=-1                 | --conf isonomy.priority=-1: must be a whole number, at least 0
-      isonomy.within=room                 | --conf isonomy.within=room: must be one of machine, socket, switch, rack
+      isonomy.within=room                 | --conf isonomy.within=room: must be one of machine, socket, switch, rack, cluster
       isonomy.opportunistic=yes           | --conf isonomy.opportunistic=yes: must be one of true, false
       isonomy.trial_steps=-1              | --conf isonomy.trial_steps=-1: must be a whole number, at least 0
       isonomy.app_scheduler=hyperband     | --conf isonomy.search_space is absent: hyperband needs it
