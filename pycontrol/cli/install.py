@@ -36,7 +36,13 @@ from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
 @click.option("--apply", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write changed copies into OUT.")
 @click.option("--remove", is_flag=True, help="Plan the way back instead; with --apply, write its files.")
 @click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
-@click.option("--mode", type=click.Choice(["off", "shadow", "on"]), default="off", show_default=True, help="At first.")
+@click.option(
+    "--mode",
+    type=click.Choice(["off", "shadow", "on"]),
+    default="off",
+    show_default=True,
+    help="At first; off and shadow (only watch) change no NodeManager.",
+)
 @click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, if all have the same number.")
 @click.option("--state-dir", default="/var/lib/isonomy", show_default=True, help="The control plane's.")
@@ -82,7 +88,7 @@ def install_command(
                 "written": sorted(map(str, out.iterdir())) if out is not None else []}  # fmt: skip
         emit_json(data)
     else:
-        _say(changes, left, findings, set(files), gpus is None and not remove)
+        _say(changes, left, findings, set(files), gpus is None and not remove and mode == "on")
         for name in (n for n in (ISONOMY, RECORD) if remove and (conf / n).exists()):
             click.echo(f"{name}: remove it from {conf} when that is done")
     sys.exit(1 if errors else 0)

@@ -68,18 +68,24 @@ class PropertyChange:
 
 
 def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
-    """All changes of an installation; raises ConfigError if the cluster is not supported."""
+    """All changes of an installation; raises ConfigError if the cluster is not supported.
+
+    While Isonomy is off or only watches, the NodeManagers stay as they are: YARN's own GPU plugin keeps assigning and
+    isolating GPUs, and what would replace it is not in force.
+    """
     if choices.hadoop not in HADOOP_VERSIONS:
         raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(HADOOP_VERSIONS)}"])
     yarn = sites.get(YARN, {})
     wanted = [
         *_resourcemanager(yarn, choices),
-        *_nodemanager(yarn, choices),
         (SCHEDULER, "yarn.scheduler.capacity.resource-calculator", DOMINANT, "ResourceManager"),
-        (TYPES, "yarn.resource-types", _joined(sites.get(TYPES, {}).get("yarn.resource-types", ""), GPU), "all"),
     ]
-    if choices.gpus is not None:
-        wanted.append((NODE, f"yarn.nodemanager.resource-type.{GPU}", str(choices.gpus), "NodeManagers"))
+    if choices.mode == "on":
+        wanted += _nodemanager(yarn, choices)
+        types = _joined(sites.get(TYPES, {}).get("yarn.resource-types", ""), GPU)
+        wanted.append((TYPES, "yarn.resource-types", types, "all"))
+        if choices.gpus is not None:
+            wanted.append((NODE, f"yarn.nodemanager.resource-type.{GPU}", str(choices.gpus), "NodeManagers"))
     return [
         PropertyChange(file, key, sites.get(file, {}).get(key), new, who)
         for file, key, new, who in wanted

@@ -40,11 +40,12 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     name, conf = sample
     before = {f.name: f.read_bytes() for f in conf.iterdir()}
     planned(conf, "--hadoop", VERSIONS[name])
-    planned(conf, "--hadoop", VERSIONS[name], "--apply", str(tmp_path / "out"), "--gpus", "4")
+    on = ("--hadoop", VERSIONS[name], "--mode", "on", "--gpus", "4")
+    planned(conf, *on, "--apply", str(tmp_path / "out"))
     assert {f.name: f.read_bytes() for f in conf.iterdir()} == before
     site = read_site(tmp_path / "out" / "yarn-site.xml")
     assert site[f"{RM}scheduler.class"] == "isonomy.yarn.IsonomyScheduler"
-    assert site["isonomy.scheduler.mode"] == "off"
+    assert site["isonomy.scheduler.mode"] == "on"
     executor = "" if name == "dataproc" else "Linux"
     assert site[f"{NM}container-executor.class"] == f"isonomy.nm.Isonomy{executor}ContainerExecutor"
     key = "yarn.webapp.custom.webservice.class" if name == "dataproc" else "yarn.http.rmwebapp.external.classes"
@@ -56,7 +57,7 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     # as an admin does it: the copies over the originals; then the removal
     for file in (tmp_path / "out").iterdir():
         (conf / file.name).write_bytes(file.read_bytes())
-    assert planned(conf, "--hadoop", VERSIONS[name], "--gpus", "4")["changes"] == []
+    assert planned(conf, *on)["changes"] == []
     planned(conf, "--remove", "--apply", str(tmp_path / "back"))
     for file in (tmp_path / "back").iterdir():
         (conf / file.name).write_bytes(file.read_bytes())
@@ -65,13 +66,23 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     assert planned(conf, "--remove")["changes"] == []
 
 
+@pytest.mark.parametrize("mode", ["off", "shadow"])
+def test_while_isonomy_is_off_or_watches_no_nodemanager_changes(sample: tuple[str, Path], mode: str) -> None:
+    """YARN's own GPU plugin is the one that assigns and isolates GPUs then."""
+    name, conf = sample
+    found = planned(conf, "--hadoop", VERSIONS[name], "--mode", mode, "--gpus", "4")
+    assert {c["who"] for c in found["changes"]} == {"ResourceManager"}
+    assert not [c for c in found["changes"] if c["key"].startswith("yarn.nodemanager") or "nm" in c["key"]]
+    assert not [f for f in found["findings"] if "container-executor" in f["key"]]
+
+
 def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     conf = samples.write(samples.EMR, tmp_path / "conf")
-    planned(conf, "--hadoop", "3.4", "--apply", str(tmp_path / "out"))
+    planned(conf, "--hadoop", "3.4", "--mode", "on", "--apply", str(tmp_path / "out"))
     for file in (tmp_path / "out").iterdir():
         (conf / file.name).write_bytes(file.read_bytes())
     yarn = conf / "yarn-site.xml"
-    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.scheduler.mode": "on"}))
+    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.scheduler.mode": "off"}))
     found = planned(conf, "--remove")
     assert [c["key"] for c in found["left"]] == ["isonomy.scheduler.mode"]
     assert "isonomy.scheduler.mode" not in [c["key"] for c in found["changes"]]
@@ -140,7 +151,7 @@ def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Pat
 
 def test_the_plan_is_a_diff_with_the_remaining_steps(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
-    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--queues", "root.research")
+    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--mode", "on", "--queues", "root.research")
     assert result.exit_code == 1
     assert f"yarn-site.xml (NodeManagers)\n  - {NM}container-executor.class = org.apache" in result.output
     assert f"  + {NM}container-executor.class = isonomy.nm.IsonomyLinuxContainerExecutor\n" in result.output
@@ -154,7 +165,11 @@ def test_the_plan_is_a_diff_with_the_remaining_steps(tmp_path: Path) -> None:
     ("change", "words", "why"),
     [
         ({f"{RM}scheduler.class": "org.x.FairScheduler"}, ("--hadoop", "3.4"), "extends CapacityScheduler alone"),
-        ({f"{NM}container-executor.class": "org.x.Own"}, ("--hadoop", "3.4"), "is org.x.Own; ours extend"),
+        (
+            {f"{NM}container-executor.class": "org.x.Own"},
+            ("--hadoop", "3.4", "--mode", "on"),
+            "is org.x.Own; ours extend",
+        ),
         ({}, ("--hadoop", "2.10"), "must be 3.3 or 3.4 or 3.5"),
         ({}, (), "--hadoop is absent"),
         ({}, ("--hadoop", "3.4", "--apply", "CONF"), "in the cluster's own configuration"),
