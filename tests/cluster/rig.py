@@ -18,13 +18,22 @@ from requests.auth import AuthBase
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 SLOWEST = 4.0
+PRESSURE = Path("/proc/pressure/cpu")
 DIGITS = "python -m submarine_patch.examples.digits"
 SETTINGS = ("isonomy.lease_s=20", "isonomy.f=0.3", "isonomy.grant_timeout_s=30", "isonomy.round_retry_s=3")
 
 
-def slowness() -> float:
-    """How many times longer everything takes now than on an idle machine."""
-    return min(SLOWEST, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+def slowness(pressure: Path = PRESSURE) -> float:
+    """How many times longer everything takes now than on an idle machine.
+
+    By the share of the last 10 s in which something waited for a core (PSI): a build that has just ended does not
+    count, as it does in the load average of a minute. Where the kernel does not say, as slow as it may be.
+    """
+    try:
+        waited = float(pressure.read_text().partition("avg10=")[2].split()[0]) / 100
+    except (OSError, IndexError, ValueError):
+        return SLOWEST
+    return min(SLOWEST, 1 / max(1 / SLOWEST, 1 - waited))
 
 
 def options(

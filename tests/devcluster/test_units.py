@@ -24,6 +24,7 @@ from foreseen import Foreseen
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import ConfigError, load_topology_spec, parse
+from tests.cluster.rig import slowness
 
 
 def nvidia_smi(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,3 +221,13 @@ def test_what_demo_all_finds_missing(tmp_path: Path, change: dict[str, Any], sai
     found = together.missed(seen, change.get("auctions", [{"cnn": {"fast"}, "rnn": {"slow"}}]), held)
     assert len(found) == len(said)
     assert all(part in text for part, text in zip(said, found, strict=True))
+
+
+@pytest.mark.parametrize(("said", "slower"), [
+    ("some avg10=0.00 avg60=9.00 avg300=1.00 total=5\n", 1.0), ("some avg10=50.00 avg60=0.00 total=5\n", 2.0),
+    ("some avg10=99.00 avg60=0.00 total=5\n", 4.0), ("", 4.0),
+])  # fmt: skip
+def test_a_rig_asks_how_long_things_have_waited_for_a_core(tmp_path: Path, said: str, slower: float) -> None:
+    (tmp_path / "cpu").write_text(said)
+    assert slowness(tmp_path / "cpu") == pytest.approx(slower)
+    assert slowness(tmp_path / "none") == 4.0
