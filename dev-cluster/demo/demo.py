@@ -58,8 +58,8 @@ PROMISED = {
     "renewed_gpus": "a renewal",
     "revoked_gpus": "a revocation",
 }
-"""What a run must have shown, by its key in `seen` of the report. Payments are drawn by lot, since gangs are whole: a run
-may show none."""
+"""What a run must have shown, by its key in `seen` of the report. A payment is drawn by lot, as gangs are whole,
+and a run may show none."""
 
 DEFAULT = "isonomy"
 """The policy of the second part: the one that serves where isonomy.yaml names none."""
