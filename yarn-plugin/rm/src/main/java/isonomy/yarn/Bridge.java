@@ -15,7 +15,6 @@ import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
 import java.util.List;
 import java.util.UUID;
-import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.hadoop.util.VersionInfo;
 import org.slf4j.Logger;
@@ -35,7 +34,6 @@ final class Bridge implements AutoCloseable {
   private static final long BACKOFF_MIN_MS = 100;
   private static final long BACKOFF_MAX_MS = 2_000;
   private static final int DIRECTIVES_KEPT = 50_000;
-  private static final int QUERIES_AT_ONCE = 32;
   private static final Logger LOG = LoggerFactory.getLogger(Bridge.class);
 
   /** The scheduler as the bridge uses it. */
@@ -84,7 +82,7 @@ final class Bridge implements AutoCloseable {
   private final String epoch = UUID.randomUUID().toString();
   private final AtomicLong lastId = new AtomicLong();
   private final DirectiveLog log = new DirectiveLog(DIRECTIVES_KEPT);
-  private final Semaphore queries = new Semaphore(QUERIES_AT_ONCE);
+  private final QuerySlots queries = new QuerySlots();
   private final Thread eventThread = new Thread(this::sendEvents, "isonomy-events");
   private final Thread directiveThread = new Thread(this::takeDirectives, "isonomy-directives");
   private volatile boolean stopped;
@@ -258,9 +256,7 @@ final class Bridge implements AutoCloseable {
 
   /** Forwards a REST call; from any thread that holds no lock. */
   QueryReply query(Query query) {
-    if (!queries.tryAcquire()) {
-      throw new BridgeException("the control plane is busy with " + QUERIES_AT_ONCE + " other queries; try again");
-    }
+    queries.take(query.getUser(), query.getAdmin());
     try {
       Request request = request().setQuery(query).build();
       long begin = System.nanoTime();
@@ -278,7 +274,7 @@ final class Bridge implements AutoCloseable {
       }
       return response.getQueryReply();
     } finally {
-      queries.release();
+      queries.give(query.getUser());
     }
   }
 
