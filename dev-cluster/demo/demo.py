@@ -128,7 +128,7 @@ def by_size(slower: float) -> list[App]:
     Split evenly, the large one would work for minutes after the small ones have ended, however soon they connect.
     """
     large = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml"),
-             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "100", "--min-iterations", "100",
+             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "80", "--min-iterations", "80",
              "--iteration-s", "2.0"]  # fmt: skip
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
     other = [
