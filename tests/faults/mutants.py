@@ -115,7 +115,7 @@ def mutated(name: str, root: Path = ROOT) -> tuple[str, str]:
     return str(path.relative_to(root)), text
 
 
-class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module with another text than its file has."""
 
     def __init__(self, file: str, text: str) -> None:
@@ -133,7 +133,7 @@ class _Mutation(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def play(name: str, seeds: Iterable[int]) -> int:
     """Plays seeds with a mutant in this process, and prints the first that finds it; its exit status."""
-    mutation = _Mutation(*mutated(name))
+    mutation = Mutation(*mutated(name))
     assert mutation.module not in sys.modules, f"{mutation.module} was imported before it could be mutated"
     sys.meta_path.insert(0, mutation)
     from tests.faults.__main__ import play as play_schedule

@@ -1,0 +1,87 @@
+"""Planted changes of a decision, each of which the digests must find: `python -m tests.digests.planted`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.faults.mutants import ROOT, Mutation
+from tests.faults.patch import replaced
+
+ARBITER, POLICIES, AUCTION = "pycontrol/arbiter", "pycontrol/policies", "pycontrol/auction"
+PLANTED: dict[str, tuple[str, str, str]] = {
+    "fewer_leases_end_together": (ARBITER, "now_s + 1.5 * self.s.lead_s", "now_s + 1.0 * self.s.lead_s"),
+    "losers_stay_half_a_lead": (
+        ARBITER, "deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)",
+        "deadline_s = max(min(x.end_s for x in lost), self.now_s + 1.5 * s.lead_s)"),
+    "a_renewal_is_shorter": (
+        ARBITER, "s.record(LeaseExtended(lease.gpu, end_s))\nself.coming", "s.record(LeaseExtended(lease.gpu, end_s - 0.5))\nself.coming"),
+    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)", "pass"),
+    "the_last_pass_likes_the_newest": (
+        POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "self.gpus[app_id], -view.submitted_s, app_id"),
+    "the_paid_come_first": (
+        POLICIES, "-view.priority, app_id in self.paid,", "-view.priority, app_id not in self.paid,"),
+    "shorter_loans": (POLICIES, "LEAST_LOAN = 0.5", "LEAST_LOAN = 0.9"),
+    "any_home_will_do": (
+        POLICIES, "homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))",
+        "homes.reverse()"),
+    "the_first_to_stay_loses": (POLICIES, "return self.stays.pop(next(able, -1))", "return self.stays.pop(0)"),
+    "no_place_is_better": (POLICIES, "if gang is not None: self.spare.give(home)", "if False: self.spare.give(home)"),
+    "used_hosts_last": (
+        AUCTION, "self.alike[n].append((whole.get(host) == n, host))", "self.alike[n].append((True, host))"),
+    "the_fastest_type_last": (
+        AUCTION, "(-demand.speedups.get(t, 1.0), t)", "(demand.speedups.get(t, 1.0), t)"),
+    "bad_gpus_are_usable": (
+        ARBITER, "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)",
+        "gpu.host in self.cluster.node_at and not self.drained(gpu.host)"),
+    "drained_hosts_are_usable": (
+        ARBITER, "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)",
+        "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu)"),
+    "a_grant_lapses_later": (
+        ARBITER, "return since_s + s.settings.grant_timeout_s", "return since_s + 2 * s.settings.grant_timeout_s"),
+    "an_adopted_lease_is_longer": (
+        ARBITER, "return max(common_s, now_s + 2 * s.lead_s)", "return max(common_s, now_s + 4 * s.lead_s)"),
+    "nothing_is_extended_after_a_pause": (ARBITER, "if lease.end_s < earliest_s:", "if lease.end_s < 0.0:"),
+    "borrowers_come_last_in_name": (
+        ARBITER, "if len(borrowed) == size and self._make_own(borrowed, gang):", "if False:"),
+    "a_reason_is_another": (
+        ARBITER, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
+        "return Reason(Pending.NO_FREE_GPUS)"),
+    "reserved_gpus_are_promised_later": (
+        ARBITER, "end_s = now_s + (self.end_s - self.granted_s)", "end_s = self.end_s"),
+}  # fmt: skip
+
+
+def play(name: str) -> int:
+    """Compares with the change in place, workload by workload, until one differs; 0 if one does."""
+    folder, old, new = PLANTED[name]
+    path, text = replaced(old, new, ROOT / folder)
+    sys.meta_path.insert(0, Mutation(str(path.relative_to(ROOT)), text))
+    from tests.digests import workloads
+    from tests.digests.__main__ import difference
+
+    for policy in ("isonomy", "themis", "tiresias", "gandiva", "oef"):
+        for workload in workloads.names():
+            found = difference(policy, [workload])
+            if found:
+                print(f"{policy}, {workload}: {found[1:] and found[-1]}")
+                return 0
+    return 1
+
+
+def main() -> int:
+    """Plays each change in a process of its own; 1 if one is not found."""
+    if len(sys.argv) > 1:
+        return play(sys.argv[1])
+    missed = 0
+    for name in PLANTED:
+        command = [sys.executable, "-m", "tests.digests.planted", name]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        found = done.stdout.strip()
+        missed += not found
+        print(f"{name:<36} {found or 'NOT found ' + done.stderr[-300:]}"[:200], flush=True)
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
