@@ -118,6 +118,12 @@ SEEDS ?= 500
 faults: setup
 	nice -n 5 $(PY) -m tests.faults $(if $(filter-out file,$(origin SEED)),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
 
+# Is each decision of each policy on fixed workloads the one that is kept? And are 20 planted changes found?
+.PHONY: digests
+digests: setup
+	nice -n 5 $(PY) -m tests.digests $(POLICIES)
+	nice -n 5 $(PY) -m tests.digests.planted
+
 # Deliberate bugs, each imported in place of the code: which seed of the simulated world finds it (the recorded one first).
 mutants: setup
 	nice -n 5 $(PY) -m tests.faults.mutants $(MUTANTS)
@@ -198,7 +204,7 @@ month: setup
 # All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
 .PHONY: nightly
 nightly: setup java
-	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety mutants fuzz \
+	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety digests mutants fuzz \
 	  hadoop-test policy-test secure-test versions-test scale month chaos bench
 
 clean:

@@ -15,10 +15,11 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         ARBITER, "deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)",
         "deadline_s = max(min(x.end_s for x in lost), self.now_s + 1.5 * s.lead_s)"),
     "a_renewal_is_shorter": (
-        ARBITER, "s.record(LeaseExtended(lease.gpu, end_s))\nself.coming", "s.record(LeaseExtended(lease.gpu, end_s - 0.5))\nself.coming"),
+        ARBITER, "s.record(LeaseExtended(lease.gpu, end_s))\nself.coming",
+        "s.record(LeaseExtended(lease.gpu, end_s - 0.5))\nself.coming"),
     "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)", "pass"),
-    "the_last_pass_likes_the_newest": (
-        POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "self.gpus[app_id], -view.submitted_s, app_id"),
+    "the_last_pass_likes_the_largest": (
+        POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (
         POLICIES, "-view.priority, app_id in self.paid,", "-view.priority, app_id not in self.paid,"),
     "shorter_loans": (POLICIES, "LEAST_LOAN = 0.5", "LEAST_LOAN = 0.9"),

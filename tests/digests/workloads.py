@@ -54,9 +54,7 @@ class Run:
 def explorations(name: str, contention: float, apps: int) -> Workload:
     """Themis' workload of a name, small, with four users and two queues."""
     made = load(name, 3, {"count": apps, "contention": contention, "shorter": 6.0})
-    mixed = (
-        dataclasses.replace(a, user=f"u{k % 4}", queue=f"root.{'ab'[k % 2]}") for k, a in enumerate(made.apps)
-    )
+    mixed = (dataclasses.replace(a, user=f"u{k % 4}", queue=f"root.{'ab'[k % 2]}") for k, a in enumerate(made.apps))
     return dataclasses.replace(made, apps=tuple(mixed))
 
 
@@ -132,13 +130,13 @@ def _world(seed: int, policy: str, recorder: Recorder, validate: bool) -> None:
     journaled = world.oracles.journaled
 
     def note(plane: object, rows: list[Fact]) -> None:
-        journaled(plane, rows)  # type: ignore[arg-type]
+        journaled(plane, rows)
         if plane is not world.plane:
             return
-        if id(plane.arbiter) not in lives:  # type: ignore[attr-defined]
-            lives.add(id(plane.arbiter))  # type: ignore[attr-defined]
+        if id(plane.arbiter) not in lives:
+            lives.add(id(plane.arbiter))
             recorder.begins(f"life {len(lives)}")
-        recorder.note(rows, plane.arbiter, world.sim.now - world.sim.start_s)  # type: ignore[attr-defined]
+        recorder.note(rows, plane.arbiter, world.sim.now - world.sim.start_s)
 
     world.oracles.journaled = note  # type: ignore[method-assign, assignment]
     try:
