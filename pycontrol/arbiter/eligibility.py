@@ -101,12 +101,8 @@ class Eligibility:
         self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
         self._topology = part.topology or s.topology
         self._look()
-        self._gpus: dict[str, int] = {}
+        self._gpus = s.gpus.usable if part.topology is None else part.topology.gpus_by_host
         """GPUs by host, or by machine of a virtual cluster, that may ever be leased."""
-        if part.topology is not None:
-            self._gpus = dict(part.topology.gpus_by_host)
-        else:
-            self._gpus = {node.host: len(node.good_gpus) for node in s.usable_nodes() if node.good_gpus}
         self._never: dict[_Shape, Reason | None] = {}
         """Shape of a gang -> why all of `_gpus` could not hold it; None if they could."""
         self._alike: dict[tuple[_Terms | None, _Shape], tuple[Mapping[str, str] | None, Reason | None]] = {}

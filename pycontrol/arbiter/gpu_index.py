@@ -53,6 +53,8 @@ class GpuIndex:
     def __init__(self, grant_timeout_s: float, lead_s: float) -> None:
         self._grant_timeout_s, self._lead_s = grant_timeout_s, lead_s
         self.free = FreeGpus()
+        self.usable: dict[str, int] = {}
+        """Host -> its good GPUs, for hosts that take new containers."""
         self.revoking: set[Gpu] = set()
         """GPUs with leases that are being revoked."""
         self.open: set[Gpu] = set()
@@ -66,15 +68,21 @@ class GpuIndex:
         """An independent copy."""
         other = GpuIndex(self._grant_timeout_s, self._lead_s)
         other.free, other.revoking, other.open = self.free.copy(), set(self.revoking), set(self.open)
+        other.usable = dict(self.usable)
         other.alarms, other.ends = self.alarms.copy(), self.ends.copy()
         return other
 
     def reset(self) -> None:
         """Clears the free GPUs, before all GPUs are indexed again."""
         self.free.clear()
+        self.usable.clear()
 
-    def none_free_on(self, host: str) -> None:
-        """Clears the free GPUs of a host, before they are indexed again."""
+    def host_changed(self, host: str, usable: int) -> None:
+        """Sets how many GPUs of a host may be leased at all, and clears the free ones, which are then indexed again."""
+        if usable:
+            self.usable[host] = usable
+        else:
+            self.usable.pop(host, None)
         for gpu in self.free.on(host):
             self.free.take(gpu)
 
@@ -149,8 +157,12 @@ class GpuIndex:
             self.ends.put(*end)
         return [gpu for _, gpu in found]
 
-    def validate(self, leases: Mapping[Gpu, Lease], free: set[Gpu]) -> Iterator[tuple[Gpu | None, str]]:
-        """Yields (GPU or None, what is wrong) where the index does not follow from the leases and free GPUs."""
+    def validate(
+        self, leases: Mapping[Gpu, Lease], free: set[Gpu], usable: Mapping[str, int]
+    ) -> Iterator[tuple[Gpu | None, str]]:
+        """Yields (GPU or None, what is wrong) where the index does not follow from leases, free and usable GPUs."""
+        if self.usable != usable:
+            yield None, f"usable GPUs by host are {usable}, the index has {self.usable}"
         for name, mine, right in (
             ("free", set(self.free), free),
             ("being revoked", self.revoking, {g for g, x in leases.items() if x.state == REVOKING}),

@@ -259,7 +259,8 @@ class Rounds:
         s = self.s
         r.late(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
         machines = (r.part.topology or s.topology).machines  # some may be lost since the round began
-        r.offered = {host: n for host, n in r.offered.items() if host in machines}
+        if not r.offered.keys() <= machines.keys():
+            r.offered = {host: n for host, n in r.offered.items() if host in machines}
         r.views = self.participants.views(r, now_s)
         r.snapshot = self._snapshot(r, now_s)
         offer, bad = salvage.offer(r.policy, r.snapshot)

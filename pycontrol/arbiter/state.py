@@ -152,6 +152,7 @@ class State:
         up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
         for node in self.cluster.node_at.values():
+            self.gpus.host_changed(node.host, self._usable_on(node))
             for i in range(node.gpus):
                 self.reindex(Gpu(node.host, i))
         for gpu in list(self.durable.leases):
@@ -161,9 +162,15 @@ class State:
         """Recomputes the index of a host's GPUs, after the host changed."""
         node = self.cluster.node_at.get(host)
         self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
-        self.gpus.none_free_on(host)
+        self.gpus.host_changed(host, self._usable_on(node))
         for i in range(node.gpus if node else 0):
             self.reindex(Gpu(host, i))
+
+    def _usable_on(self, node: Node | None) -> int:
+        """How many GPUs of a node may be leased at all."""
+        if node is None or self.drained(node.host) or node.host in self.cluster.closed:
+            return 0
+        return len(node.good_gpus)
 
     def usable(self, gpu: Gpu) -> bool:
         """Whether the GPU may be leased at all: its node is up and not drained, and it is in order."""
@@ -249,15 +256,9 @@ class State:
         """Whether the operator paused rounds, which suspends leases."""
         return PAUSED in self.durable.switches
 
-    def usable_nodes(self) -> Iterator[Node]:
-        """Nodes that are up, not drained and take containers."""
-        return (
-            n for n in self.cluster.nodes.values() if not self.drained(n.host) and n.host not in self.cluster.closed
-        )
-
     def usable_gpus(self) -> Iterator[Gpu]:
-        """The good GPUs of the usable nodes."""
-        return (Gpu(node.host, i) for node in self.usable_nodes() for i in node.good_gpus)
+        """The good GPUs of nodes that are up, not drained and take containers."""
+        return (Gpu(n.host, i) for n in self.cluster.nodes.values() if self._usable_on(n) for i in n.good_gpus)
 
     def free_gpus(self) -> set[Gpu]:
         """Usable GPUs without a lease or a container."""

@@ -61,6 +61,8 @@ class RoundPart:
 
     def by_host(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """Converts GPUs by machine to GPUs by host."""
+        if not self.host_of:
+            return dict(gpus)
         found: dict[str, int] = {}
         for name, n in gpus.items():
             host = self.host_of.get(name, name)

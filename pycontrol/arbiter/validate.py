@@ -13,7 +13,7 @@ from typing import Any
 from pycontrol.arbiter.gpu_index import GpuState
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.state import State
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, count_by_host
 
 STORY_MAX = 20_000
 """The most events, facts and effects that a story keeps."""
@@ -85,7 +85,8 @@ def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
     yield from _health(s, now_s)
     if s.cluster.seen:  # the first snapshot builds the index and the groups
         gpus = (Gpu(n.host, i) for n in s.cluster.nodes.values() for i in range(n.gpus))
-        yield from s.gpus.validate(s.durable.leases, {g for g in gpus if classify(s, g) is GpuState.FREE})
+        free = {g for g in gpus if classify(s, g) is GpuState.FREE}
+        yield from s.gpus.validate(s.durable.leases, free, count_by_host(s.usable_gpus()))
         yield from s.groups.validate(s.durable, s.supply)
 
 

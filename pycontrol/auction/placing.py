@@ -85,26 +85,44 @@ class Room:
     """Free GPUs by host, indexed for placing many gangs; changes `free` in place."""
 
     def __init__(self, free: dict[str, int], topology: Topology) -> None:
+        """All indexes but `counts` are made when they are first read: most rounds place one gang on one machine."""
         self.free, self.topology = free, topology
-        rack_of, whole = topology.rack_by_host, topology.gpus_by_host
-        self.rack = {host: rack_of.get(host, host) for host in free}
-        self.in_rack = dict.fromkeys(self.rack.values(), 0)
-        self.hosts: dict[str, list[str]] = {rack: [] for rack in self.in_rack}
-        self.alike: dict[int, list[tuple[bool, str]]] = {n: [] for n in set(free.values())}
+        self.alike: dict[int, list[tuple[bool, str]]] = {}
         """Number of free GPUs -> a heap of (whether the host is unused, host); outdated entries are dropped later."""
-        for (host, n), rack in zip(free.items(), self.rack.values(), strict=True):
-            self.in_rack[rack] += n
-            self.hosts[rack].append(host)
-            self.alike[n].append((whole.get(host) == n, host))
-        for heap in self.alike.values():
-            heapq.heapify(heap)
-        self.counts = sorted(self.alike)
+        self.counts = sorted(set(free.values()))
+        self._in_rack: dict[str, int] | None = None
+
+    @property
+    def in_rack(self) -> dict[str, int]:
+        """Free GPUs by rack."""
+        if self._in_rack is None:
+            self._in_rack = {}
+            for host, n in self.free.items():
+                rack = self._rack_of(host)
+                self._in_rack[rack] = self._in_rack.get(rack, 0) + n
+        return self._in_rack
+
+    def _rack_of(self, host: str) -> str:
+        return self.topology.rack_by_host.get(host, host)
+
+    def _on_rack(self, rack: str) -> dict[str, int]:
+        """Free GPUs by host of a rack."""
+        return {h: n for h, n in self.free.items() if self._rack_of(h) == rack}
+
+    def _with(self, n: int) -> list[tuple[bool, str]]:
+        """The heap of the hosts with n free GPUs."""
+        if n not in self.alike:
+            whole = self.topology.gpus_by_host
+            self.alike[n] = [(whole.get(h) == n, h) for h, m in self.free.items() if m == n]
+            heapq.heapify(self.alike[n])
+        return self.alike[n]
 
     def copy(self) -> Self:
         """An independent copy."""
         twin = copy.copy(self)
-        twin.free, twin.in_rack, twin.counts = dict(self.free), dict(self.in_rack), list(self.counts)
+        twin.free, twin.counts = dict(self.free), list(self.counts)
         twin.alike = {n: list(heap) for n, heap in self.alike.items()}
+        twin._in_rack = dict(self._in_rack) if self._in_rack is not None else None
         return twin
 
     def _whole(self, host: str, free: int) -> bool:
@@ -113,7 +131,7 @@ class Room:
     def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
         """A place for a gang, or None; takes nothing. See `place_gang`."""
         for n in self.counts[bisect.bisect_left(self.counts, size) :]:
-            heap = self.alike[n]
+            heap = self._with(n)
             while heap and self.free[heap[0][1]] != n:
                 heapq.heappop(heap)
             if heap:
@@ -122,10 +140,10 @@ class Room:
             return None
         enough = [(n, rack) for rack, n in self.in_rack.items() if n >= size]
         if members:
-            rooms = [{h: self.free[h] for h in self.hosts[rack]} for _, rack in sorted(enough)]
+            rooms = [self._on_rack(rack) for _, rack in sorted(enough)]
             return _members_in([*rooms, self.free] if widest is Scope.CLUSTER else rooms, members)
         if enough:
-            return fill(size, {h: self.free[h] for h in self.hosts[min(enough)[1]]})
+            return fill(size, self._on_rack(min(enough)[1]))
         if widest is Scope.CLUSTER and sum(self.in_rack.values()) >= size:
             return fill(size, self.free)
         return None
@@ -138,14 +156,19 @@ class Room:
         """Takes a gang's GPUs."""
         for host, n in gang:
             left = self.free[host] = self.free[host] - n
-            self.in_rack[self.rack[host]] -= n
+            self._changed(host, -n)
             self._enter(left, False, host)  # the host is partly used now
 
+    def _changed(self, host: str, gpus: int) -> None:
+        if self._in_rack is not None:
+            self._in_rack[self._rack_of(host)] += gpus
+
     def _enter(self, free: int, whole: bool, host: str) -> None:
-        if free not in self.alike:
-            self.alike[free] = []
-            bisect.insort(self.counts, free)
-        heapq.heappush(self.alike[free], (whole, host))
+        at = bisect.bisect_left(self.counts, free)
+        if at == len(self.counts) or self.counts[at] != free:
+            self.counts.insert(at, free)
+        if free in self.alike:
+            heapq.heappush(self.alike[free], (whole, host))
 
 
 def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> Gang | None:

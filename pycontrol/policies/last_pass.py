@@ -31,11 +31,13 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     Apps are ordered by priority (highest first), then those that paid in an auction last, then by GPUs (fewest first),
     then by submission. An app keeps its own ending gangs before it gets new ones.
     """
+    givers = _Giver(plan, s, kept_out)
+    if not any(givers.caps.of(v.app_id) > 0 for v in s.apps):
+        return plan
     free = _left(plan, s)
     if not any(free.values()):
         return plan
     held = {hold: _held(hold, free) for hold in plan.holds}
-    givers = _Giver(plan, s, kept_out)
     awards = _with(plan.awards, _by_app(givers.give(Pool(free, s.topology), s.apps)))
     given, lent = set(givers.got), list[Award]()
     for hold, gpus in held.items():

@@ -22,7 +22,8 @@ class Pool:
     def __init__(self, free: Mapping[str, int], topology: Topology, order: Mapping[str, int] | None = None) -> None:
         self.topology = topology
         self.order = order
-        self._all = _Hosts({h: n for h, n in free.items() if n > 0}, topology, order)
+        some = min(free.values(), default=1) <= 0
+        self._all = _Hosts({h: n for h, n in free.items() if n > 0} if some else dict(free), topology, order)
         self._of_type: dict[str, _Hosts] = {}
 
     def copy(self) -> Self:
@@ -110,7 +111,7 @@ class _Hosts(Room):
         """Puts a gang's GPUs back."""
         for host, n in gang:
             left = self.free[host] = self.free[host] + n
-            self.in_rack[self.topology.rack_of(host)] += n
+            self._changed(host, n)
             self.gpus += n
             self._enter(left, self._whole(host, left), host)
             if self.order is not None and left == n:

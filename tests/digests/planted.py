@@ -29,7 +29,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     "the_first_to_stay_loses": (POLICIES, "return self.stays.pop(next(able, -1))", "return self.stays.pop(0)"),
     "no_place_is_better": (POLICIES, "if gang is not None: self.spare.give(home)", "if False: self.spare.give(home)"),
     "used_hosts_last": (
-        AUCTION, "self.alike[n].append((whole.get(host) == n, host))", "self.alike[n].append((True, host))"),
+        AUCTION, "(whole.get(h) == n, h) for h, m in self.free.items()", "(True, h) for h, m in self.free.items()"),
     "the_fastest_type_last": (
         AUCTION, "(-demand.speedups.get(t, 1.0), t)", "(demand.speedups.get(t, 1.0), t)"),
     "bad_gpus_are_usable": (
