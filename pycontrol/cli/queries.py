@@ -48,7 +48,7 @@ def explain_command(app: str, rounds: int, rm: str | None, output: str) -> None:
 
 
 @click.command("rounds")
-@click.argument("n", type=click.IntRange(1, 1000), default=10)
+@click.argument("n", type=click.IntRange(1, 200), default=10)
 @remote
 def rounds_command(n: int, rm: str | None, output: str) -> None:
     """Receipts of the last N rounds (10): offer, bids, winners, c, leftovers, solve time.

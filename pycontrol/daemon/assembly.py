@@ -101,7 +101,6 @@ def assemble(
         arbiter_address=address,
         ca=ca,
         token_ttl_s=token_ttl_s,
-        journal=journal,
         feed=feed,
         read_cells=read_cells,
         traders=traders,

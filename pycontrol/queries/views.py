@@ -5,13 +5,13 @@ Times are in Unix seconds (`_s`); GPUs are counted (`gpus`) or named host:index.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.reasons import Reasons
-from pycontrol.arbiter.state import DRAINED
+from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import count_by_host
 from pycontrol.queries.demands import Demands
@@ -19,7 +19,7 @@ from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
-ROUNDS_SHOWN, ROUNDS_MAX = 10, 1000
+ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
 
 
 def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
@@ -211,12 +211,10 @@ def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     return {"now_s": now_s, "leases": rows}
 
 
-def rounds(
-    a: Arbiter, now_s: float, params: Mapping[str, str], older: Sequence[Receipt] | None = None
-) -> dict[str, Any]:
-    """The newest `n` receipts, or `older` ones from the journal, newest first, with app names."""
+def rounds(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+    """The newest `n` receipts, newest first, with app names."""
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
-    receipts = older or [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
+    receipts = [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
     return {"now_s": now_s, "rounds": [r.dump() for r in receipts], "names": names_in(a, receipts)}
 
 

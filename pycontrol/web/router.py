@@ -15,14 +15,13 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
-from pycontrol.model.receipt import Receipt
 from pycontrol.policies.port import Policy
 from pycontrol.queries import cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.runtime.driver import Overloaded
-from pycontrol.runtime.journal import Journal, NoJournal
+from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.feed import Feed
 from pycontrol.web.page.site import Page
@@ -45,13 +44,6 @@ class Arbitration(Protocol):
 
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
         """Run `fn` on the Arbiter's thread and return its result; raises TimeoutError."""
-
-
-class Receipts(Journal, Protocol):
-    """A journal from which receipts can be read."""
-
-    def rounds(self, limit: int) -> list[Receipt]:
-        """The newest receipts, newest first; from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +87,6 @@ class Router:
         arbiter_address: str,
         ca: str = "",
         token_ttl_s: float = 7 * 86400.0,
-        journal: Receipts | None = None,
         feed: Feed | None = None,
         read_cells: CellsReader | None = None,
         traders: Mapping[str, Collection[str]] | None = None,
@@ -104,7 +95,7 @@ class Router:
         secure: Callable[[], str] = lambda: "",
         shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
     ) -> None:
-        self._driver, self._issue, self._journal = driver, issue, journal
+        self._driver, self._issue = driver, issue
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
         self._feed = feed or Feed(NoJournal())
         self._read_cells = read_cells
@@ -242,14 +233,8 @@ class Router:
                 "revocations": spans.revocations(app_id)}  # fmt: skip
 
     def _rounds(self, request: RestRequest) -> dict[str, Any]:
-        """Receipts of this life from memory; older ones from the journal."""
-        n = whole_number(request.params, "n", views.ROUNDS_SHOWN, 1, views.ROUNDS_MAX)
-
         picture = self.pictures.newest()
-        older: list[Receipt] | None = None
-        if self._journal is not None and len(picture.arbiter.receipts) < min(n, picture.arbiter.durable.rounds):
-            older = self._journal.rounds(n)
-        return views.rounds(picture.arbiter, picture.now_s, request.params, older)
+        return views.rounds(picture.arbiter, picture.now_s, request.params)
 
     def _events(self, request: RestRequest) -> dict[str, Any]:
         wait_s = whole_number(request.params, "wait_s", 0, 0, WAIT_MAX_S)

@@ -22,12 +22,13 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (
         POLICIES, "-view.priority, app_id in self.paid,", "-view.priority, app_id not in self.paid,"),
-    "shorter_loans": (POLICIES, "LEAST_LOAN = 0.5", "LEAST_LOAN = 0.9"),
+    "a_wide_gang_takes_small_remainders": (
+        AUCTION, "min(left, key=lambda h: (-left[h], h))", "min(left, key=lambda h: (left[h], h))"),
     "any_home_will_do": (
         POLICIES, "homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))",
         "homes.reverse()"),
     "the_first_to_stay_loses": (POLICIES, "return self.stays.pop(next(able, -1))", "return self.stays.pop(0)"),
-    "no_place_is_better": (POLICIES, "if gang is not None: self.spare.give(home)", "if False: self.spare.give(home)"),
+    "no_place_is_better": (POLICIES, "gang = self._better(pick, home)", "gang = None"),
     "used_hosts_last": (
         AUCTION, "(whole.get(h) == n, h) for h, m in self.free.items()", "(True, h) for h, m in self.free.items()"),
     "the_fastest_type_last": (
@@ -40,8 +41,8 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu)"),
     "a_grant_lapses_later": (
         ARBITER, "return since_s + s.settings.grant_timeout_s", "return since_s + 2 * s.settings.grant_timeout_s"),
-    "an_adopted_lease_is_longer": (
-        ARBITER, "return max(common_s, now_s + 2 * s.lead_s)", "return max(common_s, now_s + 4 * s.lead_s)"),
+    "narrow_gangs_come_last": (
+        AUCTION, "return int(want.scope), -want.gang_gpus", "return -int(want.scope), -want.gang_gpus"),
     "nothing_is_extended_after_a_pause": (ARBITER, "if lease.end_s < earliest_s:", "if lease.end_s < 0.0:"),
     "borrowers_come_last_in_name": (
         ARBITER, "if len(borrowed) == size and self._make_own(borrowed, gang):", "if False:"),

@@ -31,9 +31,6 @@ class Kept:
     def append(self, facts: Any, now_s: float) -> None:
         self.facts += [(len(self.facts) + i, now_s, f) for i, f in enumerate(facts)]
 
-    def rounds(self, limit: int) -> list[dict[str, Any]]:
-        return []
-
 
 def yarn_name(container: Container) -> str:
     """A container's id as YARN writes it."""
@@ -86,7 +83,7 @@ class Scene:
         self.issued: list[tuple[str, str]] = []
         self.router = Router(
             self, issue=self._issue, arbiter_address="host:26501", ca="", token_ttl_s=60.0,
-            journal=self.kept, feed=self.feed, picture=picture,
+            feed=self.feed, picture=picture,
         )  # fmt: skip
         self.world.add_app(EARLY, 4, 3, 4000)
         self.world.run(5)

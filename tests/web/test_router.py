@@ -25,6 +25,7 @@ def test_unknown_paths_methods_and_parameters(scene: Scene) -> None:
     assert scene.error("GET", "pause", admin=True) == (405, "pause: needs POST (got GET)")
     assert scene.error("POST", "status")[0] == 405
     assert scene.error("GET", "rounds", n="0")[0] == 400
+    assert scene.error("GET", "rounds", n="201") == (400, "n: must be from 1 to 200 (got 201)")
     assert scene.error("GET", "rounds", n="x") == (400, "n: must be a whole number (got x)")
     assert "known: n" in scene.error("GET", "rounds", m="1")[1]
 
