@@ -7,42 +7,94 @@ import importlib.util
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from pycontrol.model.bounds import bound
 from pycontrol.words import suggest
 
-COMMANDS = {
-    "status": "pycontrol.cli.queries:status_command",
-    "queue": "pycontrol.cli.queries:queue_command",
-    "explain": "pycontrol.cli.queries:explain_command",
-    "rounds": "pycontrol.cli.queries:rounds_command",
-    "estimate": "pycontrol.cli.estimate:estimate_command",
-    "snapshot": "pycontrol.cli.estimate:snapshot_command",
-    "watch": "pycontrol.cli.watch:watch_command",
-    "logs": "pycontrol.cli.logs:logs_command",
-    "kill": "pycontrol.cli.verbs:kill_command",
-    "drain": "pycontrol.cli.verbs:drain_command",
-    "undrain": "pycontrol.cli.verbs:undrain_command",
-    "pause": "pycontrol.cli.verbs:pause_command",
-    "resume": "pycontrol.cli.verbs:resume_command",
-    "audit": "pycontrol.cli.records:audit_command",
-    "report": "pycontrol.cli.records:report_command",
-    "usage": "pycontrol.cli.usage:usage_command",
-    "journal": "pycontrol.cli.journal:journal_group",
-    "config": "pycontrol.cli.config:config_group",
-    "install": "pycontrol.cli.install:install_command",
-    "policies": "pycontrol.cli.policies:policies_command",
-    "simulate": "pycontrol.cli.simulate:simulate_command",
-    "workload": "pycontrol.cli.workload:workload_group",
-    "whatif": "pycontrol.cli.whatif:whatif_command",
-    "shadow": "pycontrol.cli.shadow:shadow_command",
-    "experiment": "pycontrol.cli.experiment:experiment_command",
-    "cells": "pycontrol.cli.cells:cells_group",
-    "exchange": "pycontrol.cli.exchange:exchange_group",
-    "solve": "pycontrol.cli.replay:replay_command",
-    "serve": "pycontrol.cli.serve:serve_command",
+COMMANDS: dict[str, tuple[str, str]] = {
+    "status": ("queries:status_command", "The cluster at a glance: GPUs, nodes, policy, the last round."),
+    "queue": (
+        "queries:queue_command",
+        "Apps that share the cluster: what each holds, its place in the order of service, and why it has no more.",
+    ),
+    "explain": ("queries:explain_command", "Why APP got what it got: rho and its terms, leases, jobs, bids, payments."),
+    "rounds": (
+        "queries:rounds_command",
+        "Receipts of the last N rounds (10): offer, bids, winners, c, leftovers, solve time.",
+    ),
+    "estimate": (
+        "estimate:estimate_command",
+        "Predict when an app of this size would start and end if submitted now; nothing is submitted.",
+    ),
+    "snapshot": (
+        "estimate:snapshot_command",
+        "Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.",
+    ),
+    "watch": ("watch:watch_command", "The cluster, live: nodes, queue and events."),
+    "logs": ("logs:logs_command", "Logs of APP: its application master's and its workers'."),
+    "kill": ("verbs:kill_command", "End APP: its Agent stops the jobs and finishes."),
+    "drain": (
+        "verbs:drain_command",
+        "Take NODE (a host name) out of use: no new leases there, jobs checkpoint and move.",
+    ),
+    "undrain": ("verbs:undrain_command", "Put NODE back into use."),
+    "pause": ("verbs:pause_command", "Stop holding rounds; running containers continue and no lease ends."),
+    "resume": ("verbs:resume_command", "Hold rounds again after a pause."),
+    "audit": (
+        "records:audit_command",
+        "Check the journal against what the NodeManagers and the ResourceManager recorded.",
+    ),
+    "report": (
+        "records:report_command",
+        "What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.",
+    ),
+    "usage": (
+        "usage:usage_command",
+        "GPU-hours by user and queue: used, leased and not used, lost to restarts, borrowed; and how long was waited.",
+    ),
+    "journal": (
+        "journal:journal_group",
+        "Look into a control plane's journal, STATE_DIR/journal.sqlite, and mend one that it refuses.",
+    ),
+    "config": ("config:config_group", "Render and check the configuration of Hadoop and Isonomy."),
+    "install": (
+        "install:install_command",
+        "Isonomy in a cluster that has its configuration: a diff by keys, whether versions, queues and executors fit.",
+    ),
+    "policies": ("policies:policies_command", "List the policies: what each does, its options with their defaults."),
+    "simulate": (
+        "simulate:simulate_command",
+        "Policies beside each other on one workload and one cluster, in virtual time.",
+    ),
+    "workload": (
+        "workload:workload_group",
+        "Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces.",
+    ),
+    "whatif": (
+        "whatif:whatif_command",
+        "What other policies would have done with the apps of WORKLOAD, or would do from here on.",
+    ),
+    "shadow": (
+        "shadow:shadow_command",
+        "What Isonomy would have made of the applications with GPUs here, in mode shadow.",
+    ),
+    "experiment": (
+        "experiment:experiment_command",
+        "Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.",
+    ),
+    "cells": ("cells:cells_group", "Virtual private clusters: what each queue owns, in cells."),
+    "exchange": (
+        "exchange:exchange_group",
+        "Virtual clusters lend each other cells for a time: offers and requests on a board, matched by a policy.",
+    ),
+    "solve": (
+        "replay:replay_command",
+        "Solve the cases in FILE (rho, auction, shares, cells) and print one JSON object for each, or for each step.",
+    ),
+    "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
-"""Where each command is; a module is loaded when its command is used."""
+"""Command -> where it is in `pycontrol.cli`, and its line of help, so that a list of commands loads none."""
 FORMER = {"replay": "solve"}
 """Former name of a command -> its name. They still work, and help does not list them."""
 
@@ -52,7 +104,20 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands whose modules are installed, in the order of their use."""
-        return [name for name, at in COMMANDS.items() if importlib.util.find_spec(at.partition(":")[0])]
+        return [name for name, (at, _) in COMMANDS.items() if importlib.util.find_spec(_module(at))]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands without importing them."""
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _line(name, limit)) for name in names])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes names of commands without importing them."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=_line(name)) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
@@ -60,9 +125,18 @@ class LazyGroup(click.Group):
         if cmd_name not in self.list_commands(ctx):
             hint = suggest(cmd_name, self.list_commands(ctx), near=0.5, otherwise="")
             ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        at = COMMANDS[cmd_name][0]
+        command: click.Command = getattr(importlib.import_module(_module(at)), at.partition(":")[2])
         return bounded(command)
+
+
+def _line(name: str, limit: int = 45) -> str:
+    """A command's line of help, as click shortens it."""
+    return click.Command(name, help=COMMANDS[name][1]).get_short_help_str(limit)
+
+
+def _module(at: str) -> str:
+    return f"pycontrol.cli.{at.partition(':')[0]}"
 
 
 def bounded(command: click.Command) -> click.Command:

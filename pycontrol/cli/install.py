@@ -51,7 +51,7 @@ def install_command(
     conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, mode: str, queues: str,
     gpus: int | None, state_dir: str, output: str,
 ) -> None:  # fmt: skip
-    """Isonomy in a cluster that has its configuration: a diff by keys, and whether versions, queues and executors fit.
+    """Isonomy in a cluster that has its configuration: a diff by keys, whether versions, queues and executors fit.
 
     Nothing is changed in place: --apply writes the changed files, and a record of what they had, into a new directory.
 

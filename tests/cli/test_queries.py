@@ -1,11 +1,14 @@
 """The commands against a ResourceManager: output for people, output for scripts, and failures."""
 
-import importlib.util
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from rich.console import Console, RenderableType
@@ -174,11 +177,37 @@ def test_watch_prints_events_as_they_come(rm: Rm) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str) -> None:
-    if importlib.util.find_spec(COMMANDS[name].partition(":")[0]) is None:
+    if name not in main.list_commands(click.Context(main)):
         pytest.skip("not installed")
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0, result.output
     assert name in CliRunner().invoke(main, ["--help"]).output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_has_each_command_s_own_line_of_help(name: str) -> None:
+    if name in main.list_commands(click.Context(main)):
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert not command.hidden
+        assert command.get_short_help_str(500) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("variable", ["", "_ISONOMY_COMPLETE"])
+def test_help_and_completion_load_no_command(variable: str) -> None:
+    """A module of a command takes up to seconds to load, at each press of TAB."""
+    asked = {"COMP_WORDS": "isonomy s", "COMP_CWORD": "1", variable: "zsh_complete"} if variable else {}
+    code = (
+        "import sys, pycontrol.cli as c\n"
+        "try: c.main(prog_name='isonomy', args=['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = ('numpy', 'requests', 'pydantic')\n"
+        "print('loaded:', [m for m in sys.modules if m.startswith('pycontrol.cli.') or m in heavy])"
+    )
+    env = {**os.environ, **asked}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert "status" in said
+    assert said.splitlines()[-1] == "loaded: []"
 
 
 def test_the_queue_shows_what_the_policy_orders_by() -> None:
