@@ -18,11 +18,10 @@ from pycontrol.arbiter.state import State
 from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.auction.placing import pack
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
-from pycontrol.model.cluster import Ask, Node
+from pycontrol.model.cluster import STANDIN, Ask, Node
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu, Scope
 
-STANDIN = "standin"
 MOST_CONTAINERS = 1 << 20
 
 

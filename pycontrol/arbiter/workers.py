@@ -6,7 +6,7 @@ from pycontrol.arbiter import eligibility, leases, standin
 from pycontrol.arbiter.lease import REVOKING
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.worker_plans import REPORTED, WAITING, PlannedWorker
-from pycontrol.model.cluster import Ask
+from pycontrol.model.cluster import STANDIN, Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu
@@ -79,7 +79,7 @@ def place_ready(s: State, now_s: float) -> None:
             return
         whole = len(gang)
         gang = [w for w in gang if not _dropped_as_void(s, w)]
-        if len(gang) < whole and gang and gang[0].use_id == standin.STANDIN:
+        if len(gang) < whole and gang and gang[0].use_id == STANDIN:
             _leave(s, gang, now_s)  # an Agent repairs its gang itself
             continue
         asks = [_ready_ask(s, worker, now_s) for worker in gang]

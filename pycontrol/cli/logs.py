@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from pycontrol.arbiter.standin import STANDIN
 from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_address
 from pycontrol.cli.tables import emit_json
+from pycontrol.model.cluster import STANDIN
 
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")

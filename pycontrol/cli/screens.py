@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from pycontrol.arbiter.standin import STANDIN
 from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, show, span, table
+from pycontrol.model.cluster import STANDIN
 from pycontrol.words import count
 
 WIDE = 140

@@ -8,6 +8,9 @@ from dataclasses import field
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
+STANDIN = "standin"
+"""How the use and the jobs of leases are named whose apps have no Agent."""
+
 
 @value
 class Node:

@@ -29,8 +29,8 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
     Switched,
 )
-from pycontrol.arbiter.standin import STANDIN
 from pycontrol.arbiter.state import DRAINED
+from pycontrol.model.cluster import STANDIN
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.queries.metrics import Metrics

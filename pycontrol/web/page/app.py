@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.standin import STANDIN
+from pycontrol.model.cluster import STANDIN
 from pycontrol.web.page import Read, Row, drawing, text
 from pycontrol.web.page.cluster import charts
 
