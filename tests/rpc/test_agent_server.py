@@ -38,7 +38,7 @@ APP, OTHER = "application_1_0001", "application_1_0002"
 TOKENS = Tokens(b"k" * 32)
 TOPOLOGY = Topology.of([Machine("n1", "a", 4)])
 CONTENTION = Contention(4, 1.0, 0.0, 0.0, 600.0)
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Peer:
