@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pycontrol.arbiter import leases
+from pycontrol.arbiter.durable import FOREIGN
 from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, AppMoved
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.worker_plans import WAITING
@@ -18,7 +19,7 @@ def arrive(s: State, app_id: str, now_s: float) -> None:
     if app is None or app_id in s.durable.apps:
         return
     agent = s.agents.get(app_id)
-    kind = "foreign" if not s.expects_agent(app) else "job"
+    kind = FOREIGN if not s.expects_agent(app) else "job"
     if agent is not None and agent.app_scheduler != SINGLE:
         kind = agent.app_scheduler
     vc = s.vc_of(app.queue)

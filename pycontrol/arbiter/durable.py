@@ -48,7 +48,11 @@ from pycontrol.arbiter.lease import (
 )
 from pycontrol.arbiter.lease_table import LeaseTable
 from pycontrol.fairness.contention import ContentionClock
+from pycontrol.model.reasons import EndReason
 
+FOREIGN = "foreign"
+"""`AppRecord.kind` of an unmanaged app."""
+PREEMPTIONS_KEPT = 60
 LAUNCHES_KEPT = 30
 """Measured launches kept of each kind."""
 
@@ -75,6 +79,8 @@ class AppRecord:
     leases: int = 0
     renewals: int = 0
     revocations: int = 0
+    preempted_s: list[float] = field(default_factory=list)
+    """When an unmanaged app's newest containers lost in rounds had to end, one entry a round."""
     launches: dict[str, int] = field(default_factory=dict)
     """Gang launches by job."""
     work_done_gpu_s: float = 0.0
@@ -201,7 +207,10 @@ class Durable:
     def _on_LeaseRevoking(self, f: LeaseRevoking) -> None:
         before = self._changed(f)
         if before.state != REVOKING and before.container_id:
-            self.apps[before.app_id].revocations += 1
+            app = self.apps[before.app_id]
+            app.revocations += 1
+            if app.kind == FOREIGN and f.cause is EndReason.LOST_ROUND and f.end_s not in app.preempted_s:
+                app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
 
     def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
         self._table.take(f)

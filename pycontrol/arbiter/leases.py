@@ -329,8 +329,11 @@ def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
         end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     elif lapse_s is not None:
         s.gpus.look_at(lease.gpu, lapse_s)
-    elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s and _self_renewing(s, lease):
-        s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
+    elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s:
+        if s.renews_itself(lease) and s.usable(lease.gpu):
+            s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
+        else:
+            s.gpus.ends.put(lease.end_s, lease.gpu)  # it renewed itself when a round last looked
 
 
 def _lapse_s(s: State, lease: Lease) -> float | None:
@@ -342,10 +345,6 @@ def _lapse_s(s: State, lease: Lease) -> float | None:
     if lease.gpu in s.workers.at:
         since_s = max(since_s, s.placements_full_s)
     return since_s + s.settings.grant_timeout_s
-
-
-def _self_renewing(s: State, lease: Lease) -> bool:
-    return s.is_unmanaged(lease.app_id) and not s.settings.standin_revocable and s.usable(lease.gpu)
 
 
 def extend_after_pause(s: State, now_s: float) -> None:

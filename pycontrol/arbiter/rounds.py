@@ -75,7 +75,7 @@ class Rounds:
         lease = self.s.durable.leases.get(end[1])
         if lease is None or lease.end_s != end[0] or lease.state == REVOKING:
             return False
-        return lease.app_id not in self.s.agents.unmanaged_apps or self.s.settings.standin_revocable
+        return not self.s.renews_itself(lease)
 
     def _first_end_s(self) -> float | None:
         """When the next lease must go on offer; None if none must."""

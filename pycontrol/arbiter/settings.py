@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pycontrol.model.value import value
 
 
@@ -22,7 +24,12 @@ class Settings:
     """Delay of a round after a request, so that apps that arrive close together share it."""
     recovery_s: float = 5.0
     """Time for Agents and nodes to come back after a restart, before leases change again."""
-    standin_revocable: bool = False
+    standin_revocable: bool | Literal["auto"] = "auto"
+    """Whether apps without an Agent lose GPUs at leases' ends as others do; auto: within `preemptions_per_hour`."""
+    preemptions_per_hour: int = 3
+    """How often an app without an Agent may lose GPUs in rounds within an hour."""
+    exempt_queues: tuple[str, ...] = ()
+    """Queues whose apps without an Agent lose no GPUs in rounds."""
     interactive_gpus: int = 1
     """GPUs that the interactive apps of a user may hold together."""
     interactive_idle_s: float = 1800.0

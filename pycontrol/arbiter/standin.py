@@ -140,6 +140,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         work_total_gpu_s=attained + work_left,
         work_done_gpu_s=attained,
         scope=Scope.CLUSTER if members else Scope.MACHINE,
+        guessed=tags.max_s(s.cluster.apps.get(app_id)) is None,
         members=members,
     )
 

@@ -46,6 +46,7 @@ from pycontrol.model.topology import Gpu, Topology
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
+HOUR_S = 3600.0
 PAUSED = "paused"
 DRAINED = "drained:"
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
@@ -141,6 +142,17 @@ class State:
             return None
         node = self.cluster.node_at.get(lease.gpu.host)
         return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings)
+
+    def renews_itself(self, lease: Lease) -> bool:
+        """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
+        app_id, how = lease.app_id, self.settings.standin_revocable
+        if app_id not in self.agents.unmanaged_apps:
+            return False
+        container, app = self.cluster.containers.get(lease.container_id), self.durable.apps[app_id]
+        if how is False or app.queue in self.settings.exempt_queues or (container is not None and container.is_master):
+            return True
+        recent = sum(at_s > lease.end_s - HOUR_S for at_s in app.preempted_s)
+        return how == "auto" and recent >= self.settings.preemptions_per_hour
 
     def free_to_lease(self, gpu: Gpu) -> bool:
         """Whether a GPU without a lease may be leased now."""

@@ -61,8 +61,12 @@ class Deadlines(Section):
 class Standin(Section):
     """The stand-in that bids for apps without an Agent."""
 
-    revocable: bool = False
-    """Whether their containers may lose GPUs at a lease's end."""
+    revocable: Literal["auto"] | bool = "auto"
+    """Whether their containers lose GPUs at leases' ends, as apps with Agents do; auto: rarely enough."""
+    preemptions_per_hour: int = 3
+    """auto: how often within an hour an app may lose GPUs in rounds."""
+    exempt_queues: list[str] = Field(default_factory=list)
+    """Queues in which no app without an Agent loses GPUs in rounds."""
     interactive_gpus: Annotated[int, Field(ge=0)] = 1
     """GPUs that the apps of a user with the tag isonomy.interactive may hold together."""
     interactive_idle_s: Seconds = 1800.0

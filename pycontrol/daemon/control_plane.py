@@ -80,6 +80,8 @@ def settings_of(config: Config) -> Settings:
         bid_s=config.deadlines.bid_s,
         solve_s=config.deadlines.solve_s,
         standin_revocable=config.standin.revocable,
+        preemptions_per_hour=config.standin.preemptions_per_hour,
+        exempt_queues=tuple(config.standin.exempt_queues),
         interactive_gpus=config.standin.interactive_gpus,
         interactive_idle_s=config.standin.interactive_idle_s,
         unsaved_last=config.unsaved_last,

@@ -14,6 +14,7 @@ Experiment = Callable[[Setup], Findings]
 EXPERIMENTS: Mapping[str, str] = {
     "default-policy": "pycontrol.experiments.default_policy.promise:default_policy",
     "default-policy-splits": "pycontrol.experiments.default_policy.splits:splits",
+    "default-policy-unmanaged": "pycontrol.experiments.default_policy.unmanaged:unmanaged",
     "estimates": "pycontrol.experiments.outlook.estimates:estimates",
     "hived-fig2": "pycontrol.experiments.hived.example:fig2",
     "hived-fig6": "pycontrol.experiments.hived.sharing:fig6",

@@ -89,6 +89,8 @@ class Demand:
     """Whether one of its gangs may have GPUs of several types."""
     unsaved: bool = False
     """Whether its scripts write no checkpoints, so that a revoked job starts from the beginning."""
+    guessed: bool = False
+    """Whether nobody declared its work: the stand-in derives it from its attained service."""
     members: tuple[int, ...] = ()
     """GPUs of each container of a gang, the largest first, if none may be split over machines; empty: any split."""
 

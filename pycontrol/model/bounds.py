@@ -97,6 +97,7 @@ BOUNDS: Mapping[str, Bound] = {
         ("rung", "launches", "worker_failures", "checkpoints_failed", "runs", "rounds", "n", "limit", "tail", "last",
          "processes", "tenants", "local_bsz"),
         COUNT),
+    "preemptions_per_hour": Bound(0.0, 60.0),
     "seed": Bound(0.0, INT32),
     "seeds": Bound(1.0, 1e4),
     **dict.fromkeys(("step", "until_step"), STEP),

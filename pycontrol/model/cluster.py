@@ -137,3 +137,8 @@ class Container:
     """GPUs of its resource, also if `gpus` does not name them because the control plane did not place it."""
     ending: bool = False
     """Whether YARN has ended it and its NodeManager has not confirmed that yet; its GPUs are still in use."""
+
+    @property
+    def is_master(self) -> bool:
+        """Whether its application master runs in it: YARN numbers an attempt's containers, and that is the first."""
+        return self.container_id.endswith("_000001")

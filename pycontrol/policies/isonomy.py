@@ -118,9 +118,12 @@ class Isonomy(Filling):
             known = now.apps.get(v.app_id)
             if known is None or (v.attained_gpu_s <= known.declared_gpu_s and not known.gone):
                 continue
-            need_gpu_s = self._need_gpu_s(v, known.declared_gpu_s)
+            declared_gpu_s = v.demand.work_total_gpu_s if v.demand.guessed else known.declared_gpu_s
+            need_gpu_s = self._need_gpu_s(v, declared_gpu_s)
             if need_gpu_s > known.need_gpu_s or known.gone:  # gone: it moved back
-                changes[v.app_id] = replace(known, need_gpu_s=need_gpu_s, done_s=None, gone=False)
+                changes[v.app_id] = replace(
+                    known, declared_gpu_s=declared_gpu_s, need_gpu_s=need_gpu_s, done_s=None, gone=False
+                )
         changed = now.changed(changes, weights) if changes else now
         back = self._newcomers(snapshot, changed, weights)  # moved back after the ideal had served them
         if not new and not back and not changes:

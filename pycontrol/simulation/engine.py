@@ -105,7 +105,7 @@ class Simulator:
             ev.SendUseReply: self._use_reply,
             ev.SendFinish: self._nothing,
             ev.Place: self._place,
-            ev.Preempt: self._nothing,
+            ev.Preempt: self._preempt,
             ev.Kill: self._kill,
             ev.Solve: self._solve,
         }
@@ -215,22 +215,35 @@ class Simulator:
         self.apps[app_id] = app
         one = "single" if len(app.jobs) == 1 else "median"  # all jobs train, without rungs
         kind = one if len(trace.phases) == 1 else "successive_halving"
-        yarn_app = YarnApp(
-            app_id, trace.user, trace.queue, app_id, "SUBMARINE", trace.submitted_s, TAGS, app.attempt_id
-        )
+        brand, tags = ("YARN", frozenset[str]()) if app.trace.agentless else ("SUBMARINE", TAGS)
+        yarn_app = YarnApp(app_id, trace.user, trace.queue, app_id, brand, trace.submitted_s, tags, app.attempt_id)
         if app_id in self.settings.ends_s:
             self.at(self.settings.ends_s[app_id], self._give_up, app)
         self.inbox.append(ev.AppAdded(yarn_app))
-        self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
+        if app.trace.agentless:
+            self._ask(app)
+        else:
+            self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
+
+    def _ask(self, app: SimApp) -> None:
+        """Ask for a container for each job of an app without an Agent that has none."""
+        for job in app.jobs:
+            if job.state == IDLE and not job.requests:
+                job.requests = [next(self.requests)]
+                self.asked[job.requests[0]] = job
+                self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, job.requests[0], app.trace.gang_gpus, 1))
 
     def _tell(self, app: SimApp) -> None:
+        if app.trace.agentless:
+            return
         steps = agents.steps(app, self.now)
         self.inbox.append(ev.ProgressReported(app.trace.app_id, self._demand(app), (), steps=steps))
 
     def _finish(self, app: SimApp) -> None:
         app_id = app.trace.app_id
         app.finished_s = self.now
-        self.inbox.append(ev.AgentDone(app_id, True, work_done_gpu_s=app.total))
+        if not app.trace.agentless:
+            self.inbox.append(ev.AgentDone(app_id, True, work_done_gpu_s=app.total))
         self._drain()  # so that N_avg is read at the app's end, before other events of this time
         self.inbox.append(ev.AppRemoved(app_id, "FINISHED"))
         self._close(app)
@@ -261,6 +274,9 @@ class Simulator:
 
     def _assign(self, app: SimApp) -> None:
         if app.finished_s is not None:
+            return
+        if app.trace.agentless:
+            self._ask(app)
             return
         composed = agents.assign(app, self.now, self.topology, self.change_s)
         found = composed.allocation
@@ -374,6 +390,11 @@ class Simulator:
 
     # ---- effects: to Agents
 
+    def _with_agent(self, app_id: str) -> SimApp | None:
+        """The app, if it is in the system and has an Agent."""
+        app = self.apps.get(app_id)
+        return None if app is None or app.trace.agentless else app
+
     def _nothing(self, e: ev.Effect) -> None:
         """Ignore an effect that has no meaning here.
 
@@ -397,7 +418,7 @@ class Simulator:
             self.bids_s += time.perf_counter() - begin_s
 
     def _grant(self, e: ev.SendGrant) -> None:
-        app = self.apps.get(e.app_id)
+        app = self._with_agent(e.app_id)
         if app is not None and e.renewal and app.trace.elastic:
             for gpu in e.grant.gpus:
                 if gpu in app.job_at:
@@ -409,7 +430,7 @@ class Simulator:
             self.dirty[e.app_id] = app
 
     def _revoke(self, e: ev.SendRevoke) -> None:
-        app = self.apps.get(e.app_id)
+        app = self._with_agent(e.app_id)
         if app is None or app.finished_s is not None:
             return
         touched: dict[int, SimJob] = {}
@@ -441,13 +462,25 @@ class Simulator:
         request_id = e.ask.allocation_request_id
         job = self.asked.pop(request_id, None)
         container = self.yarn.place(e)
+        if container is None and job is not None and job.app.trace.agentless:  # its master asks again
+            job.requests = []
+            self.dirty[job.app.trace.app_id] = job.app
         if container is None or job is None:
             return
         job.requests.remove(request_id)
+        if job.state == IDLE:  # its app has no Agent, which would have planned it
+            job.state, job.gpus, job.launches = PLANNED, e.gpus, job.launches + 1
+            self.active += 1
         job.containers.append(container.container_id)
         self.job_of[container.container_id] = job
         if not job.requests:
             self._start(job)
+
+    def _preempt(self, e: ev.Preempt) -> None:
+        """YARN warns the master of an app without an Agent, which saves what the job has done; Agents get a Revoke."""
+        job = self.job_of.get(e.container_id)
+        if job is not None and job.app.trace.agentless:
+            self._stop(job, e.deadline_s)
 
     def _kill(self, e: ev.Kill) -> None:
         """Kill a container, and its gang with it."""

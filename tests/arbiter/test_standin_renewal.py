@@ -1,10 +1,22 @@
-"""An app without an Agent bids for the GPUs that it has, even when it asks for no more."""
+"""Who keeps what when leases of an app without an Agent end."""
+
+from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import Counter
 
+import pytest
+
+from pycontrol.arbiter import tags
+from pycontrol.arbiter.state import HOUR_S, Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask
+from pycontrol.policies.registry import make
 from tests.arbiter.mini import SETTINGS, Mini
+from tests.arbiter.world import World
+
+LEASE_S = 600.0
 
 
 def test_containers_one_by_one_are_renewed_in_an_auction_where_nobody_else_waits() -> None:
@@ -19,3 +31,100 @@ def test_containers_one_by_one_are_renewed_in_an_auction_where_nobody_else_waits
     m.run(2 * SETTINGS.lease_s, step=5)
     assert m.held("f") == before
     assert not m.of(ev.Preempt)
+
+
+class Insistent(World):
+    """Apps without Agents ask again for each container that they lose."""
+
+    def container_ends(self, container_id: str) -> None:
+        lost = self.containers.get(container_id)
+        super().container_ends(container_id)
+        if lost is not None and lost.app_id in self.apps and lost.app_id not in self.agents:
+            self.ask_more(lost.app_id, len(lost.gpus), 1)
+
+
+def world(policy: str = "isonomy", **changes: object) -> World:
+    """Two machines with four GPUs each."""
+    given = Settings(lease_s=LEASE_S, lead_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
+    return Insistent(make(policy), 0, dataclasses.replace(given, **changes), None, [("n0", "r", 4), ("n1", "r", 4)])  # type: ignore[arg-type]
+
+
+def gpus(w: World) -> Counter[str]:
+    """GPUs by app."""
+    return Counter(c.app_id for c in w.containers.values() for _ in c.gpus)
+
+
+def lost_rounds(w: World, app_id: str) -> int:
+    """Rounds in which the app lost GPUs in the newest hour."""
+    recent = w.arbiter.durable.apps[app_id].preempted_s
+    return sum(at_s > w.now - HOUR_S for at_s in recent)
+
+
+@pytest.mark.parametrize("first_s", [5, 200])
+def test_an_app_without_an_agent_does_not_keep_a_cluster_for_ever(first_s: float) -> None:
+    w = world()
+    w.at(first_s, lambda: w.add_app("good", 1, 8, 4_000.0))
+    w.at(100, lambda: w.add_foreign("rude", 1, 8, user="v"))
+    w.run(2 * (4_000 + 2 * LEASE_S))
+    assert "good" not in w.arbiter.durable.live, "equal sharing would have ended it after 8,000 s"
+    assert gpus(w) == {"rude": 8}
+    w.check()
+
+
+def test_it_keeps_its_gpus_where_it_is_not_to_lose_them() -> None:
+    for settings in ({"standin_revocable": False}, {"exempt_queues": ("root.own",)}):
+        w = world(**settings)
+        w.add_foreign("rude", 1, 8, queue="root.own", user="v")
+        w.at(100, lambda w=w: w.add_app("good", 1, 8, 4_000.0))  # type: ignore[misc]
+        w.run(4 * LEASE_S)
+        assert gpus(w) == {"rude": 8}
+
+
+def test_the_container_of_its_master_is_never_revoked() -> None:
+    w = world()
+    w.ids = itertools.chain(["ontainer_1_0001_01_000001"], itertools.count(2))  # type: ignore[assignment]
+    w.add_foreign("rude", 1, 8, user="v")
+    w.at(100, lambda: w.add_app("good", 1, 8, 4_000.0))
+    seen = set()
+    for k in range(1, 12):
+        w.run(k * LEASE_S)
+        assert "container_1_0001_01_000001" in w.containers
+        seen.add(gpus(w)["rude"])
+    assert 1 in seen, "it lost all others"
+
+
+@pytest.mark.parametrize(("most", "policy"), [(3, "isonomy"), (1, "isonomy"), (3, "tiresias"), (0, "max_min")])
+def test_it_loses_gpus_no_more_than_some_times_an_hour(most: int, policy: str) -> None:
+    w = world(policy, lease_s=120.0, preemptions_per_hour=most)
+    w.add_foreign("rude", 1, 8, user="v")
+    for k in range(25):
+        w.at(60 + 290 * k, lambda k=k: w.add_app(f"s{k}", 1, 8, 100.0))  # type: ignore[misc]
+    seen = 0
+    for k in range(1, 60):
+        w.run(120 * k)
+        assert lost_rounds(w, "rude") <= most
+        seen = max(seen, lost_rounds(w, "rude"))
+    assert seen == most
+    w.crash()
+    assert lost_rounds(w, "rude") <= most
+
+
+def test_who_may_lose_gpus_again_does_so_at_the_end_of_the_present_lease() -> None:
+    """An app with three losses in this hour renews its leases until one of them is an hour old."""
+    w = world(lease_s=120.0)
+    w.add_foreign("rude", 1, 8, user="v")
+    w.run(60)
+    w.arbiter.durable.apps["rude"].preempted_s = [w.now] * 3
+    w.add_app("good", 1, 8, 4_000.0)
+    w.run(60 + HOUR_S - 130)
+    assert gpus(w) == {"rude": 8}
+    w.run(60 + HOUR_S + 250)
+    assert gpus(w)["good"] > 0
+
+
+def test_a_busy_loop_does_not_hold_an_interactive_gpu_for_ever() -> None:
+    w = world(interactive_gpus=8)
+    w.add_foreign("loop", 1, 8, tags=[tags.INTERACTIVE], user="v")
+    w.at(100, lambda: w.add_app("good", 1, 8, 4_000.0))
+    w.run(8_000 + 3 * LEASE_S)
+    assert "good" not in w.arbiter.durable.live

@@ -94,7 +94,7 @@ class World:
         self.policy_name = schedule["policy"]
         self.harmed: set[str] = set()
         """Apps that may fail, since they were killed."""
-        self._ids, self._ports = itertools.count(1), itertools.count(1)
+        self._ids, self._ports = itertools.count(2), itertools.count(1)  # the first container is a master's
         self._tokens = Tokens(KEY)
         self._specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
         self.oracles, self.relay = Oracles(self), Relay(self)
