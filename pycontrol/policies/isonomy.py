@@ -29,6 +29,8 @@ from pycontrol.policies.fluid import Fluid, joined
 from pycontrol.policies.gandiva import Gandiva
 from pycontrol.policies.hierarchy import VirtualApp, Weights
 
+CANNOT_WAIT_S = 1e9
+"""By how much the key of an app that cannot wait is earlier."""
 Positive = Annotated[float, Field(gt=0)]
 
 
@@ -67,12 +69,23 @@ class Isonomy(Filling):
         return replace(super().decide(seen, bids, rng), memory=kept.to_json())
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """The app's virtual finish time, Unix seconds."""
-        return float(pool.snapshot.memory["finish_s"][view.app_id])
+        """The app's virtual finish time, Unix seconds; earlier than all others' if it cannot wait."""
+        return pool.snapshot.now_s + self.standing(view, pool) - (CANNOT_WAIT_S if self.cannot_wait(view, pool) else 0)
 
     def standing(self, view: AppView, pool: Offered) -> float:
         """Seconds until the app's virtual finish time; negative if that has passed."""
-        return self.key(view, 0, pool) - pool.snapshot.now_s
+        return float(pool.snapshot.memory["finish_s"][view.app_id]) - pool.snapshot.now_s
+
+    def cannot_wait(self, view: AppView, pool: Offered) -> bool:
+        """Whether the app would end after its virtual finish time, on all GPUs that it can use, if it waited a lease.
+
+        So the long jobs of an app whose share is all that it can use never wait. Work beyond the declaration may wait.
+        """
+        ideal: Fluid = pool.snapshot.memory["ideal"]
+        app = ideal.apps[view.app_id]
+        left_gpu_s = -self._beyond_gpu_s(view, app.declared_gpu_s)
+        slack_s = self.standing(view, pool) - left_gpu_s / app.width_gpus
+        return left_gpu_s > 0 and not view.demand.guessed and slack_s < pool.lease_s
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
         """Whether a gang regains the restart within a lease, as in `Gandiva.moves`."""
@@ -88,8 +101,9 @@ class Isonomy(Filling):
         over_gpu_s = self.over_gpu_s(view, declared_gpu_s)
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
         gpus = memory["rates"].get(view.app_id)
+        now = "; it cannot wait a lease" if self.cannot_wait(view, pool) else ""
         share = f"; its share is {gpus:.1f} GPUs of {pool.cluster_gpus}" if gpus is not None else ""
-        return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}"
+        return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}{now}"
 
     def weights(self, snapshot: Snapshot) -> Weights:
         """Weights and limits of queues and users in the snapshot's virtual cluster."""
@@ -133,8 +147,12 @@ class Isonomy(Filling):
 
     def over_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
         """The app's overrun, GPU-s, less what slow placements and revocations cost, which it did not choose."""
+        return max(0.0, self._beyond_gpu_s(view, declared_gpu_s))
+
+    def _beyond_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
+        """The same, but negative while declared work is left."""
         excused_gpu_s = view.slowed_gpu_s + self.restart_s * view.revoked_gpus
-        return max(0.0, view.attained_gpu_s - excused_gpu_s - declared_gpu_s)
+        return view.attained_gpu_s - excused_gpu_s - declared_gpu_s
 
     def _need_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
         return declared_gpu_s + self.overrun * self.over_gpu_s(view, declared_gpu_s)

@@ -101,22 +101,32 @@ def test_reports_after_the_first_round_change_nothing(s: Snapshot, data: st.Data
 
 
 def test_service_beyond_what_was_declared_counts_four_times() -> None:
-    """An app with 1,000 GPU-s declared and 1,400 served is ordered like one with 2,600."""
-    liar, honest = app("liar", work_total_gpu_s=1000.0), app("honest", work_total_gpu_s=2500.0)
+    """An app with 100,000 GPU-s declared and 140,000 served is ordered like one with 260,000."""
+    liar, honest = app("liar", 1, ALL, work_total_gpu_s=1e5), app("honest", 1, ALL, work_total_gpu_s=2.5e5)
     s = snapshot(liar, honest)
     plan = decide(s)
-    assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1300.0), honest])) == "liar"
-    assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1400.0), honest])) == "honest"
+    assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1.3e5), honest])) == "liar"
+    assert first(later(s, plan, 0.0, [replace(liar, attained_gpu_s=1.4e5), honest])) == "honest"
 
 
 def test_slow_places_and_restarts_that_the_arbiter_chose_are_not_overrun() -> None:
-    """500 GPU-s beyond the declared 1000: 300 lost to slow places, 5 revoked GPUs at 40 s each."""
-    one, other = app("one", work_total_gpu_s=1000.0), app("other", work_total_gpu_s=1100.0)
+    """50,000 GPU-s beyond the declared 100,000: 30,000 lost to slow places, 500 revoked GPUs at 40 s each."""
+    one, other = app("one", 1, ALL, work_total_gpu_s=1e5), app("other", 1, ALL, work_total_gpu_s=1.1e5)
     s = snapshot(one, other)
     plan = decide(s)
-    over = replace(one, attained_gpu_s=1500.0)
+    over = replace(one, attained_gpu_s=1.5e5)
     assert first(later(s, plan, 0.0, [over, other])) == "other"
-    assert first(later(s, plan, 0.0, [replace(over, slowed_gpu_s=300.0, revoked_gpus=5), other])) == "one"
+    assert first(later(s, plan, 0.0, [replace(over, slowed_gpu_s=3e4, revoked_gpus=500), other])) == "one"
+
+
+def test_an_app_whose_share_is_all_that_it_can_use_never_waits() -> None:
+    """Equal sharing ends "long" after 20,000 s, as it does alone; "wide", whose time comes first, has 19,000 s."""
+    long, wide = app("long", 1, 1, work_total_gpu_s=2e4), app("wide", 1, ALL, work_total_gpu_s=12 * 19e3)
+    assert first(snapshot(long, wide)) == "long"
+    assert first(snapshot(replace(long, demand=replace(long.demand, guessed=True)), wide)) == "wide"
+    done = replace(long, attained_gpu_s=2e4)  # what is left may wait: nobody declared it
+    s = snapshot(long, wide)
+    assert first(later(s, decide(s), 0.0, [done, wide])) == "wide"
 
 
 @settings(max_examples=40, deadline=None)
@@ -182,13 +192,16 @@ def test_a_large_gang_does_not_starve_behind_a_stream_of_small_apps() -> None:
 
 
 def test_the_receipt_says_the_share_and_when_equal_sharing_would_be_done() -> None:
-    view, other = app("a", 1, 4, work_total_gpu_s=1300.0), app("b", 1, ALL, work_total_gpu_s=9000.0)
+    view, other = app("a", 1, 4, work_total_gpu_s=1300.0), app("b", 1, ALL, work_total_gpu_s=90_000.0)
     s = snapshot(view, other)
     assert decide(s).why["a"] == (
-        "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13"
+            "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13; "
+        "it cannot wait a lease"
     )
     s = later(s, decide(s), 345.0, [view, other])
-    assert decide(s).why["a"] == "equal sharing would have finished it 20 s ago: it declared 1300 GPU-s"
+    assert decide(s).why["a"] == (
+        "equal sharing would have finished it 20 s ago: it declared 1300 GPU-s; it cannot wait a lease"
+    )
     s = replace(s, apps=(replace(view, attained_gpu_s=1365.0), other))
     assert decide(s).why["a"] == (
         "equal sharing would finish it in 65 s: it declared 1300 GPU-s and used 65 more, which count 4 times; "
