@@ -47,6 +47,7 @@ def view(
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
         slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
+        launching_gpu_s=s.launching_gpu_s(app_id, now_s),
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id) if app.vc else 0,

@@ -6,6 +6,7 @@ Only `Durable.apply(fact)` changes it, so replaying the journal gives the same s
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ from pycontrol.model.reasons import EndReason
 FOREIGN = "foreign"
 """`AppRecord.kind` of an unmanaged app."""
 PREEMPTIONS_KEPT = 60
+LAUNCHES_MIN = 3
 LAUNCHES_KEPT = 30
 """Measured launches kept of each kind."""
 
@@ -88,6 +90,8 @@ class AppRecord:
     """Attained service in containers that have ended, GPU-s; running containers are not included."""
     slowed_gpu_s: float = 0.0
     """The part of `attained_gpu_s` lost to slow placements: the fraction 1 - 1 / S."""
+    launching_gpu_s: float = 0.0
+    """The part of `attained_gpu_s` that launches on new grants take on this cluster; 0 until it was measured."""
     demand_gpus: int = 0
     """Largest demand seen, GPUs."""
     best: dict[str, Any] | None = None
@@ -234,6 +238,22 @@ class Durable:
             app = self.apps[lease.app_id]
             app.attained_gpu_s += lease.attained_gpu_s(now_s)
             app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
+            app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
+
+    def launching_gpu_s(self, lease: Lease, now_s: float) -> float:
+        """The part of the attained service in its present container that a launch takes on this cluster, GPU-s.
+
+        Only the first container of a lease counts: the Arbiter chose it, not the app.
+        """
+        if lease.container_id != lease.first_container:
+            return 0.0
+        return min(lease.attained_gpu_s(now_s), self.launch_s)
+
+    @property
+    def launch_s(self) -> float:
+        """The median of the newest measured launches and restarts, seconds; 0 while there are too few."""
+        found = (*self.first_launches_s, *self.restarts_s)
+        return statistics.median(found) if len(found) >= LAUNCHES_MIN else 0.0
 
     def _on_AppMoved(self, f: AppMoved) -> None:
         """The app's clock continues in the new virtual cluster from its reading in the old one."""

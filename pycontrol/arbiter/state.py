@@ -379,6 +379,11 @@ class State:
         """The part of the app's attained service lost to slow placements, GPU-s."""
         return self.durable.apps[app_id].slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in self.leases_of(app_id))
 
+    def launching_gpu_s(self, app_id: str, now_s: float) -> float:
+        """The part of the app's attained service that launches on new grants take on this cluster, GPU-s."""
+        running = sum(self.durable.launching_gpu_s(x, now_s) for x in self.leases_of(app_id))
+        return self.durable.apps[app_id].launching_gpu_s + running
+
     def contention(self, app_id: str, now_s: float) -> Contention:
         """What the app's Agent needs to compute rho."""
         app = self.durable.apps[app_id]

@@ -167,6 +167,8 @@ class AppView:
     """The gangs that it holds and that are not on offer, with reserved ones."""
     slowed_gpu_s: float = 0.0
     """The part of its attained service lost to slow placements, by the prior of S, GPU-s."""
+    launching_gpu_s: float = 0.0
+    """The part that launches on new grants take on this cluster, GPU-s; 0 until that was measured."""
     revoked_gpus: int = 0
     """The number of its revocations, counted by GPU."""
     spared: bool = False

@@ -42,7 +42,8 @@ class Isonomy(Filling):
     """Factor by which service beyond the declared work counts; with 1, declaring too little would pay off."""
     restart_s: Annotated[float, Field(ge=0)] = 40.0
     """Seconds that a restart costs. A badly placed gang moves at its lease's end if it regains them within a lease, and
-    for each revoked GPU the same number of GPU-seconds does not count as overrun."""
+    for each revoked GPU the same number of GPU-seconds does not count as overrun; if it is more, what launches on new
+    grants were measured to take here does not."""
     queue_weights: Mapping[str, Positive] = field(default_factory=dict)
     """Queue -> weight; a queue that is not named has its capacity as weight."""
     user_weights: Mapping[str, Positive] = field(default_factory=dict)
@@ -146,12 +147,12 @@ class Isonomy(Filling):
         return now, now
 
     def over_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
-        """The app's overrun, GPU-s, less what slow placements and revocations cost, which it did not choose."""
+        """Its overrun, GPU-s, less what slow places, launches and revocations cost: it did not choose these."""
         return max(0.0, self._beyond_gpu_s(view, declared_gpu_s))
 
     def _beyond_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
         """The same, but negative while declared work is left."""
-        excused_gpu_s = view.slowed_gpu_s + self.restart_s * view.revoked_gpus
+        excused_gpu_s = view.slowed_gpu_s + max(view.launching_gpu_s, self.restart_s * view.revoked_gpus)
         return view.attained_gpu_s - excused_gpu_s - declared_gpu_s
 
     def _need_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:

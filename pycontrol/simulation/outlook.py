@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.durable import LAUNCHES_MIN, Durable
 from pycontrol.arbiter.lease import ACTIVE
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply import Supply
@@ -48,7 +48,7 @@ HALVING = frozenset({"successive_halving", "hyperband", "asha"})
 RUNG_SHAPE = 8.0
 """SHAPE within a rung, whose jobs have about the same work."""
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
-MEASURED_MIN = 3
+
 NEW = "new-"
 """Prefix of the ids of apps that have not been submitted."""
 
@@ -291,14 +291,14 @@ def _split(jobs: int, work: float, rng: random.Random | None, shape: float) -> t
 
 
 def _launches(p: Mapping[str, Any], found: SimulationSettings) -> SimulationSettings:
-    """With what launches cost on this cluster, where MEASURED_MIN were measured; restarts as first ones before that."""
+    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that."""
     first_s, again_s = (p["durable"].get(x, ()) for x in ("first_launches_s", "restarts_s"))
-    if len(again_s) < MEASURED_MIN:
+    if len(again_s) < LAUNCHES_MIN:
         again_s = first_s
     return dataclasses.replace(
         found,
-        start_s=statistics.median(first_s) if len(first_s) >= MEASURED_MIN else found.start_s,
-        restart_s=statistics.median(again_s) if len(again_s) >= MEASURED_MIN else found.restart_s,
+        start_s=statistics.median(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
+        restart_s=statistics.median(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
     )
 
 

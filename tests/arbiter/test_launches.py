@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AppChanged
+from pycontrol.arbiter.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.launches import JOBS_KEPT, TOLD_AT_ONCE
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node, YarnApp
+from pycontrol.policies.registry import make
 from pycontrol.policies.themis import Themis
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import Feed
+from tests.arbiter.world import World
 
 APP = "application_1_0001"
 DEMAND = Demand(1, 1, 1, 10.0, 10.0)
@@ -66,3 +70,16 @@ def test_a_flood_of_invented_jobs_fills_neither_journal_nor_memory() -> None:
     assert sum(map(len, arbiter.agent_events.launches._seen.values())) <= JOBS_KEPT
     arbiter.handle(ev.AppRemoved(APP, "KILLED"), 999.0)
     assert not arbiter.agent_events.launches._seen
+
+
+def test_what_a_launch_on_a_grant_takes_here_is_known_once_it_was_measured_and_counts_once_a_grant() -> None:
+    w = World(make("isonomy"), 0, Settings(lease_s=600, grant_timeout_s=20, recovery_s=2), None, [("n1", "r", 2)])
+    w.add_app("a", 2, 1, 5_000.0)
+    w.run(60)
+    assert w.arbiter.launching_gpu_s("a", w.now) == 0, "nothing was measured"
+    for seconds in (20.0, 30.0, 30.0, 31.0, 400.0):
+        w.arbiter.record(AllocationChanged("b", "j0", w.now, seconds))
+    assert w.arbiter.launching_gpu_s("a", w.now) == 2 * 30.0
+    for lease in w.arbiter.leases_of("a"):  # its worker crashed in the lease and was launched again
+        w.arbiter.durable.put(replace(lease, container_id="second"))
+    assert w.arbiter.launching_gpu_s("a", w.now) == 0

@@ -117,6 +117,7 @@ def test_slow_places_and_restarts_that_the_arbiter_chose_are_not_overrun() -> No
     over = replace(one, attained_gpu_s=1.5e5)
     assert first(later(s, plan, 0.0, [over, other])) == "other"
     assert first(later(s, plan, 0.0, [replace(over, slowed_gpu_s=3e4, revoked_gpus=500), other])) == "one"
+    assert first(later(s, plan, 0.0, [replace(over, slowed_gpu_s=3e4, launching_gpu_s=2e4), other])) == "one"
 
 
 def test_an_app_whose_share_is_all_that_it_can_use_never_waits() -> None:
@@ -195,7 +196,7 @@ def test_the_receipt_says_the_share_and_when_equal_sharing_would_be_done() -> No
     view, other = app("a", 1, 4, work_total_gpu_s=1300.0), app("b", 1, ALL, work_total_gpu_s=90_000.0)
     s = snapshot(view, other)
     assert decide(s).why["a"] == (
-            "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13; "
+        "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13; "
         "it cannot wait a lease"
     )
     s = later(s, decide(s), 345.0, [view, other])
