@@ -30,8 +30,14 @@ from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.filling import Filling
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.port import Policy
+
+
+def _one_type(policy: Policy) -> bool:
+    return policy.asks_agents or (isinstance(policy, Filling) and policy.one_type)
+
 
 WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
 SOLVE_PATIENCE = 10.0
@@ -59,7 +65,7 @@ class Rounds:
 
     def typed(self, vc: str) -> bool:
         """Whether gangs get GPUs of one type, unless their app mixes types: so with policies that ask Agents."""
-        return self._policy_of(vc).asks_agents
+        return _one_type(self._policy_of(vc))
 
     # ---- when
 
@@ -192,7 +198,7 @@ class Rounds:
             return
         round_id, policy = self._new_id(), self._policy_of(part.vc)
         ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
-        eligibility = Eligibility(s, part, ending_gpus, policy.asks_agents)
+        eligibility = Eligibility(s, part, ending_gpus, _one_type(policy))
         self.current = r = Round(round_id, now_s, offered, ending, part, parts, policy, eligibility)
         r.since_s = {a: s.agents.unmet_since_s[a] for a in wanting if a in s.agents.unmet_since_s}
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from pycontrol.auction.limits import queue_limits
 from pycontrol.model.auction import AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
-from pycontrol.policies.pool import Pool
+from pycontrol.policies.pool import ELSE, Pool
 
 MANY = 1 << 30
 """Stands for no limit on GPUs."""
@@ -46,6 +46,8 @@ class Filling(ABC):
     """Whether queues are ordered by `queue_key` before apps."""
     migrates: ClassVar[bool] = False
     """Whether `moves` may return True."""
+    one_type: ClassVar[bool] = False
+    """Whether a gang gets GPUs of one type, unless its app mixes types: the type that suits it best (`_Filler`)."""
     measure: ClassVar[tuple[str, str]] = ("", "")
     """Name and unit of `standing`, to be shown to users; no name if the key is not a meaningful number."""
 
@@ -74,6 +76,10 @@ class Filling(ABC):
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
         """Whether to restart a gang that could stay in a narrower scope."""
+        return False
+
+    def regains(self, speedup: float, lease_s: float) -> bool:
+        """Whether to restart a gang that could stay on a type on which its app is this many times as fast."""
         return False
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
@@ -150,6 +156,9 @@ class _Filler:
         self.full: set[_Shape] = set()
         """Shapes of new gangs for which there is no room left."""
         self.got: dict[int, list[Gang]] = {}
+        self.types = snapshot.topology.types if policy.one_type else ()
+        self.kinds: dict[int, str] = {}
+        """App -> its GPU types, as `_kind` has them."""
         self.heaps = self._heaps()
 
     # ---- the beginning
@@ -196,7 +205,34 @@ class _Filler:
 
     def _shape(self, i: int) -> _Shape:
         d = self.apps[i].demand
-        return d.gang_gpus, d.scope, d.gpu_type, d.members
+        return d.gang_gpus, d.scope, self._kind(i), d.members
+
+    def _kind(self, i: int) -> str:
+        """The GPU types for the app's new gangs, joined by `ELSE`, the best first; empty: any, also mixed.
+
+        The best is the type on which the app is fastest relative to the others that want GPUs, where they want more
+        than is free there; where they do not, it is just the fastest.
+        """
+        d = self.apps[i].demand
+        if d.gpu_type or len(self.types) < 2:
+            return d.gpu_type
+        if i not in self.kinds:
+            others = [v.demand for k, v in enumerate(self.apps) if k != i and v.demand.gpus > v.retained_gpus]
+            most = max(d.gpus, 1) + sum(x.gpus for x in others)
+
+            def worth(kind: str) -> tuple[float, float]:
+                own = d.speedups.get(kind, 1.0)
+                contended = others and most > self.free_of(kind)
+                mean = sum(x.speedups.get(kind, 1.0) for x in others) / len(others) if contended else 1.0
+                return own / mean, own
+
+            best_first = sorted(self.types, key=lambda kind: (*(-x for x in worth(kind)), kind))
+            self.kinds[i] = ELSE.join([*best_first, ""] if d.mixes else best_first)
+        return self.kinds[i]
+
+    def free_of(self, kind: str) -> int:
+        """GPUs of a type on offer."""
+        return sum(n for host, n in self.s.free.items() if self.free.type_of(host) == kind)
 
     def _entry(self, i: int) -> _Entry:
         view = self.apps[i]
@@ -279,7 +315,7 @@ class _Filler:
         view, now = self.apps[i], self.apps[i].retained_gpus + self.picked.get(i, 0)
         d = view.demand
         sizes = d.sizes if d.job_demand_max > d.gang_gpus else (d.gang_gpus,)
-        fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, d.gpu_type, d.members) not in self.full]
+        fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, self._kind(i), d.members) not in self.full]
         if len(fitting) < 2:
             return fitting[0] if fitting else 0
         key = self.policy.key(view, now, self.offered)
@@ -352,7 +388,7 @@ class _Filler:
         """The place of a new gang; an elastic one goes where it is fastest, on fewer GPUs if necessary."""
         d = self.apps[pick.app].demand
         best, speed = None, 0.0
-        shapes = [(n, d.scope, d.gpu_type, d.members) for n in reversed(d.sizes) if n <= pick.gpus]
+        shapes = [(n, d.scope, self._kind(pick.app), d.members) for n in reversed(d.sizes) if n <= pick.gpus]
         if not shapes or (len(d.sizes) == 1 and pick.gpus != d.gang_gpus):
             return None
         for shape in shapes:
@@ -388,13 +424,21 @@ class _Filler:
         self.got.setdefault(pick.app, []).append(gang or home)
 
     def _better(self, pick: _Pick, home: Gang) -> Gang | None:
-        """A narrower place on spare GPUs, if the policy finds it worth the restart."""
+        """A place of a faster type, else a narrower one, on spare GPUs, if the policy finds it worth the restart."""
         view, old = self.apps[pick.app], self._scope(home)
         d = view.demand
-        if not self.policy.migrates or pick.gpus not in d.sizes or old is Scope.MACHINE:
+        if not self.policy.migrates or pick.gpus not in d.sizes:
+            return None
+        own = min(d.speedups.get(self.free.type_of(host), 1.0) for host, _ in home)
+        for kind in self._kind(pick.app).split(ELSE) if d.speedups else ():
+            if self.policy.regains(d.speedups.get(kind, 1.0) / own, self.s.lease_s):
+                gang = self.spare.place(pick.gpus, d.scope, kind, d.members)
+                if gang is not None:
+                    return gang
+        if old is Scope.MACHINE:
             return None
         self.spare.give(home)
-        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), d.gpu_type, d.members)
+        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), self._kind(pick.app), d.members)
         self.spare.take(home)
         if gang is None or not self.policy.moves(view, old, self._scope(gang), self.s.lease_s):
             return None

@@ -51,6 +51,7 @@ class Isonomy(Filling):
 
     name: ClassVar[str] = "isonomy"
     migrates: ClassVar[bool] = True
+    one_type: ClassVar[bool] = True
     measure: ClassVar[tuple[str, str]] = ("virtual finish time", "s")
 
     def prepared(self, snapshot: Snapshot) -> Snapshot:
@@ -91,6 +92,10 @@ class Isonomy(Filling):
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
         """Whether a gang regains the restart within a lease, as in `Gandiva.moves`."""
         return Gandiva(restart_s=self.restart_s).moves(view, old, new, lease_s)
+
+    def regains(self, speedup: float, lease_s: float) -> bool:
+        """Whether a gang makes more progress in a lease there, its restart included."""
+        return (lease_s - self.restart_s) * speedup > lease_s
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Names its declared work, its share until that is served, and when equal sharing would finish it."""

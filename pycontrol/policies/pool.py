@@ -11,6 +11,9 @@ from pycontrol.auction.placing import Room
 from pycontrol.model.auction import Gang, gang_of
 from pycontrol.model.topology import Scope, Topology
 
+ELSE = " else "
+"""Joins GPU types, the one to be tried first in front."""
+
 
 class Pool:
     """Free GPUs by host. Gangs are placed as `auction.placing.place_gang` does: best fit, narrow scopes first.
@@ -45,13 +48,15 @@ class Pool:
     def place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> Gang | None:
         """A place for a gang of `size` GPUs of a type (empty: any), or None. Takes nothing.
 
-        `members`: GPUs of each container, if each needs one machine.
+        `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: GPUs of each container, if each
+        needs one machine.
         """
-        return self._hosts(gpu_type).place(size, widest, members)
+        found = (self._hosts(each).place(size, widest, members) for each in gpu_type.split(ELSE))
+        return next((gang for gang in found if gang is not None), None)
 
     def has_place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> bool:
         """Whether `place` finds a place."""
-        return self._hosts(gpu_type).has_place(size, widest, members)
+        return any(self._hosts(each).has_place(size, widest, members) for each in gpu_type.split(ELSE))
 
     def holds(self, gang: Gang) -> bool:
         """Whether all GPUs of the gang are free."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.model.auction import AppView, Plan, Snapshot
+from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -224,3 +225,58 @@ def test_lies_about_anything_but_work_change_nothing() -> None:
         simulate(workload, cluster, "isonomy", SimulationSettings(lies={"a3": Misreport(total=3.0)})).apps
         != honest.apps
     )
+
+
+TYPES = Topology.of(Machine(f"{kind}-{k}", "r", 4, kind) for k in range(2) for kind in ("k80", "v100"))
+FAST, FASTER = {"k80": 1.0, "v100": 2.0}, {"k80": 1.0, "v100": 5.0}
+
+
+def typed(*apps: AppView, free: Mapping[str, int] | None = None) -> Snapshot:
+    return snapshot(*apps, free=free, top=TYPES)
+
+
+def on_types(plan: Plan, app_id: str) -> set[str]:
+    """The GPU types of the app's gangs."""
+    return {TYPES.type_of(h) for a in plan.awards if a.app_id == app_id for g in a.gangs for h, _ in g}
+
+
+def gains(view: AppView, speedups: Mapping[str, float], **more: object) -> AppView:
+    return replace(view, demand=replace(view.demand, speedups=speedups, **more))  # type: ignore[arg-type]
+
+
+def test_an_app_alone_is_on_its_fastest_free_type() -> None:
+    one = gains(app("a", 4, 1, work_total_gpu_s=1e5), FASTER)
+    assert on_types(decide(typed(one)), "a") == {"v100"}
+    assert on_types(decide(typed(gains(one, {"k80": 5.0, "v100": 1.0}))), "a") == {"k80"}
+    assert on_types(decide(typed(one, free={"k80-0": 4})), "a") == {"k80"}
+
+
+def test_a_gang_mixes_types_only_if_its_app_says_so() -> None:
+    two = gains(app("a", 2, 1, work_total_gpu_s=1e5), FASTER)
+    one_each = {"k80-0": 1, "v100-0": 1}
+    assert decide(typed(two, free=one_each)).awards == ()
+    assert on_types(decide(typed(gains(two, FASTER, mixes=True), free=one_each)), "a") == {"k80", "v100"}
+
+
+def test_where_the_fast_type_is_short_it_goes_to_whom_it_speeds_up_most() -> None:
+    """The smaller app goes first; twice as fast there, it leaves the V100s to the one that is five times as fast."""
+    small, large = app("small", 8, 1, work_total_gpu_s=1e4), app("large", 8, 1, work_total_gpu_s=1e5)
+    plan = decide(typed(gains(small, FAST), gains(large, FASTER)))
+    assert (on_types(plan, "small"), on_types(plan, "large")) == ({"k80"}, {"v100"})
+    plan = decide(typed(gains(small, FASTER), gains(large, FAST)))
+    assert (on_types(plan, "small"), on_types(plan, "large")) == ({"v100"}, {"k80"})
+
+
+def test_where_nobody_else_needs_the_fast_type_the_least_gain_is_enough() -> None:
+    a, b = app("a", 2, 1, work_total_gpu_s=1e4), app("b", 2, 1, work_total_gpu_s=1e5)
+    plan = decide(typed(gains(a, FAST), gains(b, FASTER)))
+    assert on_types(plan, "a") == on_types(plan, "b") == {"v100"}
+
+
+def test_a_gang_moves_to_a_faster_type_if_that_regains_the_restart() -> None:
+    gang = (("k80-0", 4),)
+    held = replace(app("a", 4, 1, work_total_gpu_s=1e5), ending_gangs=(gang,))
+    assert decide(typed(gains(held, FASTER))).awards[0].gangs != (gang,)
+    assert decide(typed(gains(held, {"k80": 1.0, "v100": 1.01}))).awards[0].gangs == (gang,)
+    busy = {"k80-0": 4, "k80-1": 4}
+    assert decide(typed(gains(held, FASTER), free=busy)).awards[0].gangs == (gang,)
