@@ -151,9 +151,12 @@ class SimApp:
         """The present demand as the app reports it; `gangs`: default one per open job."""
         trace, left = self.trace, self.left_gpu_s(now_s)
         done, said = self.total - left, left * self.report.work
+        gangs = self.open if gangs is None else gangs
+        if self.report.width != 1.0 and gangs:
+            gangs = max(1, round(gangs * self.report.width))
         k, total = trace.loss_decay, self.total
         return Demand(
-            trace.gang_gpus, self.open if gangs is None else gangs, trace.widest_gang_gpus, said,
+            trace.gang_gpus, gangs, trace.widest_gang_gpus, said,
             (done + said) * self.report.total, done, trace.scope, False,
             (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
             self.report.loss * k / total * math.exp(-k * done / total), self.speedups, mixes=trace.mixes,

@@ -32,6 +32,8 @@ class Misreport:
     """Of the time since its submission, in its rho; YARN's own clock cannot be lied to."""
     loss: float = 1.0
     """Of the decrease of its loss."""
+    width: float = 1.0
+    """Of the gangs that it could use at the same time; at least one is said while it has jobs."""
 
 
 HONEST = Misreport()

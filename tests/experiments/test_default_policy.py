@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from pycontrol.experiments.default_policy.lies import best_lie, lies
+import pytest
+
+from pycontrol.experiments.default_policy.lies import WorkLie, best_lie, lies
 from pycontrol.experiments.default_policy.promise import (
     COLUMNS,
     OURS,
@@ -17,9 +19,13 @@ from pycontrol.experiments.default_policy.promise import (
     _to_bound,
     scenes,
 )
+from pycontrol.experiments.default_policy.unmanaged import unmanaged
 from pycontrol.experiments.kit import Setup
 from pycontrol.experiments.themis.runs import Scene, measure
-from pycontrol.simulation.settings import HONEST
+from pycontrol.simulation import clusters
+from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
 
 SMALL = Scene("w1", apps=4, faster=8.0)
 QUICK = Setup(quick=True, processes=1)
@@ -27,12 +33,41 @@ QUICK = Setup(quick=True, processes=1)
 
 def test_lies_are_told_alone_and_in_pairs() -> None:
     few, all_ = lies(True), lies(False)
-    assert HONEST not in [lie.said for lie in all_]
+    assert not [lie.name for lie in all_ if lie.said == HONEST and not (lie.padded or lie.agentless)]
     assert set(few) < set(all_)
-    assert len({(lie.said, lie.liars) for lie in all_}) == len({lie.name for lie in all_}) == len(all_)
+    assert len({replace(lie, name="") for lie in all_}) == len({lie.name for lie in all_}) == len(all_)
     assert {"work x 3, total x 0.5", "total x 0.9 by two apps"} < {lie.name for lie in all_}
     said = {field for lie in all_ if lie.liars == 2 for field, x in asdict(lie.said).items() if x != 1}
     assert said >= {"slowdown", "work", "total", "elapsed", "loss"}
+
+
+def test_what_a_liar_submits() -> None:
+    machines = clusters.cluster("2x4")
+    honest = TraceApp("a", 0.0, 2, ((600.0, 600.0), (300.0,)))
+    padded = WorkLie("", padded=True).told(honest, machines)
+    assert padded.phases == ((600.0, 600.0, 2.0, 2.0), (300.0,))
+    assert WorkLie("", agentless=True).told(honest, machines).agentless
+    large = replace(honest, gang_gpus=8)
+    assert WorkLie("", agentless=True).told(large, machines) == large, "no machine is large enough for its gang"
+
+
+@pytest.mark.parametrize("lie", [Misreport(), Misreport(width=2.0), Misreport(width=0.5)])
+def test_apps_of_all_kinds_end_in_a_mixed_cluster(lie: Misreport) -> None:
+    """Without Agents, with more or fewer gangs than they have jobs: all work is done, and once."""
+    phases = ((900.0,) * 3, (300.0,))
+    apps = [TraceApp(f"a{k}", 10.0 * k, 2, phases, user=f"u{k}", agentless=k % 2 == 1) for k in range(6)]
+    settings = SimulationSettings(lies=dict.fromkeys(("a0", "a2"), lie))
+    result = simulate(Workload("w", tuple(apps)), clusters.cluster("2x4"), "isonomy", settings)
+    for a in result.apps:
+        assert a.finished_s is not None
+        assert a.work_done_gpu_s == pytest.approx(3000.0)
+        assert a.gpu_s >= 3000.0
+
+
+def test_who_has_no_agent_is_compared_with_having_one() -> None:
+    findings = unmanaged(Setup(quick=True, seeds=1, processes=1))
+    assert [row[2] for row in findings.tables[0].rows] == [24, 12, 12]
+    assert findings.values["gain"] > 0.9
 
 
 def test_a_lie_is_found_on_some_seeds_and_confirmed_on_others() -> None:

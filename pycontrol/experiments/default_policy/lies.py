@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from pycontrol.experiments.kit import Setup
 from pycontrol.experiments.themis.runs import Scene, Variant
-from pycontrol.simulation.apps import Workload
+from pycontrol.model.topology import Topology
+from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.runs import Interval, SimulationRun, paired_ratio, run_many
 from pycontrol.simulation.settings import HONEST, Misreport
 
@@ -19,6 +20,7 @@ SINGLE: Mapping[str, tuple[float, ...]] = {
     "elapsed": (0.3, 3.0),
     "loss": (0.3, 3.0),
     "rho": (0.5, 2.0),
+    "width": (0.5, 2.0),
 }
 """{field of Misreport: factors of the truth}. `work` is the work left."""
 AT_ONCE: Mapping[str, tuple[float, ...]] = {
@@ -36,14 +38,27 @@ class WorkLie:
     """The lies of one or two liars."""
 
     name: str
-    said: Misreport
+    said: Misreport = HONEST
     liars: int = 1
+    padded: bool = False
+    """Whether one-second jobs widen its first phase to the whole cluster."""
+    agentless: bool = False
+    """Whether it has no Agent, if its gangs fit on one machine."""
+
+    def told(self, app: TraceApp, cluster: Topology) -> TraceApp:
+        """The app as its user submits it."""
+        if self.padded:
+            more = max(0, cluster.gpus // app.gang_gpus - len(app.phases[0]))
+            first = app.phases[0] + (float(app.gang_gpus),) * more
+            return replace(app, phases=(first, *app.phases[1:]))
+        return replace(app, agentless=self.agentless and app.gang_gpus <= cluster.largest_gpus)
 
 
 def lies(few: bool) -> list[WorkLie]:
-    """Single lies, combinations of two, and lies of two apps; if `few`, only the extremes of single lies."""
+    """Single lies, padding, no Agent, two lies at once, lies of two apps; if `few`, the extremes of single lies."""
     single = {k: (v[0], v[-1]) for k, v in SINGLE.items()} if few else SINGLE
     found = [WorkLie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
+    found += [WorkLie("padded with one-second jobs", padded=True), WorkLie("no Agent", agentless=True)]
     if few:
         return found
     for a, b in itertools.combinations(AT_ONCE, 2):
@@ -109,7 +124,9 @@ def _ratios(
             for group in _groups(workload, liars, lie.liars):
                 cases.append((seed, lie.name, group))
                 lying = replace(policy, world=(("lies", dict.fromkeys(group, lie.said)),))
-                jobs.append(lying.job(workload, where, seed))
+                cluster = where.topology()
+                apps = tuple(lie.told(a, cluster) if a.app_id in group else a for a in workload.apps)
+                jobs.append(lying.job(replace(workload, apps=apps), where, seed))
     pairs: dict[str, list[tuple[float, float]]] = {lie.name: [] for lie in tried}
     honest: dict[str, float] = {}
     for (_, name, group), result in zip(cases, run_many(jobs, setup.processes), strict=True):
