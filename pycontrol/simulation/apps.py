@@ -38,10 +38,10 @@ class TraceApp:
     """Whether a gang may have GPUs of several types."""
     job_gpus_max: int = 0
     """The most GPUs of a gang; if it is more than `gang_gpus`, the jobs are elastic."""
-    agentless: bool = False
-    """Whether it has no Agent: it asks YARN for one container for each job, and says nothing of its work."""
     scaling: float = 1.0
     """An elastic job's gang with k times the fewest GPUs is k^scaling times as fast."""
+    agentless: bool = False
+    """Whether it has no Agent: it asks YARN for one container for each job, and says nothing of its work."""
 
     @property
     def work_gpu_s(self) -> float:
