@@ -139,6 +139,10 @@ class GpuIndex:
         """Whether a lease may end within the lead; quick, as it uses ends that may be out of date."""
         return bool(self.ends.heap) and self.ends.heap[0][0] - self._lead_s <= now_s
 
+    def to_offer(self, gpu: Gpu, end_s: float) -> None:
+        """Enters the end of the GPU's lease again, which was dropped while the lease renewed itself."""
+        self.ends.put(end_s, gpu)
+
     def first_end_s(self, in_force: Callable[[End], bool]) -> float | None:
         """The first end of a lease; drops ends that are not `in_force`."""
         heap = self.ends.heap

@@ -333,7 +333,7 @@ def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
         if s.renews_itself(lease) and s.usable(lease.gpu):
             s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
         else:
-            s.gpus.ends.put(lease.end_s, lease.gpu)  # it renewed itself when a round last looked
+            s.gpus.to_offer(lease.gpu, lease.end_s)  # it renewed itself when a round last looked
 
 
 def _lapse_s(s: State, lease: Lease) -> float | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
@@ -156,9 +157,16 @@ class _Filler:
         self.full: set[_Shape] = set()
         """Shapes of new gangs for which there is no room left."""
         self.got: dict[int, list[Gang]] = {}
-        self.types = snapshot.topology.types if policy.one_type else ()
         self.kinds: dict[int, str] = {}
         """App -> its GPU types, as `_kind` has them."""
+        self.types = snapshot.topology.types if policy.one_type and len(snapshot.topology.types) > 1 else ()
+        wanting = [v.demand for v in self.apps if self.types and v.demand.gpus > v.retained_gpus]
+        self.wanting, self.wanted_gpus = len(wanting), sum(d.gpus for d in wanting)
+        self.speeds = {kind: sum(d.speedups.get(kind, 1.0) for d in wanting) for kind in self.types}
+        """GPU type -> the sum of the speeds there of the apps that want more."""
+        self.on_offer = Counter[str]()
+        for host, n in snapshot.free.items() if self.types else ():
+            self.on_offer[self.free.type_of(host)] += n
         self.heaps = self._heaps()
 
     # ---- the beginning
@@ -213,26 +221,22 @@ class _Filler:
         The best is the type on which the app is fastest relative to the others that want GPUs, where they want more
         than is free there; where they do not, it is just the fastest.
         """
-        d = self.apps[i].demand
-        if d.gpu_type or len(self.types) < 2:
+        view = self.apps[i]
+        d = view.demand
+        if d.gpu_type or not self.types:
             return d.gpu_type
         if i not in self.kinds:
-            others = [v.demand for k, v in enumerate(self.apps) if k != i and v.demand.gpus > v.retained_gpus]
-            most = max(d.gpus, 1) + sum(x.gpus for x in others)
+            wants = d.gpus > view.retained_gpus
+            others, wanted_gpus = self.wanting - wants, self.wanted_gpus + (0 if wants else d.gpus)
 
             def worth(kind: str) -> tuple[float, float]:
                 own = d.speedups.get(kind, 1.0)
-                contended = others and most > self.free_of(kind)
-                mean = sum(x.speedups.get(kind, 1.0) for x in others) / len(others) if contended else 1.0
-                return own / mean, own
+                contended = others and wanted_gpus > self.on_offer[kind]
+                return own * others / (self.speeds[kind] - own * wants) if contended else own, own
 
             best_first = sorted(self.types, key=lambda kind: (*(-x for x in worth(kind)), kind))
             self.kinds[i] = ELSE.join([*best_first, ""] if d.mixes else best_first)
         return self.kinds[i]
-
-    def free_of(self, kind: str) -> int:
-        """GPUs of a type on offer."""
-        return sum(n for host, n in self.s.free.items() if self.free.type_of(host) == kind)
 
     def _entry(self, i: int) -> _Entry:
         view = self.apps[i]
@@ -424,13 +428,16 @@ class _Filler:
         self.got.setdefault(pick.app, []).append(gang or home)
 
     def _better(self, pick: _Pick, home: Gang) -> Gang | None:
-        """A place of a faster type, else a narrower one, on spare GPUs, if the policy finds it worth the restart."""
+        """A place of a type that suits it better, else a narrower one, on spare GPUs, if that is worth the restart."""
         view, old = self.apps[pick.app], self._scope(home)
         d = view.demand
         if not self.policy.migrates or pick.gpus not in d.sizes:
             return None
-        own = min(d.speedups.get(self.free.type_of(host), 1.0) for host, _ in home)
-        for kind in self._kind(pick.app).split(ELSE) if d.speedups else ():
+        here = {self.free.type_of(host) for host, _ in home}
+        own = min(d.speedups.get(kind, 1.0) for kind in here)
+        for kind in self._kind(pick.app).split(ELSE) if self.types and d.speedups else ():
+            if here == {kind}:
+                break
             if self.policy.regains(d.speedups.get(kind, 1.0) / own, self.s.lease_s):
                 gang = self.spare.place(pick.gpus, d.scope, kind, d.members)
                 if gang is not None:

@@ -216,7 +216,7 @@ def test_a_gang_larger_than_each_type_gets_that_reason_before_and_after_a_round(
     assert not m.of(ev.SendAskRho) or all(e.app_id != "a" for e in m.of(ev.SendAskRho)), "nobody asks it in vain"
 
 
-@pytest.mark.parametrize(("policy", "demand"), [("themis", {"mixes": True}), ("isonomy", {})])
+@pytest.mark.parametrize(("policy", "demand"), [("themis", {"mixes": True}), ("isonomy", {"mixes": True}), ("drf", {})])
 def test_a_gang_that_may_mix_types_does_not_exceed_a_gpu_type(policy: str, demand: dict[str, object]) -> None:
     assert reason(two_types(policy, **demand).a, "a", 1001.0).code != "ExceedsGpuType"
 
