@@ -260,11 +260,11 @@ def test_gpus_that_a_rung_gives_back_are_foreseen() -> None:
     """One app with rungs has all GPUs, another waits; without rungs in the forecast it would wait longer."""
     apps = (
         TraceApp("a", 0.0, 1, ((1200.0,) * 4, (2400.0,) * 2, (4800.0,)), "root.a", "ann"),
-        TraceApp("b", 30.0, 2, ((1e5,),), "root.a", "ann"),
+        TraceApp("b", 30.0, 2, ((5e4,) * 2,), "root.a", "ann"),
     )
     world = Simulator(Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"))
     p = seen_at(600.0, world)
-    assert {x["app_id"]: x["kind"] for x in p["apps"]} == {"a": "successive_halving", "b": "single"}
+    assert {x["app_id"]: x["kind"] for x in p["apps"]} == {"a": "successive_halving", "b": "median"}
     said = outlooks(p, runs=12, sought=["b"], starts=True)["b"].start_s
     flat = {**p, "apps": [{**x, "kind": "median"} for x in p["apps"]]}
     later = outlooks(flat, runs=12, sought=["b"], starts=True)["b"].start_s
