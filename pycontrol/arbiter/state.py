@@ -151,6 +151,8 @@ class State:
         container, app = self.cluster.containers.get(lease.container_id), self.durable.apps[app_id]
         if how is False or app.queue in self.settings.exempt_queues or (container is not None and container.is_master):
             return True
+        if how == "auto" and not lease.guaranteed:
+            return True  # its owner takes it back at once; a round would keep it for another borrower until its end
         recent = sum(at_s > lease.end_s - HOUR_S for at_s in app.preempted_s)
         return how == "auto" and recent >= self.settings.preemptions_per_hour
 
