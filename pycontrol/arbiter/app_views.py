@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.lease import Lease, gpus_in
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView, Demand
@@ -30,7 +30,7 @@ def view(
     would not have them.
     """
     app = s.durable.apps[app_id]
-    ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
+    ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
     private = part is not None and part.private
     borrowed = s.borrowing(app_id) if private else 0
     wants = demand or demand_of(s, app_id, now_s)
@@ -40,7 +40,7 @@ def view(
         rho=rho,
         demand=wants,
         ending=ending_gpus,
-        ending_gangs=tuple(s.places((x.gpu for x in gang), private) for gang in ending),
+        ending_gangs=tuple(s.places(gpus_in(gang), private) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
         queue_room_gpus=s.queue_room(app.queue) + borrowed + len(ending_gpus),
         submitted_s=app.submitted_s,
@@ -123,6 +123,6 @@ class AppViewCache:
         agent = s.agents.get(app_id)
         if app_id in s.agents.unmet and agent is not None and agent.connected:
             fresh = view(s, app_id, agent.rho, (), now_s)
-            if s.holding(app_id) or app_id in s.durable.leases_by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
+            if s.holding(app_id) or app_id in s.durable.leases.by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
                 self._moving[app_id] = app.vc
             kept[app_id] = fresh

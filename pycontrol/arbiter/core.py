@@ -240,9 +240,9 @@ class Arbiter(State):
             if container.app_id in self.agents.terminating:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
         workers.forget_lost(self)
-        for lease in list(self.durable.leases.values()):
+        for lease in list(self.durable.leases.each()):
             if lease.container_id and lease.container_id not in self.cluster.containers:
-                self.record(LeaseIdle(lease.gpu, now_s))
+                self.record(LeaseIdle(lease.gpus, now_s))
         self.agent_events.admit_all(now_s)
         if resumed and not self.cluster.recovering_until_s:
             self._check_hosts(now_s)
@@ -349,16 +349,16 @@ class Arbiter(State):
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
         leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
-        lost: dict[str, list[Any]] = {}
+        lost: dict[str, list[Gpu]] = {}
         for lease in self.leases_on(host):
-            lost.setdefault(lease.app_id, []).append(lease.gpu)
+            lost.setdefault(lease.app_id, []).extend(lease.gpus)
         for app_id, gpus in lost.items():
             self.revoke_notice(app_id, gpus, now_s, why.text, now_s)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:
                         self.drop_worker(worker)
-                leases.end(self, gpu, now_s, why)
+            leases.end(self, gpus, now_s, why)
         for container_id in self.cluster.containers_on(host):
             leases.container_gone(self, container_id, now_s)
 

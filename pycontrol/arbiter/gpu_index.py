@@ -12,7 +12,7 @@ from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
 from pycontrol.model.topology import Gpu, count_by_host
 
 End = tuple[float, Gpu]
-"""(end of the GPU's lease, GPU); it may be out of date."""
+"""(end of a lease, its first GPU); it may be out of date."""
 
 
 class GpuState(enum.StrEnum):
@@ -96,24 +96,25 @@ class GpuIndex:
             self.free.take(gpu)
 
     def leased(self, lease: Lease, renews_itself: bool) -> None:
-        """Indexes a leased GPU; `renews_itself`: a lease of an unmanaged app, which no round renews."""
-        gpu = lease.gpu
-        self.free.take(gpu)
+        """Indexes a lease's GPUs; `renews_itself`: a lease of an unmanaged app, which no round renews."""
+        first = lease.gpus[0]
+        for gpu in lease.gpus:
+            self.free.take(gpu)
         if lease.state == REVOKING:
-            self.revoking.add(gpu)
-            self.open.discard(gpu)
-            self.alarms.put(lease.end_s, gpu)
+            self.revoking.update(lease.gpus)
+            self.open.difference_update(lease.gpus)
+            self.alarms.put(lease.end_s, first)
             return
-        self.revoking.discard(gpu)
+        self.revoking.difference_update(lease.gpus)
         if lease.end_s == math.inf:
-            self.open.add(gpu)
+            self.open.update(lease.gpus)
         else:
-            self.open.discard(gpu)
-            self.ends.put(lease.end_s, gpu)
+            self.open.difference_update(lease.gpus)
+            self.ends.put(lease.end_s, first)
         if lease.state == GRANTED and lease.unused_since_s is not None:
-            self.alarms.put(lease.unused_since_s + self._grant_timeout_s, gpu)
+            self.alarms.put(lease.unused_since_s + self._grant_timeout_s, first)
         elif renews_itself:
-            self.alarms.put(lease.end_s - self._lead_s, gpu)
+            self.alarms.put(lease.end_s - self._lead_s, first)
 
     # ---- times at which a GPU must be looked at
 
@@ -147,7 +148,7 @@ class GpuIndex:
         return heap[0][0] if heap else None
 
     def ends_by(self, at_s: float, in_force: Callable[[End], bool]) -> list[Gpu]:
-        """GPUs with leases that end by `at_s`, in the order of the ends; drops ends that are not `in_force`."""
+        """First GPUs of leases that end by `at_s`, in the order of the ends; drops ends that are not `in_force`."""
         heap, found = self.ends.heap, dict[End, None]()
         while heap and heap[0][0] <= at_s:
             end = self.ends.pop()

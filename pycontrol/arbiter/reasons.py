@@ -6,6 +6,7 @@ from pycontrol.arbiter import standin, tags
 from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.eligibility import exceeds_types
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
@@ -144,7 +145,9 @@ def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason |
     coming = a.reservations_of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
-        return Reason(Pending.WAITING_FOR_REVOCATION, f"{len(coming)} GPUs, free in {max(0.0, last_s - now_s):.0f} s")
+        return Reason(
+            Pending.WAITING_FOR_REVOCATION, f"{len(gpus_in(coming))} GPUs, free in {max(0.0, last_s - now_s):.0f} s"
+        )
     waiting = _unplaced(a, app_id)
     if waiting:
         return Reason(Pending.STARTING, next(filter(None, waiting), ""))

@@ -14,7 +14,7 @@ from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.eligibility import Eligibility
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.gpu_index import End
-from pycontrol.arbiter.lease import REVOKING, Lease, round_of
+from pycontrol.arbiter.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.memory import remember, remembered
 from pycontrol.arbiter.participants import NOT_CONNECTED, Participants
 from pycontrol.arbiter.relocation import relocate
@@ -179,7 +179,7 @@ class Rounds:
         self._granted = ("", frozenset())
         if not app_ids:
             return False
-        used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.claims_of(app_id))
+        used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.durable.claims_of(app_id))
         return s.timer.grants_used(used, now_s)
 
     def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
@@ -191,7 +191,7 @@ class Rounds:
         if not offered or not (ending or wanting or parts.borrowers_of(part)):
             return
         round_id, policy = self._new_id(), self._policy_of(part.vc)
-        ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
+        ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
         eligibility = Eligibility(s, part, ending_gpus, policy.asks_agents)
         self.current = r = Round(round_id, now_s, offered, ending, part, parts, policy, eligibility)
         r.since_s = {a: s.agents.unmet_since_s[a] for a in wanting if a in s.agents.unmet_since_s}
@@ -231,7 +231,7 @@ class Rounds:
         """GPUs by host: free, with leases that end, and revoking without a reservation."""
         s = self.s
         counts = s.gpus.free.counts()
-        more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
+        more = [gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)]
         for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
             if s.usable(gpu):
                 counts[gpu.host] = counts.get(gpu.host, 0) + 1
@@ -328,7 +328,7 @@ class Rounds:
             return bid
         names: dict[Gang, list[Gang]] = {}
         for gang in r.ending.get(bid.app_id, ()):
-            names.setdefault(as_gang(x.gpu for x in gang), []).append(self.s.places((x.gpu for x in gang), True))
+            names.setdefault(as_gang(gpus_in(gang)), []).append(self.s.places(gpus_in(gang), True))
 
         def kept(row: BidRow) -> tuple[Gang, ...]:
             left = {gang: iter(found) for gang, found in names.items()}

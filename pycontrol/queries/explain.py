@@ -35,7 +35,6 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
                "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
                "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
     agent = a.agents.get(app_id)
-    coming = sorted((x for x in a.durable.reservations.values() if x.app_id == app_id), key=lambda x: x.gpu)
     return {
         "now_s": now_s,
         "app": app,
@@ -46,8 +45,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         },
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
-        "leases": [views.lease_row(a, x) for x in a.leases_of(app_id)]
-        + [views.lease_row(a, x) for x in coming],
+        "leases": views.lease_rows(a, a.leases_of(app_id)) + views.lease_rows(a, a.reservations_of(app_id)),
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
         "rounds": took_part(a, app_id, n),
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],

@@ -166,9 +166,9 @@ class ShadowRounds:
             until_s = at_s
             match fact:
                 case LeaseGranted() if fact.grant_id not in adopted:
-                    given[fact.app_id] += 1
-                case LeaseRevoking() if fact.gpu in arbiter.durable.leases:
-                    taken[arbiter.durable.leases[fact.gpu].app_id] += 1
+                    given[fact.app_id] += len(fact.gpus)
+                case LeaseRevoking():
+                    taken.update(x.app_id for gpu in fact.gpus if (x := arbiter.durable.leases.get(gpu)) is not None)
         theirs = Counter[str]()
         for c in new.values():
             theirs[c.app_id] += c.gpu_count

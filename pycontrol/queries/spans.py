@@ -38,7 +38,7 @@ class Spans:
         for at_s, fact in past:
             self._take(fact, at_s)
         if durable is not None:
-            for span in self._fold.go_on(durable.leases.values(), durable.reservations.values()):
+            for span in self._fold.go_on(durable.leases.each(), durable.reservations.each()):
                 self._keep(span)
 
     def _of(self, app_id: str) -> _AppIntervals:

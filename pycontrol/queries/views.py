@@ -13,7 +13,7 @@ from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
 from pycontrol.model.receipt import Receipt
-from pycontrol.model.topology import count_by_host
+from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
@@ -161,7 +161,7 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons:
         "kind": record.kind if record else "",
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
-        "gpus_ending": sum(x.state == REVOKING for x in a.leases_of(app_id)),
+        "gpus_ending": sum(len(x.gpus) for x in a.leases_of(app_id) if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
         "reason": why.code,
@@ -190,12 +190,18 @@ def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
-    """A lease or reservation as JSON values; a reservation has the state `next`."""
+def lease_rows(a: Arbiter, claims: Iterable[Lease | Reservation]) -> list[dict[str, Any]]:
+    """The leases or reservations as JSON values, one row for each GPU, sorted."""
+    at = {gpu: x for x in claims for gpu in x.gpus}
+    return [_lease_row(a, at[gpu], gpu) for gpu in sorted(at)]
+
+
+def _lease_row(a: Arbiter, lease: Lease | Reservation, gpu: Gpu) -> dict[str, Any]:
+    """A GPU's lease or reservation; a reservation has the state `next`."""
     known = a.cluster.apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
     present = lease if isinstance(lease, Lease) else None
     return {
-        "gpu": str(lease.gpu), "app_id": lease.app_id, "state": present.state if present else "next",
+        "gpu": str(gpu), "app_id": lease.app_id, "state": present.state if present else "next",
         "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
         "container_id": present.container_id if present else "", "job_id": present.job_id if present else "",
         "guaranteed": lease.guaranteed, "reason": present.reason if present else "",
@@ -205,9 +211,7 @@ def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
 
 def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """All leases, then all reservations, each sorted by GPU."""
-    present = sorted(a.durable.leases.values(), key=lambda x: x.gpu)
-    coming = sorted(a.durable.reservations.values(), key=lambda x: x.gpu)
-    rows = [lease_row(a, x) for x in present] + [lease_row(a, x) for x in coming]
+    rows = lease_rows(a, a.durable.leases.each()) + lease_rows(a, a.durable.reservations.each())
     return {"now_s": now_s, "leases": rows}
 
 
@@ -274,10 +278,10 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
                         "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s
                     )
                 )
-    for lease in a.durable.leases.values():
+    for gpu, lease in a.durable.leases.items():
         if lease.container_id and lease.container_id not in a.cluster.containers and a.cluster.ready:
             violations.append(
-                _violation("lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s)
+                _violation("lease_without_container", f"GPU {gpu}: {lease.container_id} does not run", now_s)
             )
     checked = {"leases": len(a.durable.leases), "containers": len(a.cluster.containers), "ready": a.cluster.ready}
     return {"checked": checked, "violations": violations}

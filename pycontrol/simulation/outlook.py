@@ -109,7 +109,7 @@ def queues_of(p: Mapping[str, Any]) -> tuple[Queue, ...]:
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
     agent, record = a.agents[app_id], a.durable.apps[app_id]
     d = agent.demand
-    gangs = [[[x.gpu.host, x.gpu.index] for x in gang if x.container_id] for gang in a.gangs_of(app_id)]
+    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in a.gangs_of(app_id)]
     return {
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
         "kind": agent.app_scheduler,
@@ -231,9 +231,8 @@ class Resumed(Simulator):
             self.yarn.containers[container_id] = Container(
                 container_id, app.trace.app_id, f"{host}:1", tuple(mine), lease.grant_id, 0, app.attempt_id
             )
-            for gpu in mine:
-                self.yarn.occupied[gpu] = container_id
-                held = self.arbiter.durable.leases[gpu]
+            self.yarn.occupied.update(dict.fromkeys(mine, container_id))
+            for held in self.arbiter.durable.leases.parts(mine):
                 in_use = dataclasses.replace(
                     held, container_id=container_id, first_container=container_id, job_id=job.job_id
                 )

@@ -267,7 +267,7 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
     w.add_app("late", 1, 12, 800)
     durable = w.arbiter.durable
     for gpu, lease in durable.leases.items():  # the holder is also the next owner
-        durable.reservations[gpu] = Reservation(gpu, lease.app_id, "broken", lease.granted_s, lease.end_s)
+        durable.reservations[gpu] = Reservation((gpu,), lease.app_id, "broken", lease.granted_s, lease.end_s)
     w.arbiter.story = None  # no state to be checked
     at_s, rounds = w.now, len(w.arbiter.receipts)
     w.run(200)

@@ -28,9 +28,9 @@ from tests.arbiter.diagrams import transitions_drawn
 
 GPU = Gpu("n1", 0)
 ARRIVED = AppArrived("a", "a", "root.q", "u", "job", 0.0, 0.0)
-GRANTED = LeaseGranted(GPU, "a", "r1.0", 1.0, 601.0, "r1.0")
-STARTED = LeaseStarted(GPU, "c1", "j0", 2.0, 602.0, 1.1)
-REVOKING = LeaseRevoking(GPU, 90.0, "lost round r2", EndReason.LOST_ROUND)
+GRANTED = LeaseGranted((GPU,), "a", "r1.0", 1.0, 601.0, "r1.0")
+STARTED = LeaseStarted((GPU,), "c1", "j0", 2.0, 602.0, 1.1)
+REVOKING = LeaseRevoking((GPU,), 90.0, "lost round r2", EndReason.LOST_ROUND)
 INTO: dict[LeaseState, tuple[Fact, ...]] = {
     LeaseState.GRANTED: (GRANTED,),
     LeaseState.ACTIVE: (GRANTED, STARTED),
@@ -38,11 +38,11 @@ INTO: dict[LeaseState, tuple[Fact, ...]] = {
 }
 FACTS: dict[type[Any], Fact] = {
     LeaseGranted: GRANTED,
-    LeaseStarted: LeaseStarted(GPU, "c2", "j1", 50.0, 650.0),
-    LeaseExtended: LeaseExtended(GPU, 1200.0),
-    LeaseIdle: LeaseIdle(GPU, 60.0),
-    LeaseRevoking: LeaseRevoking(GPU, 80.0, "n1 is being drained", EndReason.DRAINED),
-    LeaseEnded: LeaseEnded(GPU, 70.0, "revoked", EndReason.LOST_ROUND),
+    LeaseStarted: LeaseStarted((GPU,), "c2", "j1", 50.0, 650.0),
+    LeaseExtended: LeaseExtended((GPU,), 1200.0),
+    LeaseIdle: LeaseIdle((GPU,), 60.0),
+    LeaseRevoking: LeaseRevoking((GPU,), 80.0, "n1 is being drained", EndReason.DRAINED),
+    LeaseEnded: LeaseEnded((GPU,), 70.0, "revoked", EndReason.LOST_ROUND),
 }
 
 
@@ -68,11 +68,11 @@ def test_the_diagram_in_the_docs_has_the_transitions_of_the_table() -> None:
 
 @pytest.mark.parametrize("state", INTO)
 def test_a_new_owner_of_the_cells_changes_the_guarantee_and_not_the_state(state: LeaseState) -> None:
-    d = ledger(*INTO[state], LeaseBorrowed(GPU, "r1.0"))
+    d = ledger(*INTO[state], LeaseBorrowed((GPU,), "r1.0"))
     assert (d.leases[GPU].state, d.leases[GPU].guaranteed) == (state, False)
-    d.apply(LeaseOwned(GPU, "other"))
+    d.apply(LeaseOwned((GPU,), "other"))
     assert not d.leases[GPU].guaranteed
-    d.apply(LeaseOwned(GPU, "r1.0"))
+    d.apply(LeaseOwned((GPU,), "r1.0"))
     assert (d.leases[GPU].state, d.leases[GPU].guaranteed) == (state, True)
 
 
@@ -83,30 +83,30 @@ def test_a_lease_that_was_read_does_not_change() -> None:
     d.apply(REVOKING)
     assert (before.state, before.container_id, before.end_s) == (LeaseState.GRANTED, "", 601.0)
     assert d.leases[GPU].lease_id == before.lease_id == "r1.0@n1:0"
-    assert d.leases_by_app["a"][GPU] is d.leases[GPU]
+    assert d.leases.by_app["a"][GPU] is d.leases[GPU]
 
 
 def test_a_reservation_begins_when_the_lease_ends_and_lasts_as_long() -> None:
-    later = LeaseGranted(GPU, "a", "r2.0", 90.0, 600.0, "r2.0", after_current=True, guaranteed=False)
+    later = LeaseGranted((GPU,), "a", "r2.0", 90.0, 600.0, "r2.0", after=(GPU,), guaranteed=False)
     d = ledger(GRANTED, STARTED, REVOKING, later)
     reservation = d.reservations[GPU]
     assert d.held == {"a": 1}
-    d.apply(LeaseEnded(GPU, 70.0, "revoked", EndReason.LOST_ROUND))
+    d.apply(LeaseEnded((GPU,), 70.0, "revoked", EndReason.LOST_ROUND))
     begun = d.leases[GPU]
     assert (begun.lease_id, begun.granted_s, begun.end_s) == (reservation.lease_id, 70.0, 580.0)
     assert (begun.unused_since_s, begun.gang, begun.guaranteed) == (70.0, "r2.0", False)
     assert not d.reservations
-    assert not d.reservations_by_app
+    assert not d.reservations.by_app
 
 
 def test_a_reservation_that_is_cancelled_leaves_the_lease() -> None:
-    later = LeaseGranted(GPU, "a", "r2.0", 90.0, 600.0, after_current=True)
-    d = ledger(GRANTED, REVOKING, later, NextDropped(GPU, "n1 is being drained"))
+    later = LeaseGranted((GPU,), "a", "r2.0", 90.0, 600.0, after=(GPU,))
+    d = ledger(GRANTED, REVOKING, later, NextDropped((GPU,), "n1 is being drained"))
     assert (d.leases[GPU].state, d.reservations, d.held) == (LeaseState.REVOKING, {}, {})
 
 
 def test_reservations_are_journaled_as_the_leases_that_they_become() -> None:
-    d = ledger(GRANTED, REVOKING, LeaseGranted(GPU, "a", "r2.0", 90.0, 600.0, "g", after_current=True))
+    d = ledger(GRANTED, REVOKING, LeaseGranted((GPU,), "a", "r2.0", 90.0, 600.0, "g", after=(GPU,)))
     data = json.loads(json.dumps(d.dump()))
     assert (data["next"][0]["state"], data["next"][0]["unused_since_s"]) == ("granted", 90.0)
     assert data["next"][0].keys() == data["leases"][0].keys()

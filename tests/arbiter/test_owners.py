@@ -64,7 +64,7 @@ def test_an_owners_parts_are_changed_only_in_its_own_file() -> None:
         ("s.cluster.ready = True", "cluster"),
         ("self.s.agents.unmet[a] = None", "agents"),
         ("s.gpus.free.take(gpu)", "gpus"),
-        ("del s.groups.gpus[x]", "groups"),
+        ("del s.groups.shrunk[x]", "groups"),
         ("a.durable.leases.pop(gpu)", "durable"),
         ("s.timer.idle_rounds += 1", "timer"),
         ("x, s.cluster.seen = 1, 2", "cluster"),

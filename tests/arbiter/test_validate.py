@@ -35,7 +35,7 @@ def _lease_under_another_app(m: Mini) -> None:
 
 
 def _reserved_though_not_revoked(m: Mini) -> None:
-    m.a.durable.reservations[GPU] = Reservation(GPU, "a", "r9.0", m.now, m.now + 600)
+    m.a.durable.reservations[GPU] = Reservation((GPU,), "a", "r9.0", m.now, m.now + 600)
 
 
 def _free_though_leased(m: Mini) -> None:
@@ -156,5 +156,5 @@ def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:
 def test_a_returned_gpu_with_a_next_owner_is_reserved() -> None:
     m = running()
     m.send(ev.OperatorCommand("drain", "n1", "root"))
-    m.a.record(LeaseGranted(GPU, "a", "r9.0", m.now, m.now + 600, after_current=True))
+    m.a.record(LeaseGranted((GPU,), "a", "r9.0", m.now, m.now + 600, after=(GPU,)))
     assert m.a.classify(GPU) is GpuState.RESERVED

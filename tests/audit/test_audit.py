@@ -40,16 +40,19 @@ class Run:
         self.facts += [(T0 + at_s, x) for x in facts]
 
     def grant(self, at_s: float, app: str, gpus: list[Gpu], grant: str, after: bool = False) -> None:
-        self.fact(at_s, *(f.LeaseGranted(g, app, grant, T0 + at_s, T0 + at_s + 60, grant, after) for g in gpus))
+        self.fact(
+            at_s,
+            *(f.LeaseGranted((g,), app, grant, T0 + at_s, T0 + at_s + 60, grant, (g,) if after else ()) for g in gpus),
+        )
 
     def start(self, at_s: float, name: str, gpus: list[Gpu], job: str = "j1", seen: bool = True) -> None:
-        self.fact(at_s, *(f.LeaseStarted(g, name, job, T0 + at_s, T0 + at_s + 60) for g in gpus))
+        self.fact(at_s, *(f.LeaseStarted((g,), name, job, T0 + at_s, T0 + at_s + 60) for g in gpus))
         if seen:
             self.record("start", at_s - 0.1, name, gpus)
 
     def stop(self, at_s: float, name: str, gpus: list[Gpu], reason: str = "released") -> None:
         self.record("end", at_s - 0.1, name, gpus)
-        self.fact(at_s, *(f.LeaseEnded(g, T0 + at_s, reason) for g in gpus))
+        self.fact(at_s, *(f.LeaseEnded((g,), T0 + at_s, reason) for g in gpus))
 
     def record(self, event: str, at_s: float, name: str, gpus: list[Gpu]) -> None:
         self.evidence.append({
@@ -270,7 +273,7 @@ def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run.grant(200, APP, A + B, "r3.0")
     run.start(203, container(5), A, "j2")
     run.start(203, container(6), B, "j2")
-    run.fact(220, *(f.LeaseEnded(g, T0 + 220, "node n2 lost", EndReason.NODE_LOST) for g in B))
+    run.fact(220, *(f.LeaseEnded((g,), T0 + 220, "node n2 lost", EndReason.NODE_LOST) for g in B))
     run.record("end", 290, container(6), B)  # it continued where it could not be reached
     run.stop(250, container(5), A)
     found = run.audit()
@@ -370,7 +373,9 @@ def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, move
     run.start(5, container(2, OTHER), A)
     run.fact(6, f.AppArrived(APP, "a", "root.a", "u", "job", T0, T0, "root.a"))
     run.fact(7, *moves)
-    run.fact(granted_s, *(f.LeaseRevoking(g, T0 + gone_s - 1, "the cells of root.a need it", "guarantee") for g in A))
+    run.fact(
+        granted_s, *(f.LeaseRevoking((g,), T0 + gone_s - 1, "the cells of root.a need it", "guarantee") for g in A)
+    )
     run.grant(granted_s, APP, A, "r2.0", after=True)
     receipt = {
         "awards": [{"app_id": APP, "gangs": [[["n1", 2]]]}], "vc": "root.a", "at_s": T0 + granted_s,
@@ -412,7 +417,7 @@ def test_a_claim_begins_when_cells_became_free_and_not_while_leases_were_suspend
     late.stop(195, container(2, mate), B)
     assert "guarantee_late" not in late.kinds(), "its cells were its queue's own app's until then"
     frozen = owned(ask_s=99.0, gone_s=300.0)
-    frozen.fact(220, *(f.LeaseExtended(g, T0 + 250, counted=False) for g in A))
+    frozen.fact(220, *(f.LeaseExtended((g,), T0 + 250, counted=False) for g in A))
     assert frozen.kinds() == [], "the control plane was away, and gave everybody two leads more"
 
 
@@ -420,5 +425,5 @@ def test_a_borrower_of_the_same_virtual_cluster_or_a_dropped_reservation_breaks_
     own = owned(ask_s=99.0, gone_s=300.0, moves=(f.AppMoved(OTHER, "root.a", T0 + 7, "root.a"),))
     assert own.kinds() == []
     dropped = owned(ask_s=99.0, gone_s=300.0)
-    dropped.fact(150, *(f.NextDropped(g, "app ended") for g in A))
+    dropped.fact(150, *(f.NextDropped((g,), "app ended") for g in A))
     assert "guarantee_late" not in dropped.kinds()

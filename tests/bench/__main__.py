@@ -39,7 +39,7 @@ def journal() -> dict[str, Any]:
     """One durable transaction of eight facts (WAL, synchronous=FULL), and the bare fsync of the same disk."""
     with tempfile.TemporaryDirectory() as folder:
         log = SqliteJournal(Path(folder) / "journal.sqlite")
-        facts = [LeaseGranted(Gpu("n1", i), "app", "g", 0.0, 1.0) for i in range(8)]
+        facts = [LeaseGranted((Gpu("n1", i),), "app", "g", 0.0, 1.0) for i in range(8)]
         own = spread([timed(lambda: log.append(facts, 0.0)) for _ in range(100)])
         log.close()
         with (Path(folder) / "bare").open("wb") as f:

@@ -41,10 +41,10 @@ def facts(rounds: int = 3) -> list[Fact]:
     found: list[Fact] = [AppArrived(APP, "sweep", "root.a", "alice", "job", 1.0, 2.0)]
     for n in range(rounds):
         found += [
-            LeaseGranted(gpu(n % 8), APP, f"r1.{n}", float(n), n + 600.0),
+            LeaseGranted((gpu(n % 8),), APP, f"r1.{n}", float(n), n + 600.0),
             RoundHeld(f"r1.{n}", float(n), Receipt.load({"round_id": f"r1.{n}", "awards": [], "why": {APP: "x" * 50}})),
-            LeaseStarted(gpu(n % 8), f"c{n}", "j", n + 1.0, n + 600.0),
-            LeaseEnded(gpu(n % 8), n + 2.0, "released"),
+            LeaseStarted((gpu(n % 8),), f"c{n}", "j", n + 1.0, n + 600.0),
+            LeaseEnded((gpu(n % 8),), n + 2.0, "released"),
         ]
     return found
 
@@ -283,7 +283,7 @@ def test_a_damaged_receipt_is_quarantined(path: Path, how: Callable[[str], objec
 ])  # fmt: skip
 def test_any_other_bad_row_is_one_clear_line_and_can_be_repaired(path: Path, change: str, problem: str) -> None:
     written(path, facts(1))
-    before = written(path, [LeaseGranted(gpu(7), APP, "r1.9", 5.0, 600.0), *facts(4)[5:]])
+    before = written(path, [LeaseGranted((gpu(7),), APP, "r1.9", 5.0, 600.0), *facts(4)[5:]])
     execute(path, change)
     with pytest.raises(JournalError, match=problem) as e:
         recovered(path)

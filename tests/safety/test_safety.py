@@ -165,7 +165,7 @@ def test_a_pinned_cell_is_guaranteed() -> None:
     found = case(NODES, cells, *asks)
     assert not complaints(found)
     w = play_shared(found)
-    assert {(x.gpu.host, x.guaranteed) for x in w.arbiter.leases_of("a")} == {("n0", True)}
+    assert {(x.gpus[0].host, x.guaranteed) for x in w.arbiter.leases_of("a")} == {("n0", True)}
 
 
 def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_cluster() -> None:

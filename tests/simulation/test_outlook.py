@@ -14,6 +14,7 @@ import pytest
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.cluster import PartitionCapacity, Queue
@@ -63,7 +64,7 @@ def test_running_gangs_continue_in_place(stage: Stage, taken: dict[str, Any]) ->
     held = {x["app_id"]: {Gpu(h, i) for gang in x["held"] for h, i in gang} for x in taken["apps"]}
     assert any(held.values())
     for app_id, gpus in held.items():
-        mine = {x.gpu for x in world.arbiter.leases_of(app_id)}
+        mine = set(gpus_in(world.arbiter.leases_of(app_id)))
         assert gpus <= mine
         assert {g for g, job in world.apps[app_id].job_at.items() if job.containers} >= gpus
     assert world.now == stage.now
