@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned
+from pycontrol.arbiter.facts import LeaseBorrowed, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.lease import REVOKING, Lease, gpus_in, grant_name
 from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.round_parts import borrowed_gangs
@@ -63,7 +63,8 @@ class _Commit:
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.part.free or {})
         """GPUs of the part that are not granted yet, by host or by machine; unused in a whole-cluster part."""
-        self.renewed: list[Gpu] = []
+        self.ends: list[tuple[float, list[Gpu]]] = []
+        """The new ends of gangs that are renewed."""
         self.granted: list[Granted] = []
         self.revoked: list[Revoked] = []
         self.owned: list[Gpu] = []
@@ -90,6 +91,7 @@ class _Commit:
                 self._renew(award, held)
         fresh = [new for new in fresh if self._lies_within(new[0].app_id, new[1])]
         fresh += [(kept[k][0], self._places(kept[k][1])) for k in sorted(moved)]
+        leases.extend(self.s, self.ends)
         for award, gang in fresh:
             self.awarded[self._queue(award.app_id)] += gang_gpus(gang)
         self.revoked = self._revoke()
@@ -233,10 +235,9 @@ class _Commit:
         s, app_id = self.s, award.app_id
         gpus = gpus_in(gang)
         end_s = self._end_s(award, max(self.now_s, min(x.end_s for x in gang)), gpus[0].host)
-        s.record(LeaseExtended(tuple(gpus), end_s))
+        self.ends.append((end_s, gpus))
         for gpu in gpus:
             self.coming.get(gpu.host, set()).discard(gpu)
-        self.renewed += gpus
         self._used(self._places(gang))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
@@ -406,7 +407,7 @@ class _Commit:
             solve_s=plan.solve_s,
             seed=plan.seed,
             why=dict(plan.why),
-            renewed=tuple(self.renewed),
+            renewed=tuple(gpu for _, gpus in self.ends for gpu in gpus),
             granted=tuple(self.granted),
             revoked=tuple(self.revoked),
             holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),

@@ -6,6 +6,7 @@ expires.
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,19 +53,20 @@ def _common_end_s(s: State, from_s: float, host: str, lease_s: float) -> float:
 
 def make_open_ended(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
     """Removes the ends of leases with GPUs that no other app wants; `set_expiry` sets them again."""
-    for gangs in ending.values():
-        for gang in gangs:
-            s.record(LeaseExtended(tuple(gpus_in(gang)), math.inf))
+    extend(s, ((math.inf, gpus_in(gang)) for gangs in ending.values() for gang in gangs))
 
 
 def set_expiry(s: State, now_s: float) -> None:
     """Sets the ends of open-ended leases, since an app wants GPUs: as for a lease that begins a lead from now."""
-    for lease in s.durable.leases.parts(sorted(s.gpus.open)):
-        ends: dict[float, list[Gpu]] = {}
-        for gpu in lease.gpus:
-            ends.setdefault(end_s(s, now_s + s.lead_s, gpu.host, lease.app_id), []).append(gpu)
-        for until_s, gpus in ends.items():
-            s.record(LeaseExtended(tuple(gpus), until_s, counted=False))
+    at, from_s = s.durable.leases, now_s + s.lead_s
+    ends = [(end_s(s, from_s, gpu.host, at[gpu].app_id), [gpu]) for gpu in sorted(s.gpus.open)]
+    extend(s, ends, counted=False)
+
+
+def extend(s: State, ends: Iterable[tuple[float, Sequence[Gpu]]], *, counted: bool = True) -> None:
+    """Records new ends of leases; leases in a row that end together are one fact."""
+    for until_s, together in itertools.groupby(ends, key=lambda x: x[0]):
+        s.record(LeaseExtended(tuple(gpu for _, gpus in together for gpu in gpus), until_s, counted))
 
 
 def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
@@ -112,7 +114,7 @@ def revoke(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, c
 
 
 def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> list[str]:
-    """Ends a lease where no container uses its GPUs or is being placed there, else revokes it. Returns the containers."""
+    """Ends a lease where no container uses its GPUs, now or soon, and revokes it elsewhere; returns the containers."""
     at = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
     used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)
     if len(used) < len(lease.gpus):
@@ -371,9 +373,8 @@ def extend_after_pause(s: State, now_s: float) -> None:
     """Extends leases after a suspension: none ends before two leads have passed."""
     earliest_s = now_s + 2 * s.lead_s
     s.agents.restart_waits(now_s)
-    for lease in list(s.durable.leases.each()):
-        if lease.end_s < earliest_s:
-            s.record(LeaseExtended(lease.gpus, earliest_s, counted=False))
+    short = [x for x in s.durable.leases.each() if x.end_s < earliest_s]
+    extend(s, ((earliest_s, x.gpus) for x in short), counted=False)
 
 
 def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:

@@ -68,8 +68,11 @@ class Ledger:
         for claims, right in ((d.leases, counted.leases), (d.reservations, counted.reservations)):
             for gpu in claims.keys() ^ right.keys():
                 yield gpu, "its lease does not name it, or names it and is not there"
-            if claims.by_app != right.by_app:
-                yield None, "the leases by app are not those by GPU"
+            for app_id in claims.by_app.keys() | right.by_app.keys():
+                mine, theirs = claims.by_app.get(app_id, {}), right.by_app.get(app_id, {})
+                for gpu in mine.keys() | theirs.keys():
+                    if mine.get(gpu) is not theirs.get(gpu):
+                        yield gpu, f"{app_id} does not have what the GPU says, or has more"
         for gpu, reservation in d.reservations.items():
             present = d.leases.get(gpu)
             if present is None or present.state != REVOKING:

@@ -1,4 +1,4 @@
-"""Turns a journal's facts into spans, one for each GPU of a lease, from grant to end; used by audit, usage, history and feed."""
+"""Turns a journal's facts into spans, one for each GPU of a lease, for audit, usage, history and feed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LeaseInterval:
 
 @value
 class IntervalChange:
-    """How a fact changed the span of one GPU: `before` is None if the span began, `after.ended_s` is set if it ended."""
+    """How a fact changed a GPU's span: `before` is None if the span began, `after.ended_s` is set if it ended."""
 
     before: LeaseInterval | None
     after: LeaseInterval | None
@@ -138,6 +138,10 @@ class SpanFold:
 
     def _of_lease(self, fact: OfLease, time_s: float) -> list[IntervalChange]:
         step, leases = self._table.take(fact), self._table.leases
+        for rest in step.rest:
+            for gpu in rest.gpus:
+                if gpu in self.open:
+                    self.open[gpu] = dataclasses.replace(self.open[gpu], lease=rest)
         if isinstance(fact, LeaseEnded):
             ended = [self._end(self.open[g], fact.at_s, fact.reason, fact.cause) for g in fact.gpus if g in self.open]
             coming = zip(step.after, step.reservations, strict=True)

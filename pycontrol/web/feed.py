@@ -158,7 +158,7 @@ class Feed:
             case AllocationChanged():
                 return [(fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", ())]
         if isinstance(fact, OF_LEASE):
-            return _describe_lease(fact, changes[0] if changes else IntervalChange(None, None))
+            return _describe_lease(fact, changes)
         return []
 
     def _exchanged(self, fact: ExchangeChanged) -> list[_Told]:
@@ -168,28 +168,36 @@ class Feed:
         return [("", f"exchange {'; '.join([*over, *made])}", ())] if over or made else []
 
 
-def _describe_lease(fact: OfLease, change: IntervalChange) -> list[_Told]:
-    app_id = change.span.app_id if change.span is not None else ""
+def _describe_lease(fact: OfLease, changes: Sequence[IntervalChange]) -> list[_Told]:
+    if isinstance(fact, LeaseGranted):
+        now = tuple(gpu for gpu in fact.gpus if gpu not in fact.after)
+        told = [(fact.app_id, "granted", now), (fact.app_id, "is next on", fact.after)]
+        return [x for x in told if x[2]]
+    if isinstance(fact, NextDropped):
+        dropped = [x for c in changes if (x := c.reservation) is not None]
+        return [(x.app_id, f"is no longer next ({fact.reason}) on", x.gpus) for x in dropped]
+    text = _text_of(fact)
+    owner = {c.before.gpu: c.before.app_id for c in changes if c.before is not None}
+    by_app: dict[str, list[Gpu]] = {}
+    for gpu in fact.gpus if text else ():
+        by_app.setdefault(owner.get(gpu, ""), []).append(gpu)
+    return [(app_id, text, gpus) for app_id, gpus in by_app.items()]
+
+
+def _text_of(fact: OfLease) -> str:
     match fact:
-        case LeaseGranted():
-            now = tuple(gpu for gpu in fact.gpus if gpu not in fact.after)
-            told = [(fact.app_id, "granted", now), (fact.app_id, "is next on", fact.after)]
-            return [x for x in told if x[2]]
-        case NextDropped():
-            dropped = change.reservation.app_id if change.reservation is not None else ""
-            return [(dropped, f"is no longer next ({fact.reason}) on", fact.gpus)]
         case LeaseEnded():
-            return [(app_id if change.before is not None else "", f"lease ended ({fact.reason}) of", fact.gpus)]
+            return f"lease ended ({fact.reason}) of"
         case LeaseStarted():
             job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
-            return [(app_id, f"{job}runs on", fact.gpus)]
+            return f"{job}runs on"
         case LeaseExtended():
-            return [(app_id, "renewed" if fact.counted else "prolonged", fact.gpus)]
+            return "renewed" if fact.counted else "prolonged"
         case LeaseRevoking():
-            return [(app_id, f"must give back ({fact.reason})", fact.gpus)]
+            return f"must give back ({fact.reason})"
         case LeaseIdle():
-            return [(app_id, "container ended on", fact.gpus)]
-    return []
+            return "container ended on"
+    return ""
 
 
 def _switched(fact: Switched) -> str:

@@ -20,6 +20,8 @@ from pycontrol.arbiter.facts import (
     LeaseRevoking,
     LeaseStarted,
     NextDropped,
+    from_json,
+    to_json,
 )
 from pycontrol.arbiter.lease import TRANSITIONS, LeaseState
 from pycontrol.model.reasons import EndReason
@@ -114,3 +116,59 @@ def test_reservations_are_journaled_as_the_leases_that_they_become() -> None:
     assert again.dump() == d.dump()
     assert again.reservations == d.reservations
     assert again.leases == d.leases
+
+
+# ---- gangs
+
+
+GANG = tuple(Gpu(host, k) for host in ("n1", "n2") for k in range(2))
+
+
+def test_a_gang_is_one_lease_and_one_fact() -> None:
+    d = ledger(LeaseGranted(GANG, "a", "r1.0", 1.0, 601.0))
+    assert {id(d.leases[gpu]) for gpu in GANG} == {id(d.leases[GPU])}
+    assert list(d.leases.each()) == d.leases.of("a") == [d.leases[GPU]]
+    assert (d.held, d.grants, d.is_whole([d.leases[GPU]])) == ({"a": 4}, {"r1.0": 4}, True)
+    fact = LeaseGranted(GANG, "a", "r1.0", 1.0, 601.0, after=GANG[3:])
+    data = json.loads(json.dumps(to_json(fact)))
+    assert data["gpus"] == [["n1", 0, 1], ["n2", 0, 1]]
+    assert from_json("LeaseGranted", data) == fact
+
+
+@pytest.mark.parametrize("lost", [GANG[:1], GANG[1:3], GANG[3:]])
+def test_gpus_that_a_gang_loses_become_a_lease_of_their_own(lost: tuple[Gpu, ...]) -> None:
+    granted = LeaseGranted(GANG, "a", "r1.0", 1.0, 601.0)
+    d = ledger(granted, LeaseRevoking(lost, 90.0, "GPU n1:0 is bad", EndReason.BAD_GPU))
+    left = tuple(gpu for gpu in GANG if gpu not in lost)
+    gone, rest = d.leases[lost[0]], d.leases[left[0]]
+    assert (gone.gpus, gone.state, gone.end_s) == (lost, LeaseState.REVOKING, 90.0)
+    assert (rest.gpus, rest.state, rest.end_s) == (left, LeaseState.GRANTED, 601.0)
+    assert gone.lease_id != rest.lease_id
+    assert gone.grant_id == rest.grant_id
+    assert {x.gpus for x in d.leases.of("a")} == {lost, left}
+    assert (d.held, d.is_whole([rest]), d.is_whole([gone])) == ({"a": len(left)}, True, len(gone.gpus) == len(left))
+    d.apply(LeaseEnded(lost, 95.0, "revoked", EndReason.BAD_GPU))
+    assert (set(d.leases), d.leases.of("a")) == (set(left), [rest])
+    assert Durable.load(json.loads(json.dumps(d.dump()))).leases == d.leases
+
+
+def test_a_gang_whose_gpus_come_free_one_after_another() -> None:
+    before = [LeaseGranted((gpu,), "a", f"r1.{k}", 1.0, 601.0) for k, gpu in enumerate(GANG[:3])]
+    coming = LeaseGranted(GANG, "a", "r2.0", 90.0, 690.0, after=GANG[:3])
+    d = ledger(*before, LeaseRevoking(GANG[:3], 90.0, "lost round r2", EndReason.LOST_ROUND), coming)
+    assert d.leases[GANG[3]].gpus == GANG[3:]
+    assert (d.reservations[GPU].gpus, d.grants) == (GANG[:3], {"r2.0": 4})
+    d.apply(LeaseEnded(GANG[1:2], 70.0, "revoked"))
+    assert (d.leases[GANG[1]].gpus, d.leases[GANG[1]].end_s) == (GANG[1:2], 670.0)
+    assert {d.reservations[GPU].gpus, d.reservations[GANG[2]].gpus} == {(GANG[0], GANG[2])}
+    d.apply(NextDropped(GANG[:1], "n1 is being drained"))
+    d.apply(LeaseEnded((GANG[0], GANG[2]), 80.0, "revoked"))
+    assert GPU not in d.leases
+    assert (d.leases[GANG[2]].end_s, d.held, d.reservations) == (680.0, {"a": 3}, {})
+
+
+def test_a_fact_about_a_gpu_without_a_lease_does_not_fit() -> None:
+    d = ledger(GRANTED)
+    with pytest.raises(KeyError):
+        d.apply(LeaseExtended((GPU, Gpu("n9", 0)), 1200.0))
+    assert d.leases[GPU].end_s == 601.0

@@ -40,19 +40,17 @@ class Run:
         self.facts += [(T0 + at_s, x) for x in facts]
 
     def grant(self, at_s: float, app: str, gpus: list[Gpu], grant: str, after: bool = False) -> None:
-        self.fact(
-            at_s,
-            *(f.LeaseGranted((g,), app, grant, T0 + at_s, T0 + at_s + 60, grant, (g,) if after else ()) for g in gpus),
-        )
+        coming = tuple(gpus) if after else ()
+        self.fact(at_s, f.LeaseGranted(tuple(gpus), app, grant, T0 + at_s, T0 + at_s + 60, after=coming))
 
     def start(self, at_s: float, name: str, gpus: list[Gpu], job: str = "j1", seen: bool = True) -> None:
-        self.fact(at_s, *(f.LeaseStarted((g,), name, job, T0 + at_s, T0 + at_s + 60) for g in gpus))
+        self.fact(at_s, f.LeaseStarted(tuple(gpus), name, job, T0 + at_s, T0 + at_s + 60))
         if seen:
             self.record("start", at_s - 0.1, name, gpus)
 
     def stop(self, at_s: float, name: str, gpus: list[Gpu], reason: str = "released") -> None:
         self.record("end", at_s - 0.1, name, gpus)
-        self.fact(at_s, *(f.LeaseEnded((g,), T0 + at_s, reason) for g in gpus))
+        self.fact(at_s, f.LeaseEnded(tuple(gpus), T0 + at_s, reason))
 
     def record(self, event: str, at_s: float, name: str, gpus: list[Gpu]) -> None:
         self.evidence.append({
@@ -373,9 +371,7 @@ def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, move
     run.start(5, container(2, OTHER), A)
     run.fact(6, f.AppArrived(APP, "a", "root.a", "u", "job", T0, T0, "root.a"))
     run.fact(7, *moves)
-    run.fact(
-        granted_s, *(f.LeaseRevoking((g,), T0 + gone_s - 1, "the cells of root.a need it", "guarantee") for g in A)
-    )
+    run.fact(granted_s, f.LeaseRevoking(tuple(A), T0 + gone_s - 1, "the cells of root.a need it", "guarantee"))
     run.grant(granted_s, APP, A, "r2.0", after=True)
     receipt = {
         "awards": [{"app_id": APP, "gangs": [[["n1", 2]]]}], "vc": "root.a", "at_s": T0 + granted_s,
