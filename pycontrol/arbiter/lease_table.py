@@ -73,6 +73,10 @@ class Claims(dict[Gpu, T], Generic[T]):
 
     def parts(self, gpus: Iterable[Gpu]) -> list[T]:
         """The leases of these GPUs, each with those of them that it has."""
+        gpus = tuple(gpus)
+        whole = self.get(gpus[0]) if gpus else None
+        if whole is not None and whole.gpus == gpus:
+            return [whole]
         found: dict[int, tuple[T, list[Gpu]]] = {}
         for gpu in gpus:
             x = self.get(gpu)
@@ -165,6 +169,8 @@ class LeaseTable:
         if now:
             step = self.forget(now)
         claims: list[Claim] = [*begun, *coming]
+        for gpu, lease in ((gpu, lease) for lease in begun for gpu in f.gpus if gpu not in f.after):
+            self.leases[gpu] = lease  # in the order in which they were chosen
         for x in claims:
             self.load(x)
         return Step(step.before, tuple(begun), step.rest, tuple(coming))

@@ -21,7 +21,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation, gpus_in, round_of
+from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, round_of
 from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.arbiter.worker_plans import PLACING, WAITING, PlannedWorker
@@ -117,10 +117,12 @@ def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: 
     """Ends a lease where no container uses its GPUs, now or soon, and revokes it elsewhere; returns the containers."""
     at = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
     used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)
-    if len(used) < len(lease.gpus):
-        end(s, (gpu for gpu in lease.gpus if gpu not in used), now_s, cause)
-    if used and (lease.state != REVOKING or deadline_s < lease.end_s):
-        s.record(LeaseRevoking(used, deadline_s, cause.text, cause.kind))
+    unused = tuple(gpu for gpu in lease.gpus if gpu not in used)
+    for gpus in sorted(filter(None, (used, unused))):
+        if gpus is unused:
+            end(s, unused, now_s, cause)
+        elif lease.state != REVOKING or deadline_s < lease.end_s:
+            s.record(LeaseRevoking(used, deadline_s, cause.text, cause.kind))
     return list(dict.fromkeys(filter(None, at.values())))
 
 
@@ -285,15 +287,16 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
 
 def released(s: State, e: GpusReleased, now_s: float) -> None:
     """An app releases leased or reserved GPUs early."""
-    gpus = sorted(e.gpus)
-    coming = [g for g in gpus if (x := s.durable.reservations.get(g)) is not None and x.app_id == e.app_id]
-    if coming:
-        s.record(NextDropped(tuple(coming), "released"))
-        s.request_round(now_s + s.settings.settle_s)
-    for lease in s.durable.leases.parts(gpus):
-        if lease.app_id == e.app_id:
-            deadline_s = lease.end_s if lease.state == REVOKING else now_s + s.lead_s
-            _revoke_one(s, lease, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
+    gpus, d = sorted(e.gpus), s.durable
+    claims: list[Claim] = [*d.reservations.parts(gpus), *d.leases.parts(gpus)]
+    for x in sorted((x for x in claims if x.app_id == e.app_id), key=lambda x: x.gpus[0]):
+        coming = tuple(g for g in x.gpus if (y := d.reservations.get(g)) is not None and y.app_id == e.app_id)
+        if coming:
+            s.record(NextDropped(coming, "released"))
+            s.request_round(now_s + s.settings.settle_s)
+        if isinstance(x, Lease):
+            deadline_s = x.end_s if x.state == REVOKING else now_s + s.lead_s
+            _revoke_one(s, x, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
 
 
 def expire(s: State, now_s: float) -> None:
@@ -346,8 +349,9 @@ def _end_unused(s: State, lease: Lease, now_s: float) -> None:
     """Ends a granted lease where no container came in time."""
     lapses = {gpu: at_s for gpu in lease.gpus if (at_s := _lapse_s(s, lease, gpu)) is not None}
     due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]
+    for gpu in due:
+        s.revoke_notice(lease.app_id, [gpu], now_s, "grant not used in time", now_s)
     if due:
-        s.revoke_notice(lease.app_id, due, now_s, "grant not used in time", now_s)
         end(s, due, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     later = [(at_s, gpu) for gpu, at_s in lapses.items() if at_s > now_s]
     if later:

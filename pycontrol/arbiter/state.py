@@ -326,12 +326,21 @@ class State:
         gangs: dict[str, list[Lease]] = {}
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:
-                mine: dict[str, list[Gpu]] = {}
-                for gpu in lease.gpus:
-                    mine.setdefault(self.gang_key(lease, gpu), []).append(gpu)
+                mine = self._by_gang(lease)
                 for key, gpus in mine.items():
                     gangs.setdefault(key, []).append(lease if len(mine) == 1 else part(lease, gpus))
         return list(gangs.values())
+
+    def _by_gang(self, lease: Lease) -> dict[str, list[Gpu]]:
+        """The GPUs of a lease by the keys of their gangs, several where the app plans several jobs on one grant."""
+        at, first = self.workers.at, lease.gpus[0]
+        worker = at.get(first)
+        if all(at.get(gpu) is worker for gpu in lease.gpus):
+            return {self.gang_key(lease, first): list(lease.gpus)}
+        found: dict[str, list[Gpu]] = {}
+        for gpu in lease.gpus:
+            found.setdefault(self.gang_key(lease, gpu), []).append(gpu)
+        return found
 
     def gang_at(self, gpu: Gpu) -> list[Lease]:
         """The leases of the gang that has the GPU; none if it has no lease, or one that is being revoked."""
