@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pycontrol.arbiter import standin
@@ -76,53 +76,3 @@ def within_cluster(s: State, app_id: str, demand: Demand) -> Demand:
     held = s.holding(app_id)  # containers of other sizes may leave room for a gang
     most = max(1, -(-held // size) + max(0, gpus - held) // size)
     return demand if demand.gangs <= most else replace(demand, gangs=most)
-
-
-class AppViewCache:
-    """Views of apps with unmet demand and an Agent, for policies that do not ask Agents.
-
-    Most of these apps hold nothing and do not change between rounds. Caching their views makes the cost of a round
-    depend on the apps that change, not on the apps that wait.
-    """
-
-    def __init__(self, state: State) -> None:
-        self.s = state
-        self._kept: dict[str, dict[str, AppView]] = {}
-        """Virtual cluster -> app -> its view."""
-        self._moving: dict[str, str] = {}
-        """App -> its virtual cluster, for views that change with time: the app holds GPUs or has a queue limit."""
-
-    def views(self, part: RoundPart, besides: Iterable[str], now_s: float) -> dict[str, AppView]:
-        """Views by app, without those of other virtual clusters and those in `besides`."""
-        s, vc = self.s, part.vc
-        for app_id in list(s.agents.stale):
-            self._refresh(app_id, now_s)
-        s.agents.seen()
-        for app_id, whose in self._moving.items():
-            if whose == vc:
-                self._kept[vc][app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s, part)
-        result = dict(self._kept.get(vc, {}))
-        for app_id in besides:
-            result.pop(app_id, None)
-        return result
-
-    def forget(self, app_id: str) -> None:
-        """Drops the views of an application that is gone."""
-        self.s.agents.no_longer_changed(app_id)
-        self._moving.pop(app_id, None)
-        for kept in self._kept.values():
-            kept.pop(app_id, None)
-
-    def _refresh(self, app_id: str, now_s: float) -> None:
-        s = self.s
-        self.forget(app_id)
-        app = s.durable.apps.get(app_id)
-        if app is None:
-            return
-        kept = self._kept.setdefault(app.vc, {})
-        agent = s.agents.get(app_id)
-        if app_id in s.agents.unmet and agent is not None and agent.connected:
-            fresh = view(s, app_id, agent.rho, (), now_s)
-            if s.holding(app_id) or app_id in s.durable.leases_by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
-                self._moving[app_id] = app.vc
-            kept[app_id] = fresh

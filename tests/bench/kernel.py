@@ -312,7 +312,7 @@ def run(quick: bool, wanted: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`--sample NAME`: one sample here. Otherwise the rows with names that have one of the arguments in them, or all."""
+    """`--sample NAME`: one sample here. Otherwise the rows with names that contain one of the arguments, or all."""
     args = sys.argv[1:]
     if args[:1] == ["--sample"]:
         print(json.dumps(next(measure for name, _, measure in rows() if name == args[1])()))
