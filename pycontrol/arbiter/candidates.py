@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pycontrol.arbiter import apps, standin
-from pycontrol.arbiter.app_views import UNLIMITED_GPUS, demand_of, view, within_cluster
-from pycontrol.arbiter.eligibility import shape_of
+from pycontrol.arbiter.eligibility import demand_of, shape_of, within_cluster
+from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.round import Round
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import AppView, Demand
 from pycontrol.model.reasons import Pending, Reason
 
+UNLIMITED_GPUS = 1 << 30
 ASIDE_S = 300.0
 """How long an app with numbers that made the policy fail takes no part."""
 NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
@@ -161,7 +162,6 @@ class Candidates:
         s = self.s
         for app_id in list(s.agents.stale):
             self._refresh(app_id, now_s)
-        s.agents.seen()
         if self._gpus != s.cluster.machines.gpus:
             self._gpus = s.cluster.machines.gpus
             for views in self._waiting.values():
@@ -199,16 +199,60 @@ class Candidates:
         """Yields (app, what is wrong) where the table is not what the apps that did not change since would make it."""
         s = self.s
         kept = {a: (vc, v) for vc, views in self._waiting.items() for a, v in views.items()}
-        if kept.keys() - s.agents.stale != {a for a in s.agents.unmet if s.agents[a].connected} - s.agents.stale:
-            for app_id in (kept.keys() ^ {a for a in s.agents.unmet if s.agents[a].connected}) - s.agents.stale:
-                yield app_id, "it waits and has no view, or has one and does not wait"
+        for app_id in (kept.keys() ^ {a for a in s.agents.unmet if s.agents[a].connected}) - s.agents.stale:
+            yield app_id, "it waits and has no view, or has one and does not wait"
         for app_id, (vc, known) in kept.items():
-            if app_id not in self._alike[vc].get(_alike(known.demand), ()):
+            if app_id not in self._alike.get(vc, {}).get(_alike(known.demand), ()):
                 yield app_id, "it is not among the apps like it"
             if app_id in s.agents.stale or app_id in self._moving or self._gpus != s.cluster.machines.gpus:
                 continue
             if known != view(s, app_id, s.agents[app_id].rho, (), s.event_s):
                 yield app_id, "its view is outdated, and nothing says that it changed"
+
+
+def view(
+    s: State,
+    app_id: str,
+    rho: float | None,
+    ending: Sequence[Sequence[Lease]],
+    now_s: float,
+    part: RoundPart | None = None,
+    demand: Demand | None = None,
+) -> AppView:
+    """The view of one app.
+
+    `ending`: its gangs on offer. `demand`: the demand with which it takes part; None: all that it wants.
+    Where a virtual cluster shares out its own machines (`part`), borrowed GPUs do not count: a private cluster
+    would not have them.
+    """
+    app = s.durable.apps[app_id]
+    ending_gpus = frozenset(x.gpu for gang in ending for x in gang)
+    private = part is not None and part.private
+    borrowed = s.borrowing(app_id) if private else 0
+    wants = demand or demand_of(s, app_id, now_s)
+    return AppView(
+        app_id=app_id,
+        queue=app.queue,
+        rho=rho,
+        demand=wants,
+        ending=ending_gpus,
+        ending_gangs=tuple(s.places((x.gpu for x in gang), private) for gang in ending),
+        retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
+        queue_room_gpus=s.queue_room(app.queue) + borrowed + len(ending_gpus),
+        submitted_s=app.submitted_s,
+        user=app.user,
+        attained_gpu_s=s.attained_gpu_s(app_id, now_s),
+        slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
+        revoked_gpus=app.revocations,
+        retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
+        priority=_priority(s, app_id) if app.vc else 0,
+        spared=wants.unsaved and s.settings.unsaved_last,
+    )
+
+
+def _priority(s: State, app_id: str) -> int:
+    app = s.cluster.apps.get(app_id)
+    return app.priority if app is not None else 0
 
 
 def _alike(demand: Demand) -> _Alike:

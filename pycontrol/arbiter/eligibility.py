@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.auction.placing import place_gang
@@ -184,6 +184,25 @@ class Eligibility:
             demand = Demand(gpus, 1, scope=scope, gpu_type=gpu_type, mixes=mixes, members=members)
             if why != too_large(demand, self.s.gpus.usable, self.s.topology, typed):
                 yield None, f"whether a gang of {gpus} GPUs ever fits is outdated"
+
+
+def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
+    """What the app could use, limited to what the cluster could hold.
+
+    `size`: of an unmanaged app, count only containers of this many GPUs; 0: see `standin.demand`.
+    """
+    agent = s.agents.get(app_id)
+    return within_cluster(s, app_id, agent.demand if agent is not None else standin.demand(s, app_id, now_s, size))
+
+
+def within_cluster(s: State, app_id: str, demand: Demand) -> Demand:
+    """An app's demand, limited to what the cluster could hold: policies' running time grows with the gangs."""
+    size, gpus = max(1, demand.gang_gpus), s.cluster.machines.gpus
+    if demand.gangs <= gpus // size:
+        return demand
+    held = s.holding(app_id)  # containers of other sizes may leave room for a gang
+    most = max(1, -(-held // size) + max(0, gpus - held) // size)
+    return demand if demand.gangs <= most else replace(demand, gangs=most)
 
 
 def shape_of(demand: Demand) -> _Shape:

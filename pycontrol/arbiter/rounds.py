@@ -10,10 +10,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.candidates import NOT_CONNECTED, Candidates
 from pycontrol.arbiter.commit import Work, commit
-from pycontrol.arbiter.eligibility import Eligibility, Openings
+from pycontrol.arbiter.eligibility import Eligibility, Openings, demand_of
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.gpu_index import End
 from pycontrol.arbiter.lease import REVOKING, Lease, round_of

@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.app_views import view, within_cluster
+from pycontrol.arbiter.candidates import view
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.eligibility import within_cluster
 from pycontrol.arbiter.memory import remembered
 from pycontrol.arbiter.round_parts import private_part
 from pycontrol.arbiter.supply import RoundPart

@@ -303,7 +303,7 @@ def run(quick: bool, wanted: Iterable[str] = ()) -> dict[str, Any]:
         for name, key, _ in rows():
             if chosen and not any(part in name for part in chosen):
                 continue
-            times = 1 if key != "us" and key != "s" else 2 if quick else 3
+            times = 1 if quick or key not in ("us", "s") else 3
             pairs = [(sample(before, name), sample(ROOT, name)) for _ in range(times)]
             old, new = (min(found[key] for found in side) for side in zip(*pairs, strict=True))
             result[name] = {"before": old, "now": new, "ratio": new / old, "more": pairs[-1][1]}

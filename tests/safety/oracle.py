@@ -13,11 +13,11 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.candidates import Candidates
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.eligibility import demand_of
 from pycontrol.arbiter.lease import REVOKING, Lease
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
