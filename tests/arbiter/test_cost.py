@@ -67,7 +67,8 @@ def test_a_round_looks_at_what_changed_and_asks_once_for_gangs_alike(count: Call
     m.app("late", gang=3)
     m.run(5)
     rounds = len(m.a.receipts) - before
-    assert rounds and asked["n"] == rounds
+    assert rounds
+    assert asked["n"] == rounds
     assert looked["n"] <= 2, "the late one, and the one that got its GPUs"
 
 
