@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2] / "pycontrol"
 OWNERS = {
     "cluster": "cluster_view.py", "agents": "agents_view.py", "ledger": "ledger.py", "durable": "durable.py",
     "gpus": "gpu_index.py", "groups": "groups.py", "workers": "worker_plans.py", "timer": "round_timer.py",
+    "candidates": "candidates.py", "eligibility": "eligibility.py",
 }  # fmt: skip
 CHANGES = {
     "add", "append", "clear", "difference_update", "discard", "drop", "extend", "insert", "pop", "popitem", "put",

@@ -16,7 +16,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "deadline_s = max(min(x.end_s for x in lost), self.now_s + 1.5 * s.lead_s)"),
     "a_renewal_is_shorter": (
         ARBITER, "self.ends.append((end_s, gpus))", "self.ends.append((end_s - 0.5, gpus))"),
-    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)", "pass"),
+    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "pass"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (
