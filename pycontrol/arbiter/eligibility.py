@@ -92,6 +92,10 @@ def _allows(terms: _Terms | None, node: Node) -> bool:
     return all(may) if together else any(may)
 
 
+KEPT_MAX = 1_000
+"""The most answers of a kind that are kept: users choose shapes and terms."""
+
+
 class Eligibility:
     """Where apps' new containers may start: what holds for all rounds until a host changes."""
 
@@ -109,7 +113,7 @@ class Eligibility:
     def _look(self) -> None:
         """Clears what depends on hosts, if any has changed."""
         known = self.s.cluster.hosts_changes, self.s.gpus.hosts_changes
-        if known != self._known:
+        if known != self._known or max(len(self._closed), len(self._never)) > KEPT_MAX:
             self._known = known
             self._mixed = any(n.partition for n in self.s.cluster.nodes.values())
             self._closed.clear()

@@ -63,7 +63,7 @@ def calm(policy: str, machines: int, apps: int) -> dict[str, float]:
 
 
 def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
-    """An event while twice the GPUs are wanted, by 40 users, and nine tenths are held; without the Agents' own time.
+    """An event while twice the GPUs are wanted, by 40 users, and nine tenths are held.
 
     An app that ends is followed by another. `policy` "cells": isonomy in eleven virtual clusters. Measured is a window
     around the first common end of leases.
@@ -101,7 +101,7 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
     ended: set[str] = set()
 
     def spent() -> list[float]:
-        return [time.process_time() - sim.bids_s, sim.events + sim.steps, sim.rounds]
+        return [time.process_time(), sim.events + sim.steps, sim.rounds]
 
     def watch(facts: Iterable[object]) -> None:
         for fact in facts:
