@@ -18,12 +18,14 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.lease import ACTIVE
+from pycontrol.arbiter.lease import ACTIVE, dump_lease, load_lease
+from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
@@ -309,16 +311,16 @@ def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
     """GPUs held by apps without an Agent, and GPUs of leases without a container."""
     known = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
     mine = {x["app_id"] for x in p["apps"]}
-    leases = [(x["gpu"][0], x["gpu"][1], x["app_id"]) for x in p["durable"]["leases"]]
-    return [(host, index) for host, index, app_id in leases if app_id not in mine and (host, index) not in known]
+    leases = (x for x in map(load_lease, p["durable"]["leases"]) if x.app_id not in mine)
+    return [gpu for x in leases for gpu in x.gpus if gpu not in known]
 
 
 def _durable(p: Mapping[str, Any]) -> Durable:
     """The durable state with apps, clocks, the policy's memory and running leases, without revocations and promises."""
-    running = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
+    running = {Gpu(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
     leases = [
-        {**x, "state": ACTIVE, "gang": "", "reason": "", "cause": ""}
-        for x in p["durable"]["leases"] if tuple(x["gpu"]) in running
+        dump_lease(dataclasses.replace(part(x, mine), state=ACTIVE, gang="", reason="", cause=EndReason.UNKNOWN))
+        for x in map(load_lease, p["durable"]["leases"]) if (mine := running.intersection(x.gpus))
     ]  # fmt: skip
     return Durable.load(
         {
