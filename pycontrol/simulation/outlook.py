@@ -38,7 +38,7 @@ from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
 
-VERSION = 2
+VERSION = 3
 RECENT_S = 86400.0
 RECENT_MAX = 500
 HORIZON_S = 7 * 86400.0
