@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pycontrol.runtime.driver import Overloaded
 
 MESSAGES_PER_S = 4000.0
-"""Messages read a second, in equal parts by user: about half a core. Who sends less than its part is never waited for."""
+"""Messages read a second, in equal parts by user: about half a core. Who sends less than its part never waits."""
 AT_ONCE_S = 0.025
 """A user that was silent may send what this time allows at once."""
 MESSAGE_BYTES = 2048
@@ -29,23 +29,22 @@ ALL_BYTES = 64 << 20
 
 
 class RateLimiter:
-    """An app's rate of reports: a faster Agent is read more slowly."""
+    """The rate of an app's reports: a faster Agent is read more slowly."""
 
-    def __init__(self, per_s: float = REPORTS_PER_S, at_once: float = REPORTS_AT_ONCE) -> None:
-        self._per_s, self._at_once, self._left = per_s, at_once, at_once
-        self._at_s = time.monotonic()
+    def __init__(self) -> None:
+        self._left, self._at_s = REPORTS_AT_ONCE, time.monotonic()
 
     async def take(self) -> None:
         """Wait until a report may be read."""
         now_s = time.monotonic()
-        self._left = min(self._at_once, self._left + (now_s - self._at_s) * self._per_s) - 1.0
+        self._left = min(REPORTS_AT_ONCE, self._left + (now_s - self._at_s) * REPORTS_PER_S) - 1.0
         self._at_s = now_s
         if self._left < 0:
-            await asyncio.sleep(-self._left / self._per_s)
+            await asyncio.sleep(-self._left / REPORTS_PER_S)
 
 
 class Intake:
-    """Counts each user's messages, and the bytes of its events in the Arbiter's queue; belongs to the server's event loop.
+    """Counts users' messages, and the bytes of their events in the Arbiter's queue; belongs to the server's event loop.
 
     `after(done)` calls `done` on some thread once all that was submitted before is handled; it may raise Overloaded.
     """

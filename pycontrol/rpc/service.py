@@ -157,9 +157,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         finally:
             self.sessions.worker_gone(stream, stream.ended[1] if stream.ended else "its stream ended")
 
-    async def _read_worker(
-        self, stream: WorkerStream, user: str, messages: AsyncIterator[pb.WorkerMessage]
-    ) -> None:
+    async def _read_worker(self, stream: WorkerStream, user: str, messages: AsyncIterator[pb.WorkerMessage]) -> None:
         async for message in messages:
             await self._intake.turn(user, message.ByteSize())
             if message.worker_id != stream.name:
