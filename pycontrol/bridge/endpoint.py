@@ -22,6 +22,7 @@ import structlog
 
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable
+from pycontrol.bridge.turns import Turns
 from pycontrol.model.events import ClusterLost, ClusterTime, Directive, DirectiveDone, Event, Place
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
@@ -89,6 +90,7 @@ class BridgeEndpoint:
         """By (kind, container): the id of the waiting directive."""
         self._answers: OrderedDict[tuple[str, int], Future[pb.Response]] = OrderedDict()
         self._stopped = threading.Event()
+        self._turns = Turns(self._stopped)
         self._watch = threading.Thread(target=self._watch_plugin, name="isonomy-bridge-watch", daemon=True)
         self.plugin_version = ""
         self.hadoop_version = ""
@@ -287,8 +289,12 @@ class BridgeEndpoint:
 
     def _query_once(self, request: pb.Request) -> pb.Response:
         """Answer a query; a repeated one that changes state gets its first answer again."""
-        if request.query.method == "GET" or not request.id:
-            return self._query(request.query)
+        query = request.query
+        if query.method == "GET":
+            with self._turns.of(query.user, waits="wait_s" in query.parameters):
+                return self._query(query)
+        if not request.id:
+            return self._query(query)
         key = (request.plugin_epoch, request.id)
         with self._changed:
             first = key not in self._answers

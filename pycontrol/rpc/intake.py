@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 from pycontrol.runtime.driver import Overloaded
 
-MESSAGES_PER_S = 4000.0
-"""Messages read a second, in equal parts by user: about half a core. Who sends less than its part never waits."""
-AT_ONCE_S = 0.025
+MESSAGES_PER_S = 2000.0
+"""Messages read a second, in equal parts by user: a quarter of a core. Who sends less than its part never waits."""
+AT_ONCE_S = 0.05
 """A user that was silent may send what this time allows at once."""
 MESSAGE_BYTES = 2048
 """A longer message counts as so many."""
