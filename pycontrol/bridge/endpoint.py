@@ -23,6 +23,7 @@ import structlog
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable
 from pycontrol.bridge.turns import Turns
+from pycontrol.model import bounds
 from pycontrol.model.events import ClusterLost, ClusterTime, Directive, DirectiveDone, Event, Place
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
@@ -35,6 +36,8 @@ RESULT_S = 30.0
 """When an acknowledged directive without a result is sent again."""
 DIRECTIVES_AT_ONCE = 500
 ANSWERS_KEPT = 128
+BEYOND_SAID = 3
+"""Numbers out of bounds that are logged of one request."""
 QUERY_S = 30.0
 OVERLOADED = "the control plane is overloaded; send this again"
 
@@ -123,6 +126,8 @@ class BridgeEndpoint:
 
     def handle(self, request: pb.Request) -> pb.Response:
         """The answer to one request; from any thread."""
+        for beyond in bounds.clip(request)[:BEYOND_SAID]:
+            log.warning("a number of the plugin is beyond its bounds: the nearest within counts", number=beyond)
         kind = request.WhichOneof("body")
         if kind == "query":
             response = self._query_once(request)
