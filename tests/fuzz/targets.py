@@ -35,9 +35,8 @@ from pycontrol.config import Config, ConfigError, TopologySpec, load_topology, m
 from pycontrol.daemon import standby_store as kept
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
-from pycontrol.model.bounds import clip
 from pycontrol.model import events as ev
-from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S
+from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry

@@ -338,6 +338,30 @@ def test_changed_worker_id_ends_the_stream(site: Site) -> None:
     assert "changed" in agent.get().worker_gone.reason
 
 
+@pytest.mark.parametrize("peer", ["agent", "worker"])
+def test_an_unexpected_error_in_reading_ends_that_stream_with_a_reason(
+    site: Site, peer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no end of the peer's: the status says so, and the peer connects again."""
+    agent, worker = site.registered(), site.worker("w1")
+    assert agent.kind() == "from_worker"
+
+    def odd(*_: object) -> None:
+        raise RuntimeError("odd")
+
+    with monkeypatch.context() as m:
+        m.setattr(site.server._service.sessions, "to_worker" if peer == "agent" else "from_worker", odd)
+        if peer == "agent":
+            agent.send(_start("w1", 3))
+            assert agent.code() is grpc.StatusCode.INTERNAL
+        else:
+            worker.send(_progress(1))
+            assert worker.code() is grpc.StatusCode.INTERNAL
+    if peer == "agent":
+        assert isinstance(site.event(), AgentLost)
+    assert site.registered("a2")
+
+
 def test_command_waits_for_its_worker(site: Site) -> None:
     agent = site.registered()
     agent.send(_start("w1", 1))

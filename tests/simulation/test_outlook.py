@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -200,6 +201,37 @@ def test_the_forecaster_works_in_a_separate_process(taken: dict[str, Any], monke
         found = forecaster.latest
         assert found["problem"] == ""
         assert set(found["apps"]) == {x["app_id"] for x in few["apps"]}
+    finally:
+        forecaster.stop()
+
+
+def test_the_forecaster_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in what it learns, or a picture that cannot be had, costs that forecast alone."""
+    monkeypatch.setattr(forecasts, "REFRESH_S", 0.01)
+    problems: list[Exception] = [TimeoutError("busy"), RuntimeError("stopping")]
+    nothing = {"now_s": 5.0, "apps": [], "durable": {"leases": [], "apps": []}}
+    odd = threading.Event()
+    odd.set()
+
+    def pictured() -> dict[str, Any]:
+        if problems:
+            raise problems.pop()
+        return nothing
+
+    forecaster = Forecaster(pictured, {})
+    looked = forecaster._calibrations.looked
+
+    def looks(*args: Any) -> bool:
+        if odd.is_set():
+            raise RuntimeError("odd")
+        return looked(*args)
+
+    monkeypatch.setattr(forecaster._calibrations, "looked", looks)
+    forecaster.start()
+    try:
+        wait_for(lambda: forecaster.latest["problem"] == "no forecast could be made: RuntimeError('odd')")
+        odd.clear()
+        wait_for(lambda: forecaster.latest["problem"] == "" and forecaster.latest["made_s"] == 5.0)
     finally:
         forecaster.stop()
 
