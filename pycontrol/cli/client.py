@@ -167,7 +167,7 @@ class Rm:
             raise Failure(str(answer["RemoteException"].get("message", answer)))
         raise Unreachable(
             f"{self.base}{path}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
-            " (yarn-site.xml: yarn.webapp.custom.webservice.class)?"
+            " (`isonomy config check DIR --hadoop VERSION` says what its yarn-site.xml lacks)?"
         )
 
 

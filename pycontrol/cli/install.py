@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -18,9 +18,10 @@ from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, render
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding
-from pycontrol.hadoopconf.install import RECORD, Choices, PropertyChange, back, changed_texts, plan, recorded
-from pycontrol.hadoopconf.names import ISONOMY, NODE, SCHEDULER, TYPES, YARN
-from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
+from pycontrol.hadoopconf.install import RECORD, PropertyChange, back, changed_texts, control_plane, plan, recorded
+from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, NODE, SCHEDULER, TYPES, YARN
+from pycontrol.hadoopconf.properties import Choices, Stage
+from pycontrol.hadoopconf.sitefile import parse_site, read_site, rm_web_url
 
 
 @click.command("install")
@@ -37,19 +38,18 @@ from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
 @click.option("--remove", is_flag=True, help="Plan the way back instead; with --apply, write its files.")
 @click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
 @click.option(
-    "--mode",
-    type=click.Choice(["off", "shadow", "on"]),
-    default="off",
+    "--stage",
+    type=click.Choice([s.name.lower() for s in Stage]),
+    default="watch",
     show_default=True,
-    help="At first; off and shadow (only watch) change no NodeManager.",
+    help="How far to go: watch (the ResourceManagers alone), executors (GPU nodes), queue (--queues), all.",
 )
-@click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
+@click.option("--queues", default="", metavar="A,B", help="Those of stage queue, with full paths as root.research.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, if all have the same number.")
-@click.option("--state-dir", default="/var/lib/isonomy", show_default=True, help="The control plane's.")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
 def install_command(
-    conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, mode: str, queues: str,
-    gpus: int | None, state_dir: str, output: str,
+    conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, stage: str, queues: str,
+    gpus: int | None, output: str,
 ) -> None:  # fmt: skip
     """Isonomy in a cluster that has its configuration: a diff by keys, whether versions, queues and executors fit.
 
@@ -62,6 +62,8 @@ def install_command(
     """
     if only_plan and out is not None:
         raise Misused("--plan writes nothing and --apply writes: give one of them")
+    if (stage == "queue") != bool(queues):
+        raise Misused("--queues names the queues of --stage queue: give both or none")
     try:
         texts = _texts(conf)
         sites = {name: parse_site(text.encode(), name) for name, text in texts.items()}
@@ -69,11 +71,11 @@ def install_command(
         if remove:
             changes, left = back(sites, _record(conf))
         else:
-            choices = Choices(_version(hadoop), mode, queues, gpus, state_dir)
+            choices = Choices(_version(hadoop), Stage[stage.upper()], queues, gpus)
             changes = plan(sites, choices)
         files = changed_texts(texts, changes)
         if not remove and not (conf / ISONOMY).exists():
-            files[ISONOMY] = _isonomy_yaml(conf, state_dir)
+            files[ISONOMY] = _isonomy_yaml(conf)
         findings = [] if remove else _left_to_do(conf, files, choices.hadoop)
         if out is not None:
             _write(conf, out, files, None if remove else recorded(_record(conf), changes))
@@ -88,7 +90,7 @@ def install_command(
                 "written": sorted(map(str, out.iterdir())) if out is not None else []}  # fmt: skip
         emit_json(data)
     else:
-        _say(changes, left, findings, set(files), gpus is None and not remove and mode == "on")
+        _say(changes, left, findings, set(files), gpus is None and not remove and stage != "watch")
         for name in (n for n in (ISONOMY, RECORD) if remove and (conf / n).exists()):
             click.echo(f"{name}: remove it from {conf} when that is done")
     sys.exit(1 if errors else 0)
@@ -114,13 +116,10 @@ def _version(given: str | None) -> str:
     return found
 
 
-def _isonomy_yaml(conf: Path, state_dir: str) -> str:
-    try:
-        web = rm_web_url(None, conf)
-    except ConfigError:
-        web = "http://localhost:8088"
-    own = {"state_dir": state_dir, "bridge_token_file": f"{state_dir}/bridge.token", "rm_web": web}
-    return render.render({"isonomy": own})[ISONOMY]
+def _isonomy_yaml(conf: Path) -> str:
+    """Rendered from the cluster's own files; the one file for the machines of both ResourceManagers."""
+    sites = {name: read_site(conf / name) for name in (CORE, HDFS, YARN) if (conf / name).exists()}
+    return render.render({"isonomy": control_plane(sites, rm_web_url(None, conf))})[ISONOMY]
 
 
 def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Finding]:
@@ -130,7 +129,7 @@ def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Findi
             if (conf / name).exists():
                 Path(folder, name).write_bytes((conf / name).read_bytes())
         render.write(files, Path(folder))
-        return check.check(Path(folder), Distribution(hadoop))
+        return check.check(Path(folder), replace(Distribution.here(), version=hadoop))
 
 
 def _record(conf: Path) -> list[PropertyChange] | None:

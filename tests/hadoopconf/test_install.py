@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.cli.install import install_command
-from pycontrol.config import ConfigError
+from pycontrol.config import ConfigError, load_config
 from pycontrol.hadoopconf import sitetext
+from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.sitefile import read_site
-from tests.hadoopconf import samples
+from tests.hadoopconf import distributions, samples
 
 NM, RM = "yarn.nodemanager.", "yarn.resourcemanager."
 VERSIONS = {"bigtop": "3.3", "emr": "3.4", "dataproc": "3.5"}
@@ -40,7 +41,7 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     name, conf = sample
     before = {f.name: f.read_bytes() for f in conf.iterdir()}
     planned(conf, "--hadoop", VERSIONS[name])
-    on = ("--hadoop", VERSIONS[name], "--mode", "on", "--gpus", "4")
+    on = ("--hadoop", VERSIONS[name], "--stage", "all", "--gpus", "4")
     planned(conf, *on, "--apply", str(tmp_path / "out"))
     assert {f.name: f.read_bytes() for f in conf.iterdir()} == before
     site = read_site(tmp_path / "out" / "yarn-site.xml")
@@ -66,19 +67,18 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     assert planned(conf, "--remove")["changes"] == []
 
 
-@pytest.mark.parametrize("mode", ["off", "shadow"])
-def test_while_isonomy_is_off_or_watches_no_nodemanager_changes(sample: tuple[str, Path], mode: str) -> None:
+def test_while_isonomy_watches_no_nodemanager_changes(sample: tuple[str, Path]) -> None:
     """YARN's own GPU plugin is the one that assigns and isolates GPUs then."""
     name, conf = sample
-    found = planned(conf, "--hadoop", VERSIONS[name], "--mode", mode, "--gpus", "4")
-    assert {c["who"] for c in found["changes"]} == {"ResourceManager"}
+    found = planned(conf, "--hadoop", VERSIONS[name], "--stage", "watch", "--gpus", "4")
+    assert {c["who"] for c in found["changes"]} == {"ResourceManagers"}
     assert not [c for c in found["changes"] if c["key"].startswith("yarn.nodemanager") or "nm" in c["key"]]
     assert not [f for f in found["findings"] if "container-executor" in f["key"]]
 
 
 def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     conf = samples.write(samples.EMR, tmp_path / "conf")
-    planned(conf, "--hadoop", "3.4", "--mode", "on", "--apply", str(tmp_path / "out"))
+    planned(conf, "--hadoop", "3.4", "--stage", "all", "--apply", str(tmp_path / "out"))
     for file in (tmp_path / "out").iterdir():
         (conf / file.name).write_bytes(file.read_bytes())
     yarn = conf / "yarn-site.xml"
@@ -102,11 +102,11 @@ def apply(conf: Path, out: Path, *words: str) -> None:
 
 def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
-    apply(conf, tmp_path / "1", "--hadoop", "3.3", "--mode", "off", "--gpus", "2")
-    apply(conf, tmp_path / "2", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")
-    apply(conf, tmp_path / "3", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")  # nothing changes
-    apply(conf, tmp_path / "4", "--hadoop", "3.3", "--mode", "off", "--gpus", "4")
-    assert read_site(conf / "yarn-site.xml")["isonomy.scheduler.mode"] == "off"
+    apply(conf, tmp_path / "1", "--hadoop", "3.3", "--stage", "watch", "--gpus", "2")
+    apply(conf, tmp_path / "2", "--hadoop", "3.3", "--stage", "all", "--gpus", "4")
+    apply(conf, tmp_path / "3", "--hadoop", "3.3", "--stage", "all", "--gpus", "4")  # nothing changes
+    apply(conf, tmp_path / "4", "--hadoop", "3.3", "--stage", "watch", "--gpus", "4")
+    assert read_site(conf / "yarn-site.xml")["isonomy.scheduler.mode"] == "shadow"
     apply(conf, tmp_path / "back", "--remove")
     for file_name, site_before in samples.BIGTOP.items():
         assert read_site(conf / file_name) == dict(site_before), file_name
@@ -114,7 +114,7 @@ def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Pa
     said = run("--hadoop-conf", str(conf), "--remove").output
     assert said.startswith("nothing changes\n")
     assert "isonomy.yaml: remove it from" in said
-    apply(conf, tmp_path / "5", "--hadoop", "3.3", "--mode", "shadow")  # and once more
+    apply(conf, tmp_path / "5", "--hadoop", "3.3", "--stage", "watch")  # and once more
     apply(conf, tmp_path / "back-again", "--remove")
     assert read_site(conf / "yarn-site.xml") == dict(samples.BIGTOP["yarn-site.xml"])
 
@@ -151,9 +151,9 @@ def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Pat
 
 def test_the_plan_is_a_diff_with_the_remaining_steps(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
-    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--mode", "on", "--queues", "root.research")
+    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--stage", "queue", "--queues", "root.research")
     assert result.exit_code == 1
-    assert f"yarn-site.xml (NodeManagers)\n  - {NM}container-executor.class = org.apache" in result.output
+    assert f"yarn-site.xml (GPU nodes)\n  - {NM}container-executor.class = org.apache" in result.output
     assert f"  + {NM}container-executor.class = isonomy.nm.IsonomyLinuxContainerExecutor\n" in result.output
     assert f"  - {NM}resource-plugins = yarn.io/gpu\n" in result.output
     assert "  + isonomy.scheduler.queues = root.research\n" in result.output
@@ -167,7 +167,7 @@ def test_the_plan_is_a_diff_with_the_remaining_steps(tmp_path: Path) -> None:
         ({f"{RM}scheduler.class": "org.x.FairScheduler"}, ("--hadoop", "3.4"), "extends CapacityScheduler alone"),
         (
             {f"{NM}container-executor.class": "org.x.Own"},
-            ("--hadoop", "3.4", "--mode", "on"),
+            ("--hadoop", "3.4", "--stage", "all"),
             "is org.x.Own; ours extend",
         ),
         ({}, ("--hadoop", "2.10"), "must be 3.3 or 3.4 or 3.5"),
@@ -189,13 +189,27 @@ def test_a_conflict_is_one_line(
     assert result.output.count("\n") == 1
 
 
-def test_the_version_is_that_of_hadoop_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("home", "common", "library"), [
+    ("opt/hadoop-3.4.2", "opt/hadoop-3.4.2/share/hadoop/common", "opt/hadoop-3.4.2/share/hadoop/yarn/lib"),
+    ("usr/lib/hadoop", "usr/lib/hadoop", "usr/lib/hadoop-yarn/lib"),
+    ("usr/lib/hadoop-yarn", "usr/lib/hadoop", "usr/lib/hadoop-yarn/lib"),
+    ("opt/cloudera/parcels/CDH/lib/hadoop", "opt/cloudera/parcels/CDH/lib/hadoop",
+     "opt/cloudera/parcels/CDH/lib/hadoop-yarn/lib"),
+])  # fmt: skip
+def test_version_and_place_of_jars_are_found_in_the_layouts_of_distributions(
+    home: str, common: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conf = samples.write(samples.EMR, tmp_path / "conf")
-    jars = tmp_path / "home" / "share" / "hadoop" / "common"
-    jars.mkdir(parents=True)
-    (jars / "hadoop-common-3.4.2-amzn-0.jar").touch()
-    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
+    for folder in (home, common, library):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    (tmp_path / common / "hadoop-common-3.4.2-amzn-0.jar").touch()
+    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / home))
     assert "yarn.http.rmwebapp.external.classes" in [c["key"] for c in planned(conf)["changes"]]
+    assert Distribution.here().library == tmp_path / library
+    no_jars = f"none of its jars is in {tmp_path / library}"
+    assert [f for f in planned(conf)["findings"] if no_jars in f["message"]]
+    (tmp_path / library / "isonomy-yarn-rm.jar").touch()
+    assert not [f for f in planned(conf)["findings"] if no_jars in f["message"]]
 
 
 COMMENTED = """<?xml version="1.0"?>
@@ -226,3 +240,16 @@ def test_a_file_that_cannot_be_edited_safely_is_refused() -> None:
         sitetext.edited("x", twice, {"b": "1"})
     with pytest.raises(ConfigError, match="by hand"):
         sitetext.edited("x", "<configuration/>", {"a": "1"})
+
+
+def test_a_pairs_control_planes_come_from_the_clusters_own_files(tmp_path: Path) -> None:
+    conf = samples.write(distributions.CDP, tmp_path / "conf")
+    planned(conf, "--hadoop", "3.4", "--apply", str(tmp_path / "out"))
+    own = load_config(tmp_path / "out" / "isonomy.yaml")
+    assert own.rm_web == "https://master1.example.com:8090,https://master2.example.com:8090"
+    assert own.agents.advertise == "master1.example.com:26501,master2.example.com:26501"
+    assert own.standby is not None
+    assert own.standby.webhdfs == "https://master1.example.com:9871;https://master2.example.com:9871"
+    conf = samples.write(samples.EMR, tmp_path / "single")
+    planned(conf, "--hadoop", "3.4", "--apply", str(tmp_path / "one"))
+    assert load_config(tmp_path / "one" / "isonomy.yaml").standby is None
