@@ -35,7 +35,7 @@ FILES = {
     "systemd/isonomy.service": "packaging/isonomy.service",
 }
 FOLDERS = {"confs": "confs"}
-EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus",)
+EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus", "confs/nodemanager/isonomy-bootstrap")
 
 
 def version() -> str:

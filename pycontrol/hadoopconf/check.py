@@ -42,9 +42,11 @@ def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
     findings = [finding for name in names for finding in _check_file(path / name, seen)]
     there = ISONOMY in names or properties.installed(seen.sites)
     findings += [error(n, "", "is missing: every machine of Hadoop has one") for n in (CORE, YARN) if n not in names]
-    if there:
+    if properties.RM in properties.classes_of(seen.sites):
         elsewhere = [n for n in (ISONOMY, SCHEDULER) if n not in names]
-        findings += [note(n, "", "is not here; check it on the ResourceManagers' machines") for n in elsewhere]
+        findings += [
+            note(n, "", "is not here; check it where it lies on the ResourceManagers' machines") for n in elsewhere
+        ]
     seen.sites.setdefault(TYPES, {})  # yarn-site.xml may name them instead
     findings += properties.findings(seen.sites, hadoop.version, there)
     if seen.config and YARN in seen.sites:

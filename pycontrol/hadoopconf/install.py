@@ -56,14 +56,23 @@ def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
     """
     if choices.hadoop not in HADOOP_VERSIONS:
         raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(HADOOP_VERSIONS)}"])
-    now, changes = {file: dict(site) for file, site in sites.items()}, []
+    changes: list[PropertyChange] = []
     for row in plan_rows(choices.stage):
-        old, new = now.get(row.file, {}).get(row.key), row.wanted(now, choices)
+        old, new = sites.get(row.file, {}).get(row.key), row.wanted(sites, choices)
         if old != new:
             changes.append(PropertyChange(row.file, row.key, old, new, row.who))
-            now.setdefault(row.file, {}).pop(row.key, None)
-            now[row.file] |= {} if new is None else {row.key: new}
+            sites = edited_sites(sites, changes[-1:])
     return changes
+
+
+def edited_sites(sites: Sites, changes: Iterable[PropertyChange]) -> Sites:
+    """The properties after these changes."""
+    now = {file: dict(site) for file, site in sites.items()}
+    for c in changes:
+        site = now.setdefault(c.file, {})
+        site.pop(c.key, None)
+        site |= {} if c.new is None else {c.key: c.new}
+    return now
 
 
 def control_plane(sites: Sites, rm_web: str) -> dict[str, str]:

@@ -92,17 +92,21 @@ def plan_rows(stage: Stage) -> list[Property]:
 def findings(sites: Sites, hadoop: str, there: bool) -> Iterator[Finding]:
     """Properties that differ from what Isonomy needs, in the files that are there.
 
-    Where Isonomy is not there (yet) only that is said, and what Isonomy cannot work with.
+    Where Isonomy is not there (yet) only that is said, and what Isonomy cannot work with. A machine's files are checked
+    for the classes of hosts that they are of.
     """
-    yarn = sites.get(YARN, {})
-    stage = Stage.ALL if executors_needed(yarn) else Stage.WATCH
+    yarn, classes = sites.get(YARN, {}), classes_of(sites)
     if not there:
         yield note(YARN, "", "names nothing of Isonomy; `isonomy install --hadoop-conf DIR` says what would change")
-    for row in plan_rows(stage if there else Stage.ALL):
-        if row.file not in sites or not row.otherwise:
+    elif NM not in classes and yarn.get("isonomy.scheduler.mode") == "on":
+        yield note(
+            YARN, EXECUTOR, "is not Isonomy's: right on the ResourceManagers alone; check the GPU nodes' file, too"
+        )
+    for row in TABLE:
+        if row.file not in sites or not row.otherwise or (there and row.who not in classes):
             continue
         try:
-            wanted, got = row.wanted(sites, Choices(hadoop, stage)), sites[row.file].get(row.key)
+            wanted, got = row.wanted(sites, Choices(hadoop)), sites[row.file].get(row.key)
         except ConfigError as problem:
             yield error(row.file, row.key, problem.lines[0].removeprefix(f"{row.file}: {row.key}: "))
             continue
@@ -112,15 +116,21 @@ def findings(sites: Sites, hadoop: str, there: bool) -> Iterator[Finding]:
         yield Finding(row.level, row.file, row.key, f"{do}, else {row.otherwise}")
 
 
+def classes_of(sites: Sites) -> set[str]:
+    """The classes of hosts whose files these are, by what they name of Isonomy; a shared file is of both."""
+    yarn, node = sites.get(YARN, {}), sites.get(NODE, {})
+    ours, nm = [k for k in yarn if k.startswith("isonomy.")], "isonomy.nm."
+    found = set()
+    if yarn.get(SCHEDULER_CLASS) == OUR_SCHEDULER or any(not k.startswith(nm) for k in ours):
+        found.add(RM)
+    if yarn.get(EXECUTOR) in OUR_EXECUTORS or any(k.startswith(nm) for k in ours) or (ours and node):
+        found.add(NM)
+    return found | {ALL} if found else found
+
+
 def installed(sites: Sites) -> bool:
     """Whether yarn-site.xml names anything of Isonomy."""
-    ours = {OUR_SCHEDULER, OUR_WEB, OLD_WEB, *OUR_EXECUTORS}
-    return any(k.startswith("isonomy.") or ours & set(names(v)) for k, v in sites.get(YARN, {}).items())
-
-
-def executors_needed(yarn: Mapping[str, str]) -> bool:
-    """Whether the GPU nodes must have Isonomy's executor: some have it, or Isonomy gives out GPUs."""
-    return yarn.get(EXECUTOR) in OUR_EXECUTORS or yarn.get("isonomy.scheduler.mode", "on") == "on"
+    return bool(classes_of(sites))
 
 
 def mutable(yarn: Mapping[str, str]) -> str:
