@@ -1,7 +1,8 @@
 """`make dist`: one archive of all that an installation needs; the same bytes from the same sources.
 
-isonomy-VERSION-hadoop3.tar.gz: jars, the wheel, confs, a systemd unit, alert rules and dashboard, how to install, and
-SHA256SUMS. With --wheelhouse also the wheels that it needs, for machines without a way to PyPI.
+isonomy-VERSION-hadoop3.tar.gz: jars, the wheel, confs, a systemd unit, alert rules and dashboard, how to install, the
+versions that it was tested with (python/lock.txt), and SHA256SUMS. With --wheelhouse also the wheels that it needs, for
+machines without a way to PyPI. --lock writes packaging/lock.txt from what is installed here.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import distribution
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 REPO = Path(__file__).resolve().parent.parent
+LOCK = REPO / "packaging" / "lock.txt"
 JARS = {
     "isonomy-yarn-rm.jar": "yarn-plugin/rm/target",
     "isonomy-yarn-nm.jar": "yarn-plugin/nm/target",
@@ -32,6 +38,7 @@ FILES = {
     "INSTALL.md": "docs/install.md",
     "OPERATIONS.md": "docs/operations.md",
     "SECURITY.md": "docs/security.md",
+    "python/lock.txt": "packaging/lock.txt",
     "systemd/isonomy.service": "packaging/isonomy.service",
 }
 FOLDERS = {"confs": "confs"}
@@ -41,6 +48,20 @@ EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus", "confs/nodemanager/isonomy-b
 def version() -> str:
     """Of pyproject.toml."""
     return str(tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+
+
+def locked() -> str:
+    """The installed versions of all that the control plane and the client need, as pip's constraints (`-c`)."""
+    found: dict[str, str] = {}
+    wanted = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            installed = distribution(name)
+            found[name] = installed.version
+            wanted += installed.requires or []
+    return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 
 def contents(wheels: Path) -> dict[str, Path]:
@@ -88,7 +109,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REPO / "build" / "dist")
     parser.add_argument("--wheelhouse", nargs="?", const="", metavar="EXTRAS",
                         help="with the wheels of all dependencies, of extras too (worker)")  # fmt: skip
+    parser.add_argument("--lock", action="store_true", help="write packaging/lock.txt, and nothing else")
     options = parser.parse_args()
+    if options.lock:
+        LOCK.write_text(locked(), encoding="utf-8")
+        return
     name, when_s = f"isonomy-{version()}-hadoop3", epoch_s()
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
@@ -99,7 +124,8 @@ def main() -> None:
             house = Path(folder, "wheelhouse")
             # `wheel`, not `download`: some dependencies (docopt of hdfs) are published as sources alone
             wanted = f"{wheel}[{options.wheelhouse}]" if options.wheelhouse else str(wheel)
-            subprocess.run([*pip, "wheel", "--prefer-binary", "-w", str(house), wanted], check=True, env=env)
+            fetch = ["wheel", "--prefer-binary", "-c", str(LOCK), "-w", str(house), wanted]
+            subprocess.run([*pip, *fetch], check=True, env=env)
             (house / wheel.name).unlink(missing_ok=True)
         data = archive(name, contents(Path(folder)), when_s)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -248,8 +248,8 @@ TABLE = (
         WEB_KEY,
         RM,
         _web,
-        f"there is no REST on Hadoop 3.5, and 3.3's and 3.4's ResourceManager does not start: there {OLD_WEB_KEY} is"
-        f" {OLD_WEB} instead",
+        f"there is no REST on Hadoop 3.5; 3.3's and 3.4's ResourceManager does not start with it, theirs is"
+        f" {OLD_WEB_KEY} = {OLD_WEB}",
     ),
     Property(YARN, OLD_WEB_KEY, RM, _old_web, "the isonomy command would find no REST"),
     Property(YARN, "isonomy.scheduler.mode", RM, _mode),

@@ -7,10 +7,13 @@ import hashlib
 import importlib.util
 import io
 import tarfile
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 LONG = "charset_normalizer-3.4.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl"
 """A name as on PyPI, too long for the oldest tar format."""
@@ -59,10 +62,11 @@ def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) 
     assert {n.removeprefix("isonomy-0.1.0-hadoop3/") for n in names} == {
         "CHANGELOG.md", "INSTALL.md", "LICENSE", "OPERATIONS.md", "SECURITY.md", "SHA256SUMS",
         "confs/defaults.yaml", "confs/monitoring/isonomy.grafana.json", "confs/monitoring/isonomy.rules.yml",
-        "confs/nodemanager/isonomy-bad-gpus",
+        "confs/nodemanager/isonomy-bad-gpus", "confs/nodemanager/isonomy-bootstrap",
         *(f"confs/templates/{f.name}" for f in (REPO / "confs" / "templates").iterdir()),
         "jars/isonomy-am.jar", "jars/isonomy-submarine-runtime.jar", "jars/isonomy-yarn-nm.jar",
-        "jars/isonomy-yarn-rm.jar", "python/isonomy-0.1.0-py3-none-any.whl", f"python/wheelhouse/{LONG}",
+        "jars/isonomy-yarn-rm.jar", "python/isonomy-0.1.0-py3-none-any.whl", "python/lock.txt",
+        f"python/wheelhouse/{LONG}",
         "systemd/isonomy.service",
     }  # fmt: skip
     assert modes["isonomy-0.1.0-hadoop3/confs/nodemanager/isonomy-bad-gpus"] == 0o755
@@ -90,3 +94,35 @@ def test_the_unit_always_restarts_and_has_few_permissions() -> None:
     assert service["ProtectSystem"] == "strict"
     assert service["StateDirectory"] == "isonomy"  # the only place that it may write to
     assert "isonomy serve --config" in service["ExecStart"]
+
+
+def requirements() -> list[Requirement]:
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+def test_each_dependency_has_a_bound_above_and_its_locked_version_is_within(dist: ModuleType) -> None:
+    lines = dist.LOCK.read_text().splitlines()
+    versions = dict(line.split("==") for line in lines)
+    assert list(versions) == sorted(versions)
+    for requirement in requirements():
+        assert any(s.operator in ("<", "<=", "==", "~=") for s in requirement.specifier), requirement
+        assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_the_lock_has_all_that_its_packages_need(dist: ModuleType) -> None:
+    locked = {line.partition("==")[0] for line in dist.LOCK.read_text().splitlines()}
+    assert {line.partition("==")[0] for line in dist.locked().splitlines()} <= locked
+
+
+@pytest.mark.parametrize("beside", ["py4j==0.10.9.7", "protobuf==5.29.6", "protobuf==6.33.0"])
+def test_it_installs_beside_pyspark_3_5_and_tensorflow_2_19(beside: str) -> None:
+    """PySpark 3.5 wants exactly this py4j; TensorFlow 2.19 a protobuf below 6."""
+    name, _, version = beside.partition("==")
+    (own,) = (r for r in requirements() if r.name == name)
+    assert version in own.specifier
+
+
+def test_messages_have_no_check_that_would_refuse_an_older_protobuf() -> None:
+    for module in (REPO / "pycontrol" / "wire").rglob("*_pb2.py"):
+        assert "ValidateProtobufRuntimeVersion" not in module.read_text(), module.name
