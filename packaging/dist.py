@@ -1,8 +1,9 @@
 """`make dist`: one archive of all that an installation needs; the same bytes from the same sources.
 
-isonomy-VERSION-hadoop3.tar.gz: jars, the wheel, confs, a systemd unit, alert rules and dashboard, how to install, the
-versions that it was tested with (python/lock.txt), and SHA256SUMS. With --wheelhouse also the wheels that it needs, for
-machines without a way to PyPI. --lock writes packaging/lock.txt from what is installed here.
+isonomy-VERSION-hadoop3.tar.gz: jars, the Submarine command line with them ($SUBMARINE_HOME), the wheel and the versions
+that it was tested with (python/lock.txt), confs, files for systemd, the documents, licences, and SHA256SUMS. With
+--wheelhouse also the wheels that it needs, for machines without a way to PyPI. --lock writes packaging/lock.txt from
+what is installed here, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,21 +28,29 @@ from packaging.utils import canonicalize_name
 REPO = Path(__file__).resolve().parent.parent
 LOCK = REPO / "packaging" / "lock.txt"
 JARS = {
-    "isonomy-yarn-rm.jar": "yarn-plugin/rm/target",
-    "isonomy-yarn-nm.jar": "yarn-plugin/nm/target",
-    "isonomy-am.jar": "submarine_patch/java/am/target",
-    "isonomy-submarine-runtime.jar": "submarine_patch/java/runtime/target",
+    "jars/isonomy-yarn-rm.jar": "yarn-plugin/rm/target",
+    "jars/isonomy-yarn-nm.jar": "yarn-plugin/nm/target",
+    "submarine/isonomy-am.jar": "submarine_patch/java/am/target",
+    "submarine/lib/isonomy-submarine-runtime.jar": "submarine_patch/java/runtime/target",
 }
+"""Place in the archive -> folder of the checkout. $SUBMARINE_HOME is `submarine`."""
 FILES = {
     "LICENSE": "LICENSE",
+    "NOTICE": "packaging/NOTICE",
+    "README.md": "README.md",
     "CHANGELOG.md": "CHANGELOG.md",
-    "INSTALL.md": "docs/install.md",
-    "OPERATIONS.md": "docs/operations.md",
-    "SECURITY.md": "docs/security.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "dev-cluster/topology.yaml": "dev-cluster/topology.yaml",
     "python/lock.txt": "packaging/lock.txt",
-    "systemd/isonomy.service": "packaging/isonomy.service",
+    **{f"systemd/isonomy.{k}": f"packaging/isonomy.{k}" for k in ("service", "sysusers", "tmpfiles", "logrotate")},
 }
-FOLDERS = {"confs": "confs"}
+FOLDERS = {
+    "confs": "confs",
+    "docs": "docs",
+    "licenses": "packaging/licenses",
+    "submarine/lib": "build/submarine/lib",
+    "submarine_patch/examples": "submarine_patch/examples",
+}
 EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus", "confs/nodemanager/isonomy-bootstrap")
 
 
@@ -66,12 +75,15 @@ def locked() -> str:
 
 def contents(wheels: Path) -> dict[str, Path]:
     """Place in the archive -> file; a jar that is missing is an error."""
-    found = {f"jars/{jar}": REPO / folder / jar for jar, folder in JARS.items()}
-    found |= {place: REPO / file for place, file in FILES.items()}
+    found = {place: REPO / file for place, file in FILES.items()}
     for place, folder in FOLDERS.items():
-        found |= {f"{place}/{f.relative_to(REPO / folder)}": f for f in (REPO / folder).rglob("*") if f.is_file()}
+        files = (f for f in (REPO / folder).rglob("*") if f.is_file() and "__pycache__" not in f.parts)
+        found |= {f"{place}/{f.relative_to(REPO / folder)}": f for f in files if f != REPO / "docs" / "generate.py"}
+    found |= {place: REPO / folder / Path(place).name for place, folder in JARS.items()}
     found |= {f"python/{w.relative_to(wheels)}": w for w in wheels.rglob("*.whl")}
     missing = [str(f) for f in found.values() if not f.exists()]
+    if not any(place.startswith("submarine/lib/submarine-") for place in found):
+        missing.append(FOLDERS["submarine/lib"])
     if missing:
         sys.exit(f"dist: {', '.join(missing)}: missing; `make java` builds the jars")
     return found

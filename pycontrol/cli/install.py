@@ -21,10 +21,13 @@ from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding
 from pycontrol.hadoopconf.formats import FORMATS, Format
 from pycontrol.hadoopconf.install import RECORD, PropertyChange, back, changed_texts, control_plane, plan, recorded
-from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, NODE, SCHEDULER, TYPES, YARN
+from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
 from pycontrol.hadoopconf.properties import ALL, EXECUTOR, NM, RM, Choices, Stage
 from pycontrol.hadoopconf.runbook import Step, removal, steps
 from pycontrol.hadoopconf.sitefile import parse_site, read_site, rm_web_url
+
+OWN = {RM: (ISONOMY,), ALL: (SUBMARINE,)}
+"""Isonomy's own files by class of host; of all machines only the gateways need theirs."""
 
 
 @click.command("install")
@@ -88,8 +91,8 @@ def install_command(
             choices = Choices(_version(hadoop), Stage[stage.upper()], queues, gpus)
             changes = plan(sites, choices)
         book = list(removal(changes, FORMATS[form]) if remove else steps(sites, choices, FORMATS[form]))
-        own = {} if remove or (conf / ISONOMY).exists() else {ISONOMY: _isonomy_yaml(conf)}
-        findings = [] if remove else _left_to_do(conf, {**changed_texts(texts, changes), **own}, choices.hadoop)
+        own = {} if remove else {n: text for n, text in _own(conf).items() if not (conf / n).exists()}
+        findings = [] if remove else _left_to_do(conf, changed_texts(texts, changes) | own, choices.hadoop)
         if out is not None:
             _write(conf, out, texts, changes, own, None if remove else _record(conf) or [])
     except ConfigError as e:
@@ -132,10 +135,12 @@ def _version(given: str | None) -> str:
     return found
 
 
-def _isonomy_yaml(conf: Path) -> str:
-    """Rendered from the cluster's own files; the one file for the machines of both ResourceManagers."""
+def _own(conf: Path) -> dict[str, str]:
+    """Isonomy's own files, rendered from the cluster's: isonomy.yaml is for the machines of both ResourceManagers."""
     sites = {name: read_site(conf / name) for name in (CORE, HDFS, YARN) if (conf / name).exists()}
-    return render.render({"isonomy": control_plane(sites, rm_web_url(None, conf))})[ISONOMY]
+    own = control_plane(sites, rm_web_url(None, conf))
+    files = render.render({"isonomy": own, "submarine": {"python": "/opt/isonomy/venv/bin/python"}})
+    return {ISONOMY: files[ISONOMY], SUBMARINE: files[SUBMARINE]}
 
 
 def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Finding]:
@@ -169,11 +174,11 @@ def _write(
         raise ConfigError([f"--apply {out}: is not empty; name a new directory"])
     for who in (RM, NM, ALL):
         folder, mine = out / who.replace(" ", "-").lower(), [c for c in changes if c.who in (who, ALL)]
-        files = {**changed_texts(texts, mine), **(own if who == RM else {})}
+        files = changed_texts(texts, mine) | {n: own[n] for n in OWN.get(who, ()) if n in own}
         if former is not None:
             record = recorded([c for c in former if c.who in (who, ALL)], mine)
             files[RECORD] = json.dumps({"changes": [asdict(c) for c in record]}, indent=2) + "\n"
-        if not mine:
+        if not mine and set(files) <= {RECORD}:
             continue
         render.write(files, folder)
         for name in files:

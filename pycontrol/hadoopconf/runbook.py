@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pycontrol.hadoopconf.formats import Format
 from pycontrol.hadoopconf.install import PropertyChange, edited_sites, plan
-from pycontrol.hadoopconf.names import ISONOMY, OUR_EXECUTORS, OUR_SCHEDULER, YARN
+from pycontrol.hadoopconf.names import ISONOMY, OUR_EXECUTORS, OUR_SCHEDULER, SUBMARINE, YARN
 from pycontrol.hadoopconf.properties import (
     ALL,
     EXECUTOR,
@@ -81,6 +81,18 @@ def _of_stage(stage: Stage, sites: Sites, changes: Sequence[PropertyChange], how
     yarn, said = sites.get(YARN, {}), f"{stage.name.lower()}: {MEANING[stage]}"
     by_class = {who: tuple(c for c in changes if c.who == who) for who in (RM, NM, ALL)}
     if stage >= Stage.QUEUE:
+        yield Step(
+            said,
+            "gateways, where apps are submitted",
+            (),
+            (
+                f"put {SUBMARINE} beside yarn-site.xml; in it isonomy.python is /opt/isonomy/venv/bin/python",
+                "unpack the archive into /opt/isonomy, Python as on the ResourceManagers",
+                "export SUBMARINE_HOME=/opt/isonomy/submarine; submarine job run --help",
+            ),
+            "are not touched",
+            f"remove {SUBMARINE} and /opt/isonomy",
+        )
         yield _switch(said, yarn, by_class[RM], how)
     elif by_class[RM]:
         yield from _resourcemanagers(said, yarn, by_class[RM], how)

@@ -80,6 +80,7 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     assert read_site(confs["gpu-nodes"] / "node-resources.xml") == {f"{NM}resource-type.yarn.io/gpu": "4"}
     assert read_site(confs["resourcemanagers"] / "resource-types.xml") == {"yarn.resource-types": "yarn.io/gpu"}
     cpu = confs["all-machines"]
+    assert read_site(cpu / "submarine-site.xml")["isonomy.python"] == "/opt/isonomy/venv/bin/python"
     assert read_site(cpu / "yarn-site.xml") == dict(samples.ALL[name]["yarn-site.xml"]), "CPU nodes and gateways"
     assert not (cpu / "node-resources.xml").exists()
     assert "managed; yarn-site.xml" in (confs["gpu-nodes"] / "yarn-site.xml").read_text()
@@ -287,10 +288,11 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
         ("watch", "ResourceManagers"),
         ("watch", "ResourceManagers"),
         ("executors", "GPU nodes"),
+        ("queue", "gateways"),
         ("queue", "ResourceManagers"),
     ]
     assert "(master1.example.com, master2.example.com)" in steps[0]["hosts"]
-    prepare, restart, nodes, switch = steps
+    prepare, restart, nodes, _gateways, switch = steps
     assert [c["key"] for s in (prepare, restart) for c in s["changes"] if "nodemanager" in c["key"]] == []
     assert "tokens.key of the first machine to the second" in " ".join(prepare["do"])
     assert "the standby first" in restart["do"][0]
@@ -349,7 +351,7 @@ def test_a_run_book_begins_where_the_cluster_is_and_leads_back_in_reverse(tmp_pa
     merged[f"{RM}scheduler.class"] = "isonomy.yarn.IsonomyScheduler"
     merged.pop(f"{NM}resource-plugins")
     samples.write({**distributions.EMR, "yarn-site.xml": merged}, one)
-    (step,) = planned(one, "--hadoop", "3.4", "--stage", "all")["steps"]
+    _gateways, step = planned(one, "--hadoop", "3.4", "--stage", "all")["steps"]
     assert [c["key"] for c in step["changes"]] == ["isonomy.scheduler.mode"]
     assert "yarn rmadmin -refreshQueues" in step["do"]
     apply(confs, tmp_path / "new", "--hadoop", "3.4", "--stage", "all")
