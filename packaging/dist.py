@@ -51,7 +51,7 @@ FOLDERS = {
     "submarine/lib": "build/submarine/lib",
     "submarine_patch/examples": "submarine_patch/examples",
 }
-EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus", "confs/nodemanager/isonomy-bootstrap", "confs/nodemanager/isonomy-spark-gpus")
+EXECUTABLE = tuple(f"confs/nodemanager/isonomy-{name}" for name in ("bad-gpus", "bootstrap", "spark-gpus"))
 
 
 def version() -> str:

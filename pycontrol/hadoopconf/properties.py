@@ -32,6 +32,9 @@ SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
 EXECUTOR, PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanager.resource-plugins"
 STORE = "yarn.scheduler.configuration.store.class"
 NM_PORT = "45454"
+_RM, _NM = "yarn.resourcemanager.", "yarn.nodemanager."
+_CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
+_OLDER = f"3.3's and 3.4's ResourceManager does not start with it, theirs is {OLD_WEB_KEY} = {OLD_WEB}"
 _PLAIN = "org.apache.hadoop.yarn.server.nodemanager."
 OURS_OF = {
     "": OUR_EXECUTOR,
@@ -73,7 +76,6 @@ class Choices:
 class Property:
     """One property: its value where Isonomy works, who has it, and what happens otherwise."""
 
-    file: str
     key: str
     who: str
     wanted: Callable[[Sites, Choices], str | None]
@@ -81,7 +83,12 @@ class Property:
     otherwise: str = ""
     """What happens with another value; empty: the check says nothing."""
     level: str = "error"
-    stage: Stage = Stage.WATCH
+    file: str = YARN
+
+    @property
+    def stage(self) -> Stage:
+        """The first stage that needs it."""
+        return Stage.WATCH if self.who == RM else Stage.EXECUTORS
 
 
 def plan_rows(stage: Stage) -> list[Property]:
@@ -174,13 +181,12 @@ def _old_web(sites: Sites, choices: Choices) -> str | None:
 
 
 def _handler(sites: Sites, _choices: Choices) -> str | None:
-    found = sites.get(YARN, {}).get("yarn.resourcemanager.placement-constraints.handler")
+    found = sites.get(YARN, {}).get(f"{_RM}placement-constraints.handler")
     return "scheduler" if found == "placement-processor" else found
 
 
 def _calculator(sites: Sites, _choices: Choices) -> str | None:
-    key = "yarn.scheduler.capacity.resource-calculator"
-    return sites.get(SCHEDULER, {}).get(key) if mutable(sites.get(YARN, {})) else DOMINANT
+    return sites.get(SCHEDULER, {}).get(_CALCULATOR) if mutable(sites.get(YARN, {})) else DOMINANT
 
 
 def _executor(sites: Sites, _choices: Choices) -> str:
@@ -242,84 +248,22 @@ def _queues(sites: Sites, choices: Choices) -> str | None:
 
 
 TABLE = (
-    Property(YARN, SCHEDULER_CLASS, RM, _scheduler, "GPUs would not be shared by Isonomy"),
-    Property(
-        YARN,
-        WEB_KEY,
-        RM,
-        _web,
-        f"there is no REST on Hadoop 3.5; 3.3's and 3.4's ResourceManager does not start with it, theirs is"
-        f" {OLD_WEB_KEY} = {OLD_WEB}",
-    ),
-    Property(YARN, OLD_WEB_KEY, RM, _old_web, "the isonomy command would find no REST"),
-    Property(YARN, "isonomy.scheduler.mode", RM, _mode),
-    Property(YARN, "isonomy.scheduler.queues", RM, _queues),
-    Property(YARN, "isonomy.bridge.token-file", RM, lambda _s, _c: "/var/lib/isonomy/bridge.token"),
-    Property(
-        YARN,
-        "yarn.resourcemanager.recovery.enabled",
-        RM,
-        _true,
-        "applications end when the ResourceManager restarts",
-        "note",
-    ),
-    Property(
-        YARN,
-        "yarn.resourcemanager.placement-constraints.handler",
-        RM,
-        _handler,
-        "placement-processor would place GPUs past Isonomy",
-    ),
-    Property(SCHEDULER, "yarn.scheduler.capacity.resource-calculator", RM, _calculator, "GPUs are not counted"),
-    Property(
-        YARN, EXECUTOR, NM, _executor, "containers would not get the GPUs they were granted", stage=Stage.EXECUTORS
-    ),
-    Property(
-        YARN,
-        PLUGINS,
-        NM,
-        _plugins,
-        "YARN's own plugin would choose other GPUs for a container than Isonomy granted (node-resources.xml says their"
-        " number)",
-        stage=Stage.EXECUTORS,
-    ),
-    Property(
-        YARN,
-        "yarn.nodemanager.env-whitelist",
-        NM,
-        _environment,
-        "programs could choose their GPUs themselves",
-        stage=Stage.EXECUTORS,
-    ),
-    Property(
-        YARN,
-        "yarn.nodemanager.recovery.enabled",
-        NM,
-        _true,
-        "containers end when their NodeManager restarts",
-        "note",
-        Stage.EXECUTORS,
-    ),
-    Property(
-        YARN,
-        "yarn.nodemanager.recovery.supervised",
-        NM,
-        _true,
-        "an ordinary stop of the NodeManager, as for new jars, ends its containers",
-        "note",
-        Stage.EXECUTORS,
-    ),
-    Property(
-        YARN,
-        "yarn.nodemanager.address",
-        NM,
-        _address,
-        "a NodeManager with recovery does not start: it needs a fixed port",
-        stage=Stage.EXECUTORS,
-    ),
-    Property(
-        TYPES, "yarn.resource-types", ALL, _types, "YARN does not know all of these resources", stage=Stage.EXECUTORS
-    ),
-    Property(NODE, f"yarn.nodemanager.resource-type.{GPU}", NM, _gpus, stage=Stage.EXECUTORS),
+    Property(SCHEDULER_CLASS, RM, _scheduler, "GPUs would not be shared by Isonomy"),
+    Property(WEB_KEY, RM, _web, f"there is no REST on Hadoop 3.5; {_OLDER}"),
+    Property(OLD_WEB_KEY, RM, _old_web, "the isonomy command would find no REST"),
+    Property("isonomy.scheduler.mode", RM, _mode),
+    Property("isonomy.scheduler.queues", RM, _queues),
+    Property("isonomy.bridge.token-file", RM, lambda _s, _c: "/var/lib/isonomy/bridge.token"),
+    Property(f"{_RM}recovery.enabled", RM, _true, "applications end when the ResourceManager restarts", "note"),
+    Property(f"{_RM}placement-constraints.handler", RM, _handler, "it would place GPUs past Isonomy"),
+    Property(_CALCULATOR, RM, _calculator, "GPUs are not counted", file=SCHEDULER),
+    Property(EXECUTOR, NM, _executor, "containers would not get the GPUs they were granted"),
+    Property(PLUGINS, NM, _plugins, "YARN's own plugin would choose other GPUs for a container than Isonomy granted"),
+    Property(f"{_NM}env-whitelist", NM, _environment, "programs could choose their GPUs themselves"),
+    Property(f"{_NM}recovery.enabled", NM, _true, "containers end when their NodeManager restarts", "note"),
+    Property(f"{_NM}recovery.supervised", NM, _true, "an ordinary stop, as for new jars, ends its containers", "note"),
+    Property(f"{_NM}address", NM, _address, "a NodeManager with recovery does not start: it needs a fixed port"),
+    Property("yarn.resource-types", ALL, _types, "YARN does not know all of these resources", file=TYPES),
+    Property(f"{_NM}resource-type.{GPU}", NM, _gpus, file=NODE),
 )
 """All of it, in the order in which a plan prints it."""
