@@ -138,7 +138,11 @@ def _version(given: str | None) -> str:
 def _own(conf: Path) -> dict[str, str]:
     """Isonomy's own files, rendered from the cluster's: isonomy.yaml is for the machines of both ResourceManagers."""
     sites = {name: read_site(conf / name) for name in (CORE, HDFS, YARN) if (conf / name).exists()}
-    own = control_plane(sites, rm_web_url(None, conf))
+    try:
+        web = rm_web_url(None, conf)
+    except ConfigError:  # on one machine yarn-site.xml need not say it
+        web = "http://localhost:8088"
+    own = control_plane(sites, web)
     files = render.render({"isonomy": own, "submarine": {"python": "/opt/isonomy/venv/bin/python"}})
     return {ISONOMY: files[ISONOMY], SUBMARINE: files[SUBMARINE]}
 

@@ -35,7 +35,8 @@ def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
     hadoop = hadoop or Distribution()
     if not path.is_dir():
         findings = list(_check_file(path, seen))
-        return [*findings, *properties.findings(seen.sites, hadoop.version, there=True)]
+        there = YARN not in seen.sites or properties.installed(seen.sites)
+        return [*findings, *properties.findings(seen.sites, hadoop.version, there)]
     names = [name for name in CHECKS if (path / name).exists()]
     if not names:
         return [error(path.name, "", f"holds none of {', '.join(CHECKS)}; name the directory that does")]

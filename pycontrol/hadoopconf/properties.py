@@ -102,7 +102,8 @@ def findings(sites: Sites, hadoop: str, there: bool) -> Iterator[Finding]:
     Where Isonomy is not there (yet) only that is said, and what Isonomy cannot work with. A machine's files are checked
     for the classes of hosts that they are of.
     """
-    yarn, classes = sites.get(YARN, {}), classes_of(sites)
+    yarn = sites.get(YARN, {})
+    classes = classes_of(sites) if YARN in sites else {RM, NM, ALL}
     if not there:
         yield note(YARN, "", "names nothing of Isonomy; `isonomy install --hadoop-conf DIR` says what would change")
     elif NM not in classes and yarn.get("isonomy.scheduler.mode") == "on":

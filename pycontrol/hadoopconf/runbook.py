@@ -61,10 +61,11 @@ def removal(changes: Sequence[PropertyChange], how: Format) -> Iterator[Step]:
     if by_class[NM]:
         first = _gpu_nodes("remove", by_class[NM], how)
         yield replace(first, do=(*_emptied(how), "remove the jar"), undo="install again")
-    for who in (ALL, RM):
-        if by_class[who]:
-            restart = (f"{how.restart('resourcemanager')}; the standby first", "systemctl disable --now isonomy")
-            yield Step("remove", who, by_class[who], restart, "continue", "install again")
+    if by_class[ALL]:
+        yield Step("remove", ALL, by_class[ALL], (_everywhere(how),), "continue", "install again")
+    if by_class[RM]:
+        restart = (f"{how.restart('resourcemanager')}; the standby first", "systemctl disable --now isonomy")
+        yield Step("remove", RM, by_class[RM], restart, "continue", "install again")
 
 
 def reached(sites: Sites) -> int:
@@ -97,12 +98,11 @@ def _of_stage(stage: Stage, sites: Sites, changes: Sequence[PropertyChange], how
     elif by_class[RM]:
         yield from _resourcemanagers(said, yarn, by_class[RM], how)
     if by_class[ALL]:
-        others = f"ResourceManagers: {how.restart('resourcemanager')}; CPU nodes: {how.restart('nodemanager')}"
         yield Step(
             said,
             "all machines: ResourceManagers, GPU nodes, CPU nodes, gateways",
             by_class[ALL],
-            (others,),
+            (_everywhere(how),),
             _recovery(yarn),
             "restore the files, restart the same daemons",
         )
@@ -192,6 +192,11 @@ def _switch(said: str, yarn: Mapping[str, str], changes: tuple[PropertyChange, .
         " containers hold gets leases when these have ended",
         f"restore the files, {refresh}: CapacityScheduler takes the waiting asks back, leased containers continue",
     )
+
+
+def _everywhere(how: Format) -> str:
+    """The restarts for a file that all daemons read; the GPU nodes have theirs in a step of their own."""
+    return f"ResourceManagers: {how.restart('resourcemanager')}; CPU nodes: {how.restart('nodemanager')}"
 
 
 def _recovery(yarn: Mapping[str, str]) -> str:

@@ -136,3 +136,18 @@ def test_preemption_elsewhere_stays(tmp_path: Path) -> None:
     key = "yarn.resourcemanager.scheduler.monitor.policies"
     yarn[key] = yarn[key].rpartition(",")[2]
     assert [f for f in findings({**distributions.CDP, "yarn-site.xml": yarn}, tmp_path) if "monitor" in f] == []
+
+
+def test_one_file_is_checked_by_itself(tmp_path: Path) -> None:
+    conf = samples.write({**distributions.EMR, "capacity-scheduler.xml": {}}, tmp_path)
+    (yarn,) = [f for f in check.check(conf / "yarn-site.xml") if not f.key]
+    assert str(yarn) == NOTHING
+    (calculator,) = [f for f in check.check(conf / "capacity-scheduler.xml") if "calculator" in f.key]
+    assert calculator.level == "error"
+
+
+def test_a_cluster_on_one_machine_names_no_resourcemanager(tmp_path: Path) -> None:
+    conf = samples.write({**distributions.EMR, "yarn-site.xml": {}}, tmp_path / "conf")
+    words = ["--hadoop-conf", str(conf), "--hadoop", "3.4", "--apply", str(tmp_path / "out")]
+    assert CliRunner().invoke(install_command, words).exit_code == 0
+    assert "rm_web: http://localhost:8088" in (tmp_path / "out" / "resourcemanagers" / "isonomy.yaml").read_text()
