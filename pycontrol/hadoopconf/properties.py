@@ -133,7 +133,7 @@ def classes_of(sites: Sites) -> set[str]:
         found.add(RM)
     if yarn.get(EXECUTOR) in OUR_EXECUTORS or any(k.startswith(nm) for k in ours) or (ours and node):
         found.add(NM)
-    return found | {ALL} if found else found
+    return found | {ALL} if NM in found or yarn.get("isonomy.scheduler.mode") == "on" else found
 
 
 def installed(sites: Sites) -> bool:
