@@ -112,7 +112,7 @@ def test_a_control_plane_that_does_not_answer_exits_3(rm: Rm) -> None:
     assert (result.exit_code, result.stderr) == (3, "error: the control plane does not answer\n")
     rm.plugin = False
     result = run(rm, "status")
-    assert (result.exit_code, "yarn.webapp.custom.webservice.class" in result.stderr) == (3, True)
+    assert (result.exit_code, "isonomy config check DIR --hadoop" in result.stderr) == (3, True)
     result = run(None, "status", "--rm", "127.0.0.1:9")
     assert (result.exit_code, "cannot be reached" in result.stderr) == (3, True)
 
