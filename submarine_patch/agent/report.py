@@ -43,7 +43,7 @@ def done_gpu_s(s: SavedState) -> float:
 def work(s: SavedState, c: pb.Contention) -> AppWork:
     """The app's work, as `AppWork` for rho."""
     done, gang = done_gpu_s(s), s.spec.gang_gpus
-    phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
+    phases = bids.work_left(s.scheduler, s.profile(), s.spec.job_gpu_s, c.lease_s * gang, done)
     speed = mean_speed(s.speeds.vector(), s.topology)
     return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed, s.spec.job_gpus_max)
 

@@ -105,6 +105,8 @@ class AppSpec:
     server_vcores: int = 0
     server_cmd: str = ""
     """The servers' launch command; empty: the workers'."""
+    hours: float = 0.0
+    """Hours that a job trains on its GPUs, as the user said; 0: not said."""
     job_gpus_max: int = 0
     """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
@@ -116,6 +118,16 @@ class AppSpec:
     def scope(self) -> Scope:
         """The widest scope in which a gang may run."""
         return WITHIN.get(self.within, Scope.CLUSTER)
+
+    @property
+    def job_gpu_s(self) -> float:
+        """The declared work of one job in serial GPU-seconds; 0 if `hours` does not say it."""
+        return self.hours * 3600.0 * self.gang_gpus
+
+    @property
+    def guess_s(self) -> float:
+        """Serial GPU-seconds of an iteration, until it is measured, if `iteration_s` does not say it."""
+        return self.job_gpu_s / self.max_iterations if self.hours and self.max_iterations else 1.0
 
     @property
     def elastic(self) -> bool:
@@ -130,7 +142,11 @@ class AppSpec:
     @classmethod
     def load(cls, path: Path) -> AppSpec:
         """Read the file; raises KeyError or ValueError that names what is wrong."""
-        d = json.loads(path.read_text())
+        return cls.of(json.loads(path.read_text()))
+
+    @classmethod
+    def of(cls, d: Mapping[str, Any]) -> AppSpec:
+        """The spec from the file's content; raises as `load` does."""
         worker, paths, servers = d["worker"], d["paths"], d.get("servers") or {}
         slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
         given = {k.removeprefix("isonomy."): v for k, v in (d.get("conf") or {}).items() if v}
@@ -188,6 +204,7 @@ class AppSpec:
             server_memory_mb=int(servers.get("memory_mb") or 0),
             server_vcores=int(servers.get("vcores") or 0),
             server_cmd=servers.get("launch_cmd") or "",
+            hours=float(given.get("hours", 0.0)),
             job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
         )
 

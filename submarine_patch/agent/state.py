@@ -48,7 +48,7 @@ class SavedState:
         self.spec = spec
         self.attempt = attempt
         self.attempt_id = f"{spec.app_id.replace('application', 'appattempt')}_{attempt:06d}"
-        self.profiler = Profiler(spec.iteration_s, spec.slowdown)
+        self.profiler = Profiler(spec.iteration_s, spec.slowdown, spec.guess_s)
         self.speeds = Speeds(spec)
         self.scaling = Scaling(spec.gang_gpus)
         self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)

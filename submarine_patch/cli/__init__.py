@@ -13,13 +13,13 @@ from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.words import suggest
 from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
+from submarine_patch.cli.declared import declared
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.follow import wait
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.jobchecks import check_job
 from submarine_patch.cli.options import RunArguments, parse_run
 from submarine_patch.cli.plot import plot
-from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
 __all__ = ["UsageError", "main"]
@@ -125,9 +125,8 @@ def _run(options: list[str]) -> int:
 def check(parsed: RunArguments) -> list[str]:
     """Raises UsageError for the first mistake; notes for the user."""
     notes = check_job(parsed)
-    use_profile(parsed)
     check_group(parsed.conf)
-    return notes
+    return [*notes, *declared(parsed)]
 
 
 def _installation() -> stock.Installation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import tempfile
 import time
 from collections import deque
@@ -125,6 +126,8 @@ def submit(
 ) -> Handle:
     """Submit `command` and return immediately; raises UsageError for a mistake, before any request to the cluster.
 
+    Notes, and what is declared, are on standard error.
+
     `memory`, `vcores` and `gpus` are one worker's; `files` go to the workers; `search_space` is a file or its
     parameters. `options` are those of `submarine job run --help` for groups, with `_` for `-`: app_scheduler,
     max_iterations, metric, mode, keep_folder ... HADOOP_CONF_DIR names the cluster.
@@ -154,7 +157,8 @@ def submit(
 
 def _submitted(words: list[str]) -> Handle:
     parsed = parse_run(words)
-    check(parsed)
+    for note in check(parsed):
+        print(f"isonomy: {note}", file=sys.stderr)
     installation = stock.find(os.environ)
     stock.reach_rm(installation.conf)
     ended = stock.run(installation.command(["job", "run", *parsed.stock]), quiet=True, keep_errors=True)

@@ -64,7 +64,8 @@ def check_job(parsed: RunArguments) -> list[str]:
     notes = _keras(parsed, workers) + _servers(parsed, workers)
     local = _localizations(given.get("localization", []))
     notes += _direction(parsed) + check_script(parsed, command, local)
-    return notes + _spread(parsed, workers, has_session(command, local))
+    parsed.session = has_session(command, local)
+    return notes + _spread(parsed, workers, parsed.session)
 
 
 def _framework(parsed: RunArguments) -> None:

@@ -39,6 +39,12 @@ GROUP_OPTIONS = (
         "N|MIN:MAX",
         "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: any number in this range",
     ),
+    Option(
+        "hours",
+        "H",
+        "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the declared work, by which"
+        " the default policy orders apps",
+    ),
     Option("max-iterations", "N", "the most iterations of one job"),
     Option(
         "min-iterations",
@@ -67,8 +73,6 @@ GROUP_OPTIONS = (
     Option("max-retries", "N", "how often a failed worker is restarted; default 3"),
     Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
     Option("slowdown", "S,S,S", "slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
-    Option("profile", "FILE", "YAML or JSON file of iteration times or slowdowns by model; instead of these two"),
-    Option("model", "NAME", "whose profile to take; default: --name"),
     Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
     Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
     Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
@@ -96,8 +100,6 @@ GROUP_OPTIONS = (
     Option("gpu-type", "NAME", "type of GPU"),
 )
 """Short forms of `--conf isonomy.<name with _>=<value>`."""
-READ_HERE = ("profile", "model")
-"""Keys that name a local file: the file's contents are submitted instead of the key."""
 
 STOCK_OPTIONS = (
     Option("f", "FILE", "YAML spec of the job instead of options"),
@@ -162,6 +164,8 @@ class RunArguments:
     verbose: bool = False
     wants_help: bool = False
     json: bool = False
+    session: bool = False
+    """Whether its script has an isonomy session, as far as the checks could tell."""
 
 
 def parse_run(argv: Sequence[str]) -> RunArguments:
@@ -232,8 +236,7 @@ def add_conf(result: RunArguments, key: str, value: str) -> None:
         nearest = get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0)[0]
         raise UsageError(f"--conf {PREFIX}{key}: unknown key; the nearest known one is {PREFIX}{nearest}")
     result.conf[key] = value
-    if key not in READ_HERE:
-        result.stock += ["--conf", f"{PREFIX}{key}={value}"]
+    result.stock += ["--conf", f"{PREFIX}{key}={value}"]
 
 
 def _unknown(word: str, name: str, known: list[str]) -> str:

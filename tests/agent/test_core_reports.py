@@ -66,6 +66,26 @@ class TestRounds:
         assert job.iter_time_s == pytest.approx(0.5)
 
 
+def test_hours_are_the_declared_work_until_they_are_used_up() -> None:
+    """The gang has 2 GPUs, a lease 600 s."""
+    world = started(World(spec_of(hours=1.0, iteration_s=None, max_iterations=0)), *A[:2])
+    assert world.core.register().register.demand.work_total_gpu_s == pytest.approx(7200.0)
+    (chief,) = world.gang("job000")
+    for step in (10, 20, 30, 40, 50, 1000):
+        world.worker(chief, progress=pb.WorkerProgress(step=step, loss=0.9, iter_time_s=0.5))
+    demand = world.core.register().register.demand
+    assert (demand.work_done_gpu_s, demand.work_left_gpu_s) == pytest.approx((1000.0, 6200.0))
+    world.worker(chief, progress=pb.WorkerProgress(step=8000, loss=0.9, iter_time_s=0.5))
+    assert world.core.register().register.demand.work_left_gpu_s == pytest.approx(8000.0), "as if nothing was declared"
+
+
+def test_hours_of_a_search_are_those_of_a_job_that_trains_to_its_end() -> None:
+    whole = World(spec_of(hours=1.0, iteration_s=None, max_iterations=9))
+    assert whole.core.register().register.demand.work_total_gpu_s == pytest.approx(7200.0)
+    sweep = World(hyperband(hours=1.0, iteration_s=None, max_iterations=9))
+    assert sweep.core.register().register.demand.work_total_gpu_s == pytest.approx((9 + 3 * 2 + 6) * 800.0)
+
+
 def test_the_demand_reports_slowdown_loss_and_gpu_types() -> None:
     spec = spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0)
     world = World(spec, types={"a1": "V100"})

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from submarine_patch.agent.schedulers.asha import Asha
+from submarine_patch.agent.schedulers.base import whole_runs
 from submarine_patch.agent.schedulers.port import AppScheduler, SchedulerError
-from submarine_patch.agent.schedulers.rungs import RungScheduler
+from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of
 from submarine_patch.agent.schedulers.search import OptunaSearch
 from submarine_patch.agent.schedulers.stopping import CurveStopping, MedianStopping
 from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 
-__all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names"]
+__all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names", "plan"]
 
 ENTRY_POINTS = "isonomy.app_schedulers"
 """Entry point group for app schedulers of other distributions: acme.name = "module:make", where make(AppSpec) returns
@@ -53,6 +54,21 @@ def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
         raise SchedulerError(
             f"isonomy.app_scheduler={name}: {_others()[name].value} cannot be loaded: {error}"
         ) from error
+
+
+def plan(spec: AppSpec) -> tuple[int, list[int], int] | None:
+    """(jobs, the steps of the rungs, iterations of all jobs at most) of an app, before it runs; None if unknown."""
+    if spec.app_scheduler == "asha":
+        asha = Asha(spec)
+        return len(asha.configurations), asha.steps, asha.committed + sum(jobs * each for jobs, each in asha.later())
+    if spec.app_scheduler in ("median", "curve", "optuna"):
+        jobs = whole_runs(spec)
+        return jobs, [spec.max_iterations], jobs * spec.max_iterations
+    if spec.app_scheduler not in MAKERS:
+        return None
+    brackets = brackets_of(spec)
+    steps = sorted({step for b in brackets for step in b.steps})
+    return sum(b.counts[0] for b in brackets), steps, sum(b.iterations for b in brackets)
 
 
 def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> AppScheduler:
