@@ -18,6 +18,7 @@ from pycontrol.model.cluster import STANDIN
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
 HTTP_OK, HTTP_ERROR = 200, 500
+LINE_CHARS = 200
 UNREADABLE = (
     "(the NodeManager cannot read it: a secure one needs Hadoop's native library, libhadoop.so; its own log has more)"
 )
@@ -88,6 +89,16 @@ def logs_command(
             _print(source, found["app_id"])
     if not any(s.files or s.folder for s in sources):
         raise Failure(f"{found['name']}: no log could be read; try: yarn logs -applicationId {found['app_id']}")
+
+
+def newest_line(client: Rm, app_id: str) -> str:
+    """The newest line that a worker of the app logged, a bar as it stands; empty where none can be read."""
+    try:
+        sources = _sources(client, client.get("logs", app=app_id), Path("build/dev-cluster"))
+        texts = (text for s in sources if s.role == "worker" for _, text in _read(client, s, (), 1))
+        return next((text.rstrip().rpartition("\r")[2][-LINE_CHARS:] for text in texts if text.strip()), "")
+    except Failure:
+        return ""
 
 
 # ---- which containers

@@ -240,8 +240,9 @@ def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
     """`hidden`: the caller may not see what the jobs learn."""
 
     def learnt(j: Data) -> tuple[str, str]:
-        metric = j["accuracy"] if j.get("metric") is None else j["metric"]
-        return ("-", "-") if hidden else (f"{j['loss']:.4g}", f"{metric:.4f}")
+        metric = j.get("metric")
+        loss = f"{j['loss']:.4g}" if j["loss"] else "-"  # 0: no line showed one
+        return ("-", "-") if hidden else (loss, "-" if metric is None else f"{metric:.4f}")
 
     rows = [
         (j["job_id"], j["state"], j["rung"], j["step"], *learnt(j), j["gpus"],
@@ -294,13 +295,15 @@ def _best(a: Data) -> str | None:
     if not a["best"]:
         return said
     model = f"; model in {a['model_path']}" if a["model_path"] else ""
-    return "\n".join(filter(None, [f"best: {result(a['best'])}{model}", said]))
+    best = f"{result(a['best'])}{model}".removeprefix("; ")
+    return "\n".join(filter(None, [f"best: {best}" if best else None, said]))
 
 
 def result(best: Data) -> str:
-    """What the best job came to."""
-    name, value = best.get("metric") or "accuracy", best.get("value", best["accuracy"])
-    return f"{name} {value:.4f}" + (f" with {show(best['configuration'])}" if best["configuration"] else "")
+    """What the best job came to; empty if its log showed no value and it has no configuration."""
+    value = best.get("value", best["accuracy"] or None)
+    text = "" if value is None else f"{best.get('metric') or 'accuracy'} {value:.4f}"
+    return f"{text or '-'} with {show(best['configuration'])}" if best["configuration"] else text
 
 
 # ---- records

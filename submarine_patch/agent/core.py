@@ -136,10 +136,9 @@ class AgentCore(SavedState):
         job.loss, job.iter_time_s = p.loss, p.iter_time_s
         if p.accuracy:
             job.accuracy = p.accuracy
-        if p.HasField("metric"):
-            job.metric = p.metric
+        metric = self._metric_of(p)
+        job.metric = job.metric if metric is None else metric
         job.reports += 1
-        job.valued = job.valued or self._has_metric(p)
         warm = job.first_step_s > 0
         if not warm:
             job.first_step_s = now_s
@@ -213,16 +212,18 @@ class AgentCore(SavedState):
 
     def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
         """Pass a line's metric to the app scheduler, which may stop the job; ignore lines without the metric."""
-        if job.state != jobs.RUNNING or not (self._has_metric(p) or self.spec.metric == "loss"):
+        if job.state != jobs.RUNNING or self._metric_of(p) is None:
             return
         known = job.job_id in self.scheduler.runnable()
-        if known and self.scheduler.on_progress(job.job_id, p.step, job.value(self.spec.metric)) is Verdict.STOP:
+        if known and self.scheduler.on_progress(job.job_id, p.step, job.value) is Verdict.STOP:
             gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, "its app scheduler stopped it", now_s)
 
-    def _has_metric(self, p: pb.WorkerProgress) -> bool:
-        """Whether a progress line has the app's metric; a worker reports 0 for a loss or accuracy that it never saw."""
-        known = {"loss": p.loss != 0.0, "accuracy": p.accuracy != 0.0}
-        return known.get(self.spec.metric, p.HasField("metric"))
+    def _metric_of(self, p: pb.WorkerProgress) -> float | None:
+        """The app's metric in a report; None if it has none. A worker reports 0 for a loss or accuracy that it never
+        saw, and a loss that diverged only as the loss."""
+        if p.HasField("metric"):
+            return p.metric
+        return {"loss": p.loss, "accuracy": p.accuracy}.get(self.spec.metric) or None
 
     # ---- the AM shell
 
@@ -341,7 +342,7 @@ class AgentCore(SavedState):
             work_done_gpu_s=report.done_gpu_s(self),
             model_path=self.model_path,
             metric=self.spec.metric,
-            best_metric=report.finite(winner.value(self.spec.metric)) if winner else None,
+            best_metric=report.finite(winner.value) if winner else None,
         )
         self.send(done=done)
         self.notify("ended" if self.succeeded else "failed", now_s, message=self.ending or "")

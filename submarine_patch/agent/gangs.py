@@ -283,7 +283,7 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
     job.workers = []
     if done:
         job.step = max(job.step, job.until_step)
-        verdict = s.scheduler.on_result(job.job_id, job.value(s.spec.metric))
+        verdict = s.scheduler.on_result(job.job_id, job.value)
         job.state = jobs.PENDING if verdict is Verdict.CONTINUE else jobs.PAUSED
     elif job.stop_failed and job.failures > s.spec.max_retries:
         job.state = jobs.FAILED

@@ -28,9 +28,8 @@ RATE_MAX = 1e12
 """Upper bound of `loss_rate`, against losses that fall from a diverged value such as 1e100."""
 NOTES_TOLD = 20
 UNSEEN_S = 60.0
-"""How long a job may report progress without the app's metric before its user is told."""
-SILENT_S = 300.0
-"""How long a job may run without reporting any progress."""
+"""How long a job may run without reporting any progress, or report it without the app's metric, before its user is
+told."""
 JOBS_TOLD = 2000
 """The most jobs in a report, which the Arbiter reads at most: the active ones first, then the newest."""
 
@@ -203,7 +202,7 @@ def _job(s: SavedState, job: Job) -> pb.JobProgress:
         rung=job.rung,
         launches=job.launches,
         worker_failures=job.failures,
-        metric=finite(job.value(s.spec.metric)) if job.step else None,
+        metric=finite(job.value),
         until_step=job.until_step or s.scheduler.until_step(job.job_id),
         note=_note(s, job),
         checkpoints_failed=job.checkpoints_failed,
@@ -230,7 +229,7 @@ def note_unseen(s: SavedState, job: Job, now_s: float) -> None:
     """Note for the user what a running job's log should have shown by now."""
     missing = unseen(s, job)
     if missing and missing != job.missing:
-        due_s = job.first_step_s + UNSEEN_S if job.reports else job.since_s + SILENT_S
+        due_s = (job.first_step_s if job.reports else job.since_s) + UNSEEN_S
         missing = missing if job.state == jobs.RUNNING and now_s >= due_s else ""
     if missing != job.missing:
         job.missing, s.report_due = missing, True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Rm, Unreachable
+from pycontrol.cli.logs import newest_line
 from pycontrol.words import count
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 LINE_S = 30.0
 """The longest time without a line where there is no terminal."""
+UNREAD = "no line of its log shows progress"
+"""In the note of a job; the newest line then says what its log looks like."""
 AWAY_MAX_S = 900.0
 """How long to wait for a ResourceManager that is away (restart, failover)."""
 DONE = ("done", "stopped", "failed")
@@ -134,13 +137,16 @@ def until_final(
     """
     began_s = answered_s = time.monotonic()
     jobs: tuple[Mapping[str, Any], ...] = ()
-    known = False
+    known, line, line_s = False, "", -LINE_S
     while True:
         try:
             status = status_of(client, app_id)
             answered_s, known = time.monotonic(), True
             jobs = status.jobs or jobs  # the control plane forgets them when the app ends
-            status = replace(status, jobs=jobs)
+            if UNREAD in status.note and answered_s - line_s >= LINE_S:
+                line, line_s = newest_line(client, app_id), answered_s
+            note = f"{status.note}; the newest: {line}" if line and UNREAD in status.note else status.note
+            status = replace(status, jobs=jobs, note=note)
             yield status
             if status.final:
                 return

@@ -226,7 +226,7 @@ class TestUnseen:
 
     def test_a_silent_log(self) -> None:
         world = started(World(), *A[:2])
-        for _ in range(int(report.SILENT_S / 30) + 1):
+        for _ in range(int(report.UNSEEN_S / 30) + 1):
             world.worker(world.gang("job000")[0], checkpoint=pb.WorkerCheckpoint(step=1))  # it is alive
             world.pass_time(30)
         assert self._note(world) == "no line of its log shows progress (docs/submit.md says which do)"
@@ -236,6 +236,28 @@ class TestUnseen:
         assert world.done is not None
         assert world.done.succeeded
         assert world.done.message == "done; no line of its log shows progress (docs/submit.md says which do)"
+
+    def test_what_no_line_showed_is_not_0(self) -> None:
+        world = started(World(), *A[:2])
+        (chief,) = world.gang("job000")
+        world.worker(chief, progress=pb.WorkerProgress(step=1, loss=0.5, iter_time_s=0.1))
+        assert not reported(world.core).jobs[0].HasField("metric")
+        (row,) = csv.DictReader(results.files(world.core, "job000")["trials.csv"].splitlines())
+        assert (row["loss"], row["accuracy"]) == ("0.5", "")
+        world.finish_gang("job000", accuracy=0.0)
+        world.publish()
+        assert world.done is not None
+        assert not world.done.HasField("best_metric")
+
+    def test_a_loss_of_0_that_a_line_showed_is_the_best(self) -> None:
+        world = started(World(hyperband(jobs=2, max_iterations=1, metric="loss")), *A)
+        for job_id, said in (("job000", {"loss": 0.1, "metric": 0.1}), ("job001", {"metric": 0.0})):
+            (c,) = world.gang(job_id)
+            world.worker(c, progress=pb.WorkerProgress(step=1, **said))
+            world.end(c, 0)
+        world.publish()
+        assert world.done is not None
+        assert (world.done.best_job_id, world.done.best_metric) == ("job001", 0.0)
 
     def test_a_plain_job_need_not_show_the_default_metric(self) -> None:
         world = started(World(), *A[:2])
@@ -270,7 +292,7 @@ def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
     world = World()
     job = world.core.job("job000")
     for step in range(1, 1001):
-        job.accuracy = step / 1000
+        job.metric = step / 1000
         results.seen(world.core, job, step)
     assert len(job.curve) <= results.POINTS
     assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])

@@ -150,6 +150,7 @@ def test_logs_come_from_the_node_managers(rm: Rm) -> None:
     assert AM not in only
     assert ok(rm, "logs", app_id, "--am").count("==>") == 1
     assert all(x["files"] for x in json.loads(ok(rm, "logs", app_id, "-o", "json")))
+    assert newest_line(client.Rm(f"http://{rm.address}"), app_id).startswith("last line of container_")
     rm.native = False
     assert "a secure one needs Hadoop's native library, libhadoop.so" in ok(rm, "logs", app_id, "--am")
     rm.native = True

@@ -159,6 +159,16 @@ def test_the_progress_shows_a_jobs_note_while_the_app_runs(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("cluster")
+def test_the_progress_shows_the_newest_line_where_none_is_understood(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(JOBS[1], "note", "no line of its log shows progress (docs/submit.md says which do)")
+    monkeypatch.setattr("submarine_patch.cli.follow.newest_line", lambda client, app_id: "round 7 was fine")
+    isonomy.app("sweep").wait(poll_s=0.01, progress=True)
+    assert "shows progress (docs/submit.md says which do); the newest: round 7 was fine" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_kill_waits_until_the_app_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("submarine_patch.cli.api.POLL_S", 0.01)
     Yarn.early, Yarn.states = [1, 2], [("RUNNING", "UNDEFINED")]
