@@ -136,8 +136,8 @@ class AppSpec:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether a smaller value of the metric is better; without `mode`, if its name ends with loss."""
-        return self.mode == "min" or (not self.mode and re.search(r"(?:^|[_/.-])loss$", self.metric) is not None)
+        """Whether a smaller value of the metric is better."""
+        return lower_is_better(self.metric, self.mode)
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
@@ -219,6 +219,11 @@ class AppSpec:
         if "%hyperparameters%" in command:
             command, used = command.replace("%hyperparameters%", options), True
         return command if used or not options else f"{command} {options}"
+
+
+def lower_is_better(metric: str, mode: str) -> bool:
+    """Whether a smaller value of the metric is better; without `mode`, if its name ends with loss."""
+    return mode == "min" or (not mode and re.search(r"(?:^|[_/.-])loss$", metric) is not None)
 
 
 def gpus_range(text: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from submarine_patch.cli import stock
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.declared import declared
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
-from submarine_patch.cli.follow import wait
+from submarine_patch.cli.follow import goal_of, wait
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.jobchecks import check_job
 from submarine_patch.cli.options import RunArguments, parse_run
@@ -113,7 +113,7 @@ def _run(options: list[str]) -> int:
     status, app_id = ended.status, ended.application_id
     if WAIT in parsed.stock and status == 0 and app_id is not None:
         try:
-            status = wait(Rm(rm_web_url(conf_dir=installation.conf)), app_id)
+            status = wait(Rm(rm_web_url(conf_dir=installation.conf)), app_id, goal_of(parsed.conf))
         except KeyboardInterrupt:
             print(f"submarine: {app_id} goes on; to end it: submarine job kill {app_id}", file=sys.stderr)
             raise

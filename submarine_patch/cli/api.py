@@ -20,7 +20,7 @@ from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import check, stock
 from submarine_patch.cli.errors import UsageError
-from submarine_patch.cli.follow import Status, shown, status_of, until_final
+from submarine_patch.cli.follow import NO_GOAL, Goal, Status, goal_of, shown, status_of, typed, until_final
 from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
 
 STARTING_S = 120.0
@@ -35,8 +35,8 @@ class SubmissionError(Exception):
 class Handle:
     """An app, here or in another process: `isonomy.app("my-sweep")` finds one."""
 
-    def __init__(self, client: Rm, app_id: str) -> None:
-        self._client, self.app_id = client, app_id
+    def __init__(self, client: Rm, app_id: str, goal: Goal = NO_GOAL) -> None:
+        self._client, self.app_id, self._goal = client, app_id, goal
         self._jobs: tuple[Mapping[str, Any], ...] = ()
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Handle:
 
     def status(self) -> Status:
         """The present status."""
-        return self._remembered(status_of(self._client, self.app_id))
+        return self._remembered(status_of(self._client, self.app_id, self._goal))
 
     def _remembered(self, status: Status) -> Status:
         """The status with the jobs as last seen, because the control plane forgets them when the app ends."""
@@ -53,7 +53,7 @@ class Handle:
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float | None = None) -> Status:
         """Wait for its end; `progress` draws a bar. Raises TimeoutError after `timeout_s`."""
-        statuses = until_final(self._client, self.app_id, poll_s, timeout_s)
+        statuses = until_final(self._client, self.app_id, poll_s, timeout_s, self._goal)
         if progress:
             return self._remembered(shown(statuses))
         return self._remembered(deque(statuses, maxlen=1)[0])
@@ -66,10 +66,11 @@ class Handle:
     def trials(self) -> Any:
         """One row per job as last seen by this handle: a pandas frame if pandas is installed, else a list of dicts.
 
-        For an app that had ended before, see results-APP/trials.csv next to its model.
+        Hyper-parameters are numbers again, and the column of what jobs are compared by has the metric's name. For an
+        app that had ended before, see results-APP/trials.csv next to its model.
         """
-        rows = [{**{k: v for k, v in j.items() if k != "configuration"}, **j["configuration"]}
-                for j in self.status().jobs]  # fmt: skip
+        status = self.status()
+        rows = [_row(job, status.goal.metric or "metric") for job in status.jobs]
         try:
             import pandas
         except ImportError:
@@ -104,6 +105,11 @@ class Handle:
                 if time.monotonic() > until_s:
                     raise
             time.sleep(POLL_S)
+
+
+def _row(job: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    told = {metric if k == "metric" else k: v for k, v in job.items() if k != "configuration"}
+    return {**told, **{name: typed(value) for name, value in job["configuration"].items()}}
 
 
 def submit(
@@ -164,7 +170,7 @@ def _submitted(words: list[str]) -> Handle:
     ended = stock.run(installation.command(["job", "run", *parsed.stock]), quiet=True, keep_errors=True)
     if ended.application_id is None:
         raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
-    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
+    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id, goal_of(parsed.conf))
 
 
 def app(name: str, *, rm: str | None = None) -> Handle:
