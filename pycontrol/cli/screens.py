@@ -43,7 +43,7 @@ def status(d: Data) -> Group:
 def queue(d: Data) -> RenderableType:
     """Who waits, and why; on a narrow screen the reasons stand below the table."""
     if not d["apps"]:
-        return lines("no app shares the cluster now")
+        return lines("no app shares the cluster now; isonomy jobs lists those that have ended")
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
          f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
@@ -70,6 +70,18 @@ def short_queue(d: Data) -> Group:
     ]  # fmt: skip
     names = (">#", "NAME", "QUEUE", ">GPUS", *_by_column(d), ">LEASE", "REASON")
     return lines(table(names, rows) if rows else "no app shares the cluster now")
+
+
+def jobs(d: Data) -> RenderableType:
+    """What ran, newest first."""
+    rows = [
+        (a["name"], a["app_id"], a["user"], a["final_state"] or ("running" if a["gpus_held"] else "waiting"),
+         clock(a["submitted_s"]), span((a["finished_s"] or d["now_s"]) - a["submitted_s"]),
+         f"{a['attained_gpu_s'] / 3600:.2f}", result(a["best"]) if a["best"] else "-", a["model_path"])
+        for a in d["apps"]
+    ]  # fmt: skip
+    names = ("NAME", "APP", "USER", "STATE", "SUBMITTED", ">TOOK", ">GPU-H", "BEST", "KEPT IN")
+    return table(names, rows) if rows else lines("no app has run since then")
 
 
 COLUMNS = {"virtual finish time": "DUE", "attained service": "SERVED", "dominant share": "SHARE"}
@@ -293,10 +305,15 @@ def _own_bid(r: Data) -> str:
 def _best(a: Data) -> str | None:
     said = f"it said: {a['message']}" if a["message"] not in ("", "done") and a["finished_s"] else None
     if not a["best"]:
-        return said
-    model = f"; model in {a['model_path']}" if a["model_path"] else ""
-    best = f"{result(a['best'])}{model}".removeprefix("; ")
+        return "\n".join(filter(None, [said, kept(a["model_path"])])) or None
+    best = "; ".join(filter(None, [result(a["best"]), kept(a["model_path"])]))
     return "\n".join(filter(None, [f"best: {best}" if best else None, said]))
+
+
+def kept(path: str) -> str:
+    """Where what an app left behind is."""
+    what = "results" if path.rpartition("/")[2].startswith("results-") else "model"
+    return f"{what} in {path}" if path else ""
 
 
 def result(best: Data) -> str:

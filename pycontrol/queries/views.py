@@ -186,7 +186,7 @@ def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
         "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, demands.now_s), "leases": x.leases, "renewals": x.renewals,
         "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
-        "message": x.message,
+        "message": x.message, "attained_gpu_s": x.attained_gpu_s,
     }  # fmt: skip
 
 

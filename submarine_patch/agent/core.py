@@ -101,6 +101,7 @@ class AgentCore(SavedState):
             case "from_worker":
                 self._worker(m.from_worker, now_s)
             case "finish":
+                self.killed = True
                 self._end(False, m.finish.reason or "ended by the operator")
             case _:  # WorkerGone: only the end of a worker's container counts, not a broken stream
                 pass
@@ -300,12 +301,13 @@ class AgentCore(SavedState):
         if any(j.active for j in self.jobs.values()):
             return
         self.give_back(list(self.held), self.ending)
-        best = self.scheduler.best() if self.succeeded else None
-        if best is not None and not self.published:
+        best = self.scheduler.best()
+        whole = self.succeeded and best is not None
+        if not self.published and (whole or any(j.reports for j in self.jobs.values())):
             if not self.publishing:
                 self.publishing = True
-                found, to = checkpoint_dir(self.spec, self.jobs[best]), self.spec.saved_model
-                self.out.append(Publish(best, found, to, results.files(self, best)))
+                found = checkpoint_dir(self.spec, self.jobs[best]) if whole and best is not None else ""
+                self.out.append(Publish(best or "", found, self.spec.saved_model, results.files(self, best or "")))
             return
         self._done(best, now_s)
 
@@ -321,7 +323,8 @@ class AgentCore(SavedState):
         """Handle Published; a missing checkpoint is no failure, for the script may store its model elsewhere."""
         self.published, self.model_path = True, e.path
         if e.missing:
-            self.ending = f"{self.ending}; no model was copied: {e.problem}"
+            unsaved = "the script has no session, and no --keep-folder is given" if self.spec.unsaved else e.problem
+            self.ending = f"{self.ending}; no model was kept: {unsaved}"
         elif e.problem:
             self.succeeded = False
             self.ending = f"the model could not be copied to {self.spec.saved_model}: {e.problem}"
@@ -346,5 +349,5 @@ class AgentCore(SavedState):
         )
         self.send(done=done)
         self.notify("ended" if self.succeeded else "failed", now_s, message=self.ending or "")
-        self.shell(finish=am.AmFinish(succeeded=self.succeeded, message=self.ending or ""))
+        self.shell(finish=am.AmFinish(succeeded=self.succeeded, killed=self.killed, message=self.ending or ""))
         self.out.append(End())

@@ -64,7 +64,7 @@ class SavedState:
         """Jobs whose gangs the Arbiter knew when the present round began."""
         self.ending: str | None = None
         """Why the app ends; None while it runs."""
-        self.succeeded = False
+        self.succeeded = self.killed = False
         self.publishing = self.published = self.done_sent = False
         self.model_path = ""
         self.start_told = False
@@ -103,6 +103,7 @@ class SavedState:
             "restart_s": self.restart_s,
             "ending": self.ending,
             "succeeded": self.succeeded,
+            "killed": self.killed,
             "start_told": self.start_told,
         }
 
@@ -113,6 +114,7 @@ class SavedState:
         self.jobs = {j["job_id"]: Job.load(j) for j in saved["jobs"]}
         self.restart_s = saved["restart_s"]
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
+        self.killed = bool(saved.get("killed"))
         self.start_told = bool(saved.get("start_told"))
         for job in self.jobs.values():
             self.held.update((g, HeldGpu("")) for g in job.gpus)

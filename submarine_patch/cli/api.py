@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import yaml
 
 from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
+from pycontrol.cli.get import read_results
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import check, stock
 from submarine_patch.cli.errors import UsageError
@@ -66,11 +68,14 @@ class Handle:
     def trials(self) -> Any:
         """One row per job as last seen by this handle: a pandas frame if pandas is installed, else a list of dicts.
 
-        Hyper-parameters are numbers again, and the column of what jobs are compared by has the metric's name. For an
-        app that had ended before, see results-APP/trials.csv next to its model.
+        Hyper-parameters are numbers again, and the column of what jobs are compared by has the metric's name. Of an app
+        that had ended before, the rows are those of its trials.csv, and Failure is raised if there is none.
         """
         status = self.status()
         rows = [_row(job, status.goal.metric or "metric") for job in status.jobs]
+        if not rows and status.final:
+            table = read_results(self._client.user, dict(self.explain()["app"]), "trials.csv")
+            rows = [{name: typed(text) for name, text in row.items()} for row in csv.DictReader(io.StringIO(table))]
         try:
             import pandas
         except ImportError:

@@ -89,7 +89,7 @@ class Status:
         the end its state and best result."""
         if self.final:
             result = screens.result(self.best) if self.best else ""
-            return ", ".join(filter(None, [self.state, result, self.model_path and f"model in {self.model_path}"]))
+            return ", ".join(filter(None, [self.state, result, screens.kept(self.model_path)]))
         parts = []
         running = [j for j in self.jobs if j["state"] == "running"]
         ahead = max(running or self.jobs, key=lambda j: j.get("step", 0), default=None)

@@ -114,13 +114,14 @@ def has_session(command: str, local: Local) -> bool:
 
 
 def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
-    """A note if the program writes no checkpoints, because it would lose its work at each revocation."""
+    """A note if nothing that the program writes is kept: it would lose its work at each revocation, and its results."""
     if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(source):
         return []
     if "unsaved" not in parsed.conf:
         add_conf(parsed, "unsaved", "true")
     return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
-            " starts again (docs/submit.md)"]  # fmt: skip
+            " starts again, and the files that it writes are deleted at its end; --keep-folder FOLDER keeps those below"
+            " FOLDER, and isonomy get fetches them (docs/submit.md)"]  # fmt: skip
 
 
 def _parsed(script: Path, source: bytes) -> ast.Module:
