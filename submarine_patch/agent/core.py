@@ -278,10 +278,19 @@ class AgentCore(SavedState):
         self._try(now_s)
         self._watch_token(now_s)
         leases.assign(self, now_s)
+        self._tell_freed(now_s)
         if self.speeds.worth_keeping:
             self._keep_speeds()
         self._finish(now_s)
         report.tell(self, now_s)
+
+    def _tell_freed(self, now_s: float) -> None:
+        """Tell the demand, then what was given back: a round in between would grant again what nobody wants."""
+        if self.freed:
+            report.tell(self, now_s, at_once=True)
+        for message in self.freed:
+            self.send(released=message)
+        self.freed = []
 
     def _end(self, succeeded: bool, why: str) -> None:
         if self.ending is None:
@@ -301,6 +310,7 @@ class AgentCore(SavedState):
         if any(j.active for j in self.jobs.values()):
             return
         self.give_back(list(self.held), self.ending)
+        self._tell_freed(now_s)
         best = self.scheduler.best()
         whole = self.succeeded and best is not None
         if not self.published and (whole or any(j.reports for j in self.jobs.values())):

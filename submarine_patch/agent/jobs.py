@@ -75,6 +75,10 @@ class Job:
     failures: int = 0
     problem: str = ""
     """Why its last worker failed."""
+    failed_as: str = ""
+    """How its last worker failed soon after its start: exit code, exception and step; empty if it was not soon."""
+    hopeless: bool = False
+    """Whether it failed so twice in a row."""
     use_id: str = ""
     use_accepted: bool = False
     use_refusals: int = 0

@@ -240,9 +240,10 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def tell(s: SavedState, now_s: float) -> None:
-    """Send progress if something changed, at most once per PROGRESS_S; also the fraction done, for YARN's pages."""
-    if s.done_sent or not (s.report_due and s.registered and now_s >= s.report_from_s):
+def tell(s: SavedState, now_s: float, at_once: bool = False) -> None:
+    """Send progress if something changed, at most once per PROGRESS_S unless `at_once`; also the fraction done, for
+    YARN's pages."""
+    if s.done_sent or not (s.report_due and s.registered and (at_once or now_s >= s.report_from_s)):
         return
     s.report_due, s.report_from_s = False, now_s + PROGRESS_S
     message = progress(s)

@@ -54,6 +54,8 @@ class SavedState:
         self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)
         self.jobs: dict[str, Job] = {}
         self.held: dict[Gpu, HeldGpu] = {}
+        self.freed: list[pb.Released] = []
+        """What was given back, and the Arbiter is not told yet."""
         self.next_request = attempt * REQUESTS_PER_ATTEMPT + 1
         self.topology = Topology()
         self.virtual: set[str] = set()
@@ -155,12 +157,12 @@ class SavedState:
         self.changed = self.report_due = True
 
     def give_back(self, gpus: Iterable[Gpu], reason: str) -> None:
-        """Release held GPUs before their leases end."""
+        """Release held GPUs before their leases end; `AgentCore` tells the Arbiter."""
         mine = [g for g in gpus if g in self.held]
         for gpu in mine:
             del self.held[gpu]
         if mine:
-            self.send(released=pb.Released(gpus=by_machine(mine), reason=reason))
+            self.freed.append(pb.Released(gpus=by_machine(mine), reason=reason))
             self.mark()
 
     # ---- looking up
