@@ -13,7 +13,7 @@ from typing import Any
 import click
 import requests
 
-from pycontrol.config import ConfigError
+from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.negotiate import Negotiate, NegotiateError, asks
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from pycontrol.cli.client import Failure, Misused, Rm, rm_address
-from pycontrol.config import ConfigError
+from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import webhdfs_url
 from pycontrol.negotiate import Negotiate
 

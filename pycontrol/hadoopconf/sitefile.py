@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pycontrol.config import Config, ConfigError
+from pycontrol.configerror import ConfigError
+
+if TYPE_CHECKING:
+    from pycontrol.config import Config
 
 
 def read_site(file: Path) -> dict[str, str]:

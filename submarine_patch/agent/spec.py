@@ -9,10 +9,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycontrol.model.topology import Scope
-from submarine_patch.worker.checkpoints import Files, files_at
+
+if TYPE_CHECKING:
+    from submarine_patch.worker.checkpoints import Files
 
 FILE = "isonomy-app.json"
 APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
@@ -112,6 +114,8 @@ class AppSpec:
 
     def files_at(self, where: str) -> Files:
         """The files in a folder, a local path or on HDFS."""
+        from submarine_patch.worker.checkpoints import files_at
+
         return files_at(where, self.webhdfs, self.hdfs_user, self.webhdfs_ca)
 
     @property

@@ -70,7 +70,9 @@ GROUP_OPTIONS = (
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
     Option("parallel", "N", "with optuna: jobs at once; default 4"),
     Option("seed", "N", "seed of all random choices; default 0"),
-    Option("max-retries", "N", "how often a failed worker is restarted; default 3, after two equal failures at once never"),
+    Option(
+        "max-retries", "N", "how often a failed worker is restarted; default 3; never after two equal failures at once"
+    ),
     Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
     Option("slowdown", "S,S,S", "slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
     Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),

@@ -255,7 +255,7 @@ def test_an_interrupted_wait_says_that_the_app_goes_on(
     def interrupted(client: object, app_id: str, goal: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("submarine_patch.cli.wait", interrupted)
+    monkeypatch.setattr("submarine_patch.cli.follow.wait", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
               "--wait_job_finish"])  # fmt: skip

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -340,6 +343,20 @@ def test_a_submission_says_what_it_will_try_and_what_it_declares(
     parsed = parse_run([*words, "--localization", "hdfs:///train:./train", *options])
     lines = check(parsed)
     assert any(line.startswith(said) for line in lines), lines
+
+
+@pytest.mark.parametrize("words", [["--nmae", "x"], [*JOB, "--worker_resources", "memory=1G,vcores=1,gpu=1"], JOB])
+def test_a_mistake_is_refused_before_anything_heavy_is_loaded(words: list[str]) -> None:
+    """It took 1.2 s of CPU, most of it for libraries that only a search or a question to the cluster needs."""
+    heavy = "numpy scipy grpc pydantic requests rich optuna hdfs google.protobuf"
+    code = (
+        "import sys\nfrom submarine_patch.cli import main\ntry:\n    main(['job', 'run', *sys.argv[1:]])\n"
+        f"except SystemExit:\n    print(set(sys.modules) & set({heavy!r}.split()))"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("HADOOP_CONF_DIR", "SUBMARINE_HOME")}
+    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=env, check=True)
+    assert ran.stdout == "set()\n"
+    assert ran.stderr.startswith("submarine: ")
 
 
 def test_an_option_that_counts_once_is_not_given_twice() -> None:

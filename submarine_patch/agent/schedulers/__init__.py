@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -10,9 +11,7 @@ from typing import Any, cast
 from submarine_patch.agent.schedulers.asha import Asha
 from submarine_patch.agent.schedulers.base import whole_runs
 from submarine_patch.agent.schedulers.port import AppScheduler, SchedulerError
-from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of
-from submarine_patch.agent.schedulers.search import OptunaSearch
-from submarine_patch.agent.schedulers.stopping import CurveStopping, MedianStopping
+from submarine_patch.agent.schedulers.rungs import brackets_of
 from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 
 __all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names", "plan"]
@@ -22,15 +21,16 @@ ENTRY_POINTS = "isonomy.app_schedulers"
 an AppScheduler. The dot keeps their names apart from the built-in ones. The package must be installed where the Agent
 runs and where `submarine job run` checks the name."""
 
-MAKERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
-    "single": RungScheduler,
-    "hyperband": RungScheduler,
-    "successive_halving": RungScheduler,
-    "asha": Asha,
-    "median": MedianStopping,
-    "curve": CurveStopping,
-    "optuna": OptunaSearch,
+MAKERS: Mapping[str, str] = {
+    "single": "rungs:RungScheduler",
+    "hyperband": "rungs:RungScheduler",
+    "successive_halving": "rungs:RungScheduler",
+    "asha": "asha:Asha",
+    "median": "stopping:MedianStopping",
+    "curve": "stopping:CurveStopping",
+    "optuna": "search:OptunaSearch",
 }
+"""Name -> module and class, so that a submission does not load what fits curves."""
 
 
 @functools.cache
@@ -45,7 +45,8 @@ def names() -> tuple[str, ...]:
 
 def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
     if name in MAKERS:
-        return MAKERS[name]
+        module, _, maker = MAKERS[name].partition(":")
+        return cast(Callable[[AppSpec], AppScheduler], getattr(importlib.import_module(f"{__name__}.{module}"), maker))
     if name not in _others():
         raise SchedulerError(f"isonomy.app_scheduler={name}: must be one of {', '.join(names())}")
     try:
