@@ -68,12 +68,17 @@ def _dispatch(arguments: list[str]) -> int:
         case ["job"]:
             raise UsageError(f"job: what about it? known are {', '.join(VERBS)}")
         case ["job", verb, *_]:
-            raise UsageError(f"job {verb}: unknown command; {suggest(verb, VERBS, near=0.5)}")
+            meant = f"did you mean {MEANT[verb]}?" if verb in MEANT else suggest(verb, VERBS, near=0.5)
+            raise UsageError(f"job {verb}: unknown command; {meant}")
         case _:
-            raise UsageError(f"{arguments[0]}: unknown command; try `submarine job run`")
+            raise UsageError(
+                f"{arguments[0]}: unknown command; `submarine job run OPTIONS` submits (--help lists them)"
+            )
 
 
 VERBS = ("run", "show", "list", "kill", "logs")
+MEANT = {"stop": "kill", "cancel": "kill", "delete": "kill", "submit": "run", "status": "show", "ls": "list"}
+"""Other systems' names of these."""
 
 
 def _plot(installation: stock.Installation, words: Sequence[str]) -> int:

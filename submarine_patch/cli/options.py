@@ -241,6 +241,19 @@ def add_conf(result: RunArguments, key: str, value: str) -> None:
     result.stock += ["--conf", f"{PREFIX}{key}={value}"]
 
 
+MEANT = {
+    **dict.fromkeys(("gpu", "gpus"), "GPUs of a worker are in --worker_resources memory=2G,vcores=2,gpu=1"),
+    **dict.fromkeys(("mem", "memory", "cpu", "cpus", "cores", "vcores"), "write --worker_resources memory=2G,vcores=2"),
+    **dict.fromkeys(("cmd", "command", "script"), 'write --worker_launch_cmd "python train.py"'),
+    **dict.fromkeys(("file", "files"), "write --localization ./train.py:."),
+    **dict.fromkeys(("workers", "nodes", "ntasks"), "write --num_workers N"),
+    **dict.fromkeys(("time", "epochs"), "write --hours H"),
+}
+"""Names of other systems' options -> what to write here."""
+
+
 def _unknown(word: str, name: str, known: list[str]) -> str:
+    if name in MEANT:
+        return f"{word}: unknown option; {MEANT[name]} (all: submarine job run --help)"
     nearest = get_close_matches(name, known, n=1, cutoff=0)[0]
     return f"{word}: unknown option; the nearest known one is --{nearest} (all: submarine job run --help)"

@@ -40,6 +40,11 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         return []
     if not PYTHON.fullmatch(words[0]):
         _program(words[0], local)
+        shell = words[1] if words[0] in ("bash", "sh") and len(words) > 1 else ""
+        if shell.endswith(".sh") and not shell.startswith("/") and Path(shell).parts[0] not in local:
+            raise UsageError(
+                f"--worker_launch_cmd: {shell} is not among the files of the workers; add {_localize(shell)}"
+            )
         return []
     script = _script(words, local)
     if script is None:

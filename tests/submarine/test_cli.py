@@ -527,6 +527,21 @@ def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: py
     ("arguments", "says"),
     [
         (["job", "show"], "job show: --name is absent"),
+        (["job", "stop", "x"], "job stop: unknown command; did you mean kill?"),
+        (["submit"], "submit: unknown command; `submarine job run OPTIONS` submits"),
+        (["job", "run", *JOB, "--gpus", "2"], "--gpus: unknown option; GPUs of a worker are in --worker_resources"),
+        (
+            ["job", "run", *JOB, "--saved_model_path", "hdfs://no.such.host.invalid:9000/x"],
+            "--saved_model_path hdfs://no.such.host.invalid:9000/x: no host no.such.host.invalid is known here",
+        ),
+        (
+            ["job", "run", "--name", "x", "--worker_resources", "memory=4GB,vcores=1", "--worker_launch_cmd", "true"],
+            "--worker_resources memory=4GB: the units are M and G; write memory=4G",
+        ),
+        (
+            ["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "bash run.sh"],
+            "--worker_launch_cmd: run.sh is not among the files of the workers; add --localization FILE:.",
+        ),
         (["job", "lst"], "job lst: unknown command; did you mean list?"),
         (["job", "kill"], "job kill: the name of the job is absent: submarine job kill NAME"),
     ],
