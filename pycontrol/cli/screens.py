@@ -122,7 +122,7 @@ def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
 
 
 def _detail(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
+    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 def rounds(d: Data) -> RenderableType:
@@ -148,10 +148,11 @@ def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     out += [f"bad: {', '.join(r['bad_gpus'])}"] if r.get("bad_gpus") else []
     out += [f"{x['id']}: {x['lot']['count']} x {x['lot']['cell_type']} of {x['owner']} for {x['tenant']}"
             for x in r.get("deals", ())]  # fmt: skip
+    bids = bids or ["nobody bid" if r["asked"] else "-"]
     solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
     leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
     return (
-        r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids) or "nobody bid",
+        r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids),
         len(r.get("renewed", ())), len(r.get("granted", ())), len(r.get("revoked", ())), leftover, unused,
         solve_ms, r.get("proved_optimal"), "; ".join(filter(None, [r.get("note"), *out])),
     )  # fmt: skip
