@@ -100,7 +100,7 @@ class LogParser:
         self._session = False
         """Whether a session tells the steps, so that bars count nothing: resumed inside an epoch, they are shorter."""
         named = metric not in ("", "accuracy", "loss")
-        self._metric = _normal(metric) if named else ""
+        self._metric = metric if named else ""
         self._at_s = 0.0
         self._epochs_from = 1
         """The number of the program's first epoch: 0 or 1."""
@@ -162,7 +162,8 @@ class LogParser:
             )
         self._trains_accuracy = self._trains_accuracy or accuracy is not None
         accuracy = other if accuracy is None and not self._trains_accuracy else accuracy
-        metric = next((v for k, v in pairs.items() if _normal(k) == self._metric), None)
+        named = _normal(self._metric)
+        metric = pairs.get(self._metric, next((v for k, v in pairs.items() if _normal(k) == named), None))
         found = {"loss": loss, "accuracy": accuracy, "metric": metric}
         return {name: value for name, value in found.items() if value is not None}
 

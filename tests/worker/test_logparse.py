@@ -183,6 +183,9 @@ def test_a_whole_key_is_a_metric_of_the_last_step(line: str) -> None:
 
 
 def test_a_metric_is_found_by_its_name_however_it_is_written() -> None:
+    both = LogParser("f1").feed("Epoch 3/9, train f1: 0.9, f1: 0.8", 0.0)
+    assert isinstance(both, Progress)
+    assert both.metric == 0.8
     for line in ("Epoch 3/9, Val Loss: 0.4", "Epoch 3/9, val_loss=0.4", "Epoch 3/9 - val/loss 0.4"):
         found = LogParser("val_loss").feed(line, 0.0)
         assert isinstance(found, Progress)
