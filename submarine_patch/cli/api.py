@@ -113,7 +113,8 @@ class Handle:
 
 
 def _row(job: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    told = {metric if k == "metric" else k: v for k, v in job.items() if k != "configuration"}
+    unseen = {k: None for k in ("loss", "accuracy") if not job.get(k)}  # 0: no line showed one
+    told = {metric if k == "metric" else k: v for k, v in {**job, **unseen}.items() if k != "configuration"}
     return {**told, **{name: typed(value) for name, value in job["configuration"].items()}}
 
 

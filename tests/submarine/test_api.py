@@ -129,6 +129,7 @@ def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[st
     rows = trials if isinstance(trials, list) else trials.to_dict("records")
     assert [(r["job_id"], r["lr"], r["f1"]) for r in rows] == [("job000", 0.1, 0.7), ("job001", 0.2, 0.9)]
     assert rows[1]["units"] == 75
+    assert rows[1]["accuracy"] is None, "no line showed it"
     assert rows[1]["balanced"] is True
     assert rows[1]["optimizer"] == "adam"
     app.kill()
