@@ -153,11 +153,9 @@ class Agent:
                 self._carry_out(command)
 
     def _clear(self) -> None:
-        """Delete what of the staging folder only a running app needs: its files, the AM's jar, the saved state."""
+        """Delete what was uploaded for the workers; jar and state stay, for an attempt after a lost farewell."""
         try:
-            files = self.spec.files_at(self.spec.staging)
-            for name in ("files", "isonomy-am.jar", "agent"):
-                files.delete(name)
+            self.spec.files_at(self.spec.staging).delete("files")
         except Exception as e:  # whatever HDFS or the way to it raises
             log.warning("files are left in %s: %s", self.spec.staging, e)
 
