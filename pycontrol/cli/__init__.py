@@ -18,6 +18,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "queries:queue_command",
         "Apps that share the cluster: what each holds, its place in the order of service, and why it has no more.",
     ),
+    "jobs": (
+        "queries:jobs_command",
+        "Apps that run or have ended since a time, newest first: what each used, its best result, and where it is.",
+    ),
+    "get": (
+        "get:get_command",
+        "Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.",
+    ),
     "explain": ("queries:explain_command", "Why APP got what it got: rho and its terms, leases, jobs, bids, payments."),
     "rounds": (
         "queries:rounds_command",
@@ -32,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.",
     ),
     "watch": ("watch:watch_command", "The cluster, live: nodes, queue and events."),
-    "logs": ("logs:logs_command", "Logs of APP: its application master's and its workers'."),
+    "logs": ("logs:logs_command", "Logs of APP's workers, the newest first, also of those that have ended."),
     "kill": ("verbs:kill_command", "End APP: its Agent stops the jobs and finishes."),
     "drain": (
         "verbs:drain_command",

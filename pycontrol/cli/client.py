@@ -6,13 +6,14 @@ import getpass
 import os
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import requests
 
-from pycontrol.config import ConfigError
+from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.negotiate import Negotiate, NegotiateError, asks
 
@@ -192,6 +193,20 @@ def _why(e: requests.RequestException) -> str:
     if "NameResolutionError" in str(e):
         return "has a name that does not resolve; --rm URL names another"
     return "cannot be reached; is it up? (--rm URL names another)"
+
+
+UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def moment_s(text: str, now_s: float, option: str) -> float:
+    """`30d`, `12h`, `90m` before now, or a date or time as 2026-11-20T14:00, local time; Unix seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if found:
+        return now_s - float(found[1]) * UNITS_S[found[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise Misused(f"{option} {text}: must be as 30d, 12h, 90m, or a time as 2026-11-20T14:00") from None
 
 
 def remote(command: F) -> F:
