@@ -240,6 +240,7 @@ class Arbiter(State):
             if container.app_id in self.agents.terminating:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
         workers.forget_lost(self)
+        leases.drop_unplanned(self)
         for lease in list(self.durable.leases.each()):
             if lease.container_id and lease.container_id not in self.cluster.containers:
                 self.record(LeaseIdle(lease.gpus, now_s))

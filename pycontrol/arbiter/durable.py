@@ -22,15 +22,11 @@ from pycontrol.arbiter.facts import (
     ClockBehind,
     ExchangeChanged,
     Fact,
-    LeaseBorrowed,
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
-    LeaseOwned,
     LeaseRevoking,
-    LeaseStarted,
-    NextDropped,
     OfLease,
     PolicyMemory,
     Restored,
@@ -194,8 +190,7 @@ class Durable:
         self.apps[f.app_id].leases += len(f.gpus)
         return self._table.take(f)
 
-    def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
-        return self._changed(f)
+    _on_LeaseStarted = _changed
 
     def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
         step = self._changed(f)
@@ -210,20 +205,16 @@ class Durable:
                 self.apps[before.app_id].revocations += len(before.gpus)
         return step
 
-    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> Step:
-        return self._table.take(f)
-
-    def _on_LeaseOwned(self, f: LeaseOwned) -> Step:
-        return self._table.take(f)
-
     def _on_LeaseIdle(self, f: LeaseIdle) -> Step:
         return self._attain(self._changed(f), f.at_s)
 
     def _on_LeaseEnded(self, f: LeaseEnded) -> Step:
         return self._attain(self._table.take(f), f.at_s)
 
-    def _on_NextDropped(self, f: NextDropped) -> Step:
+    def _taken(self, f: OfLease) -> Step:
         return self._table.take(f)
+
+    _on_LeaseBorrowed = _on_LeaseOwned = _on_NextDropped = _taken
 
     def _attain(self, step: Step, now_s: float) -> Step:
         for lease in step.before:

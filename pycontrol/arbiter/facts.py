@@ -212,26 +212,17 @@ class ClockBehind:
     by_s: float
 
 
-Fact = (
-    AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
-    | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed | LeaseOwned | AppMoved | ExchangeChanged | Restored | AppsForgotten | ClockBehind
-)  # fmt: skip
 OfLease = (
     LeaseStarted | LeaseGranted | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed | LeaseOwned
     | NextDropped
 )  # fmt: skip
 OF_LEASE = get_args(OfLease)
 """The facts about leases and reservations: each names the GPUs that it is about."""
-FACTS: dict[str, type[Any]] = {
-    t.__name__: t
-    for t in (
-        AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
-        LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
-        LeaseBorrowed, LeaseOwned, AppMoved, ExchangeChanged, Restored, AppsForgotten,
-        ClockBehind,
-    )
-}  # fmt: skip
+Fact = (
+    OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | RoundHeld | AllocationChanged
+    | PolicyMemory | ExchangeChanged | Restored | ClockBehind
+)  # fmt: skip
+FACTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
 _CAUSED = (LeaseRevoking.__name__, LeaseEnded.__name__)

@@ -141,6 +141,17 @@ def drop_reservations(s: State, app_id: str, reason: str) -> None:
         s.record(NextDropped(tuple(coming), reason))
 
 
+def drop_unplanned(s: State) -> None:
+    """Cancels the reservations of unmanaged apps for which no container is planned: a control plane that has restarted
+    does not know the plans, so that they would lapse unused. A round decides again."""
+    why = "the control plane restarted before its container was placed"
+    coming = (x for x in s.durable.reservations.each() if x.app_id in s.agents.unmanaged_apps)
+    for x in sorted(coming, key=lambda x: x.gpus[0]):
+        gpus = tuple(g for g in x.gpus if (w := s.workers.at.get(g)) is None or w.app_id != x.app_id)
+        if gpus:
+            s.record(NextDropped(gpus, why))
+
+
 def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
     """Cancels reservations and notifies their Agents, as they may have planned workers there."""
     by_app: dict[str, list[Gpu]] = {}

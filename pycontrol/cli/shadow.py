@@ -10,11 +10,10 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import whatif
-from pycontrol.cli.client import Failure, Rm, output_option, rm_address
+from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
 from pycontrol.cli.recorded import median, of_yarn
 from pycontrol.cli.simulate import _settings
 from pycontrol.cli.tables import Data, clock, emit, lines, span, table
-from pycontrol.cli.usage import moment_s
 from pycontrol.simulation.outlook import machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many

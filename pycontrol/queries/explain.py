@@ -17,6 +17,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
+from pycontrol.queries.waiting import Waiting
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
 
@@ -25,10 +26,11 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     """Everything about one app, with its newest `n` rounds; raises Refusal."""
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
-    why = reason(a, app_id, now_s)
+    demands = Demands(a, now_s)
+    code, sentence = Waiting(a, now_s).told(demands.of(app_id), reason(a, app_id, now_s))
     yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
-        app = views.app_row(a, app_id, Demands(a, now_s))
+        app = views.app_row(a, app_id, demands)
     else:
         assert yarn is not None
         app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",
@@ -38,7 +40,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     return {
         "now_s": now_s,
         "app": app,
-        "reason": {"code": why.code, "sentence": why.sentence},
+        "reason": {"code": code, "sentence": sentence},
         "rho": rho_terms(a, app_id, now_s),
         "agent": None if agent is None else {
             "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler

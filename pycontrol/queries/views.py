@@ -17,6 +17,7 @@ from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
+from pycontrol.queries.waiting import Waiting
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
 ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
@@ -125,11 +126,14 @@ def _short(r: Receipt) -> dict[str, Any]:
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
-    demands, why = Demands(a, now_s), Reasons(a, now_s)
+    demands, why, waiting = Demands(a, now_s), Reasons(a, now_s), Waiting(a, now_s)
     placed = standings(a, now_s, demands)
-    rows = [_queue_row(a, app_id, now_s, demands, why) | _standing(placed.get(app_id)) for app_id in a.active_apps()]
+    rows = [
+        _queue_row(a, app_id, now_s, demands, why, waiting) | _standing(placed.get(app_id))
+        for app_id in a.active_apps()
+    ]
     rows += [
-        _queue_row(a, app.app_id, now_s, demands, why) | _standing(None)
+        _queue_row(a, app.app_id, now_s, demands, why, waiting) | _standing(None)
         for app in a.cluster.apps.values()
         if app.app_id not in a.durable.apps and a.expects_agent(app)
     ]
@@ -146,10 +150,12 @@ def _standing(found: Standing | None) -> dict[str, Any]:
     return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
 
 
-def _queue_row(a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons) -> dict[str, Any]:
+def _queue_row(
+    a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons, waiting: Waiting
+) -> dict[str, Any]:
     record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
     demand, held = demands.of(app_id), a.holding(app_id)
-    why = reasons.of(app_id, demand)
+    code, sentence = waiting.told(demand, reasons.of(app_id, demand))
     ends = [x.end_s for x in a.leases_of(app_id)]
     known = record or yarn
     assert known is not None
@@ -164,8 +170,8 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons:
         "gpus_ending": sum(len(x.gpus) for x in a.leases_of(app_id) if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
-        "reason": why.code,
-        "sentence": why.sentence,
+        "reason": code,
+        "sentence": sentence,
         "next_lease_end_s": min(ends, default=None),
         "submitted_s": known.submitted_s,
     }
@@ -186,7 +192,7 @@ def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
         "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, demands.now_s), "leases": x.leases, "renewals": x.renewals,
         "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
-        "message": x.message,
+        "message": x.message, "attained_gpu_s": x.attained_gpu_s,
     }  # fmt: skip
 
 

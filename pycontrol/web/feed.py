@@ -221,7 +221,8 @@ def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:
     """A one-line summary of a round."""
     done = receipt.done
     who = ", ".join(names.get(a, a) for a in receipt.participants) or "nobody"
-    parts = [f"round {receipt.round_id}: {count(sum(receipt.offered.values()), 'GPU')} offered to {who}"]
+    shared = f"offered to {who}" if receipt.asked else f"shared out by {receipt.policy}"
+    parts = [f"round {receipt.round_id}: {count(sum(receipt.offered.values()), 'GPU')} {shared}"]
     counted = (("renewed", len(done.renewed)), ("granted", len(done.granted)), ("revoked", len(done.revoked)))
     parts += [f"{n} {what}" for what, n in counted if n]
     parts += [f"{names.get(b.app_id, b.app_id)} pays (c = {b.c:.3f})" for b in done.bids if b.paid_gangs]

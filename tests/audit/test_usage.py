@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from pycontrol.arbiter import facts as f
 from pycontrol.audit.usage import Usage, usage
 from pycontrol.cli import main
-from pycontrol.cli.client import Misused
-from pycontrol.cli.usage import moment_s
+from pycontrol.cli.client import Misused, moment_s
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
 from tests.web.scene import Scene

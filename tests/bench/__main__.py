@@ -74,6 +74,13 @@ def bridge() -> dict[str, Any]:
     return bench.measure()
 
 
+def hostile(quick: bool) -> dict[str, Any]:
+    """What others notice of a hostile user."""
+    from tests.bench import hostile as bench
+
+    return bench.run(quick)
+
+
 def parts(quick: bool) -> dict[str, Callable[[], Any]]:
     """All measurements, by name."""
     return {
@@ -92,6 +99,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
         "pictures": pictures,
         "recovery": lambda: recovery_of(quick),
         "bridge": bridge,
+        "hostile": lambda: hostile(quick),
     }
 
 
