@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from pycontrol.cli.client import Misused, Rm, remote, rm_address
-from pycontrol.cli.tables import Data, clock, emit
-from pycontrol.words import count
+from pycontrol.cli.tables import Data, emit, moment
 
 
 @click.command("mode")
 @click.argument("mode", required=False, type=click.Choice(["on", "shadow", "off"]))
-@click.option("--queues", metavar="Q", help="Full paths as in root.research, by comma; root: all  [default: as stored].")
+@click.option(
+    "--queues", metavar="Q", help="Full paths as in root.research, by comma; root: all  [default: as stored]."
+)
 @remote
 def mode_command(mode: str | None, queues: str | None, rm: str | None, output: str) -> None:
     """Switch Isonomy on, let it only watch (shadow), or switch it off; alone: show the mode and who switched it.
@@ -27,16 +28,16 @@ def mode_command(mode: str | None, queues: str | None, rm: str | None, output: s
         found = server.get("mode")
     else:
         found = server.post("mode", mode=mode, **({"queues": queues} if queues is not None else {}))
-    at_ms = found.pop("at_ms", 0)
-    emit(found | {"at_s": at_ms / 1000 if at_ms else None}, output, _draw)
+    emit(found, output, _draw)
 
 
 def _draw(d: Data) -> str:
     queues = ", ".join(d["queues"]) or "all queues"
-    lines = [f"{d['mode']}{'' if d['problem'] else f' for {queues}'}; kept in {d['place']}"]
-    lines.append(f"switched by {d['by']}, {clock(d['at_s'])}" if d["at_s"] else "never switched")
     if d["problem"]:
-        lines[1] = f"nothing new with GPUs is placed, running containers stay: {d['problem']}"
+        said = f"nothing new with GPUs is placed, running containers stay: {d['problem']}"
+    else:
+        said = f"switched by {d['by']}, {moment(d['at_s'])}" if d["at_s"] else "never switched"
+    lines = [d["mode"] + ("" if d["problem"] else f" for {queues}"), said, f"kept in {d['place']}"]
     if d["obsolete"]:
-        lines.append(f"obsolete in yarn-site.xml, remove {count(len(d['obsolete']), 'key')}: {', '.join(d['obsolete'])}")
+        lines.append(f"obsolete in yarn-site.xml, remove: {', '.join(d['obsolete'])}")
     return "\n".join(lines)

@@ -410,9 +410,9 @@ def _() -> Mini:
 
 
 def switched(mode: Mode) -> Mini:
-    m = Mini()
+    m = one(Mini(), gang=4, gangs=2)
     m.send(dataclasses.replace(m.snapshot(), ready=False, switch=ModeSwitch(mode)))
-    return one(m)
+    return m
 
 
 @case(Pending.OFF)

@@ -64,7 +64,8 @@ holds other answers against them, so no field goes or changes its type unseen. A
 Times are Unix seconds (`_s`); `[]` is each element of a list, `.*` each value of an object whose keys are data.
 Parameters are in the query (`explain?app=sweep`), also of POST, which has no body and needs the header `X-Requested-By`
 and, unless said otherwise, an admin ([security.md](security.md)). An error is `{"error": why}` with its status; that of
-an unknown path also lists the `paths` that exist."""
+an unknown path also lists the `paths` that exist. GET `mode` and POST `mode` (`mode`: on, shadow or off; may have
+`queues`) are answered by the plugin itself, also without a control plane; the answer is that of `isonomy mode`."""
 
 
 def answers(stage: Stage) -> dict[str, list[Any]]:

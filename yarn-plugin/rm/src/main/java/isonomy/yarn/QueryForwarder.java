@@ -112,6 +112,8 @@ final class QueryForwarder {
 
   private Response mode(Managed managed, ModeSwitch modes) {
     ObjectNode json = managed.toJson().put("place", modes.place()).put("problem", managed.problem());
+    long atMs = json.remove("at_ms").asLong();
+    json.put("at_s", atMs == 0 ? null : atMs / 1000.0);
     Managed.obsolete(conf).forEach(json.putArray("obsolete")::add);
     return Response.ok(json + "\n").type(MediaType.APPLICATION_JSON).build();
   }
