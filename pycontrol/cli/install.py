@@ -18,7 +18,7 @@ from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, render
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding
-from pycontrol.hadoopconf.install import RECORD, Choices, PropertyChange, back, changed_texts, plan, recorded
+from pycontrol.hadoopconf.install import EXECUTOR, RECORD, Choices, PropertyChange, back, changed_texts, plan, recorded
 from pycontrol.hadoopconf.names import ISONOMY, NODE, SCHEDULER, TYPES, YARN
 from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
 
@@ -41,14 +41,13 @@ from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
     type=click.Choice(["off", "shadow", "on"]),
     default="off",
     show_default=True,
-    help="At first; off and shadow (only watch) change no NodeManager.",
+    help="To which `isonomy mode` will switch; for off and shadow (only watch) no NodeManager changes.",
 )
-@click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, if all have the same number.")
 @click.option("--state-dir", default="/var/lib/isonomy", show_default=True, help="The control plane's.")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
 def install_command(
-    conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, mode: str, queues: str,
+    conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, mode: str,
     gpus: int | None, state_dir: str, output: str,
 ) -> None:  # fmt: skip
     """Isonomy in a cluster that has its configuration: a diff by keys, whether versions, queues and executors fit.
@@ -69,12 +68,12 @@ def install_command(
         if remove:
             changes, left = back(sites, _record(conf))
         else:
-            choices = Choices(_version(hadoop), mode, queues, gpus, state_dir)
+            choices = Choices(_version(hadoop), mode, gpus, state_dir)
             changes = plan(sites, choices)
         files = changed_texts(texts, changes)
         if not remove and not (conf / ISONOMY).exists():
             files[ISONOMY] = _isonomy_yaml(conf, state_dir)
-        findings = [] if remove else _left_to_do(conf, files, choices.hadoop)
+        findings = [] if remove else _left_to_do(conf, files, choices)
         if out is not None:
             _write(conf, out, files, None if remove else recorded(_record(conf), changes))
     except ConfigError as e:
@@ -89,6 +88,8 @@ def install_command(
         emit_json(data)
     else:
         _say(changes, left, findings, set(files), gpus is None and not remove and mode == "on")
+        if not remove:
+            click.echo("Isonomy is off until you switch it: isonomy mode" + (f" {mode}" if mode != "off" else ""))
         for name in (n for n in (ISONOMY, RECORD) if remove and (conf / n).exists()):
             click.echo(f"{name}: remove it from {conf} when that is done")
     sys.exit(1 if errors else 0)
@@ -123,14 +124,15 @@ def _isonomy_yaml(conf: Path, state_dir: str) -> str:
     return render.render({"isonomy": own})[ISONOMY]
 
 
-def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Finding]:
-    """What `config check` says of the configuration as it would be."""
+def _left_to_do(conf: Path, files: Mapping[str, str], choices: Choices) -> list[Finding]:
+    """What `config check` says of the configuration as it would be; of executors only where they are to change."""
     with tempfile.TemporaryDirectory() as folder:
         for name in check.CHECKS:
             if (conf / name).exists():
                 Path(folder, name).write_bytes((conf / name).read_bytes())
         render.write(files, Path(folder))
-        return check.check(Path(folder), Distribution(hadoop))
+        found = check.check(Path(folder), Distribution(choices.hadoop))
+    return [f for f in found if choices.mode == "on" or f.key != EXECUTOR]
 
 
 def _record(conf: Path) -> list[PropertyChange] | None:

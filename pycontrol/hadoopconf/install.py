@@ -24,12 +24,13 @@ from pycontrol.hadoopconf.names import (
     WEB_KEY,
     YARN,
 )
+from pycontrol.hadoopconf.sitechecks import keeps_mode
 
 Sites = Mapping[str, Mapping[str, str]]
 """Properties by file."""
 RECORD = "isonomy-install.json"
 CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
-_EXECUTOR, _PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanager.resource-plugins"
+EXECUTOR, _PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanager.resource-plugins"
 _HANDLER = "yarn.resourcemanager.placement-constraints.handler"
 _SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
 _PLAIN = "org.apache.hadoop.yarn.server.nodemanager."
@@ -48,7 +49,7 @@ class Choices:
     hadoop: str
     """3.3, 3.4 or 3.5."""
     mode: str = "off"
-    queues: str = ""
+    """The one that is to be switched to: only `on` changes NodeManagers."""
     gpus: int | None = None
     """GPUs of each machine, if all have the same number."""
     state_dir: str = "/var/lib/isonomy"
@@ -111,9 +112,8 @@ def _resourcemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Want
         yield YARN, OLD_WEB_KEY, _joined(yarn.get(OLD_WEB_KEY, ""), OLD_WEB), rm
         if yarn.get(WEB_KEY) == OUR_WEB:  # with it Hadoop 3.4's ResourceManager does not start
             yield YARN, WEB_KEY, None, rm
-    yield YARN, "isonomy.scheduler.mode", choices.mode, rm
-    if choices.queues:
-        yield YARN, "isonomy.scheduler.queues", choices.queues, rm
+    if not keeps_mode(yarn):
+        yield YARN, "isonomy.scheduler.mode-dir", choices.state_dir, rm
     yield YARN, "isonomy.bridge.token-file", f"{choices.state_dir}/bridge.token", rm
     yield YARN, "yarn.resourcemanager.recovery.enabled", "true", rm
     if yarn.get(_HANDLER) == "placement-processor":
@@ -121,10 +121,10 @@ def _resourcemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Want
 
 
 def _nodemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Wanted]:
-    nm, used = "NodeManagers", yarn.get(_EXECUTOR, "")
+    nm, used = "NodeManagers", yarn.get(EXECUTOR, "")
     if used not in _OURS_OF and used not in OUR_EXECUTORS:
-        raise ConfigError([f"{YARN}: {_EXECUTOR}: is {used}; ours extend {' and '.join(k for k in _OURS_OF if k)}"])
-    yield YARN, _EXECUTOR, _OURS_OF.get(used, used), nm
+        raise ConfigError([f"{YARN}: {EXECUTOR}: is {used}; ours extend {' and '.join(k for k in _OURS_OF if k)}"])
+    yield YARN, EXECUTOR, _OURS_OF.get(used, used), nm
     yield YARN, "isonomy.nm.evidence-file", yarn.get("isonomy.nm.evidence-file", choices.evidence_file), nm
     plugins = [p.strip() for p in yarn.get(_PLUGINS, "").split(",") if p.strip()]
     if GPU in plugins:
@@ -177,7 +177,7 @@ def _ours(sites: Sites) -> Iterable[PropertyChange]:
             yield PropertyChange(YARN, key, others or None, value, "ResourceManager")
         elif key == _SCHEDULER_CLASS and value == OUR_SCHEDULER:
             yield PropertyChange(YARN, key, CAPACITY_SCHEDULER, value, "ResourceManager")
-        elif key == _EXECUTOR and value in plain:
+        elif key == EXECUTOR and value in plain:
             yield PropertyChange(YARN, key, plain[value], value, "NodeManagers")
 
 

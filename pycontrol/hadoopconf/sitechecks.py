@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pycontrol.config import Config
 from pycontrol.hadoopconf import production
@@ -26,13 +26,22 @@ OUR_KEYS = (
     "isonomy.bridge.port",
     "isonomy.bridge.token-file",
     "isonomy.bridge.queue-size",
-    "isonomy.scheduler.mode",
-    "isonomy.scheduler.queues",
+    "isonomy.scheduler.mode-dir",
     "isonomy.scheduler.require-executor",
     "isonomy.nm.evidence-file",
     "isonomy.nm.gpu-wait-ms",
     "isonomy.nm.gpu-minors",
 )
+
+
+OBSOLETE = ("isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.bypass")
+"""What an upgrade reads once; then the stored mode alone counts."""
+_STORE = "yarn.resourcemanager.store.class"
+
+
+def keeps_mode(site: Mapping[str, str]) -> bool:
+    """Whether the ResourceManager's own store is one that the mode can lie beside."""
+    return site.get(_STORE, "FileSystemRMStateStore").rpartition(".")[2] in ("ZKRMStateStore", "FileSystemRMStateStore")
 
 
 def core_site(site: dict[str, str]) -> Iterator[Finding]:
@@ -46,8 +55,8 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     """yarn-site.xml."""
     yield from _our_classes(site)
     for key in site:
-        if key == "isonomy.scheduler.bypass":
-            yield error(YARN, key, "is now isonomy.scheduler.mode: off in place of true, on in place of false")
+        if key in OBSOLETE:
+            yield note(YARN, key, "is obsolete: an upgrade reads it once, then `isonomy mode` switches; remove it then")
         elif key.startswith("isonomy.") and key not in OUR_KEYS:
             yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
     yield from _mode(site)
@@ -65,17 +74,15 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
 
 
 def _mode(site: dict[str, str]) -> Iterator[Finding]:
-    """Checks the plugin's mode and its queues."""
-    mode, queues = site.get("isonomy.scheduler.mode", "on"), site.get("isonomy.scheduler.queues", "")
-    if mode not in ("on", "shadow", "off"):
-        yield error(YARN, "isonomy.scheduler.mode", f"must be on, shadow or off (got {mode})")
-    elif mode == "shadow":
-        yield note(YARN, "isonomy.scheduler.mode", "is shadow: GPU asks go through CapacityScheduler, Isonomy watches")
-    elif mode == "off":
-        yield note(YARN, "isonomy.scheduler.mode", "is off: GPU asks go through plain CapacityScheduler")
-    for queue in (q.strip() for q in queues.split(",") if q.strip()):
-        if queue != "root" and not queue.startswith("root."):
-            yield error(YARN, "isonomy.scheduler.queues", f"must name full paths as in root.research (got {queue})")
+    """Checks that the mode has a place, and which nodes get leases in mode on."""
+    recovery = site.get("yarn.resourcemanager.recovery.enabled", "false") == "true"
+    if not (recovery and keeps_mode(site)) and not site.get("isonomy.scheduler.mode-dir"):
+        yield error(
+            YARN,
+            "isonomy.scheduler.mode-dir",
+            "is missing: the ResourceManager keeps no state in ZooKeeper or a file system, beside which the mode would"
+            " lie; enable recovery or name a local folder",
+        )
     executor = site.get("isonomy.scheduler.require-executor", "true")
     if executor not in ("true", "false"):
         yield error(YARN, "isonomy.scheduler.require-executor", f"must be true or false (got {executor})")
@@ -97,8 +104,8 @@ def _our_classes(site: dict[str, str]) -> Iterator[Finding]:
             "containers would not get the GPUs they were granted",
         ),
     ):
-        if wanted == OUR_EXECUTORS and site.get("isonomy.scheduler.mode", "on") != "on":
-            continue  # YARN's own GPU plugin assigns GPUs meanwhile
+        if wanted == OUR_EXECUTORS and GPU in site.get("yarn.nodemanager.resource-plugins", "").split(","):
+            continue  # before `isonomy mode on` YARN's own GPU plugin assigns GPUs
         if wanted == (OUR_WEB,) and OLD_WEB in site.get(OLD_WEB_KEY, "").split(","):
             continue
         if site.get(key) not in wanted:

@@ -14,7 +14,9 @@ def test_the_mode_is_shown_and_switched_while_the_control_plane_is_stopped(rm: R
     assert shown.output.splitlines() == ["on for root.a", f"switched by ann, {at}", "kept in /rm/isonomy-mode.json"]
     off = json.loads(run(rm, "mode", "off", "-o", "json", user=ADMIN).output)
     assert (off["mode"], off["queues"], off["by"], off["at_s"]) == ("off", ["root.a"], ADMIN, 2.5)
-    assert run(rm, "mode", "shadow", "--queues", "root.a,root.b", user=ADMIN).output.startswith("shadow for root.a, root.b")
+    assert run(rm, "mode", "shadow", "--queues", "root.a,root.b", user=ADMIN).output.startswith(
+        "shadow for root.a, root.b"
+    )
     assert rm.seen[-1] == (
         "POST", "/ws/v1/cluster/isonomy/mode", {"mode": "shadow", "queues": "root.a,root.b", "user.name": ADMIN}
     )  # fmt: skip

@@ -45,7 +45,7 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     assert {f.name: f.read_bytes() for f in conf.iterdir()} == before
     site = read_site(tmp_path / "out" / "yarn-site.xml")
     assert site[f"{RM}scheduler.class"] == "isonomy.yarn.IsonomyScheduler"
-    assert site["isonomy.scheduler.mode"] == "on"
+    assert "isonomy.scheduler.mode" not in site, "the mode lies in its store"
     executor = "" if name == "dataproc" else "Linux"
     assert site[f"{NM}container-executor.class"] == f"isonomy.nm.Isonomy{executor}ContainerExecutor"
     key = "yarn.webapp.custom.webservice.class" if name == "dataproc" else "yarn.http.rmwebapp.external.classes"
@@ -82,13 +82,13 @@ def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     for file in (tmp_path / "out").iterdir():
         (conf / file.name).write_bytes(file.read_bytes())
     yarn = conf / "yarn-site.xml"
-    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.scheduler.mode": "off"}))
+    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.bridge.token-file": "/x"}))
     found = planned(conf, "--remove")
-    assert [c["key"] for c in found["left"]] == ["isonomy.scheduler.mode"]
-    assert "isonomy.scheduler.mode" not in [c["key"] for c in found["changes"]]
+    assert [c["key"] for c in found["left"]] == ["isonomy.bridge.token-file"]
+    assert "isonomy.bridge.token-file" not in [c["key"] for c in found["changes"]]
     (conf / "isonomy-install.json").unlink()  # without a record our keys are removed, classes become Hadoop's
     back = {c["key"]: c["new"] for c in planned(conf, "--remove")["changes"]}
-    assert back["isonomy.scheduler.mode"] is None
+    assert back["isonomy.bridge.token-file"] is None
     assert back[f"{NM}container-executor.class"].endswith("nodemanager.LinuxContainerExecutor")
     assert back[f"{RM}scheduler.class"].endswith("CapacityScheduler")
 
@@ -106,7 +106,6 @@ def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Pa
     apply(conf, tmp_path / "2", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")
     apply(conf, tmp_path / "3", "--hadoop", "3.3", "--mode", "on", "--gpus", "4")  # nothing changes
     apply(conf, tmp_path / "4", "--hadoop", "3.3", "--mode", "off", "--gpus", "4")
-    assert read_site(conf / "yarn-site.xml")["isonomy.scheduler.mode"] == "off"
     apply(conf, tmp_path / "back", "--remove")
     for file_name, site_before in samples.BIGTOP.items():
         assert read_site(conf / file_name) == dict(site_before), file_name
@@ -142,6 +141,13 @@ def test_an_unreadable_file_is_one_line(name: str, tmp_path: Path) -> None:
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
 
 
+def test_where_the_resourcemanagers_store_has_no_place_for_the_mode_a_folder_is_named(tmp_path: Path) -> None:
+    store = "org.apache.hadoop.yarn.server.resourcemanager.recovery.LeveldbRMStateStore"
+    sites = {**samples.EMR, "yarn-site.xml": {**samples.EMR["yarn-site.xml"], f"{RM}store.class": store}}
+    found = planned(samples.write(sites, tmp_path / "conf"), "--hadoop", "3.4")
+    assert [c["new"] for c in found["changes"] if c["key"] == "isonomy.scheduler.mode-dir"] == ["/var/lib/isonomy"]
+
+
 def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Path) -> None:
     key = "yarn.webapp.custom.webservice.class"
     sites = {**samples.EMR, "yarn-site.xml": {**samples.EMR["yarn-site.xml"], key: "isonomy.yarn.IsonomyWebServices"}}
@@ -151,12 +157,12 @@ def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Pat
 
 def test_the_plan_is_a_diff_with_the_remaining_steps(tmp_path: Path) -> None:
     conf = samples.write(samples.BIGTOP, tmp_path / "conf")
-    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--mode", "on", "--queues", "root.research")
+    result = run("--hadoop-conf", str(conf), "--hadoop", "3.3", "--mode", "on")
     assert result.exit_code == 1
     assert f"yarn-site.xml (NodeManagers)\n  - {NM}container-executor.class = org.apache" in result.output
     assert f"  + {NM}container-executor.class = isonomy.nm.IsonomyLinuxContainerExecutor\n" in result.output
     assert f"  - {NM}resource-plugins = yarn.io/gpu\n" in result.output
-    assert "  + isonomy.scheduler.queues = root.research\n" in result.output
+    assert "Isonomy is off until you switch it: isonomy mode on\n" in result.output
     assert "error: core-site.xml: hadoop.security.auth_to_local: " in result.output
     assert "say each machine's number of GPUs" in result.output
 
