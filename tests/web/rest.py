@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.bridge.endpoint import to_json
+from pycontrol.model.cluster import ModeSwitch
 from pycontrol.policies import registry
 from pycontrol.web.router import Router
 from tests.arbiter.test_exchange import A, B, assignment
@@ -135,6 +136,7 @@ def stages() -> list[Stage]:
         busy(registry.make(policy), apps=25, hours=4, seed=seed) for policy, seed in (("isonomy", 3), ("themis", 5))
     ]
     add_troubles(made[0])
+    made[0].arbiter.cluster.switch = ModeSwitch(queues=("root.research",), by="ann", at_s=1.0)
     first, second, *_ = made[0].arbiter.durable.live.values()
     first.best = {"configuration": {"lr": "0.1"}, "accuracy": 0.9}
     second.best = {**first.best, "metric": "loss", "value": 0.2}
