@@ -138,7 +138,7 @@ def switch_on(cluster: Cluster) -> None:
             except requests.RequestException as e:
                 answer = str(e)
                 continue
-            if said.ok and "mode" in said.text:
+            if said.ok and said.text.startswith("{"):  # else none is active yet
                 return
             answer = f"{said.status_code} {said.text[:300]}"
         time.sleep(POLL_S)

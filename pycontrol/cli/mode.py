@@ -15,9 +15,9 @@ from pycontrol.cli.tables import Data, emit, moment
 )
 @remote
 def mode_command(mode: str | None, queues: str | None, rm: str | None, output: str) -> None:
-    """Switch Isonomy on, let it only watch (shadow), or switch it off; alone: show the mode and who switched it.
+    """Switch Isonomy on, let it only watch (shadow), or switch it off.
 
-    Off, the plugin is plain CapacityScheduler; shadow, the control plane watches CapacityScheduler. Running containers
+    Alone it shows the mode, its queues, and who switched when. Off, the plugin is plain CapacityScheduler; shadow, the control plane watches CapacityScheduler. Running containers
     continue. The mode lies beside the ResourceManager's own state and holds after a restart and a failover; the control
     plane may be stopped. --queues: for these queues Isonomy serves asks for GPUs. Switching needs YARN's admin rights.
     """

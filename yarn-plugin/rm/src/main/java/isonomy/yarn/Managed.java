@@ -72,7 +72,7 @@ final class Managed {
   }
 
   static Managed unreadable(String problem) {
-    return new Managed(Mode.UNREADABLE, List.of(), "", 0, problem);
+    return new Managed(Mode.UNREADABLE, List.of(), "", 0, String.valueOf(problem));
   }
 
   /** The keys of earlier versions that are set. */
