@@ -17,9 +17,10 @@ from pycontrol.cli.tables import Data, emit, moment
 def mode_command(mode: str | None, queues: str | None, rm: str | None, output: str) -> None:
     """Switch Isonomy on, let it only watch (shadow), or switch it off.
 
-    Alone it shows the mode, its queues, and who switched when. Off, the plugin is plain CapacityScheduler; shadow, the control plane watches CapacityScheduler. Running containers
-    continue. The mode lies beside the ResourceManager's own state and holds after a restart and a failover; the control
-    plane may be stopped. --queues: for these queues Isonomy serves asks for GPUs. Switching needs YARN's admin rights.
+    Alone it shows the mode, its queues, and who switched when. Off, the plugin is plain CapacityScheduler; shadow, the
+    control plane watches CapacityScheduler. Running containers continue. The mode lies beside the ResourceManager's own
+    state and holds after a restart and a failover; the control plane may be stopped. --queues: for these queues Isonomy
+    serves asks for GPUs. Switching needs YARN's admin rights.
     """
     if mode is None and queues is not None:
         raise Misused("--queues: say on, shadow or off, too")
