@@ -104,7 +104,8 @@ def _our_classes(site: dict[str, str]) -> Iterator[Finding]:
             "containers would not get the GPUs they were granted",
         ),
     ):
-        if wanted == OUR_EXECUTORS and GPU in site.get("yarn.nodemanager.resource-plugins", "").split(","):
+        plugins = map(str.strip, site.get("yarn.nodemanager.resource-plugins", "").split(","))
+        if wanted == OUR_EXECUTORS and GPU in plugins:
             continue  # before `isonomy mode on` YARN's own GPU plugin assigns GPUs
         if wanted == (OUR_WEB,) and OLD_WEB in site.get(OLD_WEB_KEY, "").split(","):
             continue
