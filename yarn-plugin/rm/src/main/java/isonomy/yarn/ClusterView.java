@@ -74,7 +74,12 @@ final class ClusterView {
 
   /** The whole state, read under the scheduler's lock except for the asks. */
   Snapshot.Builder snapshot() {
-    Snapshot.Builder snapshot = Snapshot.newBuilder().setReady(scheduler.ready()).setShadow(scheduler.isShadow());
+    Managed mode = scheduler.managed();
+    Snapshot.Builder snapshot = Snapshot.newBuilder()
+        .setReady(scheduler.ready()).setShadow(mode.isShadow()).setMode(mode.toWire());
+    if (!mode.isOn()) {
+      return snapshot;  // no events follow that would keep more up to date
+    }
     scheduler.underReadLock(() -> {
       for (FiCaSchedulerNode node : scheduler.getNodeTracker().getAllNodes()) {
         snapshot.addNodes(node(node.getRMNode()));

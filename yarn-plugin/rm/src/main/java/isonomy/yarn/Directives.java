@@ -54,8 +54,8 @@ final class Directives {
   DirectiveResult.Builder carryOut(Directive directive) {
     DirectiveResult.Builder result = DirectiveResult.newBuilder();
     try {
-      if (scheduler.isShadow()) {
-        throw new RejectedException(Managed.MODE + " is shadow: nothing is carried out");
+      if (!scheduler.managed().places()) {
+        throw new RejectedException("the mode is " + scheduler.managed().name() + ": nothing is carried out");
       }
       switch (directive.getKindCase()) {
         case PLACE:

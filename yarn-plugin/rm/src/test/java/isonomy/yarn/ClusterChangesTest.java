@@ -208,10 +208,9 @@ class ClusterChangesTest extends MiniYarn {
       QueueMetrics root = scheduler().getRootQueueMetrics();
       assertEquals(1, root.getPendingContainers());
 
-      Configuration on = new Configuration(conf);
-      on.set(Managed.MODE, "on");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
-      Snapshot snapshot = control.awaitSnapshot(1);
+      assertEquals("off", control.awaitSnapshot(1).getMode().getName());
+      mode("on");
+      Snapshot snapshot = control.awaitSnapshot(2);
       Node node = snapshot.getNodesList().stream()
           .filter(n -> n.getNodeId().equals(untagged.getNodeId().toString())).findFirst().orElseThrow();
       assertEquals(3, node.getUntaggedGpus());
@@ -225,8 +224,7 @@ class ClusterChangesTest extends MiniYarn {
       control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getNodeId().equals(node.getNodeId())
           && e.getNodeUp().getUntaggedGpus() == 0);
 
-      on.set(Managed.MODE, "off");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      mode("off");
       app.heartbeatUntil(() -> app.allocated.size() == 2);
       assertEquals(Set.of(6L, 7L), app.allocated.stream().map(Container::getAllocationRequestId).collect(toSet()),
           "CapacityScheduler serves what was held back");

@@ -3,6 +3,7 @@ package isonomy.yarn;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.Place;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.function.Supplier;
@@ -46,14 +47,19 @@ abstract class MiniYarn {
   private int directives;
 
   @BeforeEach
-  void start(TestInfo test) {
+  void start(TestInfo test) throws Exception {
     control = new ScriptedControlPlane();
     failing = false;
     YarnConfiguration c = new YarnConfiguration();
     c.setClass(YarnConfiguration.RM_SCHEDULER, TestScheduler.class, IsonomyScheduler.class);
     c.setClass(YarnConfiguration.YARN_WEBAPP_CUSTOM_WEBSERVICE_CLASS, IsonomyWebServices.class, RMWebServices.class);
     c.set("isonomy.bridge.token-file", "unused");
+    // As an upgrade finds it.
     c.set(Managed.MODE, test.getTags().contains("off") ? "off" : test.getTags().contains("shadow") ? "shadow" : "on");
+    c.set(ModeStore.FOLDER, attributes.toString());
+    if (test.getTags().contains("unreadable")) {
+      Files.writeString(attributes.resolve("isonomy-mode.json"), "{\"mode\": \"o");
+    }
     c.setInt(YarnConfiguration.RM_SCHEDULER_MINIMUM_ALLOCATION_MB, 128);
     c.setInt(YarnConfiguration.NM_PMEM_MB, 4096);
     c.setInt(YarnConfiguration.RM_NM_HEARTBEAT_INTERVAL_MS, 100);
@@ -105,6 +111,10 @@ abstract class MiniYarn {
 
   NodeId node(int number) {
     return cluster.getNodeManager(number).getNMContext().getNodeId();
+  }
+
+  void mode(String mode) throws Exception {
+    scheduler().modeSwitch().to(mode, null, "the test");
   }
 
   IsonomyScheduler scheduler() {
