@@ -73,6 +73,16 @@ final class Managed {
     return mode == Mode.ON && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
   }
 
+  /** Whether tokens name the GPUs of each container on a node with these attributes: there an executor obeys them. */
+  boolean numbers(Map<String, String> attributes) {
+    return !attributes.getOrDefault(EXECUTOR, "").isEmpty() || places() && !requireExecutor;
+  }
+
+  /** Whether it places GPUs. */
+  boolean places() {
+    return mode == Mode.ON;
+  }
+
   /** Why nothing is placed on a node with these attributes; empty where something may be. */
   String withheld(Map<String, String> attributes) {
     return requireExecutor && attributes.getOrDefault(EXECUTOR, "").isEmpty()
