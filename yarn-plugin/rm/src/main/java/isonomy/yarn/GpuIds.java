@@ -154,7 +154,8 @@ final class GpuIds {
         Gpus.tag(container).gpuIds().forEach(id -> held.put(id, container.getContainerId() + " holds it"));
       }
     }
-    for (GpuContainer container : ending.on(node.getNodeID().toString())) {
+    // While nothing is placed, CapacityScheduler gives GPUs to the next container at once; the executor lets it wait.
+    for (GpuContainer container : scheduler.places() ? ending.on(node.getNodeID().toString()) : List.<GpuContainer>of()) {
       if (container.getGpuIdsCount() == 0) {
         throw RejectedException.ofMachine(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
       }
