@@ -34,6 +34,15 @@ class Modes(Sleepers):
         done = subprocess.run(self.hadoop("rmadmin", "-refreshQueues"), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
 
+    def visible(self) -> list[tuple[str, str]]:
+        """(machine, CUDA_VISIBLE_DEVICES) of each sleeper's container."""
+        found = []
+        for pid in self.sleeping():
+            lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
+            environment = dict(x.split("=", 1) for x in lines if "=" in x)
+            found.append((environment["NM_HOST"], environment["CUDA_VISIBLE_DEVICES"]))
+        return found
+
     def shadow(self) -> dict[str, int]:
         """What `isonomy shadow` reports: of the rounds as if and of the replay."""
         done = subprocess.run(
@@ -63,9 +72,16 @@ def test_modes_change_while_the_resourcemanager_runs(tmp_path: Path) -> None:
         rig.mode("off")
         rig.wait(lambda: not rig.get("status"), 30, "the plugin is plain CapacityScheduler")
         other = rig.sleeper("other", 1, 2)
+        gpus = [(host, gpu) for host, ids in rig.visible() for gpu in ids.split(",")]
+        assert len(set(gpus)) == len(gpus) == 6, f"each container has two GPUs of its own: {gpus}"
+        for _ in range(2):
+            rig.mode("on")
+            rig.wait(lambda: rig.get("status").get("ready"), 60, "the control plane leases again")
+            rig.mode("off")
         rig.mode("shadow")
         rig.wait(lambda: rig.get("status").get("shadow"), 60, "the control plane watches again")
         assert asleep < rig.sleeping()
+        assert sorted(gpus) == sorted((host, gpu) for host, ids in rig.visible() for gpu in ids.split(","))
         for app in (stock, other):
             subprocess.run(
                 rig.hadoop("application", "application", "-kill", app), check=True, timeout=300, capture_output=True

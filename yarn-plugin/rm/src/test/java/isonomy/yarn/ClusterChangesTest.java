@@ -14,14 +14,11 @@ import isonomy.wire.v1.Kill;
 import isonomy.wire.v1.Node;
 import isonomy.wire.v1.Queue;
 import isonomy.wire.v1.Snapshot;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
-import org.apache.hadoop.yarn.api.records.NodeAttribute;
-import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeLabel;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -185,9 +182,7 @@ class ClusterChangesTest extends MiniYarn {
       DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(refused.getReason().contains("no Isonomy executor"), refused.getReason());
       int from = control.count();
-      cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
-          NodeAttribute.PREFIX_DISTRIBUTED, Map.of(node(0).getHost(), Set.of(NodeAttribute.newInstance(
-              NodeAttribute.PREFIX_DISTRIBUTED, "isonomy-executor", NodeAttributeType.STRING, "2"))));
+      attribute(node(0).getHost(), Map.of("isonomy-executor", "2"));
       control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getWithheld().isEmpty());
       DirectiveResult placed = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(placed.getOk(), placed.getReason());
@@ -233,44 +228,5 @@ class ClusterChangesTest extends MiniYarn {
           "CapacityScheduler serves what was held back");
       assertEquals(0, root.getPendingContainers());
     }
-  }
-
-  @Test
-  @Tag("off")
-  void whatExecutorsAllottedBeforeIsLearned() throws Exception {
-    try (UnmanagedApp before = new UnmanagedApp(conf, "bob"); UnmanagedApp app = new UnmanagedApp(conf, "alice")) {
-      cluster.waitForNodeManagersToConnect(20_000);
-      before.ask(2, 5);
-      before.heartbeatUntil(() -> before.allocated.size() == 1);
-      Container old = before.allocated.get(0);
-      Configuration on = new Configuration(conf);
-      on.set(Managed.MODE, "on");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
-      control.awaitSnapshot(1);
-      ask(app, 1, 6);
-      String node = old.getNodeId().toString();
-      assertTrue(control.carriedOut(place(app, 6, node, List.of(3))).getReason().contains("which ones is unknown"));
-
-      int from = control.count();
-      allotted(old, 0);
-      control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getUntaggedGpus() == 2);
-      allotted(old, 0, 1);
-      GpuContainer known = control.await(from, Event::hasContainerRunning).getContainerRunning();
-      assertEquals(List.of(0, 1), known.getGpuIdsList());
-      assertEquals("", known.getLeaseId());
-      control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getNodeId().equals(node) && e.getNodeUp().getUntaggedGpus() == 0);
-      assertTrue(control.carriedOut(place(app, 6, node, List.of(1))).getReason().contains("GPU 1 is in use"));
-      DirectiveResult placed = control.carriedOut(place(app, 6, node, List.of(3)));
-      assertTrue(placed.getOk(), placed.getReason());
-    }
-  }
-
-  /** The NodeManager of a container reports which GPUs its executor has allotted. */
-  private void allotted(Container container, int... ids) throws Exception {
-    Set<NodeAttribute> attributes = Arrays.stream(ids).mapToObj(id -> NodeAttribute.newInstance(
-        NodeAttribute.PREFIX_DISTRIBUTED, "isonomy-gpu-" + id, NodeAttributeType.STRING, container.getId().toString()))
-        .collect(toSet());
-    cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
-        NodeAttribute.PREFIX_DISTRIBUTED, Map.of(container.getNodeId().getHost(), attributes));
   }
 }
