@@ -203,8 +203,9 @@ class State:
         self.cluster.container_up(container)
         for gpu in dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))):
             self.reindex(gpu)
-        if container.plain:
-            self.reindex_host(container.gpus[0].host)
+        for each in (known, container):
+            if each is not None and each.plain:
+                self.reindex_host(each.gpus[0].host)
 
     def vacate(self, gpu: Gpu) -> None:
         """Notes that no container uses the GPU."""

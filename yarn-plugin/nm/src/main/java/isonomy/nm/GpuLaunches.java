@@ -103,7 +103,7 @@ final class GpuLaunches {
   private final Map<String, Overstayer> overstayers = new ConcurrentHashMap<>();
   /** GPUs of the machine; 0 where YARN's own plugin counts them and gives them out. */
   private final int total;
-  private final List<String> minors;
+  private final int[] minors;
   private final long waitMs;
   private final long graceMs;
 
@@ -118,7 +118,7 @@ final class GpuLaunches {
     this.idleness = Idleness.of(conf);
     ResourceInformation gpus = ResourceUtils.getNodeResourceInformation(conf).get(ResourceInformation.GPU_URI);
     this.total = gpus == null ? 0 : (int) gpus.getValue();
-    this.minors = List.of(conf.getTrimmedStrings(GpuDevices.MINORS));
+    this.minors = conf.getInts(GpuDevices.MINORS);
     OF.put(conf, this);
   }
 
@@ -211,7 +211,7 @@ final class GpuLaunches {
       List<Integer> ids = uninterrupted(use, () -> gate.free(use.gpus(), total, () -> named(container), waitMs));
       if (ids != null) {
         List<Serializable> devices = new ArrayList<>();
-        ids.forEach(id -> devices.add(new GpuDevice(id, id < minors.size() ? Integer.parseInt(minors.get(id)) : id)));
+        ids.forEach(id -> devices.add(new GpuDevice(id, id < minors.length ? minors[id] : id)));
         nm.getNMStateStore().storeAssignedResources(container, ResourceInformation.GPU_URI, devices);
       }
       return use(container);

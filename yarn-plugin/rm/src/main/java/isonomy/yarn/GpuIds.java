@@ -30,7 +30,7 @@ import org.slf4j.LoggerFactory;
  */
 final class GpuIds {
   private static final Logger LOG = LoggerFactory.getLogger(GpuIds.class);
-  /** Beginning of the names of the executor's attributes: `...-3` is the container without tags that has GPU 3. */
+  /** Beginning of the names of the executor's attributes: `...-3` is the container without a tag that has GPU 3. */
   static final String ALLOTTED = "nm.yarn.io/isonomy-gpu-";
 
   /** A container with ids, whatever tags its master's request had. */
@@ -82,22 +82,27 @@ final class GpuIds {
   private boolean commit(ResourceCommitRequest<FiCaSchedulerApp, FiCaSchedulerNode> request,
       SchedulerContainer<FiCaSchedulerApp, FiCaSchedulerNode> placed,
       Predicate<ResourceCommitRequest<FiCaSchedulerApp, FiCaSchedulerNode>> rest) {
-    try {
-      int gpus = Gpus.of(placed.getRmContainer().getAllocatedResource());
-      Set<String> own = GpuTag.of(free(placed.getSchedulerNode(), gpus), "");
-      RMContainer numbered = new Numbered(placed, scheduler.getRMContext(), own);
-      boolean done = rest.test(replaced(request, placed, numbered));
-      if (done) {
-        scheduler.guarded("a container with GPUs", () -> scheduler.events().allocated(numbered));
-      }
-      return done;
-    } catch (RejectedException e) {
-      if (!scheduler.places()) {
-        return rest.test(request);
-      }
-      LOG.debug("{} gets no GPUs now: {}", placed.getRmContainer(), e.getMessage());
+    RMContainer[] numbered = new RMContainer[1];
+    scheduler.guarded("the GPUs of a container", () -> numbered[0] = numbered(placed));
+    if (numbered[0] == null && scheduler.places()) {
       placed.getSchedulerApplicationAttempt().decUnconfirmedRes(request.getTotalAllocatedResource());
       return false;
+    }
+    boolean done = rest.test(numbered[0] == null ? request : replaced(request, placed, numbered[0]));
+    if (done && numbered[0] != null) {
+      scheduler.guarded("a container with GPUs", () -> scheduler.events().allocated(numbered[0]));
+    }
+    return done;
+  }
+
+  /** The container with ids; null if there are none for it now. */
+  private RMContainer numbered(SchedulerContainer<FiCaSchedulerApp, FiCaSchedulerNode> placed) {
+    try {
+      int gpus = Gpus.of(placed.getRmContainer().getAllocatedResource());
+      return new Numbered(placed, scheduler.getRMContext(), GpuTag.of(free(placed.getSchedulerNode(), gpus), ""));
+    } catch (RejectedException e) {
+      LOG.debug("{} cannot have GPUs now: {}", placed.getRmContainer(), e.getMessage());
+      return null;
     }
   }
 
@@ -184,7 +189,7 @@ final class GpuIds {
   private List<Integer> allotted(FiCaSchedulerNode node, RMContainer container) {
     List<Integer> ids = new ArrayList<>();
     attributes(node).forEach((name, value) -> {
-      if (name.startsWith(ALLOTTED) && value.equals(container.getContainerId().toString())) {
+      if (name.matches(ALLOTTED + "\\d{1,5}") && value.equals(container.getContainerId().toString())) {
         ids.add(Integer.valueOf(name.substring(ALLOTTED.length())));
       }
     });
