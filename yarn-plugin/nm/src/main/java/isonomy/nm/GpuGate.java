@@ -44,7 +44,7 @@ final class GpuGate {
   }
 
   /**
-   * Ids that no container has, the last ones first; null if there are too few at the timeout.
+   * The highest ids that no container has, in their order; null if there are too few at the timeout.
    *
    * @param gpus how many
    * @param total GPUs of the machine
