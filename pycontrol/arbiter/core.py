@@ -118,7 +118,7 @@ class Arbiter(State):
 
     def validate(self, now_s: float) -> None:
         """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
-        validate(self, now_s, self.story)
+        validate(self, now_s, self.story, (self.rounds.eligibility, self.rounds.candidates))
 
     def classify(self, gpu: Gpu) -> GpuState:
         """The state of a GPU."""
@@ -242,6 +242,7 @@ class Arbiter(State):
             if container.app_id in self.agents.terminating:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
         workers.forget_lost(self)
+        leases.drop_unplanned(self)
         for lease in list(self.durable.leases.values()):
             if lease.container_id and lease.container_id not in self.cluster.containers:
                 self.record(LeaseIdle(lease.gpu, now_s))
@@ -391,7 +392,7 @@ class Arbiter(State):
         self.rounds.app_gone(app_id, now_s)
         self.agents.clear_termination(app_id)
         self.refresh_kind(app_id)
-        self.rounds.participants.forget(app_id)
+        self.rounds.candidates.forget(app_id)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
         self.cluster.attempt_began(e.app_id, e.attempt_id)

@@ -55,6 +55,8 @@ class GpuIndex:
         self.free = FreeGpus()
         self.usable: dict[str, int] = {}
         """Host -> its good GPUs, for hosts that take new containers."""
+        self.hosts_changes = 0
+        """Counts changes of hosts, so that what depends on `usable` can tell that it is stale."""
         self.revoking: set[Gpu] = set()
         """GPUs with leases that are being revoked."""
         self.open: set[Gpu] = set()
@@ -76,6 +78,7 @@ class GpuIndex:
         """Clears the free GPUs, before all GPUs are indexed again."""
         self.free.clear()
         self.usable.clear()
+        self.hosts_changes += 1
 
     def host_changed(self, host: str, usable: int) -> None:
         """Sets how many GPUs of a host may be leased at all, and clears the free ones, which are then indexed again."""
@@ -83,6 +86,7 @@ class GpuIndex:
             self.usable[host] = usable
         else:
             self.usable.pop(host, None)
+        self.hosts_changes += 1
         for gpu in self.free.on(host):
             self.free.take(gpu)
 

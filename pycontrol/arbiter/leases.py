@@ -130,6 +130,15 @@ def drop_reservations(s: State, app_id: str, reason: str) -> None:
         s.record(NextDropped(lease.gpu, reason))
 
 
+def drop_unplanned(s: State) -> None:
+    """Cancels the reservations of unmanaged apps for which no container is planned: a control plane that has restarted
+    does not know the plans, so that they would lapse unused. A round decides again."""
+    for x in sorted(s.durable.reservations.values(), key=lambda x: x.gpu):
+        planned = s.workers.at.get(x.gpu)
+        if x.app_id in s.agents.unmanaged_apps and (planned is None or planned.app_id != x.app_id):
+            s.record(NextDropped(x.gpu, "the control plane restarted before its container was placed"))
+
+
 def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
     """Cancels reservations and notifies their Agents, as they may have planned workers there."""
     by_app: dict[str, list[Gpu]] = {}

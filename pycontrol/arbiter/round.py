@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from pycontrol.arbiter.eligibility import Eligibility
+from pycontrol.arbiter.eligibility import Openings
 from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.lease import Lease
 from pycontrol.arbiter.round_parts import RoundParts
@@ -40,7 +40,7 @@ class Round:
     parts: RoundParts
     """All parts of the same moment."""
     policy: Policy
-    eligibility: Eligibility
+    openings: Openings
     phase: RoundPhase = RoundPhase.RHO
     deadline_s: float = 0.0
     """The end of the present wait."""

@@ -2,7 +2,7 @@
 
 It assumes that the work left equals the attained service, but is at least one lease of the whole demand, unless the
 app declares how long each of its containers runs (`isonomy.max_hours`, see `tags`). A gang is one container; in each
-round it bids for containers of one size (`Eligibility.demand` chooses it). With the application tag `isonomy.gang`, all
+round it bids for containers of one size (`Openings.demand` chooses it). With the application tag `isonomy.gang`, all
 containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once it has asked for five.
 Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
 """

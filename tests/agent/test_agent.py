@@ -259,6 +259,26 @@ def test_a_second_attempt_starts_from_the_newest_complete_state(tmp_path: Path) 
     assert StateStore(files).load() == {"k": 6}
 
 
+def test_a_state_that_could_not_be_saved_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever HDFS or the way to it raises, without another change of the state."""
+    monkeypatch.setattr("submarine_patch.agent.edges.BACKOFF_S", (0.01,))
+    failed: list[str] = []
+
+    class Away(Disk):
+        def write(self, name: str, data: bytes) -> None:
+            if len(failed) < 3:
+                failed.append(name)
+                raise RuntimeError("HDFS is away")
+            super().write(name, data)
+
+    store = StateStore(Away(tmp_path))
+    store.start()
+    store.save({"k": 1})
+    store.flush(WAIT_S)
+    assert len(failed) == 3
+    assert StateStore(Disk(tmp_path)).load() == {"k": 1}
+
+
 def test_half_written_files_of_a_killed_attempt_are_deleted(tmp_path: Path) -> None:
     files = Disk(tmp_path)
     files.write(f"_{'0a' * 16}", b"{ half")

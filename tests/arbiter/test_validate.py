@@ -89,6 +89,33 @@ def test_contradictions_are_found(breaks: Callable[[Mini], None], about: Gpu | s
     assert found.value.about == about
 
 
+def _another_rho(m: Mini) -> None:
+    m.a.agents["b"].rho = 7.0
+
+
+def _a_label(m: Mini) -> None:
+    m.a.cluster.nodes["n1:1"] = dataclasses.replace(m.a.cluster.nodes["n1:1"], partition="gpu")
+
+
+def _none_alike(m: Mini) -> None:
+    m.a.rounds.candidates._alike.clear()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "problem"),
+    [(_another_rho, "its view is outdated"), (_a_label, "labels is outdated"), (_none_alike, "among the apps like it")],
+)
+def test_what_stands_between_rounds_is_compared_with_a_recomputation(
+    breaks: Callable[[Mini], None], problem: str
+) -> None:
+    m = running()
+    m.app("b", gang=4)
+    m.run(5)
+    breaks(m)
+    with pytest.raises(Inconsistent, match=problem):
+        m.send(ev.Tick())
+
+
 def test_a_failure_shows_the_history_of_the_gpu_in_order() -> None:
     m = running()
     _free_though_leased(m)

@@ -18,7 +18,7 @@ from typing import Any
 from pycontrol.arbiter.facts import LeaseGranted
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
-from tests.bench import arbiter, auction, bids, cells, cells_round, hived, policies, shares, simulation
+from tests.bench import arbiter, auction, bids, cells, cells_round, hived, kernel, policies, shares, simulation
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -74,6 +74,13 @@ def bridge() -> dict[str, Any]:
     return bench.measure()
 
 
+def hostile(quick: bool) -> dict[str, Any]:
+    """What others notice of a hostile user."""
+    from tests.bench import hostile as bench
+
+    return bench.run(quick)
+
+
 def parts(quick: bool) -> dict[str, Callable[[], Any]]:
     """All measurements, by name."""
     return {
@@ -87,10 +94,12 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
         "shares": lambda: shares.run(quick),
         "cells": lambda: cells.run(quick),
         "cells round": lambda: cells_round.run(quick),
+        "kernel": lambda: kernel.run(quick),
         "hived trace": lambda: hived.run(quick),
         "pictures": pictures,
         "recovery": lambda: recovery_of(quick),
         "bridge": bridge,
+        "hostile": lambda: hostile(quick),
     }
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
+from pycontrol.model import bounds
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.events import (
     AppAdded,
@@ -182,6 +183,8 @@ def test_hosts_and_nameless_things() -> None:
 
 @pytest.mark.parametrize("said", ["all", "9" * 5000, "1_" + "9" * 30, "\u00b2", "-1"])
 def test_a_node_of_any_number_of_gpus_is_bounded(said: str) -> None:
-    node = translate.node_of(pb.Node(node_id="n1:8041", gpus=2**31 - 1, attributes={"nm.yarn.io/bad-gpus": said}))
-    assert node.gpus == translate.GPUS_PER_NODE_MAX
+    message = pb.Node(node_id="n1:8041", gpus=2**31 - 1, attributes={"nm.yarn.io/bad-gpus": said})
+    assert bounds.clip(message) == ["Node.gpus: must be from 0 to 1024 (got 2.14748e+09)"]
+    node = translate.node_of(message)
+    assert node.gpus == 1024
     assert all(0 <= i < node.gpus for i in node.bad_gpus)

@@ -17,7 +17,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     "a_renewal_is_shorter": (
         ARBITER, "s.record(LeaseExtended(lease.gpu, end_s))\nself.coming",
         "s.record(LeaseExtended(lease.gpu, end_s - 0.5))\nself.coming"),
-    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)", "pass"),
+    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "pass"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (

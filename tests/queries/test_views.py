@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.app_views import view
+from pycontrol.arbiter.candidates import view
 from pycontrol.arbiter.reasons import REASONS
 from pycontrol.arbiter.state import State
 from pycontrol.bridge.endpoint import to_json

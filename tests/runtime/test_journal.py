@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -227,6 +228,25 @@ def test_a_failed_snapshot_leaves_no_transaction_open(path: Path, monkeypatch: p
     house.keep()
     journal.close()
     assert recovered(path).apps[APP].message == "still"
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk is full"), RuntimeError("odd")])
+def test_the_keeper_goes_on_after_an_error(path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr("pycontrol.runtime.journal_keeper.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("pycontrol.runtime.journal_keeper.RETRY_S", 0.01)
+    house, tries, kept = keeper(path), [], threading.Event()
+
+    def due() -> bool:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise error
+        return True
+
+    monkeypatch.setattr(house, "due", due)
+    monkeypatch.setattr(house, "keep", kept.set)
+    house.start()
+    assert kept.wait(30.0)
+    house.stop()
 
 
 def test_a_failed_append_leaves_no_transaction_open(path: Path) -> None:

@@ -13,12 +13,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.app_views import demand_of
+from pycontrol.arbiter.candidates import Candidates
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.eligibility import demand_of
 from pycontrol.arbiter.lease import REVOKING, Lease
-from pycontrol.arbiter.participants import Participants
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
@@ -326,7 +326,7 @@ def _stuck(w: Shared) -> list[str]:
     One app of those that wait at the end is drawn, and all others end.
     """
     a = w.arbiter
-    waiting = sorted(Participants(a).wanting())
+    waiting = sorted(Candidates(a).wanting())
     if not waiting:
         return []
     app_id = random.Random(w.case.seed).choice(waiting)
@@ -338,7 +338,7 @@ def _stuck(w: Shared) -> list[str]:
                 w.end_app(other)
     w.run(w.now - 1000.0 + 3 * LEASE_S)
     a = w.arbiter
-    if app_id not in a.durable.live or app_id not in Participants(a).wanting():
+    if app_id not in a.durable.live or app_id not in Candidates(a).wanting():
         return []
     demand, why = demand_of(a, app_id, w.now), reason(a, app_id, w.now)
     free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.topology.type_of(h))}

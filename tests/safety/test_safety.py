@@ -236,3 +236,13 @@ def test_the_reason_says_that_an_apps_cells_are_bad() -> None:
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lost=(30, "n0")))
     assert why(w, "a").code == "CellsBad"
     assert "n0" in why(w, "a").sentence
+
+
+@pytest.mark.parametrize("kind", ["crash", "takeover"])
+def test_what_was_promised_to_an_app_without_an_agent_is_promised_again_after_a_restart(kind: str) -> None:
+    """The promise came due and lapsed unused, because no container was planned for it any more: seed 102945."""
+    nodes = Kind(("gpu", "node"), (1, 4), ("n0", "n1", "n2"))
+    cells = tuple(cell("node", 4, "root.a", host) for host in nodes.hosts)
+    stranger = Ask("x1", "root.x", 4, 1, 4, EVER_S, foreign=True)
+    found = case(nodes, cells, stranger, Ask("a0", "root.a", 4, 3, 94, EVER_S, foreign=True))
+    assert not complaints(dataclasses.replace(found, failovers=((97, kind),)))
