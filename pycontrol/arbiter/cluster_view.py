@@ -169,6 +169,11 @@ class ClusterView:
         self.asks.drop(app_id)
         self.refusals.forget_app(app_id)
 
+    def plain(self, gpu: Gpu) -> bool:
+        """Whether a container that CapacityScheduler placed uses the GPU."""
+        container = self.containers.get(self.container_at.get(gpu, ""))
+        return container is not None and container.plain
+
     def containers_on(self, host: str) -> list[str]:
         """The containers that use GPUs of a host."""
         found = (self.container_at.get(gpu) for gpu in self.machines.on(host))

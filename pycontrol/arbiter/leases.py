@@ -188,6 +188,10 @@ def _gang_of(s: State, lease: Lease | Reservation) -> list[Lease]:
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
     """A container was allocated or is running; its leases start when it is first reported running."""
     s.occupied(container)
+    if container.plain:
+        if s.cluster.ready:
+            give_way(s, container, now_s)
+        return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         eligibility.update_closed(s)
     worker = _worker_of(s, container)
@@ -200,6 +204,18 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
         _kill_unleased(s, container, now_s)
     elif running:
         start(s, container, worker.plan.job_id if worker is not None else "", now_s)
+
+
+def give_way(s: State, container: Container, now_s: float) -> None:
+    """Ends the leases of GPUs that CapacityScheduler has given to a container before their apps used them."""
+    why = Cause(EndReason.REFUSED, f"CapacityScheduler gave it to {container.container_id}")
+    for gpu in container.gpus:
+        while (lease := s.durable.leases.get(gpu)) is not None:
+            for worker in (s.workers.at.get(gpu), s.workers.placing.get(gpu)):
+                if worker is not None:
+                    s.drop_worker(worker)
+            s.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
+            end(s, gpu, now_s, why)
 
 
 def _worker_of(s: State, container: Container) -> PlannedWorker | None:
@@ -219,9 +235,9 @@ def _worker_of(s: State, container: Container) -> PlannedWorker | None:
 
 
 def _leased(s: State, container: Container) -> bool:
-    """Whether the container's app has leases of all its GPUs."""
+    """Whether the container's app has leases of all its GPUs, or it needs none."""
     mine = s.durable.leases_by_app.get(container.app_id, {})
-    return all(gpu in mine for gpu in container.gpus)
+    return container.plain or all(gpu in mine for gpu in container.gpus)
 
 
 def _kill_unleased(s: State, container: Container, now_s: float) -> None:
@@ -284,6 +300,8 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
             end(s, gpu, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
             s.record(LeaseIdle(gpu, now_s))
+    if container.plain:
+        s.reindex_host(container.gpus[0].host)
 
 
 def released(s: State, e: GpusReleased, now_s: float) -> None:

@@ -172,6 +172,7 @@ def container_of(message: pb.GpuContainer) -> Container:
         attempt_id=message.attempt_id,
         gpu_count=message.gpus,
         ending=message.ending,
+        plain=bool(message.gpu_ids) and not message.lease_id,
     )
 
 

@@ -162,3 +162,5 @@ class Container:
     """GPUs of its resource, also if `gpus` does not name them because the control plane did not place it."""
     ending: bool = False
     """Whether YARN has ended it and its NodeManager has not confirmed that yet; its GPUs are still in use."""
+    plain: bool = False
+    """Whether CapacityScheduler placed it: nobody leases its GPUs while it runs, and only YARN or its app ends it."""

@@ -133,7 +133,7 @@ class ShadowRounds:
                 known[c.container_id] = tuple(itertools.islice(free, c.gpu_count))
                 taken.update(known[c.container_id])
             found[c.container_id] = replace(
-                c, gpus=known[c.container_id], lease_id=c.lease_id or f"cs-{c.container_id}"
+                c, gpus=known[c.container_id], lease_id=c.lease_id or f"cs-{c.container_id}", plain=False
             )
         return found
 

@@ -295,7 +295,7 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
                     _violation("gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s)
                 )
             lease = a.durable.leases.get(gpu)
-            if lease is None or lease.app_id != container.app_id:
+            if not container.plain and (lease is None or lease.app_id != container.app_id):
                 holder = lease.app_id if lease else "nobody"
                 violations.append(
                     _violation(

@@ -122,7 +122,7 @@ def test_snapshot_leaves_ended_containers_out() -> None:
     killed = pb.GpuContainer(
         container_id="c3", app_id="app", node_id="n1:8041", gpu_ids=[1], gpus=1, state="KILLED", ending=True
     )
-    ending = Container("c3", "app", "n1:8041", (Gpu("n1", 1),), gpu_count=1, ending=True)
+    ending = Container("c3", "app", "n1:8041", (Gpu("n1", 1),), gpu_count=1, ending=True, plain=True)
     queue = pb.Queue(path="root.q", absolute_capacity=0.5, absolute_max_capacity=1.0)
     parent = pb.Queue(
         path="root", parent=True, absolute_capacity=1.0, absolute_max_capacity=1.0, user_limit=0.25,

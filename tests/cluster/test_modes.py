@@ -41,6 +41,15 @@ class Modes(Sleepers):
         site.write_text(site.read_text().replace("</configuration>", f"<property>{key}</property></configuration>"))
         self.dev("start", "resourcemanager")
 
+    def visible(self) -> list[tuple[str, str]]:
+        """(machine, CUDA_VISIBLE_DEVICES) of each sleeper's container."""
+        found = []
+        for pid in self.sleeping():
+            lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
+            environment = dict(x.split("=", 1) for x in lines if "=" in x)
+            found.append((environment["NM_HOST"], environment["CUDA_VISIBLE_DEVICES"]))
+        return found
+
     def shadow(self) -> dict[str, int]:
         """What `isonomy shadow` reports: of the rounds as if and of the replay."""
         done = subprocess.run(
@@ -71,6 +80,8 @@ def test_modes_change_while_the_resourcemanager_runs(tmp_path: Path) -> None:
         off = rig.mode("off", "--queues", "root.research")
         assert (off["by"], off["queues"]) == (rig.cluster["user"], ["root.research"])
         other = rig.sleeper("other", 1, 2)
+        gpus = [(host, gpu) for host, ids in rig.visible() for gpu in ids.split(",")]
+        assert len(set(gpus)) == len(gpus) == 6, f"each container has two GPUs of its own: {gpus}"
         rig.restart_with_mutable_queues()
         assert rig.mode() == off, "the mode outlives the ResourceManager"
         refused = subprocess.run(rig.hadoop("rmadmin", "-refreshQueues"), capture_output=True, text=True, timeout=300)
@@ -79,6 +90,13 @@ def test_modes_change_while_the_resourcemanager_runs(tmp_path: Path) -> None:
         assert rig.mode("shadow")["queues"] == ["root.research"]
         rig.serve()
         assert rig.get("status")["mode"]["by"] == rig.cluster["user"]
+        for _ in range(2):
+            rig.mode("on")
+            rig.wait(lambda: rig.get("status").get("ready"), 60, "the control plane leases again")
+            rig.mode("off")
+        rig.mode("shadow")
+        rig.wait(lambda: rig.get("status").get("shadow"), 60, "the control plane watches again")
+        assert sorted(gpus) == sorted((host, gpu) for host, ids in rig.visible() for gpu in ids.split(","))
         for app in (stock, other):
             subprocess.run(
                 rig.hadoop("application", "application", "-kill", app), check=True, timeout=300, capture_output=True

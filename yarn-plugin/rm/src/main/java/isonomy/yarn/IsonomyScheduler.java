@@ -21,6 +21,7 @@ import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.exceptions.YarnException;
@@ -36,6 +37,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicat
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ResourceCommitRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
@@ -65,9 +67,10 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final ShadowAsks shadowAsks = new ShadowAsks(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final DrainingContainers ending = new DrainingContainers((gone, end) -> this.events.drained(gone, end));
-  private final ClusterView view = new ClusterView(this, ending);
+  private final GpuIds ids = new GpuIds(this, ending);
+  private final ClusterView view = new ClusterView(this, ending, ids);
   private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
-  private final Directives directives = new Directives(this, asks, ending);
+  private final Directives directives = new Directives(this, asks, ids);
   /** Null before start, and where yarn-site.xml does not say how to reach the control plane. */
   private volatile Bridge bridge;
 
@@ -160,6 +163,11 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return managed;
   }
 
+  /** Whether it is on and places GPUs. */
+  boolean places() {
+    return managed.places();
+  }
+
   /** `yarn rmadmin -refreshQueues`, which also reads yarn-site.xml. */
   @Override
   public void reinitialize(Configuration conf, RMContext context) throws IOException {
@@ -224,7 +232,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   // ---- guarding the ResourceManager
 
   /** Runs an action; a failure is logged and does not end the ResourceManager. */
-  private void guarded(String what, Runnable action) {
+  void guarded(String what, Runnable action) {
     try {
       action.run();
     } catch (Throwable e) {
@@ -263,6 +271,17 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   /** Why nothing is placed on a node with these attributes; empty where something may be. */
   String withheld(Map<String, String> attributes) {
     return Managed.withheld(requireExecutor, attributes);
+  }
+
+  /** Whether tokens name the GPUs of each container on a node with these attributes. */
+  boolean numbers(Map<String, String> attributes) {
+    return managed.numbers(requireExecutor, attributes);
+  }
+
+  /** Whether an update may not change the GPUs of a container. */
+  boolean fixesGpus(RMContainer container) {
+    FiCaSchedulerNode node = getNode(container.getAllocatedNode());
+    return manages(container.getApplicationAttemptId()) || node != null && ids.numbers(node);
   }
 
   /** Why an attempt may not ask for GPUs under these keys, too; null where it may. */
@@ -371,14 +390,17 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return super.attemptAllocationOnNode(app, request, node);
   }
 
+  /** Each container with GPUs gets its ids here, in whatever mode and queue. */
+  @Override
+  @SuppressWarnings({"rawtypes", "unchecked"})  // so CapacityScheduler declares it
+  public boolean tryCommit(Resource cluster, ResourceCommitRequest request, boolean updatePending) {
+    return ids.commit(request, numbered -> super.tryCommit(cluster, numbered, updatePending));
+  }
+
   // ---- events
 
   @Override
   public void handle(SchedulerEvent event) {
-    if (!managed.isOn()) {
-      super.handle(event);
-      return;
-    }
     if (event instanceof NodeAddedSchedulerEvent) {
       // No container may be placed on a node between its registration and the recovery of its containers.
       writeLock.lock();
@@ -389,6 +411,9 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       }
     } else {
       super.handle(event);
+    }
+    if (!managed.isOn()) {
+      return;
     }
     guarded("event " + event.getType(), () -> events.publish(event));
     if (event instanceof AppAttemptRemovedSchedulerEvent) {

@@ -161,6 +161,11 @@ final class Managed {
         && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
   }
 
+  /** Whether tokens name the GPUs of each container on a node with these attributes: there an executor obeys them. */
+  boolean numbers(boolean requireExecutor, Map<String, String> attributes) {
+    return !attributes.getOrDefault(EXECUTOR, "").isEmpty() || places() && !requireExecutor;
+  }
+
   /** Why nothing is placed on a node with these attributes; empty where something may be. */
   static String withheld(boolean requireExecutor, Map<String, String> attributes) {
     return requireExecutor && attributes.getOrDefault(EXECUTOR, "").isEmpty()

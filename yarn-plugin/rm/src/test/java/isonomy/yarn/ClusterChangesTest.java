@@ -19,8 +19,6 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
-import org.apache.hadoop.yarn.api.records.NodeAttribute;
-import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeLabel;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -184,9 +182,7 @@ class ClusterChangesTest extends MiniYarn {
       DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(refused.getReason().contains("no Isonomy executor"), refused.getReason());
       int from = control.count();
-      cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
-          NodeAttribute.PREFIX_DISTRIBUTED, Map.of(node(0).getHost(), Set.of(NodeAttribute.newInstance(
-              NodeAttribute.PREFIX_DISTRIBUTED, "isonomy-executor", NodeAttributeType.STRING, "2"))));
+      attribute(node(0).getHost(), Map.of("isonomy-executor", "2"));
       control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getWithheld().isEmpty());
       DirectiveResult placed = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(placed.getOk(), placed.getReason());

@@ -1,13 +1,18 @@
 package isonomy.yarn;
 
+import static java.util.stream.Collectors.toSet;
+
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.Place;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
@@ -127,5 +132,12 @@ abstract class MiniYarn {
     app.heartbeat();
     control.awaitEither(e -> isAsk(e, requestId, 1),
         s -> s.getAsksList().stream().anyMatch(a -> a.getAllocationRequestId() == requestId));
+  }
+
+  /** Replaces what a host's NodeManagers report of themselves. */
+  void attribute(String host, Map<String, String> values) throws Exception {
+    cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
+        NodeAttribute.PREFIX_DISTRIBUTED, Map.of(host, values.entrySet().stream().map(e -> NodeAttribute.newInstance(
+            NodeAttribute.PREFIX_DISTRIBUTED, e.getKey(), NodeAttributeType.STRING, e.getValue())).collect(toSet())));
   }
 }
