@@ -234,7 +234,9 @@ class Arbiter(State):
         for app_id in self.cluster.asks.apps():
             apps.arrive(self, app_id, now_s)
         for container in list(self.cluster.containers.values()):
-            if container.gpus and not container.ending:
+            if container.plain:
+                leases.give_way(self, container, now_s)
+            elif container.gpus and not container.ending:
                 apps.arrive(self, container.app_id, now_s)
                 leases.adopt(self, container, now_s)
             if container.app_id in self.agents.terminating:

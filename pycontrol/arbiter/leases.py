@@ -198,6 +198,10 @@ def _leave(s: State, lease: Lease | Reservation, gpu: Gpu, now_s: float, why: Ca
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
     """A container was allocated or is running; its leases start when it is first reported running."""
     s.occupied(container)
+    if container.plain:
+        if s.cluster.ready:
+            give_way(s, container, now_s)
+        return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         eligibility.update_closed(s)
     worker = _worker_of(s, container)
@@ -210,6 +214,18 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
         _kill_unleased(s, container, now_s)
     elif running:
         start(s, container, worker.plan.job_id if worker is not None else "", now_s)
+
+
+def give_way(s: State, container: Container, now_s: float) -> None:
+    """Ends the leases of GPUs that CapacityScheduler has given to a container before their apps used them."""
+    why = Cause(EndReason.REFUSED, f"CapacityScheduler gave it to {container.container_id}")
+    for gpu in container.gpus:
+        while (lease := s.durable.leases.get(gpu)) is not None:
+            for worker in (s.workers.at.get(gpu), s.workers.placing.get(gpu)):
+                if worker is not None:
+                    s.drop_worker(worker)
+            s.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
+            end(s, [gpu], now_s, why)
 
 
 def _worker_of(s: State, container: Container) -> PlannedWorker | None:
@@ -229,9 +245,9 @@ def _worker_of(s: State, container: Container) -> PlannedWorker | None:
 
 
 def _leased(s: State, container: Container) -> bool:
-    """Whether the container's app has leases of all its GPUs."""
+    """Whether the container's app has leases of all its GPUs, or it needs none."""
     at, app_id = s.durable.leases, container.app_id
-    return all((lease := at.get(gpu)) is not None and lease.app_id == app_id for gpu in container.gpus)
+    return container.plain or all((x := at.get(gpu)) is not None and x.app_id == app_id for gpu in container.gpus)
 
 
 def _kill_unleased(s: State, container: Container, now_s: float) -> None:
@@ -281,7 +297,7 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     unmanaged = s.is_unmanaged(container.app_id)
     for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
         s.drop_worker(worker)
-    lost = not _leased(s, container)
+    lost = container.plain or not _leased(s, container)
     s.vacate(gpu for gpu in container.gpus if s.cluster.container_at.get(gpu) == container_id)
     for lease in s.durable.leases.parts(container.gpus):
         if lease.app_id != container.app_id:
@@ -294,6 +310,8 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
             s.record(LeaseIdle(lease.gpus, now_s))
     if lost:
         s.request_round(now_s + s.settings.settle_s)
+    if container.plain:
+        s.reindex_host(container.gpus[0].host)
 
 
 def released(s: State, e: GpusReleased, now_s: float) -> None:

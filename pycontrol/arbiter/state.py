@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter import retention, tags
@@ -158,7 +158,7 @@ class State:
     def reindex_all(self) -> None:
         """Recomputes the index of all GPUs."""
         self.gpus.reset()
-        up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
+        up = {n.host: self._supplied(n) for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
         for node in self.cluster.node_at.values():
             self.gpus.host_changed(node.host, self._usable_on(node))
@@ -169,9 +169,15 @@ class State:
     def reindex_host(self, host: str) -> None:
         """Recomputes the index of a host's GPUs, after the host changed."""
         node = self.cluster.node_at.get(host)
-        self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
+        self.supply.machine_changed(host, self._supplied(node))
         self.gpus.host_changed(host, self._usable_on(node))
         self.reindex(*(Gpu(host, i) for i in range(node.gpus if node else 0)))
+
+    def _supplied(self, node: Node | None) -> Collection[int]:
+        """The GPUs of a node that cells may count on."""
+        if node is None or self.drained(node.host):
+            return ()
+        return [i for i in node.good_gpus if not self.cluster.plain(Gpu(node.host, i))]
 
     def _usable_on(self, node: Node | None) -> int:
         """How many GPUs of a node may be leased at all."""
@@ -203,6 +209,9 @@ class State:
         known = self.cluster.containers.get(container.container_id)
         self.cluster.container_up(container)
         self.reindex(*dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))))
+        for each in (known, container):
+            if each is not None and each.plain:
+                self.reindex_host(each.gpus[0].host)
 
     def vacate(self, gpus: Iterable[Gpu]) -> None:
         """Notes that no container uses these GPUs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pycontrol.model import cluster
-from pycontrol.model.cluster import Container, PartitionCapacity, YarnApp, attribute
+from pycontrol.model.cluster import Container, Mode, ModeSwitch, PartitionCapacity, YarnApp, attribute
 from pycontrol.model.events import (
     AppAdded,
     AppRemoved,
@@ -172,7 +172,19 @@ def container_of(message: pb.GpuContainer) -> Container:
         attempt_id=message.attempt_id,
         gpu_count=message.gpus,
         ending=message.ending,
+        plain=bool(message.gpu_ids) and not message.lease_id,
     )
+
+
+def _switch_of(message: pb.Snapshot) -> ModeSwitch:
+    """Older plugins name no mode."""
+    told = message.mode
+    named = told.name or ("shadow" if message.shadow else "on")
+    try:
+        mode = Mode(named)
+    except ValueError as e:
+        raise Unreadable(f"mode: must be one of {', '.join(Mode)} (got {named})") from e
+    return ModeSwitch(mode, tuple(told.queues), told.by, told.at_ms / 1000.0 or None, told.problem)
 
 
 def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
@@ -185,7 +197,7 @@ def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
         containers=tuple(container_of(c) for c in message.containers if c.ending or c.state not in ENDED_STATES),
         queues=tuple(queue_of(q) for q in message.queues),
         rm_life=message.rm_life,
-        shadow=message.shadow,
+        switch=_switch_of(message),
     )
 
 

@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "undrain": ("verbs:undrain_command", "Put NODE back into use."),
     "pause": ("verbs:pause_command", "Stop holding rounds; running containers continue and no lease ends."),
     "resume": ("verbs:resume_command", "Hold rounds again after a pause."),
+    "mode": ("mode:mode_command", "Switch Isonomy on, let it only watch (shadow), or switch it off."),
     "audit": (
         "records:audit_command",
         "Check the journal against what the NodeManagers and the ResourceManager recorded.",

@@ -88,7 +88,7 @@ def install_command(
         if remove:
             changes, left = back(sites, _record(conf))
         else:
-            choices = Choices(_version(hadoop), Stage[stage.upper()], queues, gpus)
+            choices = Choices(_version(hadoop), Stage[stage.upper()], queues or "root", gpus)
             changes = plan(sites, choices)
         book = list(removal(changes, FORMATS[form]) if remove else steps(sites, choices, FORMATS[form]))
         own = {} if remove else {n: text for n, text in _own(conf).items() if not (conf / n).exists()}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, show, span, table
+from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, moment, show, span, table
 from pycontrol.model.cluster import STANDIN
 from pycontrol.words import count
 
@@ -17,13 +17,17 @@ WIDE = 140
 def status(d: Data) -> Group:
     """The cluster."""
     gpus = d["gpus"]
-    state = "shadow" if d["shadow"] else "paused" if d["paused"] else "recovering" if d["recovering"] else "ready"
     more = [f"{gpus[k]} {k}" for k in ("drained", "bad", "down") if gpus[k]]
     apps = d["apps"]
     head = (
-        f"{state}: {gpus['leased']} of {gpus['total']} GPUs leased, {', '.join([str(gpus['free']) + ' free', *more])};"
+        f"{d['state']}: {gpus['leased']} of {gpus['total']} GPUs leased,"
+        f" {', '.join([str(gpus['free']) + ' free', *more])};"
         f" {apps['running']} apps running, {apps['waiting']} waiting, {apps['ended']} ended"
     )
+    mode = d["mode"]
+    if mode["name"] != "on":
+        since = f" by {mode['by']}, {moment(mode['at_s'])}" if mode["at_s"] else ""
+        head += f"\nthe mode is {mode['name']}{since}" + (f": {mode['problem']}" if mode["problem"] else "")
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]
     if last:

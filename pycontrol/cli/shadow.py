@@ -40,7 +40,7 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
     server = Rm(rm_address(rm))
     status, live = server.get("status"), server.get("shadow")
     if not status["shadow"]:
-        raise Failure("the mode is not shadow (isonomy.scheduler.mode): `isonomy whatif` compares policies that serve")
+        raise Failure("the mode is not shadow (isonomy mode): `isonomy whatif` compares policies that serve")
     names = [STOCK, policy or status["policy"]]
     if names[1] == STOCK:
         raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")

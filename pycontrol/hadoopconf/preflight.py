@@ -15,7 +15,7 @@ from pycontrol.config import Config
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, YARN
-from pycontrol.hadoopconf.properties import EXECUTOR, RM, TABLE, Sites, names
+from pycontrol.hadoopconf.properties import EXECUTOR, RM, TABLE, Choices, Sites, names
 
 HOST = "host"
 """What findings name in place of a file."""
@@ -81,8 +81,8 @@ def findings(
 
 def _resourcemanager(machine: Machine, sites: Sites, config: Config) -> Iterator[Finding]:
     yarn = sites.get(YARN, {})
-    for row in TABLE:
-        if row.who == RM and row.key.startswith("isonomy.") and row.key not in yarn and not row.key.endswith("queues"):
+    for row in (row for row in TABLE if row.who == RM and row.key.startswith("isonomy.") and row.key not in yarn):
+        if row.wanted(sites, Choices()) is not None:
             yield error(YARN, row.key, "is missing: Isonomy places, ends and hides nothing until it is there")
     folder = machine.at(config.state_dir)
     if not folder.is_dir():

@@ -39,7 +39,7 @@ def yarn_site(site: Site) -> Iterator[Finding]:
             YARN,
             STORE,
             f"is {mutable(site)}: YARN keeps the queues there and does not read {SCHEDULER}, so they are not checked"
-            f" here. `yarn rmadmin -refreshQueues` is refused; `yarn schedulerconf -global"
+            f" here; `yarn schedulerconf -global"
             f" yarn.scheduler.capacity.resource-calculator={DOMINANT}` lets YARN count GPUs",
         )
 

@@ -66,8 +66,8 @@ class Choices:
     hadoop: str = ""
     """3.3, 3.4 or 3.5; empty: unknown."""
     stage: Stage = Stage.ALL
-    queues: str = ""
-    """Of stage QUEUE, separated by commas."""
+    queues: str = "root"
+    """Those that Isonomy serves, with full paths, separated by commas; root: all."""
     gpus: int | None = None
     """GPUs of each machine, if all have the same number."""
 
@@ -102,14 +102,9 @@ def findings(sites: Sites, hadoop: str, there: bool) -> Iterator[Finding]:
     Where Isonomy is not there (yet) only that is said, and what Isonomy cannot work with. A machine's files are checked
     for the classes of hosts that they are of.
     """
-    yarn = sites.get(YARN, {})
     classes = classes_of(sites) if YARN in sites else {RM, NM, ALL}
     if not there:
         yield note(YARN, "", "names nothing of Isonomy; `isonomy install --hadoop-conf DIR` says what would change")
-    elif NM not in classes and yarn.get("isonomy.scheduler.mode") == "on":
-        yield note(
-            YARN, EXECUTOR, "is not Isonomy's: right on the ResourceManagers alone; check the GPU nodes' file, too"
-        )
     for row in TABLE:
         if row.file not in sites or not row.otherwise or (there and row.who not in classes):
             continue
@@ -133,7 +128,7 @@ def classes_of(sites: Sites) -> set[str]:
         found.add(RM)
     if yarn.get(EXECUTOR) in OUR_EXECUTORS or any(k.startswith(nm) for k in ours) or (ours and node):
         found.add(NM)
-    return found | {ALL} if NM in found or yarn.get("isonomy.scheduler.mode") == "on" else found
+    return found | {ALL} if NM in found else found
 
 
 def installed(sites: Sites) -> bool:
@@ -237,25 +232,21 @@ def _true(_sites: Sites, _choices: Choices) -> str:
     return "true"
 
 
-def _mode(_sites: Sites, choices: Choices) -> str:
-    return "on" if choices.stage >= Stage.QUEUE else "shadow"
-
-
-def _queues(sites: Sites, choices: Choices) -> str | None:
-    key = "isonomy.scheduler.queues"
-    if choices.stage is Stage.QUEUE:
-        return choices.queues
-    return None if choices.stage is Stage.ALL else sites.get(YARN, {}).get(key)
+def _mode_dir(sites: Sites, _choices: Choices) -> str | None:
+    """A folder for the mode where the ResourceManager keeps no state of its own that it can lie beside."""
+    yarn = sites.get(YARN, {})
+    store = yarn.get(f"{_RM}store.class", "FileSystemRMStateStore").rpartition(".")[2]
+    kept = yarn.get(f"{_RM}recovery.enabled") == "true" and store in ("ZKRMStateStore", "FileSystemRMStateStore")
+    return yarn.get("isonomy.scheduler.mode-dir", None if kept else "/var/lib/isonomy")
 
 
 TABLE = (
     Property(SCHEDULER_CLASS, RM, _scheduler, "GPUs would not be shared by Isonomy"),
     Property(WEB_KEY, RM, _web, f"there is no REST on Hadoop 3.5; {_OLDER}"),
     Property(OLD_WEB_KEY, RM, _old_web, "the isonomy command would find no REST"),
-    Property("isonomy.scheduler.mode", RM, _mode),
-    Property("isonomy.scheduler.queues", RM, _queues),
     Property("isonomy.bridge.token-file", RM, lambda _s, _c: "/var/lib/isonomy/bridge.token"),
     Property(f"{_RM}recovery.enabled", RM, _true, "applications end when the ResourceManager restarts", "note"),
+    Property("isonomy.scheduler.mode-dir", RM, _mode_dir, "the mode has no place: the ResourceManager keeps no state"),
     Property(f"{_RM}placement-constraints.handler", RM, _handler, "it would place GPUs past Isonomy"),
     Property(_CALCULATOR, RM, _calculator, "GPUs are not counted", file=SCHEDULER),
     Property(EXECUTOR, NM, _executor, "containers would not get the GPUs they were granted"),

@@ -17,7 +17,6 @@ from pycontrol.hadoopconf.properties import (
     Choices,
     Sites,
     Stage,
-    mutable,
     names,
 )
 
@@ -50,8 +49,7 @@ def steps(sites: Sites, choices: Choices, how: Format) -> Iterator[Step]:
         if stage == Stage.QUEUE != choices.stage:
             continue  # straight to all queues
         changes = plan(sites, replace(choices, stage=Stage(stage)))
-        if changes:
-            yield from _of_stage(Stage(stage), sites, changes, how)
+        yield from _of_stage(Stage(stage), sites, changes, choices.queues, how)
         sites = edited_sites(sites, changes)
 
 
@@ -69,16 +67,16 @@ def removal(changes: Sequence[PropertyChange], how: Format) -> Iterator[Step]:
 
 
 def reached(sites: Sites) -> int:
-    """The stage that the cluster is in; -1: without Isonomy."""
+    """The stage that the cluster's files are in, at most EXECUTORS; -1: without Isonomy."""
     yarn = sites.get(YARN, {})
     if yarn.get(SCHEDULER_CLASS) != OUR_SCHEDULER:
         return -1
-    if yarn.get("isonomy.scheduler.mode") == "on":
-        return Stage.QUEUE if yarn.get("isonomy.scheduler.queues") else Stage.ALL
     return Stage.EXECUTORS if yarn.get(EXECUTOR) in OUR_EXECUTORS else Stage.WATCH
 
 
-def _of_stage(stage: Stage, sites: Sites, changes: Sequence[PropertyChange], how: Format) -> Iterator[Step]:
+def _of_stage(
+    stage: Stage, sites: Sites, changes: Sequence[PropertyChange], queues: str, how: Format
+) -> Iterator[Step]:
     yarn, said = sites.get(YARN, {}), f"{stage.name.lower()}: {MEANING[stage]}"
     by_class = {who: tuple(c for c in changes if c.who == who) for who in (RM, NM, ALL)}
     if stage >= Stage.QUEUE:
@@ -94,8 +92,8 @@ def _of_stage(stage: Stage, sites: Sites, changes: Sequence[PropertyChange], how
             "are not touched",
             f"remove {SUBMARINE} and /opt/isonomy",
         )
-        yield _switch(said, yarn, by_class[RM], how)
-    elif by_class[RM]:
+        yield _switch(said, queues)
+    if by_class[RM]:
         yield from _resourcemanagers(said, yarn, by_class[RM], how)
     if by_class[ALL]:
         yield Step(
@@ -142,6 +140,7 @@ def _resourcemanagers(
         (
             f"{how.restart('resourcemanager')}"
             + ("; the standby first, the other when it is up" if _pair(yarn) else ""),
+            "isonomy mode shadow",
             "isonomy status: names the mode; yarn node -list: as many nodes as before",
         ),
         "of both kinds, with and without GPUs, continue"
@@ -179,18 +178,15 @@ def _emptied(how: Format) -> tuple[str, ...]:
     )
 
 
-def _switch(said: str, yarn: Mapping[str, str], changes: tuple[PropertyChange, ...], how: Format) -> Step:
-    refresh = "yarn rmadmin -refreshQueues"
-    if mutable(yarn):
-        refresh = f"{how.restart('resourcemanager')} (-refreshQueues is refused: the queues are in {mutable(yarn)})"
+def _switch(said: str, queues: str) -> Step:
     return Step(
         said,
-        RM,
-        changes,
-        (refresh, "isonomy status; isonomy queue"),
+        "anywhere, as an admin of YARN",
+        (),
+        (f"isonomy mode on --queues {queues}", "isonomy status; isonomy queue"),
         "of both kinds continue. Isonomy takes over these queues' waiting asks for GPUs; a node whose GPUs plain"
         " containers hold gets leases when these have ended",
-        f"restore the files, {refresh}: CapacityScheduler takes the waiting asks back, leased containers continue",
+        "isonomy mode shadow: CapacityScheduler takes the waiting asks back, leased containers continue",
     )
 
 

@@ -16,13 +16,16 @@ OUR_KEYS = (
     "isonomy.bridge.port",
     "isonomy.bridge.token-file",
     "isonomy.bridge.queue-size",
-    "isonomy.scheduler.mode",
-    "isonomy.scheduler.queues",
+    "isonomy.scheduler.mode-dir",
     "isonomy.scheduler.require-executor",
     "isonomy.nm.evidence-file",
     "isonomy.nm.gpu-wait-ms",
     "isonomy.nm.gpu-minors",
 )
+
+
+OBSOLETE = ("isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.bypass")
+"""What an upgrade reads once; then the stored mode alone counts."""
 
 
 def core_site(site: dict[str, str]) -> Iterator[Finding]:
@@ -35,8 +38,8 @@ def core_site(site: dict[str, str]) -> Iterator[Finding]:
 def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     """yarn-site.xml."""
     for key in site:
-        if key == "isonomy.scheduler.bypass":
-            yield error(YARN, key, "is now isonomy.scheduler.mode: off in place of true, on in place of false")
+        if key in OBSOLETE:
+            yield note(YARN, key, "is obsolete: an upgrade reads it once, then `isonomy mode` switches; remove it then")
         elif key.startswith("isonomy.") and key not in OUR_KEYS:
             yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
     yield from _mode(site)
@@ -52,17 +55,7 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
 
 
 def _mode(site: dict[str, str]) -> Iterator[Finding]:
-    """Checks the plugin's mode and its queues."""
-    mode, queues = site.get("isonomy.scheduler.mode", "on"), site.get("isonomy.scheduler.queues", "")
-    if mode not in ("on", "shadow", "off"):
-        yield error(YARN, "isonomy.scheduler.mode", f"must be on, shadow or off (got {mode})")
-    elif mode == "shadow":
-        yield note(YARN, "isonomy.scheduler.mode", "is shadow: GPU asks go through CapacityScheduler, Isonomy watches")
-    elif mode == "off":
-        yield note(YARN, "isonomy.scheduler.mode", "is off: GPU asks go through plain CapacityScheduler")
-    for queue in (q.strip() for q in queues.split(",") if q.strip()):
-        if queue != "root" and not queue.startswith("root."):
-            yield error(YARN, "isonomy.scheduler.queues", f"must name full paths as in root.research (got {queue})")
+    """Checks which nodes get leases in mode on."""
     executor = site.get("isonomy.scheduler.require-executor", "true")
     if executor not in ("true", "false"):
         yield error(YARN, "isonomy.scheduler.require-executor", f"must be true or false (got {executor})")

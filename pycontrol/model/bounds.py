@@ -86,7 +86,7 @@ BOUNDS: Mapping[str, Bound] = {
         INSTANT_S),
     # Milliseconds, or columns of traces that have either unit.
     **dict.fromkeys(
-        ("time_ms", "submit_time_ms", "deadline_ms", "submit_time", "start_time", "end_time", "creation_time",
+        ("at_ms", "time_ms", "submit_time_ms", "deadline_ms", "submit_time", "start_time", "end_time", "creation_time",
          "deletion_time", "scheduled_time", "time", "duration"),
         Bound(0.0, LAST_S * 1e3)),
     "wait_ms": Bound(0.0, 3.6e6),

@@ -23,6 +23,7 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
 )
 from pycontrol.arbiter.reasons import Reasons
+from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands
 from pycontrol.runtime.spans import LeaseInterval
@@ -120,7 +121,10 @@ class Metrics:
                               registry=r)  # fmt: skip
         self._unsaved = Gauge("isonomy_jobs_unsaved", "Jobs whose newest checkpoint failed.", ["queue"], registry=r)
         self._agents = Gauge("isonomy_agents_connected", "Agents that are connected.", registry=r)
-        self._ready = Gauge("isonomy_ready", "1 while the ResourceManager is heard of.", registry=r)
+        self._ready = Gauge(
+            "isonomy_ready", "1 while the ResourceManager is heard of and the mode is in force.", registry=r
+        )
+        self._mode = Gauge("isonomy_mode", "1 for the mode that the plugin told last.", ["mode"], registry=r)
         self._paused = Gauge("isonomy_paused", "1 while an operator paused the rounds.", registry=r)
         self._build = Gauge("isonomy_build_info", "Always 1.", ["version", "policy"], registry=r)
 
@@ -205,7 +209,10 @@ class Metrics:
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))
-        self._ready.set(a.cluster.ready)
+        mode = a.cluster.switch.mode
+        self._ready.set(a.cluster.ready or (a.cluster.heard and mode in (Mode.SHADOW, Mode.OFF)))
+        for each in Mode:
+            self._mode.labels(each).set(a.cluster.seen and each is mode)
         self._paused.set(a.paused)
         self._build.clear()
         self._build.labels(_version(), a.policy_name).set(1)

@@ -12,6 +12,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
+from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
@@ -27,11 +28,20 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     """The cluster at a glance: settings, GPUs by state, nodes, apps and the last round."""
     nodes = _nodes(a)
     running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
+    switch = a.cluster.switch
     return {
         "now_s": now_s,
         "ready": a.cluster.ready,
-        "shadow": a.cluster.shadow,
-        "recovering": not a.cluster.ready or now_s < a.cluster.recovering_until_s,
+        "shadow": switch.mode is Mode.SHADOW,
+        "mode": {
+            "name": switch.mode,
+            "queues": list(switch.queues),
+            "by": switch.by,
+            "at_s": switch.at_s,
+            "problem": switch.problem,
+        },
+        "state": state(a, now_s),
+        "recovering": _recovering(a, now_s),
         "paused": a.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
         "policy": a.policy_name,
@@ -50,6 +60,18 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "next_round_s": a.rounds.due_s(),
         "last_round": _short(a.receipts[-1]) if a.receipts else None,
     }
+
+
+def _recovering(a: Arbiter, now_s: float) -> bool:
+    return not a.cluster.ready or now_s < a.cluster.recovering_until_s
+
+
+def state(a: Arbiter, now_s: float) -> str:
+    """What it does now, in a word or two."""
+    mode = a.cluster.switch.mode
+    if mode is not Mode.ON:
+        return "mode unreadable" if mode is Mode.UNREADABLE else str(mode)
+    return "paused" if a.paused else "recovering" if _recovering(a, now_s) else "ready"
 
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
@@ -277,7 +299,7 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
                     _violation("gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s)
                 )
             lease = a.durable.leases.get(gpu)
-            if lease is None or lease.app_id != container.app_id:
+            if not container.plain and (lease is None or lease.app_id != container.app_id):
                 holder = lease.app_id if lease else "nobody"
                 violations.append(
                     _violation(

@@ -93,7 +93,7 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
         "machines": [[m.host, m.rack, a.cluster.node_at[h].gpus if h in a.cluster.node_at else m.gpus, m.gpu_type]
                      for h, m in a.topology.machines.items()],
         "unusable": [[g.host, g.index] for n in a.cluster.nodes.values() for i in range(n.gpus)
-                     if not a.usable(g := Gpu(n.host, i))],
+                     if not a.usable(g := Gpu(n.host, i)) or a.cluster.plain(g)],
         "partitions": {n.host: n.partition for n in a.cluster.nodes.values() if n.partition},
         "queues": [dataclasses.asdict(q) for q in a.cluster.queues.values()],
         "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],

@@ -265,6 +265,17 @@ def test_each_rule_finds_what_breaks_it(breaks: Callable[[Run], None], kinds: se
     assert all(v["what"] and v["when"] for v in found)
 
 
+def test_a_container_of_capacity_scheduler_needs_no_lease_but_gpus_of_its_own() -> None:
+    run = clean()
+    no_lease(run)
+    for e in run.evidence:
+        e["lease"] = "" if e["container"] == container(9) else e["lease"]
+    assert not run.audit()["violations"]
+    assert run.audit()["checked"]["containers_of_capacity_scheduler"] == 1
+    run.record("start", 205, container(8), [Gpu("n3", 0)])
+    assert "gpu_in_two_containers" in {v["kind"] for v in run.audit()["violations"]}
+
+
 def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run = clean()
     # a gang that loses a machine stops on the other one before the deadline

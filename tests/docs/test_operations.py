@@ -26,8 +26,8 @@ SPANS = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTAL
 COMMANDS = sorted({c for c in [*LINES, *SPANS] if c.startswith("isonomy ")})
 OTHERS = sorted({c for c in [*LINES, *SPANS] if re.match(r"(systemctl|journalctl|yarn|hdfs|chronyc|ss|df|fuser) ", c)})
 QUOTED = sorted(set(re.findall(r'"([^"|]+)"', SYMPTOMS)))
-REFUSED = {"isonomy preflight", "isonomy cells apply FORMER"}
-"""They say what is wrong with the machine of the test, and that its cluster has no virtual clusters."""
+REFUSED = {"isonomy preflight", "isonomy cells apply FORMER", "isonomy mode", "isonomy mode on", "isonomy mode off"}
+"""They say what is wrong with the machine of the test, and that its cluster has no virtual clusters and no plugin."""
 
 
 def test_the_page_is_two_screens() -> None:

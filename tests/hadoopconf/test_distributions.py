@@ -46,7 +46,7 @@ EXPECTED = {
         " ProportionalCapacityPreemptionPolicy, which may take leased GPUs back: set disable_preemption of the queues"
         " with GPUs to true in capacity-scheduler.xml; its other policies, and preemption in other queues, may stay",
         "note: yarn-site.xml: yarn.scheduler.configuration.store.class: is zk: YARN keeps the queues there and does"
-        " not read capacity-scheduler.xml, so they are not checked here. `yarn rmadmin -refreshQueues` is refused;"
+        " not read capacity-scheduler.xml, so they are not checked here;"
         " `yarn schedulerconf -global yarn.scheduler.capacity.resource-calculator=org.apache.hadoop.yarn.util.resource"
         ".DominantResourceCalculator` lets YARN count GPUs",
         NOTHING,
@@ -114,7 +114,7 @@ def test_a_parents_queues_may_be_weighted_or_absolute_and_limits_are_no_errors(t
 def test_obeying_the_check_leads_to_a_resourcemanager_that_starts(
     hadoop: str, key: str, value: str, tmp_path: Path
 ) -> None:
-    yarn = {**distributions.EMR["yarn-site.xml"], "isonomy.scheduler.mode": "shadow"}
+    yarn = {**distributions.EMR["yarn-site.xml"], "isonomy.bridge.port": "26500"}
     before = findings({**distributions.EMR, "yarn-site.xml": yarn}, tmp_path / "before", hadoop)
     (advice,) = [f for f in before if f" {key}: must be {value} (got nothing)" in f]
     assert advice.startswith("error")
@@ -124,7 +124,7 @@ def test_obeying_the_check_leads_to_a_resourcemanager_that_starts(
 
 def test_resource_types_of_both_files_survive(tmp_path: Path) -> None:
     yarn = {**distributions.EMR["yarn-site.xml"], "yarn.resource-types": "fpga,yarn.io/gpu"}
-    conf = {**distributions.EMR, "yarn-site.xml": {**yarn, "isonomy.scheduler.mode": "on"}}
+    conf = {**distributions.EMR, "yarn-site.xml": {**yarn, "isonomy.nm.gpu-wait-ms": "1"}}
     assert [f for f in findings(conf, tmp_path / "alone") if "resource-types" in f] == []
     hidden = {**conf, "resource-types.xml": {"yarn.resource-types": "yarn.io/gpu,nvidia.com/mig"}}
     (found,) = [f for f in findings(hidden, tmp_path / "hidden") if "resource-types" in f]

@@ -67,7 +67,7 @@ def test_only_copies_change_and_removal_restores_them_exactly(sample: tuple[str,
     apply(confs, tmp_path / "new", *on)
     rm, gpu = (read_site(confs[kind] / "yarn-site.xml") for kind in CLASSES[:2])
     assert rm[f"{RM}scheduler.class"] == "isonomy.yarn.IsonomyScheduler"
-    assert rm["isonomy.scheduler.mode"] == "on"
+    assert "isonomy.scheduler.mode" not in rm, "the mode lies in its store"
     key = "yarn.webapp.custom.webservice.class" if name == "dataproc" else "yarn.http.rmwebapp.external.classes"
     assert key in rm
     assert (confs["resourcemanagers"] / "isonomy.yaml").exists()
@@ -105,13 +105,13 @@ def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     apply(confs, tmp_path / "out", "--hadoop", "3.4", "--stage", "all")
     conf = confs["resourcemanagers"]
     yarn = conf / "yarn-site.xml"
-    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.scheduler.mode": "off"}))
+    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.bridge.token-file": "/x"}))
     found = planned(conf, "--remove")
-    assert [c["key"] for c in found["left"]] == ["isonomy.scheduler.mode"]
-    assert "isonomy.scheduler.mode" not in [c["key"] for c in found["changes"]]
+    assert [c["key"] for c in found["left"]] == ["isonomy.bridge.token-file"]
+    assert "isonomy.bridge.token-file" not in [c["key"] for c in found["changes"]]
     (conf / "isonomy-install.json").unlink()  # without a record our keys are removed, classes become Hadoop's
     back = {c["key"]: c["new"] for c in planned(conf, "--remove")["changes"]}
-    assert back["isonomy.scheduler.mode"] is None
+    assert back["isonomy.bridge.token-file"] is None
     assert back[f"{RM}scheduler.class"].endswith("CapacityScheduler")
     (confs["gpu-nodes"] / "isonomy-install.json").unlink()
     back = {c["key"]: c["new"] for c in planned(confs["gpu-nodes"], "--remove")["changes"]}
@@ -124,7 +124,6 @@ def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Pa
         ("watch", "--gpus", "2"), ("all", "--gpus", "4"), ("all", "--gpus", "4"), ("watch", "--gpus", "4"),
     )):  # fmt: skip
         apply(confs, tmp_path / str(number), "--hadoop", "3.3", "--stage", *words)
-    assert read_site(rm / "yarn-site.xml")["isonomy.scheduler.mode"] == "shadow"
     apply(confs, tmp_path / "back", "--remove")
     for kind, conf in confs.items():
         for file_name, site_before in samples.BIGTOP.items():
@@ -161,6 +160,13 @@ def test_an_unreadable_file_is_one_line(name: str, tmp_path: Path) -> None:
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
 
 
+def test_where_the_resourcemanagers_store_has_no_place_for_the_mode_a_folder_is_named(tmp_path: Path) -> None:
+    store = "org.apache.hadoop.yarn.server.resourcemanager.recovery.LeveldbRMStateStore"
+    sites = {**samples.EMR, "yarn-site.xml": {**samples.EMR["yarn-site.xml"], f"{RM}store.class": store}}
+    found = planned(samples.write(sites, tmp_path / "conf"), "--hadoop", "3.4")
+    assert [c["new"] for c in found["changes"] if c["key"] == "isonomy.scheduler.mode-dir"] == ["/var/lib/isonomy"]
+
+
 def test_an_older_hadoop_loses_the_key_that_keeps_it_from_starting(tmp_path: Path) -> None:
     key = "yarn.webapp.custom.webservice.class"
     sites = {**samples.EMR, "yarn-site.xml": {**samples.EMR["yarn-site.xml"], key: "isonomy.yarn.IsonomyWebServices"}}
@@ -175,7 +181,7 @@ def test_the_plan_is_a_run_book_with_the_remaining_findings(tmp_path: Path) -> N
     assert f"   yarn-site.xml (GPU nodes)\n     - {NM}container-executor.class = org.apache" in result.output
     assert f"  + {NM}container-executor.class = isonomy.nm.IsonomyLinuxContainerExecutor\n" in result.output
     assert f"  - {NM}resource-plugins = yarn.io/gpu\n" in result.output
-    assert "  + isonomy.scheduler.queues = root.research\n" in result.output
+    assert "   * isonomy mode on --queues root.research\n" in result.output
     assert "error: core-site.xml: hadoop.security.auth_to_local: " in result.output
     assert "say each machine's number of GPUs" in result.output
 
@@ -289,7 +295,7 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
         ("watch", "ResourceManagers"),
         ("executors", "GPU nodes"),
         ("queue", "gateways"),
-        ("queue", "ResourceManagers"),
+        ("queue", "anywhere"),
     ]
     assert "(master1.example.com, master2.example.com)" in steps[0]["hosts"]
     prepare, restart, nodes, _gateways, switch = steps
@@ -299,11 +305,9 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
     assert restart["containers"].endswith("continue")
     at = [next(i for i, act in enumerate(nodes["do"]) if word in act) for word in ("preflight", "empty", "restart")]
     assert at == sorted(at), "checked and emptied before its restart"
-    assert {c["key"]: c["new"] for c in switch["changes"]} == {
-        "isonomy.scheduler.mode": "on",
-        "isonomy.scheduler.queues": "root.prod",
-    }
-    assert "-refreshQueues is refused" in switch["do"][0], "the queues are in ZooKeeper"
+    assert switch["do"][0] == "isonomy mode on --queues root.prod"
+    assert switch["undo"].startswith("isonomy mode shadow")
+    assert "isonomy mode shadow" in restart["do"], "a mode that nobody stored is off"
     assert all(s["undo"] for s in steps)
     total = planned(tmp_path / "cdp", "--hadoop", "3.4", "--stage", "queue", "--queues", "root.prod", "--gpus", "8")
     keys = {(c["key"], c["new"]) for s in steps for c in s["changes"]}
@@ -352,8 +356,7 @@ def test_a_run_book_begins_where_the_cluster_is_and_leads_back_in_reverse(tmp_pa
     merged.pop(f"{NM}resource-plugins")
     samples.write({**distributions.EMR, "yarn-site.xml": merged}, one)
     _gateways, step = planned(one, "--hadoop", "3.4", "--stage", "all")["steps"]
-    assert [c["key"] for c in step["changes"]] == ["isonomy.scheduler.mode"]
-    assert "yarn rmadmin -refreshQueues" in step["do"]
+    assert "isonomy mode on --queues root" in step["do"]
     apply(confs, tmp_path / "new", "--hadoop", "3.4", "--stage", "all")
     (back,) = planned(confs["gpu-nodes"], "--remove")["steps"]
     assert back["hosts"].startswith("GPU nodes")
@@ -376,14 +379,14 @@ def test_each_tool_gets_every_change_in_its_own_form(form: str, tmp_path: Path) 
         assert "--name yarn.nodemanager.container-executor.class --value isonomy.nm." in said
         return
     found = [json.loads(block) for block in blocks]
-    assert len(found) == 4
+    assert len(found) == 3
     if form == "emr":
         assert {c["Classification"] for block in found for c in block} == {"yarn-site"}
         assert found[2][0]["Properties"][f"{NM}resource-plugins"] == ""
     elif form == "cm":
         assert [b["items"][0]["name"] for b in found] == [
             "resourcemanager_config_safety_valve", "yarn_service_config_safety_valve",
-            "nodemanager_config_safety_valve", "resourcemanager_config_safety_valve",
+            "nodemanager_config_safety_valve",
         ]  # fmt: skip
         ET.fromstring(f"<configuration>{found[0]['items'][0]['value']}</configuration>")
     else:

@@ -63,7 +63,7 @@ class World:
         (self.root / "proc/mounts").write_text("/dev/sda1 / ext4 rw 0 0\n")
         (self.library / "isonomy-yarn-rm.jar").touch()
         self.sites["yarn-site.xml"] = {
-            "isonomy.scheduler.mode": "shadow",
+            "yarn.resourcemanager.recovery.enabled": "true",
             "isonomy.bridge.token-file": "/var/lib/isonomy/bridge.token",
         }
 
@@ -138,8 +138,8 @@ def on_nfs(w: World) -> None:
     (on_nfs, "error: host: state_dir: /var/lib/isonomy is on nfs4; the journal needs a local disk"),
     (take_port, "note: host: bridge.port: 127.0.0.1:"),
     (lambda w: (w.library / "isonomy-yarn-rm.jar").unlink(), "error: host: isonomy-yarn-rm.jar: is not in"),
-    (lambda w: w.sites["yarn-site.xml"].pop("isonomy.scheduler.mode"), "error: yarn-site.xml: isonomy.scheduler.mode:"
-     " is missing: Isonomy places, ends and hides nothing"),
+    (lambda w: w.sites["yarn-site.xml"].pop("isonomy.bridge.token-file"), "error: yarn-site.xml: isonomy.bridge"
+     ".token-file: is missing: Isonomy places, ends and hides nothing"),
     (lambda w: setattr(w, "hadoop", Distribution()), "note: host: isonomy-yarn-rm.jar: is not looked for"),
 ])  # fmt: skip
 def test_a_resourcemanagers_machine_says_what_it_lacks(
