@@ -29,8 +29,8 @@ CREATE TABLE IF NOT EXISTS quarantine (seq INTEGER PRIMARY KEY, epoch INTEGER, t
                                        crc INTEGER, problem TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
 """
-DEFLATED_FROM = 2048
-"""JSON of this many characters or more is deflated: receipts to about an eighth, in 1 ms for 165 kB."""
+DEFLATED_FROM = 512
+"""JSON of this many characters or more is deflated: large receipts to about an eighth, in 1 ms for 165 kB."""
 DATA_MAX = 64 << 20
 """The most bytes that a row may inflate to."""
 HARMLESS = frozenset({RoundHeld.__name__, AllocationChanged.__name__, PolicyMemory.__name__})
