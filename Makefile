@@ -201,11 +201,22 @@ MONTH_APPS ?= 100000
 month: setup
 	$(PY) -m tests.scale.month $(MONTH_APPS)
 
+# Beside PySpark 3.5 (py4j) and TensorFlow 2.19 (protobuf), on each Python that is here: bridge, RPC, control plane, client.
+.PHONY: pins-test
+pins-test: setup
+	for python in python3.11 python3.12 python3.13; do \
+	  $$python -c "" 2>/dev/null || { echo "$$python: not here"; continue; }; \
+	  $$python -m venv build/pins/$$python && build/pins/$$python/bin/pip install -q --disable-pip-version-check \
+	    -e . 'py4j==0.10.9.7' 'protobuf<6' pytest pytest-timeout hypothesis && \
+	  build/pins/$$python/bin/python -m pytest -q -m "not cluster" --ignore tests/rpc/test_limits.py \
+	    tests/rpc tests/bridge tests/daemon/test_serve.py tests/cli/test_queries.py || exit 1; \
+	done
+
 # All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
 .PHONY: nightly
 nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety digests mutants fuzz \
-	  hadoop-test policy-test secure-test versions-test scale month chaos bench
+	  hadoop-test policy-test secure-test versions-test pins-test scale month chaos bench
 
 clean:
 	rm -rf build $(VENV)

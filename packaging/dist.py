@@ -1,7 +1,9 @@
 """`make dist`: one archive of all that an installation needs; the same bytes from the same sources.
 
-isonomy-VERSION-hadoop3.tar.gz: jars, the wheel, confs, a systemd unit, alert rules and dashboard, how to install, and
-SHA256SUMS. With --wheelhouse also the wheels that it needs, for machines without a way to PyPI.
+isonomy-VERSION-hadoop3.tar.gz: jars, the Submarine command line with them ($SUBMARINE_HOME), the wheel and the versions
+that it was tested with (python/lock.txt), confs, files for systemd, the documents, licences, and SHA256SUMS. With
+--wheelhouse also the wheels that it needs, for machines without a way to PyPI. --lock writes packaging/lock.txt from
+what is installed here, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,25 +19,39 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import distribution
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 REPO = Path(__file__).resolve().parent.parent
+LOCK = REPO / "packaging" / "lock.txt"
 JARS = {
-    "isonomy-yarn-rm.jar": "yarn-plugin/rm/target",
-    "isonomy-yarn-nm.jar": "yarn-plugin/nm/target",
-    "isonomy-am.jar": "submarine_patch/java/am/target",
-    "isonomy-submarine-runtime.jar": "submarine_patch/java/runtime/target",
+    "jars/isonomy-yarn-rm.jar": "yarn-plugin/rm/target",
+    "jars/isonomy-yarn-nm.jar": "yarn-plugin/nm/target",
+    "submarine/isonomy-am.jar": "submarine_patch/java/am/target",
+    "submarine/lib/isonomy-submarine-runtime.jar": "submarine_patch/java/runtime/target",
 }
+"""Place in the archive -> folder of the checkout. $SUBMARINE_HOME is `submarine`."""
 FILES = {
     "LICENSE": "LICENSE",
+    "NOTICE": "packaging/NOTICE",
+    "README.md": "README.md",
     "CHANGELOG.md": "CHANGELOG.md",
-    "INSTALL.md": "docs/install.md",
-    "OPERATIONS.md": "docs/operations.md",
-    "SECURITY.md": "docs/security.md",
-    "systemd/isonomy.service": "packaging/isonomy.service",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "dev-cluster/topology.yaml": "dev-cluster/topology.yaml",
+    "python/lock.txt": "packaging/lock.txt",
+    **{f"systemd/isonomy.{k}": f"packaging/isonomy.{k}" for k in ("service", "sysusers", "tmpfiles", "logrotate")},
 }
-FOLDERS = {"confs": "confs"}
-EXECUTABLE = ("confs/nodemanager/isonomy-bad-gpus",)
+FOLDERS = {
+    "confs": "confs",
+    "docs": "docs",
+    "licenses": "packaging/licenses",
+    "submarine/lib": "build/submarine/lib",
+    "submarine_patch/examples": "submarine_patch/examples",
+}
+EXECUTABLE = tuple(f"confs/nodemanager/isonomy-{name}" for name in ("bad-gpus", "bootstrap", "spark-gpus"))
 
 
 def version() -> str:
@@ -43,14 +59,31 @@ def version() -> str:
     return str(tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
+def locked() -> str:
+    """The installed versions of all that the control plane and the client need, as pip's constraints (`-c`)."""
+    found: dict[str, str] = {}
+    wanted = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    while wanted:
+        requirement = Requirement(wanted.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            installed = distribution(name)
+            found[name] = installed.version
+            wanted += installed.requires or []
+    return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+
+
 def contents(wheels: Path) -> dict[str, Path]:
     """Place in the archive -> file; a jar that is missing is an error."""
-    found = {f"jars/{jar}": REPO / folder / jar for jar, folder in JARS.items()}
-    found |= {place: REPO / file for place, file in FILES.items()}
+    found = {place: REPO / file for place, file in FILES.items()}
     for place, folder in FOLDERS.items():
-        found |= {f"{place}/{f.relative_to(REPO / folder)}": f for f in (REPO / folder).rglob("*") if f.is_file()}
+        files = (f for f in (REPO / folder).rglob("*") if f.is_file() and "__pycache__" not in f.parts)
+        found |= {f"{place}/{f.relative_to(REPO / folder)}": f for f in files if f != REPO / "docs" / "generate.py"}
+    found |= {place: REPO / folder / Path(place).name for place, folder in JARS.items()}
     found |= {f"python/{w.relative_to(wheels)}": w for w in wheels.rglob("*.whl")}
     missing = [str(f) for f in found.values() if not f.exists()]
+    if not any(place.startswith("submarine/lib/submarine-") for place in found):
+        missing.append(FOLDERS["submarine/lib"])
     if missing:
         sys.exit(f"dist: {', '.join(missing)}: missing; `make java` builds the jars")
     return found
@@ -88,7 +121,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=REPO / "build" / "dist")
     parser.add_argument("--wheelhouse", nargs="?", const="", metavar="EXTRAS",
                         help="with the wheels of all dependencies, of extras too (worker)")  # fmt: skip
+    parser.add_argument("--lock", action="store_true", help="write packaging/lock.txt, and nothing else")
     options = parser.parse_args()
+    if options.lock:
+        LOCK.write_text(locked(), encoding="utf-8")
+        return
     name, when_s = f"isonomy-{version()}-hadoop3", epoch_s()
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
@@ -99,7 +136,8 @@ def main() -> None:
             house = Path(folder, "wheelhouse")
             # `wheel`, not `download`: some dependencies (docopt of hdfs) are published as sources alone
             wanted = f"{wheel}[{options.wheelhouse}]" if options.wheelhouse else str(wheel)
-            subprocess.run([*pip, "wheel", "--prefer-binary", "-w", str(house), wanted], check=True, env=env)
+            fetch = ["wheel", "--prefer-binary", "-c", str(LOCK), "-w", str(house), wanted]
+            subprocess.run([*pip, *fetch], check=True, env=env)
             (house / wheel.name).unlink(missing_ok=True)
         data = archive(name, contents(Path(folder)), when_s)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,11 @@ def count(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+def gpu_time(gpu_s: float) -> str:
+    """GPU-seconds as people say them."""
+    return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
+
+
 def suggest(
     word: object,
     known: Iterable[object],

@@ -28,9 +28,10 @@ TESTS = (
     "tests/policies/test_entry_points.py",
 )  # fmt: skip
 AS_REST = {
-    "status": "status", "queue": "queue", "explain": "explain", "rounds": "rounds", "kill": "kill", "drain": "drain",
-    "undrain": "undrain", "pause": "pause", "resume": "resume", "cells status": "cells", "cells apply": "cells-apply",
-    "exchange list": "exchange", "exchange offer": "exchange-offer", "exchange request": "exchange-request",
+    "status": "status", "queue": "queue", "jobs": "apps", "explain": "explain", "rounds": "rounds", "kill": "kill",
+    "drain": "drain", "undrain": "undrain", "pause": "pause", "resume": "resume", "cells status": "cells",
+    "cells apply": "cells-apply", "exchange list": "exchange", "exchange offer": "exchange-offer",
+    "exchange request": "exchange-request",
     "exchange withdraw": "exchange-withdraw", "watch": "events",
 }  # fmt: skip
 """Command -> REST path of the answer that it prints; `watch` prints each event on a line."""

@@ -161,7 +161,7 @@ class OefDemo(Demo):
         """Speedups and shares, as configured and as they were."""
         slowest = {t.name: max(self.known[t.name].values()) for t in TENANTS}
         measured = [[slowest[t.name] / self.known[t.name][g] for g in self.types] for t in TENANTS]
-        receipts = self.get("rounds", n="1000").get("rounds", [])
+        receipts = self.get("rounds", n="200").get("rounds", [])
         seen = [r for r in reversed(receipts) if r["at_s"] < self.window_s[1]]
         why = {a: text for r in seen for a, text in r.get("why", {}).items()}
         return {

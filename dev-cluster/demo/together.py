@@ -74,7 +74,7 @@ class TogetherDemo(CellsDemo):
 
     def receipts(self, vc: str) -> list[dict[str, Any]]:
         """The rounds of a virtual cluster, oldest first."""
-        return [r for r in reversed(self.get("rounds", n="1000").get("rounds", [])) if r["vc"] == vc]
+        return [r for r in reversed(self.get("rounds", n="200").get("rounds", [])) if r["vc"] == vc]
 
     def auctions(self) -> list[dict[str, set[str]]]:
         """{app: types that it won} of each auction with both types on offer in which both apps of vision won some."""

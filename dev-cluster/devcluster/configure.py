@@ -112,7 +112,6 @@ def _yarn(cluster: Cluster) -> dict[str, Any]:
     return {
         "scheduler": "capacity" if cluster.options.plain else "isonomy",
         "hadoop": ".".join(cluster.options.hadoop.split(".")[:2]),
-        "mode": "off" if cluster.options.off else "on",
         "admin_acl": getpass.getuser(),
         "rm_host": LOCALHOST,
         "rm_address": at("rm"),

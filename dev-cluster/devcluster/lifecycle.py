@@ -64,6 +64,8 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
         try:
             _start(cluster, missing, cluster.roles, java_home, say)
             readiness.make_directories(cluster)
+            if not (running or cluster.options.plain or cluster.options.off):
+                readiness.switch_on(cluster)
         except BaseException:
             if running:
                 for role in missing:

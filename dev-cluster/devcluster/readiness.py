@@ -124,6 +124,27 @@ def make_directories(cluster: Cluster) -> None:
         _change(cluster, f"/user/{name}", f"op=SETOWNER&owner={name}&user.name={user}", login)
 
 
+def switch_on(cluster: Cluster) -> None:
+    """Isonomy's mode on, by the ResourceManager that is active or becomes so."""
+    path = f"/ws/v1/cluster/isonomy/mode?mode=on&user.name={getpass.getuser()}"
+    begin, answer = time.monotonic(), ""
+    while time.monotonic() - begin < START_DEADLINE_S:
+        for role in cluster.resourcemanagers:
+            try:
+                said = requests.post(
+                    f"{cluster.web(role)}{path}",
+                    headers={"X-Requested-By": "dev-cluster"}, timeout=REQUEST_TIMEOUT_S * 4, auth=_login(cluster),
+                )  # fmt: skip
+            except requests.RequestException as e:
+                answer = str(e)
+                continue
+            if said.ok and said.text.startswith("{"):  # else none is active yet
+                return
+            answer = f"{said.status_code} {said.text[:300]}"
+        time.sleep(POLL_S)
+    raise DevClusterError(f"Isonomy could not be switched on: {answer}")
+
+
 def _change(cluster: Cluster, path: str, query: str, login: AuthBase | None) -> None:
     answer = requests.put(f"{cluster.webhdfs}/webhdfs/v1{path}?{query}", timeout=REQUEST_TIMEOUT_S * 4, auth=login)
     if answer.status_code != 200:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.auction.placing import TypedRoom
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
@@ -81,7 +81,7 @@ def gang_near(
     if len(free) == gang_gpus and topology.scope_of(g.host for g in free) <= scope:
         return tuple(sorted(free))  # the usual case, without a search
     types = [*topology.types, ""] if len(topology.types) > 1 else [""]  # GPUs of one type first
-    place = TypedRoom(count_by_host(free), topology).place(gang_gpus, scope, types)
+    place = FreeIndex(count_by_host(free), topology).place_on(types, gang_gpus, scope)
     if place is None:
         return None
     order = sorted(free, key=lambda g: (held[g], g))

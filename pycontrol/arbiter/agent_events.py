@@ -32,7 +32,7 @@ class AgentEvents:
     def up(self, e: ev.AgentUp, now_s: float) -> None:
         """An Agent registers."""
         s, app = self.s, self.s.cluster.apps.get(e.app_id)
-        unadopted = not s.cluster.ready and e.app_id not in s.durable.leases_by_app
+        unadopted = not s.cluster.ready and e.app_id not in s.durable.leases.by_app
         if app is None or unadopted or not s.cluster.seen:
             # otherwise the Agent would hear that it has no GPUs, and would stop what runs on them
             self._early[e.app_id] = [e, *(x for x in self._early.get(e.app_id, ()) if not isinstance(x, ev.AgentUp))]

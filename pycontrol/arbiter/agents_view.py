@@ -159,10 +159,6 @@ class AgentsView:
         """Marks apps that policies must look at again."""
         self.stale.update(app_ids)
 
-    def seen(self) -> None:
-        """The policies' view of all apps is up to date."""
-        self.stale.clear()
-
     def no_longer_changed(self, app_id: str) -> None:
         """The app is gone, or the policies' view of it is up to date."""
         self.stale.discard(app_id)

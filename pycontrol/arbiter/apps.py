@@ -11,6 +11,8 @@ from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Cause, EndReason
 
 SINGLE = "single"
+FINISHED = "FINISHED"
+"""YARN's final state of an app that reported none to it."""
 
 
 def arrive(s: State, app_id: str, now_s: float) -> None:
@@ -59,6 +61,7 @@ def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
         if worker.state is WAITING:
             s.drop_worker(worker)
     leases.revoke(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
-    if record.finished_s is None or (final_state and final_state != record.final_state):
+    news = final_state and final_state != record.final_state and not (record.done and final_state == FINISHED)
+    if record.finished_s is None or news:
         s.record(AppEnded(app_id, final_state, now_s))
         s.refresh_kind(app_id)

@@ -17,6 +17,8 @@ class Asks:
     def __init__(self, asks: Iterable[Ask] = ()) -> None:
         self._by_app: dict[str, dict[AskKey, Ask]] = {}
         self._by_request: dict[tuple[str, int], dict[AskKey, Ask]] = {}
+        self.local = 0
+        """How many asks name hosts or racks outside which they may not start."""
         for ask in asks:
             self.put(ask)
 
@@ -28,6 +30,7 @@ class Asks:
         other = Asks()
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_request = {request: dict(alike) for request, alike in self._by_request.items()}
+        other.local = self.local
         return other
 
     def apps(self) -> list[str]:
@@ -48,6 +51,8 @@ class Asks:
             return
         mine = self._by_app.setdefault(ask.app_id, {})
         alike = self._by_request.setdefault((ask.app_id, ask.allocation_request_id), {})
+        before = mine.get(ask.key)
+        self.local += bool(ask.only_on and ask.count > 0) - bool(before is not None and before.only_on)
         for asks in (mine, alike):
             if ask.count > 0:
                 asks[ask.key] = ask

@@ -100,9 +100,10 @@ def _where(demand: Demand) -> str:
 def _users(s: State, vc: str) -> str:
     """Which apps hold how many of the virtual cluster's own GPUs, the largest five."""
     counts: dict[str, int] = {}
-    for app_id in s.durable.leases_by_app:
+    for app_id in s.durable.leases.by_app:
         app = s.durable.apps[app_id]
-        own = sum(x.guaranteed and x.state != REVOKING for x in s.leases_of(app_id)) if app.vc == vc else 0
+        mine = s.leases_of(app_id) if app.vc == vc else ()
+        own = sum(len(x.gpus) for x in mine if x.guaranteed and x.state != REVOKING)
         if own:
             counts[app.name or app_id] = own
     most = sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:5]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pycontrol.arbiter.asks import Asks
 from pycontrol.arbiter.machines import Machines
 from pycontrol.arbiter.refusals import Refusals
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.model.events import ClusterSnapshot
 from pycontrol.model.topology import Gpu, Topology, count_by_host
 
@@ -26,8 +26,10 @@ class ClusterView:
         self._next_life = ""
         """The id in the newest snapshot."""
         self.ready = False
-        self.shadow = False
-        """Shadow mode: the plugin only reports, and the cluster never becomes ready."""
+        self.switch = ModeSwitch()
+        """The mode; in all but on the cluster never becomes ready."""
+        self.heard = False
+        """Whether the plugin is connected."""
         self.recovering_until_s = 0.0
         self.nodes: dict[str, Node] = {}
         """Node id -> node, for those that are up."""
@@ -53,7 +55,8 @@ class ClusterView:
         other = ClusterView(None)
         other.seen, other.rm_life, other._next_life = self.seen, self.rm_life, self._next_life
         other._unnamed_until_s = self._unnamed_until_s
-        other.ready, other.shadow, other.recovering_until_s = self.ready, self.shadow, self.recovering_until_s
+        other.ready, other.heard, other.switch = self.ready, self.heard, self.switch
+        other.recovering_until_s = self.recovering_until_s
         other.nodes, other.down, other.queues = dict(self.nodes), dict(self.down), dict(self.queues)
         other.apps, other.asks, other.containers = dict(self.apps), self.asks.copy(), dict(self.containers)
         other.container_at, other.machines = dict(self.container_at), self.machines.copy()
@@ -74,7 +77,7 @@ class ClusterView:
             self._unnamed_until_s = now_s + patience_s
         self.rm_life = e.rm_life if resumed else ""
         self._next_life = e.rm_life
-        self.seen, self.ready, self.shadow = True, False, e.shadow
+        self.seen, self.heard, self.ready, self.switch = True, True, False, e.switch
         self.nodes = {n.node_id: n for n in e.nodes}
         self.down.clear()
         self.queues = {q.path: q for q in e.queues}
@@ -93,7 +96,7 @@ class ClusterView:
 
     def lost(self) -> None:
         """The connection to the ResourceManager is lost."""
-        self.ready = False
+        self.ready = self.heard = False
 
     def recovers_until(self, at_s: float) -> None:
         """Agents and nodes have until `at_s` to come back; 0: none is awaited."""
@@ -165,6 +168,11 @@ class ClusterView:
         self.apps.pop(app_id, None)
         self.asks.drop(app_id)
         self.refusals.forget_app(app_id)
+
+    def plain(self, gpu: Gpu) -> bool:
+        """Whether a container that CapacityScheduler placed uses the GPU."""
+        container = self.containers.get(self.container_at.get(gpu, ""))
+        return container is not None and container.plain
 
     def containers_on(self, host: str) -> list[str]:
         """The containers that use GPUs of a host."""

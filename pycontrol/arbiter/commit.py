@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import LeaseBorrowed, LeaseExtended, LeaseGranted, LeaseOwned
-from pycontrol.arbiter.lease import REVOKING, Lease, grant_name
+from pycontrol.arbiter.facts import LeaseBorrowed, LeaseGranted, LeaseOwned
+from pycontrol.arbiter.lease import REVOKING, Lease, gpus_in, grant_name
+from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.round_parts import borrowed_gangs
 from pycontrol.arbiter.slots import pick
 from pycontrol.arbiter.state import State
@@ -56,13 +57,14 @@ class _Commit:
         }
         self.coming: dict[str, set[Gpu]] = {}
         """Host -> leased GPUs that can be reserved: their leases end in this round or are being revoked."""
-        held = (x.gpu for gangs in self.ending.values() for gang in gangs for x in gang)
+        held = (gpu for gangs in self.ending.values() for gang in gangs for gpu in gpus_in(gang))
         for gpu in (*held, *s.gpus.revoking):
             if gpu not in s.durable.reservations and s.usable(gpu):
                 self.coming.setdefault(gpu.host, set()).add(gpu)
         self.left = dict(self.part.free or {})
         """GPUs of the part that are not granted yet, by host or by machine; unused in a whole-cluster part."""
-        self.renewed: list[Gpu] = []
+        self.ends: list[tuple[float, list[Gpu]]] = []
+        """The new ends of gangs that are renewed."""
         self.granted: list[Granted] = []
         self.revoked: list[Revoked] = []
         self.owned: list[Gpu] = []
@@ -89,6 +91,7 @@ class _Commit:
                 self._renew(award, held)
         fresh = [new for new in fresh if self._lies_within(new[0].app_id, new[1])]
         fresh += [(kept[k][0], self._places(kept[k][1])) for k in sorted(moved)]
+        leases.extend(self.s, self.ends)
         for award, gang in fresh:
             self.awarded[self._queue(award.app_id)] += gang_gpus(gang)
         self.revoked = self._revoke()
@@ -126,16 +129,16 @@ class _Commit:
         return self.s.durable.apps[app_id].queue
 
     def _places(self, gang: list[Lease]) -> Gang:
-        return self.s.places((x.gpu for x in gang), self.part.private)
+        return self.s.places(gpus_in(gang), self.part.private)
 
     def _move_over(self, fresh: Sequence[tuple[Award, Gang]], kept: Sequence[tuple[Award, list[Lease]]]) -> set[int]:
         """Indices into `kept` of gangs that move within their machine to make room for a gang that needs one cell."""
         if self.part.whole or not any(wanted_cell(self.s, award.app_id) for award, _ in fresh):
             return set()
-        stay = {x.gpu for _, gang in kept for x in gang}
-        lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g} - stay
+        stay = {gpu for _, gang in kept for gpu in gpus_in(gang)}
+        lost = self._lost_gpus() - stay
         moved = making_way(self.s, self.part, fresh, kept, lost, self.work.closed)
-        self.moved = {x.gpu for k in moved for x in kept[k][1]}
+        self.moved = {gpu for k in moved for gpu in gpus_in(kept[k][1])}
         return moved
 
     def _lies_within(self, app_id: str, gang: Gang) -> bool:
@@ -146,7 +149,7 @@ class _Commit:
         s, kind = self.s, wanted_cell(self.s, app_id)
         if self.part.whole or not kind:
             return True
-        lost = {x.gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for x in g}
+        lost = self._lost_gpus()
         room = s.supply.room_within(kind, self.part.vc if self.part.private else None, lost)
         if all(room.get(name, (0, 0))[0] >= n for name, n in gang):
             return True
@@ -158,14 +161,17 @@ class _Commit:
         for other, gangs in self.ending.items():
             for lost_gang in filter(self._is_lost, gangs):
                 places = self._places(lost_gang)
-                if lost_gang[0].gpu not in self.moved and all(left.get(name, 0) >= n for name, n in places):
+                if lost_gang[0].gpus[0] not in self.moved and all(left.get(name, 0) >= n for name, n in places):
                     left.update((name, left[name] - n) for name, n in places)
                     self._renew(Award(other, ()), lost_gang)
         return False
 
     def _is_lost(self, gang: list[Lease]) -> bool:
         """Whether no GPU of an ending gang was renewed or granted to another app."""
-        return all(x.gpu in self.coming.get(x.gpu.host, ()) for x in gang)
+        return all(gpu in self.coming.get(gpu.host, ()) for gpu in gpus_in(gang))
+
+    def _lost_gpus(self) -> set[Gpu]:
+        return {gpu for gangs in self.ending.values() for g in gangs if self._is_lost(g) for gpu in gpus_in(g)}
 
     def _own(self, app_id: str, gang: Gang) -> bool:
         """Serves a new gang of an app that can use no more GPUs with one that it borrows; returns whether it did.
@@ -180,14 +186,14 @@ class _Commit:
         if more >= size or not s.borrowing(app_id):
             return False
         for borrowed in borrowed_gangs(s, app_id):
-            if len(borrowed) == size and self._make_own(borrowed, gang):
+            if len(gpus_in(borrowed)) == size and self._make_own(borrowed, gang):
                 self._used(gang)
                 return True
         for gang_then in self.work.moving.get(app_id, ()):
             moving = leases.in_force(s, gang_then)
-            if moving is not None and len(moving) == size:
+            if moving is not None and len(gpus_in(moving)) == size:
                 deadline_s = max(min(x.end_s for x in moving), self.now_s + s.lead_s)
-                self.revoked += [Revoked(x.gpu, app_id, deadline_s) for x in moving]
+                self.revoked += [Revoked(gpu, app_id, deadline_s) for gpu in gpus_in(moving)]
                 why = Cause(EndReason.MOVED, f"the cells of {self.part.vc} are free for it")
                 leases.revoke(s, moving, self.now_s, deadline_s, why)
                 return False
@@ -199,9 +205,9 @@ class _Commit:
         s, grant_id = self.s, borrowed[0].grant_id
         if not s.supply.own(grant_id, self.part.vc, gang):
             return False
-        for lease in borrowed:
-            s.record(LeaseOwned(lease.gpu, grant_id))
-        self.owned += [x.gpu for x in borrowed]
+        gpus = gpus_in(borrowed)
+        s.record(LeaseOwned(tuple(gpus), grant_id))
+        self.owned += gpus
         return True
 
     def _own_rest(self, plan: Plan) -> None:
@@ -216,7 +222,7 @@ class _Commit:
                 continue
             for borrowed in borrowed_gangs(s, app_id):
                 free = {name: n for name, n in self.left.items() if n > 0}
-                gang = place_gang(len(borrowed), agent.demand.scope, free, topology)
+                gang = place_gang(len(gpus_in(borrowed)), agent.demand.scope, free, topology)
                 if gang is not None and self._make_own(borrowed, gang):
                     self._used(gang)
 
@@ -227,15 +233,15 @@ class _Commit:
 
     def _renew(self, award: Award, gang: list[Lease]) -> None:
         s, app_id = self.s, award.app_id
-        end_s = self._end_s(award, max(self.now_s, min(x.end_s for x in gang)), gang[0].gpu.host)
-        for lease in gang:
-            s.record(LeaseExtended(lease.gpu, end_s))
-            self.coming.get(lease.gpu.host, set()).discard(lease.gpu)
-            self.renewed.append(lease.gpu)
-        self._used(s.places((x.gpu for x in gang), self.part.private))
+        gpus = gpus_in(gang)
+        end_s = self._end_s(award, max(self.now_s, min(x.end_s for x in gang)), gpus[0].host)
+        self.ends.append((end_s, gpus))
+        for gpu in gpus:
+            self.coming.get(gpu.host, set()).discard(gpu)
+        self._used(self._places(gang))
         by_grant: dict[str, list[Gpu]] = {}
         for lease in gang:
-            by_grant.setdefault(lease.grant_id, []).append(lease.gpu)
+            by_grant.setdefault(lease.grant_id, []).extend(lease.gpus)
         for grant_id, gpus in by_grant.items():
             grant = HeldGrant(grant_id, tuple(gpus), end_s)
             s.emit(SendGrant(app_id, self.round_id, grant, renewal=True, leftover=award.leftover))
@@ -244,17 +250,18 @@ class _Commit:
         """Revokes every ending lease that was not renewed, by its end, but a lead from now at the earliest."""
         s, revoked = self.s, list[Revoked]()
         for app_id, gangs in self.ending.items():
-            gangs = [gang for gang in gangs if gang[0].gpu in self.moved or not self._lend(app_id, gang)]
-            lost = [x for gang in gangs for x in gang if x.gpu in self.coming.get(x.gpu.host, ())]
+            gangs = [gang for gang in gangs if gang[0].gpus[0] in self.moved or not self._lend(app_id, gang)]
+            left = [(x, [g for g in x.gpus if g in self.coming.get(g.host, ())]) for gang in gangs for x in gang]
+            lost = [x if len(gpus) == len(x.gpus) else part(x, gpus) for x, gpus in left if gpus]
             if not lost:
                 continue
             deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)
-            revoked += [Revoked(x.gpu, app_id, deadline_s) for x in lost]
+            revoked += [Revoked(gpu, app_id, deadline_s) for gpu in gpus_in(lost)]
             why = Cause(EndReason.LOST_ROUND, f"lost round {self.round_id}")
             leases.revoke(s, lost, self.now_s, deadline_s, why)
-            for x in lost:  # a GPU that no container used is free already
-                if x.gpu not in s.durable.leases:
-                    self.coming[x.gpu.host].discard(x.gpu)
+            for gpu in gpus_in(lost):  # a GPU that no container used is free already
+                if gpu not in s.durable.leases:
+                    self.coming[gpu.host].discard(gpu)
         return revoked
 
     def _lend(self, app_id: str, gang: list[Lease]) -> bool:
@@ -268,11 +275,11 @@ class _Commit:
         grant_id, queue = gang[0].grant_id, self._queue(app_id)
         if s.queue_room(queue) < self.awarded[queue]:
             return False  # the winners take its place below their queue's limit
-        if not s.groups.is_whole(gang) or not s.supply.downgrade(grant_id):
+        if not s.durable.is_whole(gang) or not s.supply.downgrade(grant_id):
             return False
-        for lease in gang:
-            s.record(LeaseBorrowed(lease.gpu, grant_id))
-        self.lent += [x.gpu for x in gang]
+        gpus = gpus_in(gang)
+        s.record(LeaseBorrowed(tuple(gpus), grant_id))
+        self.lent += gpus
         return True
 
     def _grant(self, award: Award, gang: Gang, k: int) -> None:
@@ -302,10 +309,9 @@ class _Commit:
         available_s = max(self._availability(g)[0] for g in gpus)
         from_s = max(available_s, self.now_s)
         end_s = self._end_s(award, from_s, gpus[0].host)
-        for gpu in gpus:
-            after = gpu in s.durable.leases
-            s.record(LeaseGranted(gpu, app_id, grant_id, from_s, end_s, grant_id, after, self.part.guaranteed))
-            self.granted.append(Granted(gpu, app_id))
+        after = tuple(gpu for gpu in gpus if gpu in s.durable.leases)
+        s.record(LeaseGranted(tuple(gpus), app_id, grant_id, from_s, end_s, "", after, self.part.guaranteed))
+        self.granted += [Granted(gpu, app_id) for gpu in gpus]
         grant = HeldGrant(grant_id, tuple(sorted(gpus)), end_s, available_s)
         s.emit(SendGrant(app_id, self.round_id, grant, leftover=award.leftover))
 
@@ -338,14 +344,17 @@ class _Commit:
             return None
         deadline_s = self.now_s + s.lead_s
         why = Cause(EndReason.GUARANTEE, f"the cells of {part.vc} need it")
-        evicted = [x for x in s.durable.leases.values() if x.grant_id in placed.evicted and x.state != REVOKING]
-        for lease in evicted:
-            if s.durable.leases.get(lease.gpu) is lease:  # else it was revoked with its gang
-                lost = next(g for g in s.gangs_of(lease.app_id) if lease in g)
-                self.revoked += [Revoked(x.gpu, x.app_id, deadline_s) for x in lost]
+        if placed.evicted:
+            evicted = [x for x in s.durable.leases.each() if x.grant_id in placed.evicted and x.state != REVOKING]
+            for gpu in gpus_in(evicted):
+                lease = s.durable.leases.get(gpu)
+                if lease is None or lease.grant_id not in placed.evicted or lease.state == REVOKING:
+                    continue  # it was revoked with its gang
+                lost = s.gang_at(gpu)
+                self.revoked += [Revoked(gpu, x.app_id, deadline_s) for x in lost for gpu in x.gpus]
                 leases.revoke(s, lost, self.now_s, deadline_s, why)
-        promised = [x for x in s.durable.reservations.values() if x.grant_id in placed.evicted]
-        leases.cancel_reservations(s, promised, self.now_s, why)
+            promised = [x for x in s.durable.reservations.each() if x.grant_id in placed.evicted]
+            leases.cancel_reservations(s, promised, self.now_s, why)
         return list(placed.gpus)
 
     def _avoid(self, app_id: str, gang: Gang) -> Collection[str]:
@@ -398,7 +407,7 @@ class _Commit:
             solve_s=plan.solve_s,
             seed=plan.seed,
             why=dict(plan.why),
-            renewed=tuple(self.renewed),
+            renewed=tuple(gpu for _, gpus in self.ends for gpu in gpus),
             granted=tuple(self.granted),
             revoked=tuple(self.revoked),
             holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),

@@ -118,7 +118,7 @@ class Arbiter(State):
 
     def validate(self, now_s: float) -> None:
         """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
-        validate(self, now_s, self.story)
+        validate(self, now_s, self.story, (self.rounds.eligibility, self.rounds.candidates))
 
     def classify(self, gpu: Gpu) -> GpuState:
         """The state of a GPU."""
@@ -234,15 +234,18 @@ class Arbiter(State):
         for app_id in self.cluster.asks.apps():
             apps.arrive(self, app_id, now_s)
         for container in list(self.cluster.containers.values()):
-            if container.gpus and not container.ending:
+            if container.plain:
+                leases.give_way(self, container, now_s)
+            elif container.gpus and not container.ending:
                 apps.arrive(self, container.app_id, now_s)
                 leases.adopt(self, container, now_s)
             if container.app_id in self.agents.terminating:
                 self.kill_container(container.container_id, now_s, "ended by the operator")
         workers.forget_lost(self)
-        for lease in list(self.durable.leases.values()):
+        leases.drop_unplanned(self)
+        for lease in list(self.durable.leases.each()):
             if lease.container_id and lease.container_id not in self.cluster.containers:
-                self.record(LeaseIdle(lease.gpu, now_s))
+                self.record(LeaseIdle(lease.gpus, now_s))
         self.agent_events.admit_all(now_s)
         if resumed and not self.cluster.recovering_until_s:
             self._check_hosts(now_s)
@@ -349,16 +352,16 @@ class Arbiter(State):
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
         leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
-        lost: dict[str, list[Any]] = {}
+        lost: dict[str, list[Gpu]] = {}
         for lease in self.leases_on(host):
-            lost.setdefault(lease.app_id, []).append(lease.gpu)
+            lost.setdefault(lease.app_id, []).extend(lease.gpus)
         for app_id, gpus in lost.items():
             self.revoke_notice(app_id, gpus, now_s, why.text, now_s)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:
                         self.drop_worker(worker)
-                leases.end(self, gpu, now_s, why)
+            leases.end(self, gpus, now_s, why)
         for container_id in self.cluster.containers_on(host):
             leases.container_gone(self, container_id, now_s)
 
@@ -389,7 +392,7 @@ class Arbiter(State):
         self.rounds.app_gone(app_id, now_s)
         self.agents.clear_termination(app_id)
         self.refresh_kind(app_id)
-        self.rounds.participants.forget(app_id)
+        self.rounds.candidates.forget(app_id)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
         self.cluster.attempt_began(e.app_id, e.attempt_id)

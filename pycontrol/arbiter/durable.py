@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,16 +23,12 @@ from pycontrol.arbiter.facts import (
     ClockBehind,
     ExchangeChanged,
     Fact,
-    LeaseBorrowed,
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
-    LeaseOwned,
     LeaseRevoking,
-    LeaseStarted,
-    NextDropped,
-    OfGpu,
+    OfLease,
     PolicyMemory,
     Restored,
     RoundHeld,
@@ -44,10 +40,11 @@ from pycontrol.arbiter.lease import (
     Reservation,
     dump_lease,
     dump_reservation,
+    gpus_in,
     load_lease,
     load_reservation,
 )
-from pycontrol.arbiter.lease_table import LeaseTable
+from pycontrol.arbiter.lease_table import LeaseTable, Step
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.model.reasons import EndReason
 
@@ -116,8 +113,7 @@ class Durable:
         """The apps that have ended, in the order of their end."""
         self._table = LeaseTable()
         self.leases, self.reservations = self._table.leases, self._table.reservations
-        self.leases_by_app, self.reservations_by_app = self._table.leases_by_app, self._table.reservations_by_app
-        self.held = self._table.held
+        self.held, self.grants = self._table.held, self._table.grants
         self.switches: set[str] = set()
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
@@ -147,23 +143,28 @@ class Durable:
         return self.clocks[vc].value
 
     def put(self, lease: Lease) -> None:
-        """Replaces the GPU's lease by another of the same app; no fact is recorded."""
-        self._table.put(lease)
+        """Replaces the lease of these GPUs by another of the same app; no fact is recorded."""
+        self.leases.parted(lease.gpus)
+        self.leases.put(lease)
 
     def claims(self) -> list[Lease | Reservation]:
         """All leases, then all reservations."""
-        return [*self.leases.values(), *self.reservations.values()]
+        return [*self.leases.each(), *self.reservations.each()]
 
     def claims_of(self, app_id: str) -> list[Lease | Reservation]:
         """The leases of an app, then its reservations."""
-        held, coming = self.leases_by_app.get(app_id, {}), self.reservations_by_app.get(app_id, {})
-        return [*held.values(), *coming.values()]
+        return [*self.leases.of(app_id), *self.reservations.of(app_id)]
+
+    def is_whole(self, gang: Sequence[Lease]) -> bool:
+        """Whether these leases are all that is left of one grant."""
+        return len({x.grant_id for x in gang}) == 1 and self.grants.get(gang[0].grant_id) == len(gpus_in(gang))
 
     # ---- the fold
 
-    def apply(self, fact: Fact) -> None:
-        """Changes the state by one fact."""
-        _FOLDS[type(fact)](self, fact)
+    def apply(self, fact: Fact) -> Step | None:
+        """Changes the state by one fact; returns what it did to leases, None for a fact about something else."""
+        step: Step | None = _FOLDS[type(fact)](self, fact)
+        return step
 
     def _on_AppArrived(self, f: AppArrived) -> None:
         clock = self._turn_clock(f.vc, f.at_s, 1)
@@ -189,56 +190,53 @@ class Durable:
             self.ended[f.app_id] = app
         app.final_state = f.final_state or app.final_state
 
-    def _changed(self, f: OfGpu) -> Lease:
-        """Folds the fact and returns the GPU's lease before it; raises KeyError if there was none."""
-        before = self._table.take(f).before
-        if before is None:
-            raise KeyError(f.gpu)
-        return before
+    def _changed(self, f: OfLease) -> Step:
+        """Folds a fact about leases; raises KeyError if one of its GPUs has none."""
+        for gpu in f.gpus:
+            self.leases[gpu]
+        return self._table.take(f)
 
-    def _on_LeaseGranted(self, f: LeaseGranted) -> None:
-        self._table.take(f)
-        self.apps[f.app_id].leases += 1
+    def _on_LeaseGranted(self, f: LeaseGranted) -> Step:
+        self.apps[f.app_id].leases += len(f.gpus)
+        return self._table.take(f)
 
-    def _on_LeaseStarted(self, f: LeaseStarted) -> None:
-        self._changed(f)
+    _on_LeaseStarted = _changed
 
-    def _on_LeaseExtended(self, f: LeaseExtended) -> None:
-        lease = self._changed(f)
-        if f.counted:
-            self.apps[lease.app_id].renewals += 1
+    def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
+        step = self._changed(f)
+        for lease in step.before if f.counted else ():
+            self.apps[lease.app_id].renewals += len(lease.gpus)
+        return step
 
-    def _on_LeaseRevoking(self, f: LeaseRevoking) -> None:
-        before = self._changed(f)
-        if before.state != REVOKING and before.container_id:
-            app = self.apps[before.app_id]
-            app.revocations += 1
-            if app.kind == FOREIGN and f.cause is EndReason.LOST_ROUND and f.end_s not in app.preempted_s:
-                app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
+    def _on_LeaseRevoking(self, f: LeaseRevoking) -> Step:
+        step = self._changed(f)
+        for before in step.before:
+            if before.state != REVOKING and before.container_id:
+                app = self.apps[before.app_id]
+                app.revocations += len(before.gpus)
+                if app.kind == FOREIGN and f.cause is EndReason.LOST_ROUND and f.end_s not in app.preempted_s:
+                    app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
+        return step
 
-    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> None:
-        self._table.take(f)
+    def _on_LeaseIdle(self, f: LeaseIdle) -> Step:
+        return self._attain(self._changed(f), f.at_s)
 
-    def _on_LeaseOwned(self, f: LeaseOwned) -> None:
-        self._table.take(f)
+    def _on_LeaseEnded(self, f: LeaseEnded) -> Step:
+        return self._attain(self._table.take(f), f.at_s)
 
-    def _on_LeaseIdle(self, f: LeaseIdle) -> None:
-        self._attain(self._changed(f), f.at_s)
+    def _taken(self, f: OfLease) -> Step:
+        return self._table.take(f)
 
-    def _on_LeaseEnded(self, f: LeaseEnded) -> None:
-        ended = self._table.take(f).before
-        if ended is not None:
-            self._attain(ended, f.at_s)
+    _on_LeaseBorrowed = _on_LeaseOwned = _on_NextDropped = _taken
 
-    def _on_NextDropped(self, f: NextDropped) -> None:
-        self._table.take(f)
-
-    def _attain(self, lease: Lease, now_s: float) -> None:
-        if lease.started_s is not None:
-            app = self.apps[lease.app_id]
-            app.attained_gpu_s += lease.attained_gpu_s(now_s)
-            app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
-            app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
+    def _attain(self, step: Step, now_s: float) -> Step:
+        for lease in step.before:
+            if lease.started_s is not None:
+                app = self.apps[lease.app_id]
+                app.attained_gpu_s += lease.attained_gpu_s(now_s)
+                app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
+                app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
+        return step
 
     def launching_gpu_s(self, lease: Lease, now_s: float) -> float:
         """The part of the attained service in its present container that a launch takes on this cluster, GPU-s.
@@ -247,7 +245,7 @@ class Durable:
         """
         if lease.container_id != lease.first_container:
             return 0.0
-        return min(lease.attained_gpu_s(now_s), self.launch_s)
+        return min(lease.attained_gpu_s(now_s), len(lease.gpus) * self.launch_s)
 
     @property
     def launch_s(self) -> float:
@@ -335,9 +333,9 @@ class Durable:
     def _records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for app in self.apps.values():
             yield "apps", dataclasses.asdict(app)
-        for lease in self.leases.values():
+        for lease in self.leases.each():
             yield "leases", dump_lease(lease)
-        for reservation in self.reservations.values():
+        for reservation in self.reservations.each():
             yield "next", dump_reservation(reservation)
 
     def _dump_rest(self) -> dict[str, Any]:

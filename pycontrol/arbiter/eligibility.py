@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.app_views import demand_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.auction.placing import place_gang
@@ -92,22 +92,154 @@ def _allows(terms: _Terms | None, node: Node) -> bool:
     return all(may) if together else any(may)
 
 
-class Eligibility:
-    """Where apps' new containers may start, for one round."""
+KEPT_MAX = 1_000
+"""The most answers of a kind that are kept: users choose shapes and terms."""
 
-    def __init__(self, s: State, part: RoundPart, ending: Collection[Gpu] = (), typed: bool = False) -> None:
-        """`ending`: GPUs with leases that end. `typed`: as in `exceeds_types`."""
-        self.s, self.part, self.ending, self.typed = s, part, ending, typed
-        self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
-        self._topology = part.topology or s.topology
+
+class Eligibility:
+    """Where apps' new containers may start: what holds for all rounds until a host changes."""
+
+    def __init__(self, s: State) -> None:
+        self.s = s
+        self._known: tuple[int, int] | None = None
+        """What the caches below are of: the changes of hosts, and of their usable GPUs."""
+        self._mixed = False
+        """Whether any node has a label."""
+        self._closed: dict[_Terms | None, tuple[dict[str, str], dict[str, str]]] = {}
+        """Terms -> hosts that are up where no container with them may start; these and those closed to all -> why."""
+        self._never: dict[tuple[bool, _Shape], Reason | None] = {}
+        """(typed, shape) -> why all usable GPUs could not hold such a gang; None if they could."""
+
+    def _look(self) -> None:
+        """Clears what depends on hosts, if any has changed."""
+        known = self.s.cluster.hosts_changes, self.s.gpus.hosts_changes
+        if known != self._known or max(len(self._closed), len(self._never)) > KEPT_MAX:
+            self._known = known
+            self._mixed = any(n.partition for n in self.s.cluster.nodes.values())
+            self._closed.clear()
+            self._never.clear()
+
+    @property
+    def alike(self) -> bool:
+        """Whether all apps may start on the same hosts: no labels, localities or refusals make a difference."""
         self._look()
-        self._gpus = s.gpus.usable if part.topology is None else part.topology.gpus_by_host
+        return not (self._mixed or self.s.cluster.asks.local or len(self.s.cluster.refusals))
+
+    def closed_hosts(self, app_id: str, size: int = 0) -> Mapping[str, str]:
+        """Hosts that are up and where no new container of the app may start -> why. `size`: as in `terms`."""
+        self._look()
+        terms = self.terms(app_id, size)
+        if terms not in self._closed:
+            self._closed[terms] = self._closed_to(terms)
+        limited, closed = self._closed[terms]
+        avoided = self._avoided(app_id)
+        return {**self.s.cluster.closed, **avoided, **limited} if avoided else closed
+
+    def _closed_to(self, terms: _Terms | None) -> tuple[dict[str, str], dict[str, str]]:
+        nodes = self.s.cluster.nodes.values() if terms is not None else ()
+        limited = {n.host: "" for n in nodes if not _allows(terms, n)}
+        return limited, {**self.s.cluster.closed, **limited}
+
+    def _avoided(self, app_id: str) -> Mapping[str, str]:
+        """Hosts that refused the app until it avoids them -> why."""
+        refusals = self.s.cluster.refusals
+        return refusals.avoided(app_id) if len(refusals) else {}
+
+    def terms(self, app_id: str, size: int = 0) -> _Terms | None:
+        """The terms of the app's asks, or its queue's partition before it asks; None: it may start anywhere.
+
+        `size`: of an unmanaged app, the GPUs of the containers that it asks for in a round.
+        """
+        s, unmanaged = self.s, app_id in self.s.agents.unmanaged_apps
+        if not self._mixed and not s.cluster.asks.local:
+            return None
+        asks = [a for a, _ in standin.open_asks(s, app_id)] if unmanaged else list(s.cluster.asks.of(app_id).values())
+        if not self._mixed and not any(a.only_on for a in asks):
+            return None
+        if not asks:
+            return False, frozenset({(standin.default_partition(s, app_id), ())})
+        together = unmanaged and standin.start_together(s, app_id)
+        if not together:
+            size = size or max(x.gpus for x in asks)
+            asks = [a for a in asks if a.gpus == size]
+        return together, frozenset(standin.terms(s, a) for a in asks)
+
+    def never(self, demand: Demand, typed: bool) -> Reason | None:
+        """Why a gang does not fit on all GPUs that may ever be leased; None if it does. `typed`: `exceeds_types`."""
+        self._look()
+        key = typed, shape_of(demand)
+        if key not in self._never:
+            self._never[key] = too_large(demand, self.s.gpus.usable, self.s.topology, typed)
+        return self._never[key]
+
+    def validate(self) -> Iterator[tuple[None, str]]:
+        """Yields (None, what is wrong) where what is kept is not what the nodes say now."""
+        self._look()
+        if self._mixed != any(n.partition for n in self.s.cluster.nodes.values()):
+            yield None, "whether nodes have labels is outdated"
+        for terms, kept in self._closed.items():
+            if kept != self._closed_to(terms):
+                yield (
+                    None,
+                    f"hosts closed to {terms} are {sorted(self._closed_to(terms)[1])}, kept are {sorted(kept[1])}",
+                )
+        for (typed, shape), why in self._never.items():
+            gpus, scope, gpu_type, mixes, members = shape
+            demand = Demand(gpus, 1, scope=scope, gpu_type=gpu_type, mixes=mixes, members=members)
+            if why != too_large(demand, self.s.gpus.usable, self.s.topology, typed):
+                yield None, f"whether a gang of {gpus} GPUs ever fits is outdated"
+
+
+def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
+    """What the app could use, limited to what the cluster could hold.
+
+    `size`: of an unmanaged app, count only containers of this many GPUs; 0: see `standin.demand`.
+    """
+    agent = s.agents.get(app_id)
+    return within_cluster(s, app_id, agent.demand if agent is not None else standin.demand(s, app_id, now_s, size))
+
+
+def within_cluster(s: State, app_id: str, demand: Demand) -> Demand:
+    """An app's demand, limited to what the cluster could hold: policies' running time grows with the gangs."""
+    size, gpus = max(1, demand.gang_gpus), s.cluster.machines.gpus
+    if demand.gangs <= gpus // size:
+        return demand
+    held = s.holding(app_id)  # containers of other sizes may leave room for a gang
+    most = max(1, -(-held // size) + max(0, gpus - held) // size)
+    return demand if demand.gangs <= most else replace(demand, gangs=most)
+
+
+def shape_of(demand: Demand) -> _Shape:
+    """The shape of an app's gangs."""
+    return demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, demand.members
+
+
+def too_large(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed: bool) -> Reason | None:
+    """Why a gang does not fit on all these GPUs; None if it does. `typed`: as in `exceeds_types`."""
+    if not fits(demand, gpus, topology):
+        one = demand.scope is Scope.MACHINE
+        code = Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE
+        return Reason(code, f"{demand.gang_gpus} GPUs in one gang")
+    return exceeds_types(demand, gpus, topology, typed)
+
+
+class Openings:
+    """Where apps' new containers may start in one part of a round."""
+
+    def __init__(self, rules: Eligibility, part: RoundPart, ending: Collection[Gpu] = (), typed: bool = False) -> None:
+        """`ending`: GPUs with leases that end. `typed`: as in `exceeds_types`."""
+        self.rules, self.s, self.part, self.ending, self.typed = rules, rules.s, part, ending, typed
+        self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
+        self._topology = part.topology or self.s.topology
+        self._gpus = self.s.gpus.usable if part.topology is None else part.topology.gpus_by_host
         """GPUs by host, or by machine of a virtual cluster, that may ever be leased."""
         self._never: dict[_Shape, Reason | None] = {}
-        """Shape of a gang -> why all of `_gpus` could not hold it; None if they could."""
-        self._alike: dict[tuple[_Terms | None, _Shape], tuple[Mapping[str, str] | None, Reason | None]] = {}
-        """(terms, shape) -> the closed hosts, and why such apps cannot start on the offer given these hosts."""
+        """In a virtual cluster: shape of a gang -> why all of `_gpus` could not hold it; None if they could."""
+        self._why: dict[tuple[object, ...], Reason | None] = {}
+        """(closed hosts by identity, shape, wishes for cells) -> why such apps cannot start on the offer."""
         self._offered: Mapping[str, int] = {}
+        self._closed: list[Mapping[str, str]] = []
+        """What the identities in `_why` are of, kept alive."""
         self._sizes: dict[str, int] = {}
         """Unmanaged app -> GPUs per container that the stand-in bids for in this round."""
 
@@ -136,6 +268,10 @@ class Eligibility:
                     return size
                 ever = ever or size
         return ever or sizes[0]
+
+    def closed_hosts(self, app_id: str) -> Mapping[str, str]:
+        """As `Eligibility.closed_hosts`, for the containers that the app asks for in this round."""
+        return self.rules.closed_hosts(app_id, self._sizes.get(app_id, 0))
 
     def kept_out(self, app_id: str, ending: bool = True) -> Mapping[str, str]:
         """Hosts (or machines bound to them) where no new container of the app may start -> why.
@@ -181,49 +317,6 @@ class Eligibility:
                 return Reason(Pending.NO_SUCH_CELLS, f"{demand.gang_gpus} GPUs within one {demand.within}")
         return None
 
-    def _look(self) -> None:
-        """Reads the nodes again and clears the caches that depend on them."""
-        self._changes = self.s.cluster.hosts_changes
-        self._nodes = list(self.s.cluster.nodes.values())
-        self._mixed = any(n.partition for n in self._nodes)
-        self._limited: dict[_Terms | None, dict[str, str]] = {None: {}}
-        """Terms -> hosts where no container with them may start."""
-        self._closed: dict[_Terms | None, dict[str, str]] = {}
-        """Terms -> the same and the hosts closed to all apps."""
-
-    def closed_hosts(self, app_id: str) -> Mapping[str, str]:
-        """Hosts that are up and where no new container of the app may start -> why."""
-        cluster = self.s.cluster
-        if self._changes != cluster.hosts_changes:
-            self._look()
-        terms = self._terms(app_id)
-        if terms not in self._limited:
-            self._limited[terms] = {n.host: "" for n in self._nodes if not _allows(terms, n)}
-        avoided = self._avoided(app_id)
-        if avoided:
-            return {**cluster.closed, **avoided, **self._limited[terms]}
-        if terms not in self._closed:
-            self._closed[terms] = {**cluster.closed, **self._limited[terms]}
-        return self._closed[terms]
-
-    def _avoided(self, app_id: str) -> Mapping[str, str]:
-        refusals = self.s.cluster.refusals
-        return refusals.avoided(app_id) if len(refusals) else {}
-
-    def _terms(self, app_id: str) -> _Terms | None:
-        """The terms of the app's asks, or its queue's partition before it asks; None: it may start anywhere."""
-        s, unmanaged = self.s, app_id in self.s.agents.unmanaged_apps
-        asks = [a for a, _ in standin.open_asks(s, app_id)] if unmanaged else list(s.cluster.asks.of(app_id).values())
-        if not self._mixed and not any(a.only_on for a in asks):
-            return None
-        if not asks:
-            return False, frozenset({(standin.default_partition(s, app_id), ())})
-        together = unmanaged and standin.start_together(s, app_id)
-        if not together:
-            size = self._sizes.get(app_id) or max(x.gpus for x in asks)
-            asks = [a for a in asks if a.gpus == size]
-        return together, frozenset(standin.terms(s, a) for a in asks)
-
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
         """Why no gang of the app can start on the GPUs on offer, or ever on the cluster; None if one can.
 
@@ -231,21 +324,24 @@ class Eligibility:
         """
         if demand.gang_gpus <= 0:
             return None
-        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, demand.members
-        if shape not in self._never:
-            self._never[shape] = self._too_large(demand)
-        missing = self._never[shape] or self._no_such_cells(demand)
-        if missing is not None:
-            return missing
-        if demand.pinned or demand.within or self._avoided(app_id):
-            return self._why_kept_out(demand, self.kept_out(app_id), offered)
-        closed = self.closed_hosts(app_id)
-        alike = self._terms(app_id), shape
         if offered is not self._offered:
-            self._alike, self._offered = {}, offered
-        if self._alike.get(alike, (None, None))[0] is not closed:
-            self._alike[alike] = closed, self._why_kept_out(demand, self.kept_out(app_id), offered)
-        return self._alike[alike][1]
+            self._why, self._offered, self._closed = {}, offered, []
+        closed = self.closed_hosts(app_id)
+        key = id(closed), shape_of(demand), demand.pinned, demand.within
+        if key not in self._why:
+            self._closed.append(closed)
+            missing = self._too_large(demand) or self._no_such_cells(demand)
+            self._why[key] = missing or self._why_kept_out(demand, self.kept_out(app_id), offered)
+        return self._why[key]
+
+    def _too_large(self, demand: Demand) -> Reason | None:
+        """Why its gang does not fit on all GPUs of the part that may ever be leased; None if it does."""
+        if self.part.topology is None:
+            return self.rules.never(demand, self.typed)
+        shape = shape_of(demand)
+        if shape not in self._never:
+            self._never[shape] = too_large(demand, self._gpus, self._topology, self.typed)
+        return self._never[shape]
 
     def _why_kept_out(self, demand: Demand, kept_out: Mapping[str, str], offered: Mapping[str, int]) -> Reason | None:
         if not kept_out:
@@ -262,14 +358,6 @@ class Eligibility:
         if demand.within:
             return Reason(Pending.NO_ROOM_WITHIN, f"{demand.gang_gpus} GPUs within one {demand.within}")
         return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
-
-    def _too_large(self, demand: Demand) -> Reason | None:
-        """Why its gang does not fit on all GPUs that may ever be leased; None if it does."""
-        if not fits(demand, self._gpus, self._topology):
-            size = f"{demand.gang_gpus} GPUs in one gang"
-            one = demand.scope is Scope.MACHINE
-            return Reason(Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE, size)
-        return exceeds_types(demand, self._gpus, self._topology, self.typed)
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
         """Whether one gang fits on a type that it may have."""

@@ -135,7 +135,7 @@ def downgrade(s: State, groups: Iterable[str]) -> None:
     names = set(groups)
     for lease in s.durable.claims():
         if lease.grant_id in names and lease.guaranteed:
-            s.record(LeaseBorrowed(lease.gpu, lease.grant_id))
+            s.record(LeaseBorrowed(lease.gpus, lease.grant_id))
 
 
 def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:

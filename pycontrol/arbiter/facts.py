@@ -7,13 +7,15 @@ and each round's receipt.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 from pycontrol.model.reasons import EndReason, end_reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
+
+Gpus = tuple[Gpu, ...]
 
 
 @value
@@ -45,25 +47,27 @@ class AppEnded:
 
 @value
 class LeaseGranted:
-    """A lease, or with `after_current` a reservation that begins when the GPU's present lease ends."""
+    """The lease of a gang's GPUs."""
 
-    gpu: Gpu
+    gpus: Gpus
     app_id: str
     grant_id: str
     at_s: float
-    """When the GPU becomes available."""
+    """When the last of the GPUs becomes available."""
     end_s: float
     gang: str = ""
-    after_current: bool = False
+    """The name of the gang; empty: that of the grant."""
+    after: Gpus = ()
+    """Those of the GPUs that are reserved: each of their leases begins when the GPU's present one ends."""
     guaranteed: bool = True
-    """Whether it is within the cells of its virtual cluster; else borrowed, until the owner needs the GPU."""
+    """Whether it is within the cells of its virtual cluster; else borrowed, until the owner needs the GPUs."""
 
 
 @value
 class LeaseStarted:
-    """Its container was launched."""
+    """A container was launched on these GPUs."""
 
-    gpu: Gpu
+    gpus: Gpus
     container_id: str
     job_id: str
     at_s: float
@@ -76,14 +80,14 @@ class LeaseStarted:
 class LeaseExtended:
     """A renewal, or (`counted` False) another change of the lease's end, such as the extension after recovery."""
 
-    gpu: Gpu
+    gpus: Gpus
     end_s: float
     counted: bool = True
 
 
 @value
 class LeaseRevoking:
-    gpu: Gpu
+    gpus: Gpus
     end_s: float
     reason: str
     cause: EndReason = EndReason.UNKNOWN
@@ -93,7 +97,7 @@ class LeaseRevoking:
 class LeaseBorrowed:
     """The lease or reservation is no longer within its virtual cluster's cells: it continues, as borrowed."""
 
-    gpu: Gpu
+    gpus: Gpus
     grant_id: str = ""
     """The grant of the lease or the reservation that changes; empty: both change."""
 
@@ -102,7 +106,7 @@ class LeaseBorrowed:
 class LeaseOwned:
     """Cells of its virtual cluster became free and are bound where it runs: it was borrowed and is guaranteed now."""
 
-    gpu: Gpu
+    gpus: Gpus
     grant_id: str
 
 
@@ -119,17 +123,17 @@ class AppMoved:
 
 @value
 class LeaseIdle:
-    """Its container ended while the lease continues."""
+    """The container on these GPUs ended while the lease continues."""
 
-    gpu: Gpu
+    gpus: Gpus
     at_s: float
 
 
 @value
 class LeaseEnded:
-    """The GPU is free, or its reservation becomes the lease."""
+    """The GPUs are free, or their reservation becomes the lease."""
 
-    gpu: Gpu
+    gpus: Gpus
     at_s: float
     reason: str
     cause: EndReason = EndReason.UNKNOWN
@@ -137,9 +141,9 @@ class LeaseEnded:
 
 @value
 class NextDropped:
-    """The GPU's reservation is cancelled."""
+    """The reservation of these GPUs is cancelled."""
 
-    gpu: Gpu
+    gpus: Gpus
     reason: str
 
 
@@ -208,39 +212,38 @@ class ClockBehind:
     by_s: float
 
 
-Fact = (
-    AppArrived | AppChanged | AppEnded | LeaseGranted | LeaseStarted | LeaseExtended | LeaseRevoking | LeaseIdle
-    | LeaseEnded | NextDropped | Switched | RoundHeld | AllocationChanged | PolicyMemory
-    | LeaseBorrowed | LeaseOwned | AppMoved | ExchangeChanged | Restored | AppsForgotten | ClockBehind
-)  # fmt: skip
-OfGpu = (
+OfLease = (
     LeaseStarted | LeaseGranted | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed | LeaseOwned
     | NextDropped
 )  # fmt: skip
-OF_GPU = (
-    LeaseStarted, LeaseGranted, LeaseEnded, LeaseRevoking, LeaseIdle, LeaseExtended, LeaseBorrowed, LeaseOwned,
-    NextDropped,
+OF_LEASE = get_args(OfLease)
+"""The facts about leases and reservations: each names the GPUs that it is about."""
+Fact = (
+    OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | RoundHeld | AllocationChanged
+    | PolicyMemory | ExchangeChanged | Restored | ClockBehind
 )  # fmt: skip
-"""The facts about the lease or the reservation of one GPU."""
-FACTS: dict[str, type[Any]] = {
-    t.__name__: t
-    for t in (
-        AppArrived, AppChanged, AppEnded, LeaseGranted, LeaseStarted, LeaseExtended, LeaseRevoking, LeaseIdle,
-        LeaseEnded, NextDropped, Switched, RoundHeld, AllocationChanged, PolicyMemory,
-        LeaseBorrowed, LeaseOwned, AppMoved, ExchangeChanged, Restored, AppsForgotten,
-        ClockBehind,
-    )
-}  # fmt: skip
+FACTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
 _CAUSED = (LeaseRevoking.__name__, LeaseEnded.__name__)
-_FIELDS = {kind: tuple(f.name for f in dataclasses.fields(kind)) for kind in FACTS.values()}
+_FIELDS = {kind: tuple((f.name, f.default) for f in dataclasses.fields(kind)) for kind in FACTS.values()}
 
 
 def to_json(fact: Fact) -> dict[str, Any]:
-    """A fact as JSON values, without the name of its type."""
-    data = {name: getattr(fact, name) for name in _FIELDS[type(fact)]}
-    if isinstance(fact, RoundHeld):
+    """A fact as JSON values, without the name of its type and without fields that have their default.
+
+    The cause is always written: a fact without one is of a journal of 0.1.0.
+    """
+    data: dict[str, Any] = {}
+    for name, default in _FIELDS[type(fact)]:
+        field = getattr(fact, name)
+        if field is not default and (field != default or name == "cause"):
+            data[name] = field
+    if isinstance(fact, OF_LEASE):
+        for name in ("gpus", "after"):
+            if name in data:
+                data[name] = dump_gpus(data[name])
+    elif isinstance(fact, RoundHeld):
         data["receipt"] = fact.receipt.dump()
     return data
 
@@ -253,8 +256,14 @@ def _cause_of_version_1(reason: str) -> EndReason:
 def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
     """The inverse of to_json; `kind` is the name of the fact's type. Raises KeyError if it is unknown."""
     values = dict(data)
-    if "gpu" in values:
-        values["gpu"] = Gpu(*values["gpu"])
+    if "gpu" in values:  # before version 3 of the journal, facts were about one GPU
+        values["gpus"] = (Gpu(*values.pop("gpu")),)
+        if values.pop("after_current", False):
+            values["after"] = values["gpus"]
+    else:
+        for name in ("gpus", "after"):
+            if name in values:
+                values[name] = load_gpus(values[name])
     if "app_ids" in values:
         values["app_ids"] = tuple(values["app_ids"])
     if kind in _CAUSED:
@@ -263,3 +272,19 @@ def from_json(kind: str, data: Mapping[str, Any]) -> Fact:
         values["receipt"] = Receipt.load(values["receipt"])
     fact: Fact = FACTS[kind](**values)
     return fact
+
+
+def dump_gpus(gpus: Iterable[Gpu]) -> list[list[str | int]]:
+    """GPUs as JSON values: [host, index, ...] for GPUs of one host that follow each other."""
+    runs: list[list[str | int]] = []
+    for host, index in gpus:
+        if runs and runs[-1][0] == host:
+            runs[-1].append(index)
+        else:
+            runs.append([host, index])
+    return runs
+
+
+def load_gpus(runs: Iterable[Sequence[Any]]) -> Gpus:
+    """The inverse of dump_gpus()."""
+    return tuple(Gpu(host, index) for host, *indices in runs for index in indices)

@@ -12,7 +12,7 @@ from pycontrol.arbiter.lease import GRANTED, REVOKING, Lease
 from pycontrol.model.topology import Gpu, count_by_host
 
 End = tuple[float, Gpu]
-"""(end of the GPU's lease, GPU); it may be out of date."""
+"""(end of a lease, its first GPU); it may be out of date."""
 
 
 class GpuState(enum.StrEnum):
@@ -55,6 +55,8 @@ class GpuIndex:
         self.free = FreeGpus()
         self.usable: dict[str, int] = {}
         """Host -> its good GPUs, for hosts that take new containers."""
+        self.hosts_changes = 0
+        """Counts changes of hosts, so that what depends on `usable` can tell that it is stale."""
         self.revoking: set[Gpu] = set()
         """GPUs with leases that are being revoked."""
         self.open: set[Gpu] = set()
@@ -76,6 +78,7 @@ class GpuIndex:
         """Clears the free GPUs, before all GPUs are indexed again."""
         self.free.clear()
         self.usable.clear()
+        self.hosts_changes += 1
 
     def host_changed(self, host: str, usable: int) -> None:
         """Sets how many GPUs of a host may be leased at all, and clears the free ones, which are then indexed again."""
@@ -83,6 +86,7 @@ class GpuIndex:
             self.usable[host] = usable
         else:
             self.usable.pop(host, None)
+        self.hosts_changes += 1
         for gpu in self.free.on(host):
             self.free.take(gpu)
 
@@ -96,24 +100,25 @@ class GpuIndex:
             self.free.take(gpu)
 
     def leased(self, lease: Lease, renews_itself: bool) -> None:
-        """Indexes a leased GPU; `renews_itself`: a lease of an unmanaged app, which no round renews."""
-        gpu = lease.gpu
-        self.free.take(gpu)
+        """Indexes a lease's GPUs; `renews_itself`: a lease of an unmanaged app, which no round renews."""
+        first = lease.gpus[0]
+        for gpu in lease.gpus:
+            self.free.take(gpu)
         if lease.state == REVOKING:
-            self.revoking.add(gpu)
-            self.open.discard(gpu)
-            self.alarms.put(lease.end_s, gpu)
+            self.revoking.update(lease.gpus)
+            self.open.difference_update(lease.gpus)
+            self.alarms.put(lease.end_s, first)
             return
-        self.revoking.discard(gpu)
+        self.revoking.difference_update(lease.gpus)
         if lease.end_s == math.inf:
-            self.open.add(gpu)
+            self.open.update(lease.gpus)
         else:
-            self.open.discard(gpu)
-            self.ends.put(lease.end_s, gpu)
+            self.open.difference_update(lease.gpus)
+            self.ends.put(lease.end_s, first)
         if lease.state == GRANTED and lease.unused_since_s is not None:
-            self.alarms.put(lease.unused_since_s + self._grant_timeout_s, gpu)
+            self.alarms.put(lease.unused_since_s + self._grant_timeout_s, first)
         elif renews_itself:
-            self.alarms.put(lease.end_s - self._lead_s, gpu)
+            self.alarms.put(lease.end_s - self._lead_s, first)
 
     # ---- times at which a GPU must be looked at
 
@@ -151,7 +156,7 @@ class GpuIndex:
         return heap[0][0] if heap else None
 
     def ends_by(self, at_s: float, in_force: Callable[[End], bool]) -> list[Gpu]:
-        """GPUs with leases that end by `at_s`, in the order of the ends; drops ends that are not `in_force`."""
+        """First GPUs of leases that end by `at_s`, in the order of the ends; drops ends that are not `in_force`."""
         heap, found = self.ends.heap, dict[End, None]()
         while heap and heap[0][0] <= at_s:
             end = self.ends.pop()

@@ -1,4 +1,4 @@
-"""Leases and reservations of one GPU as immutable values, and how facts change them.
+"""Leases and reservations as immutable values, and how facts change them.
 
 The table `TRANSITIONS` has the states of a lease and the facts that change them; docs/architecture.md draws it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.facts import (
@@ -20,6 +20,8 @@ from pycontrol.arbiter.facts import (
     LeaseOwned,
     LeaseRevoking,
     LeaseStarted,
+    dump_gpus,
+    load_gpus,
 )
 from pycontrol.model.reasons import EndReason, end_reason
 from pycontrol.model.topology import Gpu
@@ -64,9 +66,14 @@ lease. `LeaseBorrowed` and `LeaseOwned` do not change the state.
 
 @value
 class Lease:
-    """One GPU leased to one app. Times are Unix seconds."""
+    """GPUs of one grant leased to one app, with one state and one end. Times are Unix seconds.
 
-    gpu: Gpu
+    It begins with all GPUs of its gang that are free. GPUs whose ways part (one is lost, or a container on one of
+    several machines ends earlier) become a lease of their own of the same grant.
+    """
+
+    gpus: tuple[Gpu, ...]
+    """Sorted."""
     app_id: str
     grant_id: str
     granted_s: float
@@ -77,7 +84,7 @@ class Lease:
     """Since when no container uses it; the lease lapses after the grant timeout."""
     job_id: str = ""
     gang: str = ""
-    """Name of the gang of its award; gangs are renewed and revoked whole."""
+    """The name of its gang, if that is not its grant's; gangs are renewed and revoked whole."""
     started_s: float | None = None
     """When its present container was launched."""
     slowdown: float = 1.0
@@ -93,12 +100,16 @@ class Lease:
 
     @property
     def lease_id(self) -> str:
-        """GRANT@GPU, unique to this lease."""
-        return f"{self.grant_id}@{self.gpu}"
+        """GRANT@GPU with its first GPU, unique to this lease."""
+        return f"{self.grant_id}@{self.gpus[0]}"
+
+    def run_s(self, now_s: float) -> float:
+        """Seconds in the present container."""
+        return 0.0 if self.started_s is None else max(0.0, now_s - self.started_s)
 
     def attained_gpu_s(self, now_s: float) -> float:
         """GPU-seconds in the present container."""
-        return 0.0 if self.started_s is None else max(0.0, now_s - self.started_s)
+        return len(self.gpus) * self.run_s(now_s)
 
     def slowed_gpu_s(self, now_s: float) -> float:
         """The part of `attained_gpu_s` lost to its slow placement."""
@@ -107,9 +118,10 @@ class Lease:
 
 @value
 class Reservation:
-    """A lease that begins when the GPU's present one, which is being revoked, ends."""
+    """A lease that begins, GPU by GPU, when the present ones, which are being revoked, end."""
 
-    gpu: Gpu
+    gpus: tuple[Gpu, ...]
+    """Sorted."""
     app_id: str
     grant_id: str
     granted_s: float
@@ -122,24 +134,38 @@ class Reservation:
     @property
     def lease_id(self) -> str:
         """The id of the lease that it becomes."""
-        return f"{self.grant_id}@{self.gpu}"
+        return f"{self.grant_id}@{self.gpus[0]}"
 
     def begun(self, now_s: float) -> Lease:
         """The lease that it becomes when it begins at `now_s`."""
         end_s = now_s + (self.end_s - self.granted_s)
-        return Lease(self.gpu, self.app_id, self.grant_id, now_s, end_s, unused_since_s=now_s, gang=self.gang,
+        return Lease(self.gpus, self.app_id, self.grant_id, now_s, end_s, unused_since_s=now_s, gang=self.gang,
                      guaranteed=self.guaranteed)  # fmt: skip
 
 
-def granted(f: LeaseGranted) -> Lease:
-    """The lease that a grant makes."""
-    return Lease(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang,
+def granted(f: LeaseGranted, gpus: tuple[Gpu, ...]) -> Lease:
+    """The lease of these of a grant's GPUs."""
+    return Lease(gpus, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang,
                  guaranteed=f.guaranteed)  # fmt: skip
 
 
 def reserved(f: LeaseGranted) -> Reservation:
-    """The reservation that a grant with `after_current` makes."""
-    return Reservation(f.gpu, f.app_id, f.grant_id, f.at_s, f.end_s, f.gang, f.guaranteed)
+    """The reservation of the GPUs of a grant that are not available yet."""
+    return Reservation(tuple(sorted(f.after)), f.app_id, f.grant_id, f.at_s, f.end_s, f.gang, f.guaranteed)
+
+
+Claim = Lease | Reservation
+"""What an app has of a GPU."""
+
+
+def is_revoking(x: Claim) -> bool:
+    """Whether it is a lease that is being revoked."""
+    return isinstance(x, Lease) and x.state == REVOKING
+
+
+def gpus_in(claims: Iterable[Claim]) -> list[Gpu]:
+    """The GPUs of these leases and reservations."""
+    return [gpu for x in claims for gpu in x.gpus]
 
 
 def _state(lease: Lease, fact: type[Any]) -> LeaseState:
@@ -172,18 +198,18 @@ def after(lease: Lease, f: Fact) -> Lease:
             return dataclasses.replace(lease, guaranteed=False)
         case LeaseOwned():
             return dataclasses.replace(lease, guaranteed=True)
-    raise ValueError(f"{type(f).__name__} leaves no lease of {lease.gpu}")
+    raise ValueError(f"{type(f).__name__} leaves no lease of {lease.lease_id}")
 
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(Lease))
 
 
-# ---- JSON form; a reservation is written as the lease that it becomes, the format of journals since 0.1
+# ---- JSON form; a reservation is written as the lease that it becomes
 
 
 def dump_lease(lease: Lease) -> dict[str, Any]:
     """A lease as JSON values."""
-    return {name: getattr(lease, name) for name in _FIELDS}
+    return {name: getattr(lease, name) for name in _FIELDS} | {"gpus": dump_gpus(lease.gpus)}
 
 
 def dump_reservation(x: Reservation) -> dict[str, Any]:
@@ -192,15 +218,17 @@ def dump_reservation(x: Reservation) -> dict[str, Any]:
 
 
 def load_lease(data: Mapping[str, Any]) -> Lease:
-    """The inverse of dump_lease(); journals of 0.1 have no causes."""
-    state, cause = LeaseState(data["state"]), end_reason(data.get("cause", ""))
-    return Lease(**{**data, "gpu": Gpu(*data["gpu"]), "state": state, "cause": cause})
+    """The inverse of dump_lease(); before version 3 of the journal, leases had one GPU, and in 0.1 no causes."""
+    values = dict(data)
+    values["gpus"] = load_gpus([values.pop("gpu")] if "gpu" in values else values["gpus"])
+    state, cause = LeaseState(values["state"]), end_reason(values.get("cause", ""))
+    return Lease(**{**values, "state": state, "cause": cause})
 
 
 def load_reservation(data: Mapping[str, Any]) -> Reservation:
     """The inverse of dump_reservation()."""
     x = load_lease(data)
-    return Reservation(x.gpu, x.app_id, x.grant_id, x.granted_s, x.end_s, x.gang, x.guaranteed)
+    return Reservation(x.gpus, x.app_id, x.grant_id, x.granted_s, x.end_s, x.gang, x.guaranteed)
 
 
 def grant_name(round_id: str, k: int) -> str:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
 
-from pycontrol.arbiter.facts import LeaseBorrowed, LeaseEnded, LeaseGranted, LeaseOwned, NextDropped, OfGpu
-from pycontrol.arbiter.lease import REVOKING, Lease, Reservation, after, granted, reserved
+from pycontrol.arbiter.facts import Gpus, LeaseBorrowed, LeaseEnded, LeaseGranted, LeaseOwned, NextDropped, OfLease
+from pycontrol.arbiter.lease import REVOKING, Claim, Lease, Reservation, after, granted, reserved
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
@@ -18,125 +19,191 @@ T = TypeVar("T", Lease, Reservation)
 
 @value
 class Step:
-    """The effect of one fact on one GPU's lease."""
+    """The effect of one fact: the leases with the GPUs that it names, before it and after it."""
 
-    before: Lease | None
-    after: Lease | None
-    reservation: Reservation | None = None
-    """The reservation that was made or cancelled, or that became the lease `after`."""
+    before: tuple[Lease, ...] = ()
+    after: tuple[Lease, ...] = ()
+    rest: tuple[Lease, ...] = ()
+    """Leases that keep only the GPUs that the fact does not name."""
+    reservations: tuple[Reservation, ...] = ()
+    """The reservations that were made or cancelled, or that became leases."""
+
+    @property
+    def all(self) -> list[Claim]:
+        """All leases and reservations that it changed."""
+        return [*self.before, *self.after, *self.reservations]
+
+
+class Claims(dict[Gpu, T], Generic[T]):
+    """GPU -> its lease, or its reservation; each is there once for each of its GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_app: dict[str, dict[Gpu, T]] = {}
+        """App -> first GPU -> lease."""
+
+    def each(self) -> Iterator[T]:
+        """Each lease once."""
+        return (x for gpu, x in self.items() if x.gpus[0] == gpu)
+
+    def index(self) -> None:
+        """Makes `by_app` from what is there by GPU."""
+        for x in self.values():
+            self.by_app.setdefault(x.app_id, {})[x.gpus[0]] = x
+
+    def of(self, app_id: str) -> list[T]:
+        """Those of one app, sorted by their first GPUs."""
+        mine = self.by_app.get(app_id)
+        return [mine[gpu] for gpu in sorted(mine)] if mine else []
+
+    def put(self, x: T) -> None:
+        """Adds a lease, or replaces that of the same GPUs."""
+        for gpu in x.gpus:
+            self[gpu] = x
+        self.by_app.setdefault(x.app_id, {})[x.gpus[0]] = x
+
+    def drop(self, x: T) -> None:
+        """Removes a lease."""
+        for gpu in x.gpus:
+            del self[gpu]
+        mine = self.by_app[x.app_id]
+        del mine[x.gpus[0]]
+        if not mine:
+            del self.by_app[x.app_id]
+
+    def parts(self, gpus: Iterable[Gpu]) -> list[T]:
+        """The leases of these GPUs, each with those of them that it has."""
+        gpus = tuple(gpus)
+        whole = self.get(gpus[0]) if gpus else None
+        if whole is not None and whole.gpus == gpus:
+            return [whole]
+        found: dict[int, tuple[T, list[Gpu]]] = {}
+        for gpu in gpus:
+            x = self.get(gpu)
+            if x is not None:
+                found.setdefault(id(x), (x, []))[1].append(gpu)
+        return [x if len(mine) == len(x.gpus) else part(x, mine) for x, mine in found.values()]
+
+    def parted(self, gpus: Iterable[Gpu]) -> tuple[list[T], list[T]]:
+        """Makes the parts of leases with these GPUs leases of their own; returns them, and those with the others."""
+        found, rest = self.parts(gpus), list[T]()
+        for x in found:
+            whole = self[x.gpus[0]]
+            if x is not whole:
+                del self.by_app[x.app_id][whole.gpus[0]]
+                others = part(whole, set(whole.gpus).difference(x.gpus))
+                self.put(x)
+                self.put(others)
+                rest.append(others)
+        return found, rest
+
+
+def part(x: T, gpus: Iterable[Gpu]) -> T:
+    """The lease with these of its GPUs only."""
+    return dataclasses.replace(x, gpus=tuple(sorted(gpus)))
 
 
 class LeaseTable:
     """Leases and reservations by GPU and by app."""
 
     def __init__(self) -> None:
-        self.leases: dict[Gpu, Lease] = {}
-        self.reservations: dict[Gpu, Reservation] = {}
-        self.leases_by_app: dict[str, dict[Gpu, Lease]] = {}
-        self.reservations_by_app: dict[str, dict[Gpu, Reservation]] = {}
+        self.leases, self.reservations = Claims[Lease](), Claims[Reservation]()
         self.held: dict[str, int] = {}
         """App -> GPUs that it holds or has reserved, less those being revoked."""
+        self.grants: dict[str, int] = {}
+        """Grant -> its GPUs, counted in the same way."""
 
-    def take(self, f: OfGpu) -> Step:
-        """Applies one fact; one about a GPU without a lease changes nothing, unless it grants one."""
+    def take(self, f: OfLease) -> Step:
+        """Applies one fact; GPUs that it names and that have no lease change nothing, unless it grants them."""
         match f:
             case LeaseGranted():
                 return self._granted(f)
             case LeaseEnded():
                 return self._ended(f)
             case NextDropped():
-                lease = self.leases.get(f.gpu)
-                return Step(lease, lease, self.cancel(f.gpu))
+                return Step(reservations=tuple(self.cancel(f.gpus)))
             case LeaseBorrowed() | LeaseOwned():
                 return self._guarantee_changed(f)
-        before = self.leases.get(f.gpu)
-        if before is None:
-            return Step(None, None)
-        now = after(before, f)
-        if now.state == REVOKING and before.state != REVOKING:
-            self._hold(before.app_id, -1)
-        self.put(now)
-        return Step(before, now)
+        found, rest = self.leases.parted(f.gpus)
+        now = [after(x, f) for x in found]
+        for x, y in zip(found, now, strict=True):
+            if y.state == REVOKING and x.state != REVOKING:
+                self._hold(x, -1)
+            self.leases.put(y)
+        return Step(tuple(found), tuple(now), tuple(rest))
 
-    def load(self, x: Lease | Reservation) -> None:
-        """Adds a lease or a reservation of a GPU that has none."""
-        self._hold(x.app_id, int(isinstance(x, Reservation) or x.state != REVOKING))
+    def load(self, x: Claim) -> None:
+        """Adds a lease or a reservation of GPUs that have none."""
         if isinstance(x, Reservation):
-            self._reserve(x)
+            self._hold(x, 1)
+            self.reservations.put(x)
         else:
-            self.put(x)
+            if x.state != REVOKING:
+                self._hold(x, 1)
+            self.leases.put(x)
 
-    def forget(self, gpu: Gpu) -> None:
-        """Removes the lease of a GPU, if there is one."""
-        ended = self.leases.pop(gpu, None)
-        if ended is not None:
-            _drop(self.leases_by_app, ended)
-            if ended.state != REVOKING:
-                self._hold(ended.app_id, -1)
+    def forget(self, gpus: Iterable[Gpu]) -> Step:
+        """Removes the leases of these GPUs."""
+        found, rest = self.leases.parted(gpus)
+        for x in found:
+            self.leases.drop(x)
+            if x.state != REVOKING:
+                self._hold(x, -1)
+        return Step(before=tuple(found), rest=tuple(rest))
+
+    def cancel(self, gpus: Iterable[Gpu]) -> list[Reservation]:
+        """Removes the reservations of these GPUs and returns them."""
+        found, _ = self.reservations.parted(gpus)
+        for x in found:
+            self.reservations.drop(x)
+            self._hold(x, -1)
+        return found
 
     def _granted(self, f: LeaseGranted) -> Step:
-        before = self.leases.get(f.gpu)
-        if f.after_current:
-            self.cancel(f.gpu)
-            reservation = reserved(f)
-            self._hold(f.app_id, 1)
-            self._reserve(reservation)
-            return Step(before, before, reservation)
-        self.forget(f.gpu)
-        now = granted(f)
-        self._hold(f.app_id, 1)
-        self.put(now)
-        return Step(before, now)
-
-    def _guarantee_changed(self, f: LeaseBorrowed | LeaseOwned) -> Step:
-        """Changes `guaranteed` of the lease, of the reservation, or of both."""
-        before, reservation = self.leases.get(f.gpu), self.reservations.get(f.gpu)
-        now = before
-        if before is not None and f.grant_id in ("", before.grant_id):
-            now = after(before, f)
-            self.put(now)
-        if reservation is not None and f.grant_id in ("", reservation.grant_id):
-            self._reserve(dataclasses.replace(reservation, guaranteed=isinstance(f, LeaseOwned)))
-        return Step(before, now)
+        step, coming = Step(), list[Reservation]()
+        if f.after:
+            self.cancel(f.after)
+            coming = [reserved(f)]
+        now = tuple(sorted(set(f.gpus).difference(f.after) if f.after else f.gpus))
+        begun = [granted(f, now)] if now else []
+        if now:
+            step = self.forget(now)
+        claims: list[Claim] = [*begun, *coming]
+        for gpu, lease in ((gpu, lease) for lease in begun for gpu in f.gpus if gpu not in f.after):
+            self.leases[gpu] = lease  # in the order in which they were chosen
+        for x in claims:
+            self.load(x)
+        return Step(step.before, tuple(begun), step.rest, tuple(coming))
 
     def _ended(self, f: LeaseEnded) -> Step:
-        before = self.leases.get(f.gpu)
-        self.forget(f.gpu)
-        reservation = self.reservations.pop(f.gpu, None)
-        if reservation is None:
-            return Step(before, None)
-        _drop(self.reservations_by_app, reservation)
-        now = reservation.begun(f.at_s)
-        self.put(now)
-        return Step(before, now, reservation)
+        step = self.forget(f.gpus)
+        coming, _ = self.reservations.parted(f.gpus)
+        begun = [x.begun(f.at_s) for x in coming]
+        for x, lease in zip(coming, begun, strict=True):
+            self.reservations.drop(x)
+            self.leases.put(lease)
+        return Step(step.before, tuple(begun), step.rest, tuple(coming))
 
-    def cancel(self, gpu: Gpu) -> Reservation | None:
-        """Removes the reservation of a GPU and returns it, if there was one."""
-        reservation = self.reservations.pop(gpu, None)
-        if reservation is not None:
-            _drop(self.reservations_by_app, reservation)
-            self._hold(reservation.app_id, -1)
-        return reservation
+    def _guarantee_changed(self, f: LeaseBorrowed | LeaseOwned) -> Step:
+        """Changes `guaranteed` of the leases, of the reservations, or of both."""
+        before, rest = self.leases.parted(_of_grant(self.leases, f))
+        now = [after(x, f) for x in before]
+        for x in now:
+            self.leases.put(x)
+        for coming in self.reservations.parted(_of_grant(self.reservations, f))[0]:
+            self.reservations.put(dataclasses.replace(coming, guaranteed=isinstance(f, LeaseOwned)))
+        return Step(tuple(before), tuple(now), tuple(rest))
 
-    def put(self, lease: Lease) -> None:
-        """Adds a lease, or replaces the GPU's lease of the same app."""
-        self.leases[lease.gpu] = lease
-        self.leases_by_app.setdefault(lease.app_id, {})[lease.gpu] = lease
-
-    def _reserve(self, x: Reservation) -> None:
-        self.reservations[x.gpu] = x
-        self.reservations_by_app.setdefault(x.app_id, {})[x.gpu] = x
-
-    def _hold(self, app_id: str, change: int) -> None:
-        held = self.held.get(app_id, 0) + change
-        if held:
-            self.held[app_id] = held
-        else:
-            self.held.pop(app_id, None)
+    def _hold(self, x: Claim, sign: int) -> None:
+        for counts, name in ((self.held, x.app_id), (self.grants, x.grant_id)):
+            held = counts.get(name, 0) + sign * len(x.gpus)
+            if held:
+                counts[name] = held
+            else:
+                counts.pop(name, None)
 
 
-def _drop(by_app: dict[str, dict[Gpu, T]], x: T) -> None:
-    mine = by_app[x.app_id]
-    del mine[x.gpu]
-    if not mine:
-        del by_app[x.app_id]
+def _of_grant(claims: Claims[T], f: LeaseBorrowed | LeaseOwned) -> Gpus:
+    if not f.grant_id:
+        return f.gpus
+    return tuple(g for g in f.gpus if (x := claims.get(g)) is not None and x.grant_id == f.grant_id)

@@ -1,11 +1,12 @@
 """The life of a lease between rounds: it starts, idles, lapses, is released or revoked, and ends.
 
-A lease is for one GPU. While leases are suspended (rounds paused, or the ResourceManager not ready or recovering), none
+While leases are suspended (rounds paused, or the ResourceManager not ready or recovering), none
 expires.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,8 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Lease, Reservation, round_of
+from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, round_of
+from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.arbiter.worker_plans import PLACING, WAITING, PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
@@ -51,25 +53,30 @@ def _common_end_s(s: State, from_s: float, host: str, lease_s: float) -> float:
 
 def make_open_ended(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
     """Removes the ends of leases with GPUs that no other app wants; `set_expiry` sets them again."""
-    for gangs in ending.values():
-        for lease in (x for gang in gangs for x in gang):
-            s.record(LeaseExtended(lease.gpu, math.inf))
+    extend(s, ((math.inf, gpus_in(gang)) for gangs in ending.values() for gang in gangs))
 
 
 def set_expiry(s: State, now_s: float) -> None:
     """Sets the ends of open-ended leases, since an app wants GPUs: as for a lease that begins a lead from now."""
-    for gpu in sorted(s.gpus.open):
-        s.record(LeaseExtended(gpu, end_s(s, now_s + s.lead_s, gpu.host, s.durable.leases[gpu].app_id), counted=False))
+    at, from_s = s.durable.leases, now_s + s.lead_s
+    ends = [(end_s(s, from_s, gpu.host, at[gpu].app_id), [gpu]) for gpu in sorted(s.gpus.open)]
+    extend(s, ends, counted=False)
+
+
+def extend(s: State, ends: Iterable[tuple[float, Sequence[Gpu]]], *, counted: bool = True) -> None:
+    """Records new ends of leases; leases in a row that end together are one fact."""
+    for until_s, together in itertools.groupby(ends, key=lambda x: x[0]):
+        s.record(LeaseExtended(tuple(gpu for _, gpus in together for gpu in gpus), until_s, counted))
 
 
 def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
-    """The present state of these leases; None if one of them has ended or is being revoked."""
+    """The present state of these leases; None if a part of them has ended or is being revoked."""
     found: list[Lease] = []
     for before in gang:
-        lease = s.durable.leases.get(before.gpu)
-        if lease is None or lease.grant_id != before.grant_id or lease.state == REVOKING:
+        now = [x for x in s.durable.leases.parts(before.gpus) if x.grant_id == before.grant_id and x.state != REVOKING]
+        if len(gpus_in(now)) < len(before.gpus):
             return None
-        found.append(lease)
+        found += now
     return found
 
 
@@ -78,16 +85,17 @@ def suspended(s: State, now_s: float) -> bool:
     return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s
 
 
-def end(s: State, gpu: Gpu, now_s: float, cause: Cause) -> None:
-    """Ends a lease; its GPU's reservation becomes the lease, else a round is requested."""
-    worker = s.workers.at.get(gpu)
-    lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
-    owner = lease.app_id if lease is not None else None
-    planned_for_next = coming is not None and coming.app_id == owner
-    if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
-        s.drop_worker(worker)
-    s.record(LeaseEnded(gpu, now_s, cause.text, cause.kind))
-    if gpu not in s.durable.leases:
+def end(s: State, gpus: Iterable[Gpu], now_s: float, cause: Cause) -> None:
+    """Ends the leases of these GPUs; a GPU's reservation becomes its lease, else a round is requested."""
+    gpus = tuple(gpus)
+    for gpu in gpus:
+        worker, lease, coming = s.workers.at.get(gpu), s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
+        owner = lease.app_id if lease is not None else None
+        planned_for_next = coming is not None and coming.app_id == owner
+        if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
+            s.drop_worker(worker)
+    s.record(LeaseEnded(gpus, now_s, cause.text, cause.kind))
+    if any(gpu not in s.durable.leases for gpu in gpus):
         s.request_round(now_s + s.settings.settle_s)
 
 
@@ -96,49 +104,64 @@ def revoke(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, c
     by_app: dict[str, list[Gpu]] = {}
     announced: set[str] = set()
     for lease in list(leases):
-        by_app.setdefault(lease.app_id, []).append(lease.gpu)
-        container_id = _revoke_one(s, lease, now_s, deadline_s, cause)
-        if container_id and container_id not in announced:
-            announced.add(container_id)
-            s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
+        by_app.setdefault(lease.app_id, []).extend(lease.gpus)
+        for container_id in _revoke_one(s, lease, now_s, deadline_s, cause):
+            if container_id not in announced:
+                announced.add(container_id)
+                s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
     for app_id, gpus in by_app.items():
         s.revoke_notice(app_id, gpus, deadline_s, cause.text, now_s)
 
 
-def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> str:
-    """Ends a lease if no container uses its GPU or is being placed there, else revokes it. Returns the container."""
-    container_id = s.cluster.container_at.get(lease.gpu, "")
-    if not container_id and lease.gpu not in s.workers.placing:
-        end(s, lease.gpu, now_s, cause)
-    elif lease.state != REVOKING or deadline_s < lease.end_s:
-        s.record(LeaseRevoking(lease.gpu, deadline_s, cause.text, cause.kind))
-    return container_id
+def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> list[str]:
+    """Ends a lease where no container uses its GPUs, now or soon, and revokes it elsewhere; returns the containers."""
+    at = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
+    used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)
+    unused = tuple(gpu for gpu in lease.gpus if gpu not in used)
+    for gpus in sorted(filter(None, (used, unused))):
+        if gpus is unused:
+            end(s, unused, now_s, cause)
+        elif lease.state != REVOKING or deadline_s < lease.end_s:
+            s.record(LeaseRevoking(used, deadline_s, cause.text, cause.kind))
+    return list(dict.fromkeys(filter(None, at.values())))
 
 
-def not_placed(s: State, gpu: Gpu, now_s: float) -> None:
-    """A placement on the GPU failed: ends a revoking lease that was only waiting for it."""
-    lease = s.durable.leases.get(gpu)
-    if lease is not None and lease.state == REVOKING and gpu not in s.cluster.container_at:
-        end(s, gpu, now_s, Cause(lease.cause, lease.reason))
-    else:
-        s.reindex(gpu)
+def not_placed(s: State, gpus: Sequence[Gpu], now_s: float) -> None:
+    """A placement on these GPUs failed: ends revoking leases that were only waiting for it."""
+    s.reindex(*gpus)
+    for lease in s.durable.leases.parts(g for g in gpus if g not in s.cluster.container_at):
+        if lease.state == REVOKING:
+            end(s, lease.gpus, now_s, Cause(lease.cause, lease.reason))
 
 
 def drop_reservations(s: State, app_id: str, reason: str) -> None:
     """Cancels all reservations of an app, without notice to its Agent."""
-    for lease in s.reservations_of(app_id):
-        s.record(NextDropped(lease.gpu, reason))
+    coming = gpus_in(s.reservations_of(app_id))
+    if coming:
+        s.record(NextDropped(tuple(coming), reason))
+
+
+def drop_unplanned(s: State) -> None:
+    """Cancels the reservations of unmanaged apps for which no container is planned: a control plane that has restarted
+    does not know the plans, so that they would lapse unused. A round decides again."""
+    why = "the control plane restarted before its container was placed"
+    coming = (x for x in s.durable.reservations.each() if x.app_id in s.agents.unmanaged_apps)
+    for x in sorted(coming, key=lambda x: x.gpus[0]):
+        gpus = tuple(g for g in x.gpus if (w := s.workers.at.get(g)) is None or w.app_id != x.app_id)
+        if gpus:
+            s.record(NextDropped(gpus, why))
 
 
 def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
     """Cancels reservations and notifies their Agents, as they may have planned workers there."""
     by_app: dict[str, list[Gpu]] = {}
-    for lease in promised:
-        by_app.setdefault(lease.app_id, []).append(lease.gpu)
-        planned = s.workers.at.get(lease.gpu)
-        if planned is not None and planned.app_id == lease.app_id:
-            planned.void = planned.state is WAITING
-        s.record(NextDropped(lease.gpu, cause.text))
+    for coming in promised:
+        by_app.setdefault(coming.app_id, []).extend(coming.gpus)
+        for gpu in coming.gpus:
+            planned = s.workers.at.get(gpu)
+            if planned is not None and planned.app_id == coming.app_id:
+                planned.void = planned.state is WAITING
+        s.record(NextDropped(coming.gpus, cause.text))
     for app_id, gpus in by_app.items():
         s.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
@@ -154,31 +177,31 @@ def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None)
         why = Cause(EndReason.BAD_GPU, f"GPU {gpu} is bad")
         reservation = s.durable.reservations.get(gpu)
         if reservation is not None:
-            _leave(s, reservation, now_s, why)
+            _leave(s, reservation, gpu, now_s, why)
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.state != REVOKING:
-            _leave(s, lease, now_s, why)
+            _leave(s, lease, gpu, now_s, why)
 
 
-def _leave(s: State, lease: Lease | Reservation, now_s: float, why: Cause) -> None:
-    """Revokes the leases and cancels the reservations of the gang to which `lease` belongs."""
-    key, app_id, gang = s.gang_key(lease), lease.app_id, _gang_of(s, lease)
-    coming = [x for x in s.reservations_of(app_id) if s.gang_key(x) == key]
+def _leave(s: State, lease: Lease | Reservation, gpu: Gpu, now_s: float, why: Cause) -> None:
+    """Revokes the leases and cancels the reservations of the gang to which a GPU belongs."""
+    key, gangs = s.gang_key(lease, gpu), s.gangs_of(lease.app_id)
+    gang = next((gang for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) == key), [])
+    mine = [(x, [g for g in x.gpus if s.gang_key(x, g) == key]) for x in s.reservations_of(lease.app_id)]
+    coming = [part(x, gpus) for x, gpus in mine if gpus]
     if coming:
         cancel_reservations(s, coming, now_s, why)
         s.request_round(now_s + s.settings.settle_s)
     revoke(s, gang, now_s, now_s + s.lead_s, why)
 
 
-def _gang_of(s: State, lease: Lease | Reservation) -> list[Lease]:
-    """The leases of the gang to which `lease` belongs, without those being revoked."""
-    key = s.gang_key(lease)
-    return [x for x in s.leases_of(lease.app_id) if x.state != REVOKING and s.gang_key(x) == key]
-
-
 def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
     """A container was allocated or is running; its leases start when it is first reported running."""
     s.occupied(container)
+    if container.plain:
+        if s.cluster.ready:
+            give_way(s, container, now_s)
+        return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         eligibility.update_closed(s)
     worker = _worker_of(s, container)
@@ -191,6 +214,18 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
         _kill_unleased(s, container, now_s)
     elif running:
         start(s, container, worker.plan.job_id if worker is not None else "", now_s)
+
+
+def give_way(s: State, container: Container, now_s: float) -> None:
+    """Ends the leases of GPUs that CapacityScheduler has given to a container before their apps used them."""
+    why = Cause(EndReason.REFUSED, f"CapacityScheduler gave it to {container.container_id}")
+    for gpu in container.gpus:
+        while (lease := s.durable.leases.get(gpu)) is not None:
+            for worker in (s.workers.at.get(gpu), s.workers.placing.get(gpu)):
+                if worker is not None:
+                    s.drop_worker(worker)
+            s.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
+            end(s, [gpu], now_s, why)
 
 
 def _worker_of(s: State, container: Container) -> PlannedWorker | None:
@@ -210,33 +245,32 @@ def _worker_of(s: State, container: Container) -> PlannedWorker | None:
 
 
 def _leased(s: State, container: Container) -> bool:
-    """Whether the container's app has leases of all its GPUs."""
-    mine = s.durable.leases_by_app.get(container.app_id, {})
-    return all(gpu in mine for gpu in container.gpus)
+    """Whether the container's app has leases of all its GPUs, or it needs none."""
+    at, app_id = s.durable.leases, container.app_id
+    return container.plain or all((x := at.get(gpu)) is not None and x.app_id == app_id for gpu in container.gpus)
 
 
 def _kill_unleased(s: State, container: Container, now_s: float) -> None:
     """Kills the container, repeatedly until it is gone."""
     s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
-    for gpu in container.gpus:
-        s.gpus.look_at(gpu, s.kills_sent[container.container_id] + KILL_RETRY_S)
+    s.gpus.look_at(container.gpus[0], s.kills_sent[container.container_id] + KILL_RETRY_S)
 
 
 def start(s: State, container: Container, job_id: str, now_s: float) -> None:
     """Starts the leases of a container's GPUs; all leases of a job end together."""
-    for gpu in container.gpus:
-        lease = s.durable.leases.get(gpu)
-        if lease is None or lease.app_id != container.app_id or lease.container_id == container.container_id:
+    for lease in s.durable.leases.parts(container.gpus):
+        if lease.app_id != container.app_id or lease.container_id == container.container_id:
             continue
         until_s = lease.end_s
         if lease.state == GRANTED:
-            mine = s.durable.leases_by_app[lease.app_id].values() if job_id else ()
+            mine = s.durable.leases.by_app[lease.app_id].values() if job_id else ()
             others_end_s = [x.end_s for x in mine if x.job_id == job_id and x.state != REVOKING]
             if others_end_s:
                 until_s = min(others_end_s)
             elif not lease.used and not _lent(s, lease):
-                until_s = end_s(s, now_s, gpu.host, lease.app_id)
-        s.record(LeaseStarted(gpu, container.container_id, job_id, now_s, until_s, _slowdown(s, lease)))
+                until_s = end_s(s, now_s, container.gpus[0].host, lease.app_id)
+        slowdown = _slowdown(s, lease)
+        s.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown))
 
 
 def _lent(s: State, lease: Lease) -> bool:
@@ -244,13 +278,13 @@ def _lent(s: State, lease: Lease) -> bool:
 
     The tolerance of 1.5 leads allows for a GPU that became free before it was due.
     """
-    return lease.end_s < end_s(s, lease.granted_s, lease.gpu.host, lease.app_id) - 1.5 * s.lead_s
+    return lease.end_s < end_s(s, lease.granted_s, lease.gpus[0].host, lease.app_id) - 1.5 * s.lead_s
 
 
 def _slowdown(s: State, lease: Lease) -> float:
     """S of its gang's locality, by the prior rather than by what the app's own Agent measured."""
-    gang = s.gang_key(lease)
-    hosts = {x.gpu.host for x in s.durable.leases_by_app[lease.app_id].values() if s.gang_key(x) == gang}
+    gang, mine = s.gang_key(lease, lease.gpus[0]), s.durable.leases.by_app[lease.app_id].values()
+    hosts = {gpu.host for x in mine for gpu in x.gpus if s.gang_key(x, gpu) == gang}
     return SLOWDOWN_PRIOR[s.topology.scope_of(sorted(hosts)) - 1]
 
 
@@ -263,32 +297,35 @@ def container_gone(s: State, container_id: str, now_s: float) -> None:
     unmanaged = s.is_unmanaged(container.app_id)
     for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
         s.drop_worker(worker)
-    for gpu in container.gpus:
-        if s.cluster.container_at.get(gpu) == container_id:
-            s.vacate(gpu)
-        lease = s.durable.leases.get(gpu)
-        if lease is None or lease.app_id != container.app_id:
-            s.request_round(now_s + s.settings.settle_s)
-        elif lease.state == REVOKING:
-            end(s, gpu, now_s, Cause(lease.cause, "revoked"))
+    lost = container.plain or not _leased(s, container)
+    s.vacate(gpu for gpu in container.gpus if s.cluster.container_at.get(gpu) == container_id)
+    for lease in s.durable.leases.parts(container.gpus):
+        if lease.app_id != container.app_id:
+            continue
+        if lease.state == REVOKING:
+            end(s, lease.gpus, now_s, Cause(lease.cause, "revoked"))
         elif unmanaged:
-            end(s, gpu, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
+            end(s, lease.gpus, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
-            s.record(LeaseIdle(gpu, now_s))
+            s.record(LeaseIdle(lease.gpus, now_s))
+    if lost:
+        s.request_round(now_s + s.settings.settle_s)
+    if container.plain:
+        s.reindex_host(container.gpus[0].host)
 
 
 def released(s: State, e: GpusReleased, now_s: float) -> None:
     """An app releases leased or reserved GPUs early."""
-    for gpu in sorted(e.gpus):
-        coming = s.durable.reservations.get(gpu)
-        if coming is not None and coming.app_id == e.app_id:
-            s.record(NextDropped(gpu, "released"))
+    gpus, d = sorted(e.gpus), s.durable
+    claims: list[Claim] = [*d.reservations.parts(gpus), *d.leases.parts(gpus)]
+    for x in sorted((x for x in claims if x.app_id == e.app_id), key=lambda x: x.gpus[0]):
+        coming = tuple(g for g in x.gpus if (y := d.reservations.get(g)) is not None and y.app_id == e.app_id)
+        if coming:
+            s.record(NextDropped(coming, "released"))
             s.request_round(now_s + s.settings.settle_s)
-        lease = s.durable.leases.get(gpu)
-        if lease is None or lease.app_id != e.app_id:
-            continue
-        deadline_s = lease.end_s if lease.state == REVOKING else now_s + s.lead_s
-        _revoke_one(s, lease, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
+        if isinstance(x, Lease):
+            deadline_s = x.end_s if x.state == REVOKING else now_s + s.lead_s
+            _revoke_one(s, x, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
 
 
 def expire(s: State, now_s: float) -> None:
@@ -310,39 +347,56 @@ def expire(s: State, now_s: float) -> None:
 def _give_up_placement(s: State, worker: PlannedWorker, now_s: float) -> None:
     """Drops a worker without a container; one that comes late is killed unless the app holds its GPUs then."""
     s.drop_worker(worker)
-    for gpu in worker.plan.gpus:
-        not_placed(s, gpu, now_s)
+    not_placed(s, worker.plan.gpus, now_s)
 
 
 def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
     if lease.state == REVOKING and lease.end_s <= now_s:
-        container_id = s.cluster.container_at.get(lease.gpu)
-        if container_id:
-            s.kill_container(container_id, now_s, "lease ended")
-            s.gpus.look_at(lease.gpu, s.kills_sent[container_id] + KILL_RETRY_S)
-        elif lease.gpu not in s.workers.placing:
-            end(s, lease.gpu, now_s, Cause(lease.cause, "revoked"))
+        _end_revoked(s, lease, now_s)
     elif (limit := s.limit(lease)) is not None and limit.at_s <= now_s:
-        revoke(s, _gang_of(s, lease), now_s, now_s + s.lead_s, limit.cause)
-    elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:
-        s.revoke_notice(lease.app_id, [lease.gpu], now_s, "grant not used in time", now_s)
-        end(s, lease.gpu, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
-    elif lapse_s is not None:
-        s.gpus.look_at(lease.gpu, lapse_s)
+        revoke(s, s.gang_at(lease.gpus[0]), now_s, now_s + s.lead_s, limit.cause)
+    elif lease.state == GRANTED:
+        _end_unused(s, lease, now_s)
     elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s:
-        if s.renews_itself(lease) and s.usable(lease.gpu):
-            s.record(LeaseExtended(lease.gpu, end_s(s, lease.end_s, lease.gpu.host, lease.app_id)))
-        else:
-            s.gpus.to_offer(lease.gpu, lease.end_s)  # it renewed itself when a round last looked
+        usable = tuple(filter(s.usable, lease.gpus)) if s.renews_itself(lease) else ()
+        if usable:
+            s.record(LeaseExtended(usable, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
+        if len(usable) < len(lease.gpus):
+            rest = next(gpu for gpu in lease.gpus if gpu not in usable)
+            s.gpus.to_offer(rest, lease.end_s)  # it renewed itself when a round last looked
 
 
-def _lapse_s(s: State, lease: Lease) -> float | None:
+def _end_revoked(s: State, lease: Lease, now_s: float) -> None:
+    """Ends a lease that had to end by now; kills the containers that still use it."""
+    containers = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
+    for container_id in dict.fromkeys(filter(None, containers.values())):
+        s.kill_container(container_id, now_s, "lease ended")
+        s.gpus.look_at(lease.gpus[0], s.kills_sent[container_id] + KILL_RETRY_S)
+    gone = [gpu for gpu in lease.gpus if not containers[gpu] and gpu not in s.workers.placing]
+    if gone:
+        end(s, gone, now_s, Cause(lease.cause, "revoked"))
+
+
+def _end_unused(s: State, lease: Lease, now_s: float) -> None:
+    """Ends a granted lease where no container came in time."""
+    lapses = {gpu: at_s for gpu in lease.gpus if (at_s := _lapse_s(s, lease, gpu)) is not None}
+    due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]
+    for gpu in due:
+        s.revoke_notice(lease.app_id, [gpu], now_s, "grant not used in time", now_s)
+    if due:
+        end(s, due, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
+    later = [(at_s, gpu) for gpu, at_s in lapses.items() if at_s > now_s]
+    if later:
+        at_s, gpu = min(later)
+        s.gpus.look_at(gpu, at_s)
+
+
+def _lapse_s(s: State, lease: Lease, gpu: Gpu) -> float | None:
     """When an unused grant lapses; None while it is used. Time in which no placement could be sent does not count."""
     since_s = lease.unused_since_s
-    in_use = lease.gpu in s.cluster.container_at or lease.gpu in s.workers.placing
-    if lease.state != GRANTED or since_s is None or in_use:
+    if since_s is None or gpu in s.cluster.container_at or gpu in s.workers.placing:
         return None
-    if lease.gpu in s.workers.at:
+    if gpu in s.workers.at:
         since_s = max(since_s, s.placements_full_s)
     return since_s + s.settings.grant_timeout_s
 
@@ -351,9 +405,8 @@ def extend_after_pause(s: State, now_s: float) -> None:
     """Extends leases after a suspension: none ends before two leads have passed."""
     earliest_s = now_s + 2 * s.lead_s
     s.agents.restart_waits(now_s)
-    for lease in s.durable.leases.values():
-        if lease.end_s < earliest_s:
-            s.record(LeaseExtended(lease.gpu, earliest_s, counted=False))
+    short = [x for x in s.durable.leases.each() if x.end_s < earliest_s]
+    extend(s, ((earliest_s, x.gpus) for x in short), counted=False)
 
 
 def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:
@@ -372,20 +425,20 @@ def adopt(s: State, container: Container, now_s: float) -> None:
     """Makes leases for a running container that the journal does not know, as its tags say; kills it if it may not
     have them."""
     others = [x for g in container.gpus if (x := s.durable.leases.get(g)) and x.app_id != container.app_id]
-    free = [g for g in container.gpus if g not in s.durable.leases]
+    free = tuple(g for g in container.gpus if g not in s.durable.leases)
     if others or (free and container.app_id not in s.durable.live):
         _kill_unleased(s, container, now_s)
         return
-    for gpu in free:
+    if free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
-        until_s = _adopted_end_s(s, now_s, gpu.host, container.app_id)
+        until_s = _adopted_end_s(s, now_s, free[0].host, container.app_id)
         s.groups.adopted()
         s.taken_rounds.add(round_of(grant_id))
-        s.record(LeaseGranted(gpu, container.app_id, grant_id, now_s, until_s, container.container_id,
-                              guaranteed=s.supply.whole or bool(s.durable.apps[container.app_id].vc)))  # fmt: skip
-    for gpu in free:
-        lease = s.durable.leases[gpu]
-        s.record(LeaseStarted(gpu, container.container_id, "", now_s, lease.end_s, _slowdown(s, lease)))
+        guaranteed = s.supply.whole or bool(s.durable.apps[container.app_id].vc)
+        s.record(LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
+                              guaranteed=guaranteed))  # fmt: skip
+        slowdown = _slowdown(s, s.durable.leases[free[0]])
+        s.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown))
     start(s, container, "", now_s)
 
 

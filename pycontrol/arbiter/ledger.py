@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import OF_GPU, Fact, LeaseGranted
-from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
+from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.lease_table import LeaseTable, Step
 from pycontrol.arbiter.touched import Touched
 from pycontrol.model.topology import Gpu
-
-Held = tuple[Lease | None, Reservation | None]
-NOTHING: Held = (None, None)
 
 
 class Ledger:
@@ -26,26 +24,17 @@ class Ledger:
         self._held_by_queue: dict[str, int] | None = None
         """Queue -> GPUs that its apps hold; None: to be counted again, as a fact came."""
 
-    def write(self, fact: Fact) -> Held:
-        """Applies a fact and queues it for the journal.
-
-        Returns the lease and the reservation that its GPU had before; NOTHING for a fact that is not about a GPU.
-        """
+    def write(self, fact: Fact) -> Step | None:
+        """Applies a fact and queues it for the journal; returns what it did to leases (`Durable.apply`)."""
         self.facts.append(fact)
         self._held_by_queue = None
-        d, touched = self.durable, self.touched
-        if not isinstance(fact, OF_GPU):
-            d.apply(fact)
-            if touched is not None:
-                touched.note(fact)
-            return NOTHING
-        before, coming = d.leases.get(fact.gpu), d.reservations.get(fact.gpu)
-        d.apply(fact)
-        if touched is not None:
-            touched.app_ids.update(x.app_id for x in (before, coming) if x is not None)
-            if isinstance(fact, LeaseGranted):
-                touched.app_ids.add(fact.app_id)
-        return before, coming
+        step = self.durable.apply(fact)
+        if self.touched is not None:
+            if step is None:
+                self.touched.note(fact)
+            else:
+                self.touched.app_ids.update(x.app_id for x in step.all)
+        return step
 
     def held_in(self, queue: str) -> int:
         """GPUs that the apps of a queue hold or have reserved, less those being revoked."""
@@ -73,22 +62,24 @@ class Ledger:
 
     def validate(self) -> Iterator[tuple[Gpu | str | None, str]]:
         """Yields (GPU, app or None, what is wrong) where indexes and counts contradict the leases."""
-        d, held = self.durable, dict[str, int]()
-        for gpu, lease in d.leases.items():
-            held[lease.app_id] = held.get(lease.app_id, 0) + (lease.state != REVOKING)
-            if lease.gpu != gpu or d.leases_by_app.get(lease.app_id, {}).get(gpu) is not lease:
-                yield gpu, f"{lease} is not under its GPU or its app"
-        if sum(map(len, d.leases_by_app.values())) != len(d.leases):
-            yield None, "an app's list has leases that do not exist"
+        d, counted = self.durable, LeaseTable()
+        for x in d.claims():
+            counted.load(x)
+        for claims, right in ((d.leases, counted.leases), (d.reservations, counted.reservations)):
+            for gpu in claims.keys() ^ right.keys():
+                yield gpu, "its lease does not name it, or names it and is not there"
+            for app_id in claims.by_app.keys() | right.by_app.keys():
+                mine, theirs = claims.by_app.get(app_id, {}), right.by_app.get(app_id, {})
+                for gpu in mine.keys() | theirs.keys():
+                    if mine.get(gpu) is not theirs.get(gpu):
+                        yield gpu, f"{app_id} does not have what the GPU says, or has more"
         for gpu, reservation in d.reservations.items():
-            held[reservation.app_id] = held.get(reservation.app_id, 0) + 1
             present = d.leases.get(gpu)
             if present is None or present.state != REVOKING:
                 yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
-            if d.reservations_by_app.get(reservation.app_id, {}).get(gpu) is not reservation:
-                yield gpu, f"{reservation} is not under its app"
-        for app_id in held.keys() | d.held.keys():
-            if d.held.get(app_id, 0) != held.get(app_id, 0):
-                yield app_id, f"it holds {held.get(app_id, 0)} GPUs, {d.held.get(app_id, 0)} were counted"
+        for counts, right_counts in ((d.held, counted.held), (d.grants, counted.grants)):
+            for name in counts.keys() | right_counts.keys():
+                if counts.get(name, 0) != right_counts.get(name, 0):
+                    yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
         if d.live.keys() | d.ended.keys() != d.apps.keys() or d.live.keys() & d.ended.keys():
             yield None, "the live and the ended apps are not all apps"

@@ -27,7 +27,8 @@ def limit(lease: Lease, app: YarnApp | None, node: Node | None, settings: Settin
     if longest_s is not None:
         text = f"its {longest_s / 3600:g} h are over ({tags.MAX_HOURS})"
         found.append(Limit(lease.started_s + longest_s, Cause(EndReason.TIME_LIMIT, text)))
-    idle_since_s = node.idle_since_s.get(lease.gpu.index) if node is not None else None
+    idle = [node.idle_since_s[gpu.index] for gpu in lease.gpus if gpu.index in node.idle_since_s] if node else []
+    idle_since_s = min(idle, default=None)
     if idle_since_s is not None and tags.is_interactive(app):
         text = f"interactive, and idle for {settings.interactive_idle_s:g} s"
         from_s = max(idle_since_s, lease.started_s)

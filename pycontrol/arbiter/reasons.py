@@ -6,12 +6,15 @@ from pycontrol.arbiter import standin, tags
 from pycontrol.arbiter.cellreasons import cell_reason
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.eligibility import exceeds_types
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.model.auction import Demand, gang_gpus
+from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.words import count
 
 REASONS = SENTENCES
+MODES = {Mode.SHADOW: Pending.SHADOW, Mode.OFF: Pending.OFF, Mode.UNREADABLE: Pending.MODE_UNREADABLE}
 BY_ORDER = frozenset({Pending.OUTRANKED, Pending.NOT_OFFERED, Pending.NO_ROOM_WITHIN, Pending.NO_SUCH_CELLS})
 """Reasons of a round that say less than CELLS_IN_USE, which names the users of the cells."""
 
@@ -111,8 +114,8 @@ def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason
 def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
     if a.paused:
         return Reason(Pending.PAUSED)
-    if a.cluster.shadow:
-        return Reason(Pending.SHADOW)
+    if a.cluster.switch.mode in MODES:
+        return Reason(MODES[a.cluster.switch.mode], a.cluster.switch.problem)
     if not a.cluster.ready or now_s < a.cluster.recovering_until_s:
         return Reason(Pending.RECOVERY_IN_PROGRESS)
     agent = a.agents.get(app_id)
@@ -144,7 +147,9 @@ def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason |
     coming = a.reservations_of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
-        return Reason(Pending.WAITING_FOR_REVOCATION, f"{len(coming)} GPUs, free in {max(0.0, last_s - now_s):.0f} s")
+        return Reason(
+            Pending.WAITING_FOR_REVOCATION, f"{len(gpus_in(coming))} GPUs, free in {max(0.0, last_s - now_s):.0f} s"
+        )
     waiting = _unplaced(a, app_id)
     if waiting:
         return Reason(Pending.STARTING, next(filter(None, waiting), ""))

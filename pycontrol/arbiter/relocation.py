@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pycontrol.auction.placing import pack
+from pycontrol.auction.placing import FreeIndex, pack
 from pycontrol.model.auction import AppView, Gang, Plan, gang_gpus
 from pycontrol.model.topology import Topology
-from pycontrol.policies.pool import Pool
 
 NOWHERE: Collection[str] = ()
 
@@ -53,7 +52,7 @@ def relocate(
         stay.append(stay_here)
     if all(map(_may_start, fresh)):
         return plan
-    room = Pool(offered, topology)
+    room = FreeIndex(offered, topology)
     for gang in (g for gangs in stay for g in gangs):
         if room.holds(gang):
             room.take(gang)
@@ -83,12 +82,11 @@ def _may_start(new: _New) -> bool:
     )
 
 
-def _place(new: _New, room: Pool) -> Gang | None:
+def _place(new: _New, room: FreeIndex) -> Gang | None:
     if room.holds(new.gang) and _may_start(new):
         return new.gang
     open_ = {h: n for h, n in room.left.items() if n > 0 and h not in new.kept_out}
-    free = Pool(open_, room.topology)
+    free = FreeIndex(open_, room.topology)
     demand, types = new.view.demand, {room.type_of(host) for host, _ in new.gang}
     wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
-    places = (free.place(gang_gpus(new.gang), demand.scope, gpu_type, _members(new)) for gpu_type in wishes)
-    return next((p for p in places if p is not None), None)
+    return free.place_on(wishes, gang_gpus(new.gang), demand.scope, _members(new))

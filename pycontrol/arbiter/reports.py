@@ -14,7 +14,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from pycontrol.arbiter import apps
-from pycontrol.arbiter.lease import ACTIVE
+from pycontrol.arbiter.lease import ACTIVE, gpus_in
 from pycontrol.arbiter.seen import TOLERANCE, AppSeen, overstated
 from pycontrol.arbiter.state import State
 from pycontrol.fairness.bidding import mean_speed
@@ -111,8 +111,8 @@ class Reports:
         apps.note_demand(s, app_id, max(demand.gpus, width))
         speed, most = mean_speed(demand.speedups, s.topology), s.durable.apps[app_id].demand_gpus
         work = app_left(phases, demand, c.cluster_gpus, c.n_avg, most, now_s - c.submitted_s, speed)
-        staying = [g for g in s.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
-        train = [as_gang(x.gpu for x in g) for g in staying if all(x.state is ACTIVE for x in g)]
+        staying = [g for g in s.gangs_of(app_id) if not any(gpu in ending for gpu in gpus_in(g))]
+        train = [as_gang(gpus_in(g)) for g in staying if all(x.state is ACTIVE for x in g)]
         certain = [] if work.job_gpus_max else [slowdowns_of(g, demand, s.topology)[1] for g in train]
         possible = [slowdowns_of(g, demand, s.topology)[0] for g in s.retained_gangs(app_id, ending)]
         return Standing(work, demand, tuple(sorted(certain)), tuple(sorted(possible)), s.topology, c.lease_s)

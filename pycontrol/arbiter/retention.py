@@ -21,6 +21,6 @@ def forgettable(d: Durable, is_known: Callable[[str], bool], keep_s: float, now_
         age_s = now_s - (app.finished_s or now_s)
         if age_s < keep_s and (found >= too_many or age_s < ENDED_APPS_MIN_S):
             return
-        if not is_known(app_id) and app_id not in d.leases_by_app and app_id not in d.reservations_by_app:
+        if not is_known(app_id) and app_id not in d.leases.by_app and app_id not in d.reservations.by_app:
             found += 1
             yield app_id

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 
-from pycontrol.arbiter.eligibility import Eligibility
+from pycontrol.arbiter.eligibility import Openings
 from pycontrol.arbiter.exchange_service import deals_of
-from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.lease import Lease, gpus_in
 from pycontrol.arbiter.round_parts import RoundParts
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
@@ -40,7 +40,7 @@ class Round:
     parts: RoundParts
     """All parts of the same moment."""
     policy: Policy
-    eligibility: Eligibility
+    openings: Openings
     phase: RoundPhase = RoundPhase.RHO
     deadline_s: float = 0.0
     """The end of the present wait."""
@@ -87,7 +87,7 @@ class Round:
     def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
         """The app's GPUs on offer."""
         gangs = self.ending.get(app_id)
-        return tuple(sorted(x.gpu for gang in gangs for x in gang)) if gangs else ()
+        return tuple(sorted(gpu for gang in gangs for gpu in gpus_in(gang))) if gangs else ()
 
 
 def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.facts import LeaseBorrowed
 from pycontrol.arbiter.idle_shares import shares_by_type
-from pycontrol.arbiter.lease import Lease, Reservation
+from pycontrol.arbiter.lease import Lease, Reservation, gpus_in
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart, Supply
 from pycontrol.model.reasons import Cause, EndReason
@@ -118,7 +118,7 @@ class RoundParts:
         for app_id in self.ending:
             if s.durable.apps[app_id].vc in wanted:
                 mine = self.ending_of(s.durable.apps[app_id].vc, False).get(app_id, ())
-                gpus.update(self._type_of(x.gpu.host) for gang in mine for x in gang)
+                gpus.update(self._type_of(gpu.host) for gang in mine for gpu in gpus_in(gang))
         if len(+gpus) < 2:
             return {vc: {ANY: n} for vc, n in supply.shares(wanted, s.gpus.free.count + lent_gpus).items()}
         apps = {vc: [(a, self._unmet(a)) for a in own] for vc, own in self._wanting.items()}
@@ -144,9 +144,9 @@ class RoundParts:
         s, stay, left = self.s, dict[str, list[list[Lease]]](), dict(share)
         for app_id, gangs in self.ending_of(vc, False).items():
             for gang in gangs:
-                kind = self._type_of(gang[0].gpu.host) if ANY not in share else ANY
+                kind = self._type_of(gang[0].gpus[0].host) if ANY not in share else ANY
                 if left.get(kind, 0) > 0:
-                    left[kind] -= len(gang)
+                    left[kind] -= len(gpus_in(gang))
                     stay.setdefault(app_id, []).append(gang)
                 else:
                     deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
@@ -159,8 +159,8 @@ class RoundParts:
                 free[host] = min(n, left[kind])
                 left[kind] -= free[host]
         for gangs in stay.values():
-            for lease in (x for gang in gangs for x in gang):
-                free[lease.gpu.host] = free.get(lease.gpu.host, 0) + 1
+            for gpu in (gpu for gang in gangs for gpu in gpus_in(gang)):
+                free[gpu.host] = free.get(gpu.host, 0) + 1
         return free
 
 
@@ -176,8 +176,8 @@ def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: fro
         if m.free > 0:
             free[m.name] = m.free
     for gangs in ending.values():
-        for lease in (x for gang in gangs for x in gang):
-            name = supply.machine_of(lease.gpu)
+        for gpu in (gpu for gang in gangs for gpu in gpus_in(gang)):
+            name = supply.machine_of(gpu)
             free[name] = free.get(name, 0) + 1
     bound = frozenset(m.name for m in found if m.bound)
     pinned = {m.name: m.pinned for m in found if m.pinned}
@@ -199,7 +199,7 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
     """An app's borrowed gangs that are each one complete group of cells, oldest first."""
     gangs = [
         g for g in s.gangs_of(app_id)
-        if not any(x.guaranteed for x in g) and s.groups.is_whole(g)
+        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
     ]  # fmt: skip
     return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
 
@@ -214,8 +214,7 @@ def own_as_asked(s: State, app_id: str) -> None:
     if supply.whole:
         return
     grants: dict[str, list[Lease | Reservation]] = {}
-    held: list[Lease | Reservation] = [*s.leases_of(app_id), *s.reservations_of(app_id)]
-    for x in held:
+    for x in s.durable.claims_of(app_id):
         if x.guaranteed:
             grants.setdefault(x.grant_id, []).append(x)
     agent = s.agents.get(app_id)
@@ -223,16 +222,15 @@ def own_as_asked(s: State, app_id: str) -> None:
         if agent is not None and agent.demand.scope is not Scope.MACHINE:
             parts: list[list[Gpu]] = []
         elif agent is not None:
-            parts = [[x.gpu for x in claims]]
+            parts = [gpus_in(claims)]
         else:
-            of = {x.gpu: s.cluster.container_at.get(x.gpu, "") for x in claims}
+            of = {gpu: s.cluster.container_at.get(gpu, "") for gpu in gpus_in(claims)}
             parts = [[gpu for gpu in of if of[gpu] == c] for c in sorted({*of.values()} - {""})]
         split = any(len({supply.machine_of(gpu) for gpu in part}) > 1 for part in parts)
         if split or (agent is not None and agent.demand.opportunistic):
             supply.downgrade(grant_id)
-            for x in claims:
-                s.record(LeaseBorrowed(x.gpu, grant_id))
+            s.record(LeaseBorrowed(tuple(gpus_in(claims)), grant_id))
 
 
 def _count(ending: Ending) -> int:
-    return sum(len(gang) for gangs in ending.values() for gang in gangs)
+    return sum(len(gpus_in(gang)) for gangs in ending.values() for gang in gangs)

@@ -7,16 +7,16 @@ other.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.app_views import demand_of
+from pycontrol.arbiter.candidates import NOT_CONNECTED, Candidates
 from pycontrol.arbiter.commit import Work, commit
-from pycontrol.arbiter.eligibility import Eligibility
+from pycontrol.arbiter.eligibility import Eligibility, Openings, demand_of
 from pycontrol.arbiter.facts import RoundHeld
 from pycontrol.arbiter.gpu_index import End
-from pycontrol.arbiter.lease import REVOKING, Lease, round_of
+from pycontrol.arbiter.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.memory import remember, remembered
-from pycontrol.arbiter.participants import NOT_CONNECTED, Participants
 from pycontrol.arbiter.relocation import relocate
 from pycontrol.arbiter.reports import Reports
 from pycontrol.arbiter.round import Round, RoundPhase, receipt
@@ -54,7 +54,8 @@ class Rounds:
         self.current: Round | None = None
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
         """(last round that granted GPUs, apps that got them)."""
-        self.participants = Participants(state)
+        self.eligibility = Eligibility(state)
+        self.candidates = Candidates(state)
         self.reports = Reports(state)
         self._named = False
         """Whether the round ids that leases name were collected."""
@@ -164,7 +165,7 @@ class Rounds:
         s.timer.begun()
         if s.hosts_due_s is not None:
             s.announce_hosts()
-        wanting = self.participants.wanting()
+        wanting = self.candidates.wanting()
         ending = self._ending(now_s)
         if s.supply.whole and s.settings.open_leases and not (wanting and ending):
             if not wanting:
@@ -185,27 +186,34 @@ class Rounds:
         self._granted = ("", frozenset())
         if not app_ids:
             return False
-        used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.claims_of(app_id))
+        used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.durable.claims_of(app_id))
         return s.timer.grants_used(used, now_s)
 
     def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
         """Begins the round of a part, if there are GPUs on offer and apps that may want them."""
         s, ending = self.s, parts.ending_of(part.vc, part.guaranteed)
-        wanting = [a for a in self.participants.wanting() if part.is_of(s.durable.apps[a].vc)]
-        wanting = [a for a in wanting if a not in part.without and part.admits(demand_of(s, a, now_s))]
         offered = self._on_offer(ending) if part.free is None else dict(part.free)
-        if not offered or not (ending or wanting or parts.borrowers_of(part)):
+        policy, wanting = self._policy_of(part.vc), self._wanting(part, now_s)
+        first = next(wanting, None)
+        if not offered or not (ending or first or parts.borrowers_of(part)):
             return
-        round_id, policy = self._new_id(), self._policy_of(part.vc)
-        ending_gpus = {x.gpu for gangs in ending.values() for gang in gangs for x in gang}
-        eligibility = Eligibility(s, part, ending_gpus, _one_type(policy))
-        self.current = r = Round(round_id, now_s, offered, ending, part, parts, policy, eligibility)
-        r.since_s = {a: s.agents.unmet_since_s[a] for a in wanting if a in s.agents.unmet_since_s}
+        ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
+        openings = Openings(self.eligibility, part, ending_gpus, _one_type(policy))
+        self.current = r = Round(self._new_id(), now_s, offered, ending, part, parts, policy, openings)
+        r.since_s = dict(s.agents.unmet_since_s)
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
         if policy.asks_agents:
-            for app_id in dict.fromkeys([*ending, *wanting]):
+            for app_id in dict.fromkeys([*ending, *filter(None, [first]), *wanting]):
                 self._ask_rho(r, app_id, now_s)
+
+    def _wanting(self, part: RoundPart, now_s: float) -> Iterator[str]:
+        """The apps that may want GPUs of a part."""
+        s = self.s
+        for app_id in self.candidates.wanting():
+            mine = part.is_of(s.durable.apps[app_id].vc) and app_id not in part.without
+            if mine and (part.whole or part.admits(demand_of(s, app_id, now_s))):
+                yield app_id
 
     def _new_id(self) -> str:
         """The id of a new round, one that no lease names, not even one of a lost journal."""
@@ -223,10 +231,10 @@ class Rounds:
     def _ask_rho(self, r: Round, app_id: str, now_s: float) -> None:
         """Asks an app's Agent for its rho, unless the app takes no part."""
         s, agent = self.s, self.s.agents.get(app_id)
-        if self.participants.left_out(r, app_id, now_s):
+        if self.candidates.left_out(r, app_id, now_s):
             return
         if app_id in s.agents.unmanaged_apps:
-            self.participants.stand_in(r, app_id, now_s)
+            self.candidates.stand_in(r, app_id, now_s)
         elif agent is None or not agent.connected:
             r.out[app_id] = NOT_CONNECTED
         else:
@@ -237,7 +245,7 @@ class Rounds:
         """GPUs by host: free, with leases that end, and revoking without a reservation."""
         s = self.s
         counts = s.gpus.free.counts()
-        more = [x.gpu for gangs in ending.values() for gang in gangs for x in gang]
+        more = [gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)]
         for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
             if s.usable(gpu):
                 counts[gpu.host] = counts.get(gpu.host, 0) + 1
@@ -267,11 +275,11 @@ class Rounds:
         machines = (r.part.topology or s.topology).machines  # some may be lost since the round began
         if not r.offered.keys() <= machines.keys():
             r.offered = {host: n for host, n in r.offered.items() if host in machines}
-        r.views = self.participants.views(r, now_s)
+        r.views = self.candidates.views(r, now_s)
         r.snapshot = self._snapshot(r, now_s)
         offer, bad = salvage.offer(r.policy, r.snapshot)
         if bad:
-            self.participants.set_aside(r, bad, now_s)
+            self.candidates.set_aside(r, bad, now_s)
             r.snapshot = dataclasses.replace(r.snapshot, apps=tuple(v for v in r.snapshot.apps if v.app_id not in bad))
         r.participants = offer.app_ids if offer else ()
         r.phase, r.offered_at_s, r.deadline_s = RoundPhase.BIDS, now_s, now_s + s.settings.bid_s
@@ -291,11 +299,11 @@ class Rounds:
     def _snapshot(self, r: Round, now_s: float) -> Snapshot:
         """The snapshot for the policy."""
         s, part = self.s, r.part
-        memory, present = remembered(s, r.memory_key, r.policy.name), self.participants.present(part)
+        memory, present = remembered(s, r.memory_key, r.policy.name), self.candidates.present(part)
         return Snapshot(
             r.round_id, now_s, part.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(part.vc),
             s.lease_s_of(part.vc), {} if part.private else s.cluster.queues, part.vc, memory, present,
-            self.participants.ended(memory, present, now_s), s.gpus_of(part.vc), part.private, s.lead_s,
+            self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), part.private, s.lead_s,
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:
@@ -334,7 +342,7 @@ class Rounds:
             return bid
         names: dict[Gang, list[Gang]] = {}
         for gang in r.ending.get(bid.app_id, ()):
-            names.setdefault(as_gang(x.gpu for x in gang), []).append(self.s.places((x.gpu for x in gang), True))
+            names.setdefault(as_gang(gpus_in(gang)), []).append(self.s.places(gpus_in(gang), True))
 
         def kept(row: BidRow) -> tuple[Gang, ...]:
             left = {gang: iter(found) for gang, found in names.items()}
@@ -365,7 +373,7 @@ class Rounds:
     def decided(self, e: Decided, now_s: float) -> None:
         """The policy's plan, or its failure."""
         r = self.current
-        self.participants.set_aside(r, e.left_out, now_s)
+        self.candidates.set_aside(r, e.left_out, now_s)
         if r is not None and r.phase is RoundPhase.PLAN and r.round_id == e.round_id:
             self._finish(r, e.plan, e.problem, now_s)
             self._run(now_s)
@@ -385,14 +393,14 @@ class Rounds:
     def _carry_out(self, r: Round, plan: Plan, now_s: float) -> tuple[Outcome, str]:
         """Carries out the plan; returns its outcome and a note for the receipt."""
         s = self.s
-        kept_out = {a.app_id: r.eligibility.kept_out(a.app_id) for a in plan.awards}
+        kept_out = {a.app_id: r.openings.kept_out(a.app_id) for a in plan.awards}
         plan = relocate(plan, r.views, r.offered, r.part.topology or s.topology, kept_out)
         r.leave_out()
         if s.settings.last_pass and r.snapshot is not None:
-            plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)
+            plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)
         borrowing = r.parts.borrowers_of(r.part)
         moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
-        work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.eligibility.closed_hosts)
+        work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.openings.closed_hosts)
         remember(s, r.memory_key, r.policy.name, plan.memory)
         outcome, note, why_refused = commit(s, work, plan, now_s)
         r.out.update(why_refused)
@@ -400,7 +408,7 @@ class Rounds:
             r.parts.again(r.part, frozenset(outcome.refused))
         elif not r.ending and self._more_sizes(outcome):
             r.parts.once_more(r.part)
-        wanting = self.participants.wanting()
+        wanting = self.candidates.wanting()
         if wanting and s.gpus.open:
             leases.set_expiry(s, now_s)
         if outcome.granted:

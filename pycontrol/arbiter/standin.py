@@ -2,7 +2,7 @@
 
 It assumes that the work left equals the attained service, but is at least one lease of the whole demand, unless the
 app declares how long each of its containers runs (`isonomy.max_hours`, see `tags`). A gang is one container; in each
-round it bids for containers of one size (`Eligibility.demand` chooses it). With the application tag `isonomy.gang`, all
+round it bids for containers of one size (`Openings.demand` chooses it). With the application tag `isonomy.gang`, all
 containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once it has asked for five.
 Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
 """
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter import tags
-from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.lease import REVOKING, gpus_in
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.worker_plans import PlannedWorker
 from pycontrol.auction.placing import pack
@@ -53,7 +53,7 @@ def _interactive_room(s: State, app_id: str) -> int:
     room = s.settings.interactive_gpus
     for other in s.agents.interactive.get(user, ()):
         older = older and other != app_id
-        held = len(s.durable.leases_by_app.get(other, ())) + len(s.reservations_of(other))  # and those being revoked
+        held = len(gpus_in(s.durable.claims_of(other)))  # and those being revoked
         room -= held + (sum(ask.gpus * n for ask, n in _asked(s, other)) if older else 0)
         if room <= 0:
             break
@@ -129,7 +129,8 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
         whole = sum(ask.gpus * n for ask, n in asks)
         size = size or (asks[0][0].gpus if asks else 0)
         wanted = sum(n for ask, n in asks if ask.gpus == size)
-    size = size or max(Counter(s.gang_key(x) for x in s.leases_of(app_id)).values(), default=1)
+    keys = (s.gang_key(x, gpu) for x in s.leases_of(app_id) for gpu in x.gpus)
+    size = size or max(Counter(keys).values(), default=1)
     attained = s.attained_gpu_s(app_id, now_s)
     work_left = _work_left_gpu_s(s, app_id, whole, attained, now_s)
     return Demand(
@@ -151,7 +152,7 @@ def _work_left_gpu_s(s: State, app_id: str, whole: int, attained: float, now_s: 
     if longest_s is None:
         return max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, s.holding(app_id) + whole))
     running = (x for x in s.leases_of(app_id) if x.state != REVOKING)
-    left_gpu_s = sum(max(0.0, longest_s - x.attained_gpu_s(now_s)) for x in running)
+    left_gpu_s = sum(len(x.gpus) * max(0.0, longest_s - x.run_s(now_s)) for x in running)
     return max(1.0, left_gpu_s + longest_s * whole)
 
 

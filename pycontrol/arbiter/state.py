@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter import retention, tags
@@ -13,7 +13,6 @@ from pycontrol.arbiter.agents_view import AgentsView
 from pycontrol.arbiter.cluster_view import ClusterView
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
-    OF_GPU,
     AppEnded,
     AppsForgotten,
     Fact,
@@ -24,7 +23,8 @@ from pycontrol.arbiter.facts import (
 )
 from pycontrol.arbiter.gpu_index import GpuIndex
 from pycontrol.arbiter.groups import Groups
-from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
+from pycontrol.arbiter.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking
+from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.ledger import Ledger
 from pycontrol.arbiter.limits import Limit, limit
 from pycontrol.arbiter.round_timer import RoundTimer
@@ -99,21 +99,24 @@ class State:
 
     def record(self, fact: Fact) -> None:
         """Applies a fact, queues it for the journal, and updates what is derived from it."""
-        before, coming = self.ledger.write(fact)
-        if not isinstance(fact, OF_GPU):
+        step = self.ledger.write(fact)
+        if step is None:
             if isinstance(fact, AppEnded):
                 self._forget_ended(fact.at_s)
             return
-        self.reindex(fact.gpu)
+        for lease in (*step.after, *step.rest):
+            self._index(lease)
+        if isinstance(fact, LeaseEnded):
+            for gpu in fact.gpus:
+                if gpu not in self.durable.leases:
+                    self.gpus.unleased(gpu, self.free_to_lease(gpu))
         if isinstance(fact, LeaseGranted):
             self.update_demand(fact.app_id)
         elif isinstance(fact, LOSES):
-            if before is not None:
-                self.update_demand(before.app_id)
-            if coming is not None:
-                self.update_demand(coming.app_id)
-        if self.cluster.seen:  # before the first snapshot, which counts all groups, there is nothing to update
-            self.groups.note(fact, before, coming, self.supply)
+            for app_id in dict.fromkeys(x.app_id for x in step.all):
+                self.update_demand(app_id)
+        if self.cluster.seen:  # before the first snapshot, after which the supply is told of all groups
+            self.groups.note(fact, step, self.durable, self.supply)
 
     def _forget_ended(self, now_s: float) -> None:
         """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
@@ -125,22 +128,28 @@ class State:
     def _is_known(self, app_id: str) -> bool:
         return app_id in self.cluster.apps or not self.cluster.ready
 
-    def reindex(self, gpu: Gpu) -> None:
-        """Recomputes the index of a GPU, after its lease, container or machine changed."""
-        lease = self.durable.leases.get(gpu)
-        if lease is None:
-            self.gpus.unleased(gpu, self.free_to_lease(gpu))
-            return
+    def reindex(self, *gpus: Gpu) -> None:
+        """Recomputes the index of GPUs, after their leases, containers or machines changed."""
+        before: Lease | None = None
+        for gpu in gpus:
+            lease = self.durable.leases.get(gpu)
+            if lease is None:
+                self.gpus.unleased(gpu, self.free_to_lease(gpu))
+            elif lease is not before:
+                self._index(lease)
+            before = lease
+
+    def _index(self, lease: Lease) -> None:
         self.gpus.leased(lease, lease.app_id in self.agents.unmanaged_apps)
         limit = self.limit(lease)
         if limit is not None:
-            self.gpus.look_at(gpu, limit.at_s)
+            self.gpus.look_at(lease.gpus[0], limit.at_s)
 
     def limit(self, lease: Lease) -> Limit | None:
         """When an unmanaged app's lease is revoked for its own sake, and why; None if it is not."""
         if lease.app_id not in self.agents.unmanaged_apps:
             return None
-        node = self.cluster.node_at.get(lease.gpu.host)
+        node = self.cluster.node_at.get(lease.gpus[0].host)
         return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings)
 
     def renews_itself(self, lease: Lease) -> bool:
@@ -163,22 +172,26 @@ class State:
     def reindex_all(self) -> None:
         """Recomputes the index of all GPUs."""
         self.gpus.reset()
-        up = {n.host: n.good_gpus for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
+        up = {n.host: self._supplied(n) for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
         self.supply.machines_changed(up)
         for node in self.cluster.node_at.values():
             self.gpus.host_changed(node.host, self._usable_on(node))
-            for i in range(node.gpus):
-                self.reindex(Gpu(node.host, i))
-        for gpu in list(self.durable.leases):
-            self.reindex(gpu)
+            self.reindex(*(Gpu(node.host, i) for i in range(node.gpus)))
+        for lease in self.durable.leases.each():
+            self._index(lease)
 
     def reindex_host(self, host: str) -> None:
         """Recomputes the index of a host's GPUs, after the host changed."""
         node = self.cluster.node_at.get(host)
-        self.supply.machine_changed(host, node.good_gpus if node is not None and not self.drained(host) else ())
+        self.supply.machine_changed(host, self._supplied(node))
         self.gpus.host_changed(host, self._usable_on(node))
-        for i in range(node.gpus if node else 0):
-            self.reindex(Gpu(host, i))
+        self.reindex(*(Gpu(host, i) for i in range(node.gpus if node else 0)))
+
+    def _supplied(self, node: Node | None) -> Collection[int]:
+        """The GPUs of a node that cells may count on."""
+        if node is None or self.drained(node.host):
+            return ()
+        return [i for i in node.good_gpus if not self.cluster.plain(Gpu(node.host, i))]
 
     def _usable_on(self, node: Node | None) -> int:
         """How many GPUs of a node may be leased at all."""
@@ -201,21 +214,25 @@ class State:
         self.agents.unmanaged(app_id, unmanaged)
         user = app.user if app is not None and unmanaged and tags.is_interactive(app) else ""
         self.agents.note_interactive(app_id, user)
-        for gpu in self.durable.leases_by_app.get(app_id, {}):
-            self.reindex(gpu)
+        for lease in self.durable.leases.of(app_id):
+            self._index(lease)
         self.update_demand(app_id)
 
     def occupied(self, container: Container) -> None:
         """Notes a container and the GPUs that it uses."""
         known = self.cluster.containers.get(container.container_id)
         self.cluster.container_up(container)
-        for gpu in dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))):
-            self.reindex(gpu)
+        self.reindex(*dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))))
+        for each in (known, container):
+            if each is not None and each.plain:
+                self.reindex_host(each.gpus[0].host)
 
-    def vacate(self, gpu: Gpu) -> None:
-        """Notes that no container uses the GPU."""
-        self.cluster.vacate(gpu)
-        self.reindex(gpu)
+    def vacate(self, gpus: Iterable[Gpu]) -> None:
+        """Notes that no container uses these GPUs."""
+        gpus = list(gpus)
+        for gpu in gpus:
+            self.cluster.vacate(gpu)
+        self.reindex(*gpus)
 
     def emit(self, effect: Effect) -> None:
         """Queues an effect, to be carried out after the facts are journaled."""
@@ -300,32 +317,27 @@ class State:
 
     def leases_of(self, app_id: str) -> list[Lease]:
         """The app's leases, sorted by GPU."""
-        mine = self.durable.leases_by_app.get(app_id)
-        return [mine[gpu] for gpu in sorted(mine)] if mine else []
-
-    def claims_of(self, app_id: str) -> list[Lease | Reservation]:
-        """The app's leases, then its reservations."""
-        return [*self.leases_of(app_id), *self.reservations_of(app_id)]
+        return self.durable.leases.of(app_id)
 
     def reservations_of(self, app_id: str) -> list[Reservation]:
         """The app's reservations."""
-        return list(self.durable.reservations_by_app.get(app_id, {}).values())
+        return self.durable.reservations.of(app_id)
 
     def reservations_on(self, host: str) -> list[Reservation]:
-        """The reservations of a machine's GPUs."""
-        return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.reservations.get(gpu)) is not None]
+        """The reservations of a machine's GPUs, with these GPUs only."""
+        return self.durable.reservations.parts(self.cluster.machines.on(host))
 
     def leases_on(self, host: str) -> list[Lease]:
-        """The leases of a machine's GPUs."""
-        return [x for gpu in self.cluster.machines.on(host) if (x := self.durable.leases.get(gpu)) is not None]
+        """The leases of a machine's GPUs, with these GPUs only."""
+        return self.durable.leases.parts(self.cluster.machines.on(host))
 
     def holding(self, app_id: str) -> int:
         """GPUs that the app holds or has reserved, less those being revoked."""
         return self.durable.held.get(app_id, 0)
 
-    def gang_key(self, lease: Lease | Reservation) -> str:
-        """The key that groups leases into gangs: the job that uses the GPU, else the award's gang, else the grant."""
-        worker = self.workers.at.get(lease.gpu)
+    def gang_key(self, lease: Claim, gpu: Gpu) -> str:
+        """The gang of a GPU: the job that uses it, else the lease's own gang, else the grant."""
+        worker = self.workers.at.get(gpu)
         if worker is not None and worker.app_id == lease.app_id:
             return f"job {worker.plan.job_id}"
         if isinstance(lease, Lease) and lease.job_id:
@@ -333,27 +345,44 @@ class State:
         return lease.gang or lease.grant_id
 
     def gangs_of(self, app_id: str) -> list[list[Lease]]:
-        """The app's leases that are not being revoked, gang by gang."""
+        """The app's leases that are not being revoked, gang by gang; a lease with several jobs is in each's gang."""
         gangs: dict[str, list[Lease]] = {}
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:
-                gangs.setdefault(self.gang_key(lease), []).append(lease)
+                mine = self._by_gang(lease)
+                for key, gpus in mine.items():
+                    gangs.setdefault(key, []).append(lease if len(mine) == 1 else part(lease, gpus))
         return list(gangs.values())
+
+    def _by_gang(self, lease: Lease) -> dict[str, list[Gpu]]:
+        """The GPUs of a lease by the keys of their gangs, several where the app plans several jobs on one grant."""
+        at, first = self.workers.at, lease.gpus[0]
+        worker = at.get(first)
+        if all(at.get(gpu) is worker for gpu in lease.gpus):
+            return {self.gang_key(lease, first): list(lease.gpus)}
+        found: dict[str, list[Gpu]] = {}
+        for gpu in lease.gpus:
+            found.setdefault(self.gang_key(lease, gpu), []).append(gpu)
+        return found
+
+    def gang_at(self, gpu: Gpu) -> list[Lease]:
+        """The leases of the gang that has the GPU; none if it has no lease, or one that is being revoked."""
+        lease = self.durable.leases.get(gpu)
+        gangs = self.gangs_of(lease.app_id) if lease is not None else []
+        return next((gang for gang in gangs if gpu in gpus_in(gang)), [])
 
     def retained_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
         """The app's gangs that are not on offer: leased and reserved ones.
 
         `private`: only guaranteed gangs, counted on the virtual cluster's own machines.
         """
-        gangs = [g for g in self.gangs_of(app_id) if not any(x.gpu in ending for x in g)]
+        gangs = [g for g in self.gangs_of(app_id) if not any(gpu in ending for gpu in gpus_in(g))]
         coming: dict[str, list[Reservation]] = {}
         for x in self.reservations_of(app_id):
             coming.setdefault(x.gang or x.grant_id, []).append(x)
         claims: list[list[Lease] | list[Reservation]] = [*gangs, *coming.values()]
         return tuple(
-            self.places((x.gpu for x in gang), private)
-            for gang in claims
-            if not private or all(x.guaranteed for x in gang)
+            self.places(gpus_in(gang), private) for gang in claims if not private or all(x.guaranteed for x in gang)
         )
 
     def places(self, gpus: Iterable[Gpu], private: bool) -> Gang:
@@ -368,9 +397,8 @@ class State:
 
     def borrowing(self, app_id: str) -> int:
         """GPUs that the app borrows or will borrow, less those being revoked."""
-        leases = self.durable.leases_by_app.get(app_id, {}).values()
-        coming = self.durable.reservations_by_app.get(app_id, {}).values()
-        return sum(not x.guaranteed for x in coming) + sum(not x.guaranteed and x.state != REVOKING for x in leases)
+        claims = self.durable.claims_of(app_id)
+        return sum(len(x.gpus) for x in claims if not x.guaranteed and not is_revoking(x))
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
         """The app's attained service, GPU-s."""
@@ -408,21 +436,18 @@ class State:
 
     def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
         """The app's leases and reservations by grant, without those being revoked."""
-        by_grant: dict[str, list[Lease]] = {}
+        leases: dict[str, list[Lease]] = {}
         for lease in self.leases_of(app_id):
             if lease.state != REVOKING:
-                by_grant.setdefault(lease.grant_id, []).append(lease)
+                leases.setdefault(lease.grant_id, []).append(lease)
         coming: dict[str, list[Reservation]] = {}
         for x in self.reservations_of(app_id):
             coming.setdefault(x.grant_id, []).append(x)
-        held = [
-            HeldGrant(grant_id, tuple(x.gpu for x in xs), min(x.end_s for x in xs)) for grant_id, xs in by_grant.items()
-        ]
-        held += [
-            HeldGrant(grant_id, tuple(x.gpu for x in ys), min(x.end_s for x in ys), max(x.granted_s for x in ys))
-            for grant_id, ys in coming.items()
-        ]
-        return tuple(held)
+        return (
+            *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
+            *(HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
+              for g, ys in coming.items()),
+        )  # fmt: skip
 
     def queue_room(self, queue: str) -> int:
         """GPUs that the queue may still get up to its limit; 2^30 if it has none.
@@ -450,5 +475,4 @@ class State:
     def drop_worker(self, worker: PlannedWorker) -> None:
         """Drops a planned worker."""
         self.workers.drop(worker)
-        for gpu in worker.plan.gpus:
-            self.reindex(gpu)
+        self.reindex(*worker.plan.gpus)

@@ -6,9 +6,10 @@ plane. A check takes time proportional to the size of the cluster.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from pycontrol.arbiter.gpu_index import GpuState
 from pycontrol.arbiter.lease import REVOKING
@@ -101,7 +102,15 @@ def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
             yield gpu, "it is bad but reserved"
 
 
-def validate(s: State, now_s: float, story: Story | None = None) -> None:
+class Owner(Protocol):
+    """A part of the state that stands between rounds and follows from the others."""
+
+    def validate(self) -> Iterable[tuple[str | None, str]]:
+        """Yields (app or None, what is wrong) where it is not what a recomputation makes it."""
+
+
+def validate(s: State, now_s: float, story: Story | None = None, owners: Iterable[Owner] = ()) -> None:
     """Raises Inconsistent for the first contradiction, with the story of its GPU or app."""
-    for about, problem in problems(s, now_s):
+    derived = (found for owner in owners for found in owner.validate())
+    for about, problem in itertools.chain(problems(s, now_s), derived):
         raise Inconsistent(problem, about, story.of(about) if story is not None else ())

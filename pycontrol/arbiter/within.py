@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.lease import Lease, gpus_in
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model.auction import Award, Gang
@@ -48,7 +48,7 @@ def making_way(
             and _room(s, part, kind, name, free.union(*(_gpus(kept[k]) for k in found))) >= gpus
         ]  # fmt: skip
         if enough:
-            fewest = min(enough, key=lambda found: sum(len(kept[k][1]) for k in found))
+            fewest = min(enough, key=lambda found: sum(len(_gpus(kept[k])) for k in found))
             moved.update(fewest)
             free.update(gpu for k in fewest for gpu in _gpus(kept[k]))
     return moved
@@ -59,17 +59,17 @@ def _room(s: State, part: RoundPart, kind: str, name: str, coming: Collection[Gp
 
 
 def _gpus(entry: tuple[Award, list[Lease]]) -> set[Gpu]:
-    return {lease.gpu for lease in entry[1]}
+    return set(gpus_in(entry[1]))
 
 
 def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
     """For each cell of a type in a machine: the indices of gangs that use it and lie on this machine only."""
     found: dict[tuple[int, int], list[int]] = {}
     for k, (_, leases) in enumerate(kept):
-        places = s.places((x.gpu for x in leases), part.private)
+        places = s.places(gpus_in(leases), part.private)
         if k in moved or len(places) != 1 or places[0][0] != name:
             continue
-        for cell in {s.supply.cell_of(x.gpu, kind) for x in leases}:
+        for cell in {s.supply.cell_of(gpu, kind) for gpu in gpus_in(leases)}:
             if cell is not None:
                 found.setdefault(cell, []).append(k)
     return list(found.values())
@@ -79,7 +79,7 @@ def _may_move(s: State, entry: tuple[Award, list[Lease]], closed: Callable[[str]
     """Whether a gang may restart on other GPUs of its machine: it is a whole group, and needs no cell itself."""
     award, leases = entry
     agent = s.agents.get(award.app_id)
-    if agent is None or not s.groups.is_whole(leases):
+    if agent is None or not s.durable.is_whole(leases):
         return False
-    anywhere = not agent.demand.within or len(leases) == 1
-    return anywhere and leases[0].gpu.host not in closed(award.app_id)
+    anywhere = not agent.demand.within or len(gpus_in(leases)) == 1
+    return anywhere and leases[0].gpus[0].host not in closed(award.app_id)

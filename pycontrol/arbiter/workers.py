@@ -108,10 +108,10 @@ def _leave(s: State, gang: list[PlannedWorker], now_s: float) -> None:
     why = Cause(EndReason.RELEASED, "a container of its gang lost its GPUs")
     for worker in gang:
         s.drop_worker(worker)
-        mine = s.durable.leases_by_app.get(worker.app_id, {})
-        coming = [x for x in s.reservations_of(worker.app_id) if x.gpu in worker.plan.gpus]
+        coming = [x for x in s.durable.reservations.parts(worker.plan.gpus) if x.app_id == worker.app_id]
         leases.cancel_reservations(s, coming, now_s, why)
-        leases.revoke(s, [mine[g] for g in worker.plan.gpus if g in mine], now_s, now_s + s.lead_s, why)
+        held = [x for x in s.durable.leases.parts(worker.plan.gpus) if x.app_id == worker.app_id]
+        leases.revoke(s, held, now_s, now_s + s.lead_s, why)
     s.request_round(now_s + s.settings.settle_s)
 
 
@@ -174,8 +174,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     worker.problem = e.reason
     worker.retry_at_s = now_s + min(RETRY_MAX_S, 0.2 * 2 ** min(worker.refusals, 10))
     _wait_again(s, worker)
-    for gpu in worker.plan.gpus:
-        leases.not_placed(s, gpu, now_s)
+    leases.not_placed(s, worker.plan.gpus, now_s)
     if worker.app_id not in s.cluster.apps:
         return  # it ended meanwhile
     app = s.durable.apps.get(worker.app_id)
@@ -187,9 +186,10 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
 
 def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
     """Revokes all leases of a worker's gang; those with containers end a lead from now."""
-    mine = s.durable.leases_by_app.get(worker.app_id, {})
-    keys = {s.gang_key(mine[g]) for g in worker.plan.gpus if g in mine}
-    gang = [x for x in s.leases_of(worker.app_id) if x.state != REVOKING and s.gang_key(x) in keys]
+    held = [x for x in s.durable.leases.parts(worker.plan.gpus) if x.app_id == worker.app_id]
+    keys = {s.gang_key(x, gpu) for x in held for gpu in x.gpus}
+    gangs = s.gangs_of(worker.app_id)
+    gang = [x for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) in keys for x in gang]
     for mate in [w for w in s.workers.of(worker.app_id) if w.gang == worker.gang and w.state is WAITING]:
         s.drop_worker(mate)
     leases.revoke(s, gang, now_s, now_s + s.lead_s, why)

@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pycontrol.auction.instance import Instance, Limit
-from pycontrol.auction.placing import TypedRoom, fitting
+from pycontrol.auction.instance import Limit
+from pycontrol.auction.placing import FreeIndex, fitting
 from pycontrol.model.auction import AppView, Award, Demand, Gang, Snapshot, gang_gpus
 
 Order = Literal["random", "worst_first", "most_helped"]
@@ -50,20 +50,19 @@ class Ranking:
 
 
 def leftovers(
-    free: dict[str, int],
+    room: FreeIndex,
     apps: Sequence[AppView],
-    instance: Instance,
+    limits: Sequence[Limit],
     kept: Mapping[str, Sequence[Gang]],
     ranking: Ranking,
 ) -> list[Award]:
-    """Gives free GPUs to apps, gang by gang; returns the awards and changes `free`.
+    """Gives free GPUs to apps, gang by gang; returns the awards and takes their GPUs from `room`.
 
     An app keeps its own ending gangs in place, as far as they are free, before it gets new ones. No app gets more than
     it can use, or than its queue's limit leaves after the gangs that the auction gave (`kept`).
     """
     views = sorted(apps, key=lambda v: v.app_id)
-    caps = Caps(views, instance.limits, kept)
-    room = TypedRoom(free, instance.topology)
+    caps = Caps(views, limits, kept)
     gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in views}
     own = {v.app_id: [g for g in v.ending_gangs if g not in kept.get(v.app_id, ())] for v in views}
     got: dict[str, list[Gang]] = {}
@@ -81,17 +80,17 @@ def leftovers(
     return [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in got.items()]
 
 
-def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: TypedRoom) -> Gang | None:
+def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: FreeIndex) -> Gang | None:
     """One of the app's `own` gangs that is still free, which is removed from the list, else a new one; None if none
     fits."""
     for gang in own:
         wrong = demand.gpu_type and any(room.topology.type_of(h) != demand.gpu_type for h, _ in gang)
-        if not wrong and gang_gpus(gang) <= cap_gpus and room.fits(gang):
+        if not wrong and gang_gpus(gang) <= cap_gpus and room.holds(gang):
             own.remove(gang)
             return gang
     if not 0 < demand.gang_gpus <= cap_gpus:
         return None
-    return room.place(demand.gang_gpus, demand.scope, fitting(demand, room.topology), demand.members)
+    return room.place_on(fitting(demand, room.topology), demand.gang_gpus, demand.scope, demand.members)
 
 
 class Caps:

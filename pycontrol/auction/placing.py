@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pycontrol.model.auction import Demand, Gang, gang_gpus, gang_of
@@ -13,6 +13,8 @@ from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
 NOBODY: Mapping[str, Sequence[Gang]] = {}
+ELSE = " else "
+"""Joins GPU types, the one to be tried first in front."""
 
 
 @value
@@ -38,7 +40,7 @@ def place_gang(
     Of machines, the one that the gang fills best; of equals, one that is partly used. `members`: GPUs of each of its
     containers, the largest first, if none may be split.
     """
-    return Room(dict(free), topology).place(size, widest, members)
+    return FreeIndex(free, topology).place(size, widest, members=members)
 
 
 def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
@@ -81,16 +83,113 @@ def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
     return (*types, "") if demand.mixes else types
 
 
-class Room:
-    """Free GPUs by host, indexed for placing many gangs; changes `free` in place."""
+class FreeIndex:
+    """The free GPUs of a round, or of what is left of it: gangs are placed by GPU type, packed or not, and put back.
 
-    def __init__(self, free: dict[str, int], topology: Topology) -> None:
-        """All indexes but `counts` are made when they are first read: most rounds place one gang on one machine."""
-        self.free, self.topology = free, topology
+    Packed gangs are placed by best fit, narrow scopes first. With `order` (host -> rank), gangs are not packed: they
+    take the first free GPUs in this order of hosts, within their scope.
+    """
+
+    def __init__(self, free: Mapping[str, int], topology: Topology, order: Mapping[str, int] | None = None) -> None:
+        self.topology, self.order = topology, order
+        some = min(free.values(), default=1) <= 0
+        self._all = _Hosts({h: n for h, n in free.items() if n > 0} if some else dict(free), topology, order)
+        self._of_type: dict[str, _Hosts] = {}
+
+    def copy(self) -> Self:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin._all, twin._of_type = self._all.copy(), {t: hosts.copy() for t, hosts in self._of_type.items()}
+        return twin
+
+    @property
+    def left(self) -> Mapping[str, int]:
+        """GPUs by host."""
+        return self._all.free
+
+    @property
+    def gpus(self) -> int:
+        """The number of free GPUs."""
+        return self._all.gpus
+
+    def place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> Gang | None:
+        """A place for a gang of `size` GPUs of a type (empty: any), or None. Takes nothing.
+
+        `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: GPUs of each container, if each
+        needs one machine.
+        """
+        if ELSE in gpu_type:
+            return self.place_on(gpu_type.split(ELSE), size, widest, members)
+        return self._hosts(gpu_type).place(size, widest, members)
+
+    def place_on(self, types: Iterable[str], size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
+        """A place on the first of these types that has one, or None."""
+        found = (self.place(size, widest, gpu_type, members) for gpu_type in types)
+        return next((gang for gang in found if gang is not None), None)
+
+    def has_place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> bool:
+        """Whether `place` finds a place."""
+        return any(self._hosts(each).has_place(size, widest, members) for each in gpu_type.split(ELSE))
+
+    def holds(self, gang: Gang) -> bool:
+        """Whether all GPUs of the gang are free."""
+        return all(self.left.get(h, 0) >= n for h, n in gang)
+
+    def take(self, gang: Gang) -> None:
+        """Takes a gang's GPUs, which must be free."""
+        for hosts, part in self._parts(gang):
+            hosts.take(part)
+
+    def give(self, gang: Gang) -> None:
+        """Puts a gang's GPUs back."""
+        for hosts, part in self._parts(gang):
+            hosts.give(part)
+
+    def _parts(self, gang: Gang) -> Iterator[tuple[_Hosts, Gang]]:
+        yield self._all, gang
+        for gpu_type, hosts in self._of_type.items():
+            yield hosts, tuple((h, n) for h, n in gang if self.type_of(h) == gpu_type)
+
+    def type_of(self, host: str) -> str:
+        """The GPU type of a host; empty if the host is not known."""
+        machine = self.topology.machines.get(host)
+        return machine.gpu_type if machine else ""
+
+    def _hosts(self, gpu_type: str) -> _Hosts:
+        if not gpu_type:
+            return self._all
+        if gpu_type not in self._of_type:
+            free = {h: n for h, n in self.left.items() if self.type_of(h) == gpu_type}
+            self._of_type[gpu_type] = _Hosts(free, self.topology, self.order)
+        return self._of_type[gpu_type]
+
+
+class _Hosts:
+    """The free GPUs on hosts of one GPU type, or on all hosts.
+
+    All indexes but `counts` are made when they are first read: most rounds place one gang on one machine.
+    """
+
+    def __init__(self, free: dict[str, int], topology: Topology, order: Mapping[str, int] | None) -> None:
+        self.free, self.topology, self.order = free, topology, order
+        self.gpus = sum(free.values())
+        self.counts = sorted(set(free.values()))
         self.alike: dict[int, list[tuple[bool, str]]] = {}
         """Number of free GPUs -> a heap of (whether the host is unused, host); outdated entries are dropped later."""
-        self.counts = sorted(set(free.values()))
         self._in_rack: dict[str, int] | None = None
+        self.first: list[tuple[int, str]] = []
+        """Without packing: a heap of (rank, host) with all hosts that have free GPUs, and outdated entries."""
+        if order is not None:
+            self.first = [(order[h], h) for h in free]
+            heapq.heapify(self.first)
+
+    def copy(self) -> Self:
+        """An independent copy."""
+        twin = copy.copy(self)
+        twin.free, twin.counts, twin.first = dict(self.free), list(self.counts), list(self.first)
+        twin.alike = {n: list(heap) for n, heap in self.alike.items()}
+        twin._in_rack = dict(self._in_rack) if self._in_rack is not None else None
+        return twin
 
     @property
     def in_rack(self) -> dict[str, int]:
@@ -117,19 +216,53 @@ class Room:
             heapq.heapify(self.alike[n])
         return self.alike[n]
 
-    def copy(self) -> Self:
-        """An independent copy."""
-        twin = copy.copy(self)
-        twin.free, twin.counts = dict(self.free), list(self.counts)
-        twin.alike = {n: list(heap) for n, heap in self.alike.items()}
-        twin._in_rack = dict(self._in_rack) if self._in_rack is not None else None
-        return twin
+    def take(self, gang: Gang) -> None:
+        """Takes a gang's GPUs."""
+        for host, n in gang:
+            left = self.free[host] = self.free[host] - n
+            self._changed(host, -n)
+            self._enter(left, False, host)  # the host is partly used now
 
-    def _whole(self, host: str, free: int) -> bool:
-        return self.topology.gpus_by_host.get(host) == free
+    def give(self, gang: Gang) -> None:
+        """Puts a gang's GPUs back."""
+        for host, n in gang:
+            left = self.free[host] = self.free[host] + n
+            self._changed(host, n)
+            self._enter(left, self.topology.gpus_by_host.get(host) == left, host)
+            if self.order is not None and left == n:
+                heapq.heappush(self.first, (self.order[host], host))
+
+    def _changed(self, host: str, gpus: int) -> None:
+        self.gpus += gpus
+        if self._in_rack is not None:
+            self._in_rack[self._rack_of(host)] += gpus
+
+    def _enter(self, free: int, whole: bool, host: str) -> None:
+        at = bisect.bisect_left(self.counts, free)
+        if at == len(self.counts) or self.counts[at] != free:
+            self.counts.insert(at, free)
+        if free in self.alike:
+            heapq.heappush(self.alike[free], (whole, host))
+
+    def has_place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> bool:
+        """Whether `place` finds a place."""
+        if members:
+            return self._best_fit(size, widest, members) is not None
+        if widest is Scope.CLUSTER or size > self.gpus:
+            return size <= self.gpus
+        if widest is Scope.RACK and any(n >= size for n in self.in_rack.values()):
+            return True
+        return self._best_fit(size, Scope.MACHINE, ()) is not None
 
     def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
-        """A place for a gang, or None; takes nothing. See `place_gang`."""
+        """A place for a gang, or None; takes nothing."""
+        if size > self.gpus:
+            return None
+        if self.order is None or members:
+            return self._best_fit(size, widest, members)
+        return self._first_fit(size, widest)
+
+    def _best_fit(self, size: int, widest: Scope, members: Sequence[int]) -> Gang | None:
         for n in self.counts[bisect.bisect_left(self.counts, size) :]:
             heap = self._with(n)
             while heap and self.free[heap[0][1]] != n:
@@ -144,31 +277,27 @@ class Room:
             return _members_in([*rooms, self.free] if widest is Scope.CLUSTER else rooms, members)
         if enough:
             return fill(size, self._on_rack(min(enough)[1]))
-        if widest is Scope.CLUSTER and sum(self.in_rack.values()) >= size:
-            return fill(size, self.free)
-        return None
+        return fill(size, self.free) if widest is Scope.CLUSTER and self.gpus >= size else None
 
-    def fits(self, gang: Gang) -> bool:
-        """Whether the gang's GPUs are free."""
-        return all(self.free.get(h, 0) >= n for h, n in gang)
-
-    def take(self, gang: Gang) -> None:
-        """Takes a gang's GPUs."""
-        for host, n in gang:
-            left = self.free[host] = self.free[host] - n
-            self._changed(host, -n)
-            self._enter(left, False, host)  # the host is partly used now
-
-    def _changed(self, host: str, gpus: int) -> None:
-        if self._in_rack is not None:
-            self._in_rack[self._rack_of(host)] += gpus
-
-    def _enter(self, free: int, whole: bool, host: str) -> None:
-        at = bisect.bisect_left(self.counts, free)
-        if at == len(self.counts) or self.counts[at] != free:
-            self.counts.insert(at, free)
-        if free in self.alike:
-            heapq.heappush(self.alike[free], (whole, host))
+    def _first_fit(self, size: int, widest: Scope) -> Gang | None:
+        gang: dict[str, int] = {}
+        rack, seen = "", []
+        while size and self.first:
+            entry = heapq.heappop(self.first)
+            host, n = entry[1], self.free[entry[1]]
+            if n <= 0 or host in gang:
+                continue  # an outdated entry
+            seen.append(entry)
+            here = self.topology.rack_of(host)
+            if widest is Scope.MACHINE and n < size:
+                continue
+            if widest is Scope.RACK and (here != rack if gang else self.in_rack[here] < size):
+                continue
+            rack, gang[host] = here, min(size, n)
+            size -= gang[host]
+        for entry in seen:
+            heapq.heappush(self.first, entry)
+        return None if size else gang_of(gang)
 
 
 def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> Gang | None:
@@ -181,37 +310,6 @@ def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> G
                 gang[host] += n
             return gang_of(gang)
     return None
-
-
-class TypedRoom:
-    """Free GPUs by host, for gangs of one GPU type each; changes `free` in place."""
-
-    def __init__(self, free: dict[str, int], topology: Topology) -> None:
-        self.all, self.topology = Room(free, topology), topology
-        self._of: dict[str, Room] = {}
-
-    def place(self, size: int, widest: Scope, types: Sequence[str], members: Sequence[int] = ()) -> Gang | None:
-        """A place for a gang on the first of these types that has room, or None; see `place_gang`."""
-        found = (self._room(t).place(size, widest, members) for t in types)
-        return next((gang for gang in found if gang is not None), None)
-
-    def fits(self, gang: Gang) -> bool:
-        """Whether the gang's GPUs are free."""
-        return self.all.fits(gang)
-
-    def take(self, gang: Gang) -> None:
-        """Takes a gang's GPUs."""
-        self.all.take(gang)
-        for gpu_type, room in self._of.items():
-            room.take(tuple((h, n) for h, n in gang if self.topology.type_of(h) == gpu_type))
-
-    def _room(self, gpu_type: str) -> Room:
-        if not gpu_type:
-            return self.all
-        if gpu_type not in self._of:
-            free = {h: n for h, n in self.all.free.items() if self.topology.type_of(h) == gpu_type}
-            self._of[gpu_type] = Room(free, self.topology)
-        return self._of[gpu_type]
 
 
 def fill(size: int, free: Mapping[str, int]) -> Gang:
@@ -271,7 +369,7 @@ def _place_all(
 ) -> dict[str, list[Gang]] | None:
     for where in (homes, NOBODY) if homes else (NOBODY,):
         for order in (_narrow_first, _large_first):
-            placed = _in_order(sorted(wants, key=order), Room(dict(free), topology), where)
+            placed = _in_order(sorted(wants, key=order), FreeIndex(free, topology), where)
             if placed is not None:
                 return placed
     return None
@@ -285,7 +383,9 @@ def _large_first(want: Want) -> tuple[int, int]:
     return -want.gang_gpus, int(want.scope)
 
 
-def _in_order(wants: Sequence[Want], room: Room, homes: Mapping[str, Sequence[Gang]]) -> dict[str, list[Gang]] | None:
+def _in_order(
+    wants: Sequence[Want], room: FreeIndex, homes: Mapping[str, Sequence[Gang]]
+) -> dict[str, list[Gang]] | None:
     placed = {want.app_id: _stay(want, room, homes.get(want.app_id, ())) for want in wants}
     for want in wants:
         mine = placed[want.app_id]
@@ -298,11 +398,11 @@ def _in_order(wants: Sequence[Want], room: Room, homes: Mapping[str, Sequence[Ga
     return placed
 
 
-def _stay(want: Want, room: Room, homes: Sequence[Gang]) -> list[Gang]:
+def _stay(want: Want, room: FreeIndex, homes: Sequence[Gang]) -> list[Gang]:
     stay: list[Gang] = []
     for gang in homes:
         alike = gang_gpus(gang) == want.gang_gpus and room.topology.scope_of(h for h, _ in gang) <= want.scope
-        if alike and len(stay) < want.gangs and room.fits(gang):
+        if alike and len(stay) < want.gangs and room.holds(gang):
             room.take(gang)
             stay.append(gang)
     return stay

@@ -74,8 +74,10 @@ def audit(
     _gangs(history, now_s, gang_deadline_s, found)
     _evidence_is_there(history, evidence, stays, found)
     _one_container_a_gpu(stays, found)
-    _inside_leases(history, stays, found)
-    _guarantees(history, evidence, stays, lead_s + REVOCATION_S, found)
+    leased = [s for s in stays if s.lease]  # CapacityScheduler placed the others
+    found.checked["containers_of_capacity_scheduler"] = len(stays) - len(leased)
+    _inside_leases(history, leased, found)
+    _guarantees(history, evidence, leased, lead_s + REVOCATION_S, found)
     _granted_ids(history, evidence, found)
     _yarn_agrees(stays, yarn, found)
     found.violations.sort(key=lambda v: v["when"])

@@ -6,7 +6,7 @@ checkpoint, then it is killed (HiveD, sharing safety).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.arbiter.facts import (
@@ -87,21 +87,19 @@ class GuaranteedGpus:
                 self._all_changed_s = time_s
             case LeaseGranted():
                 self._granted(fact, time_s)
-            case LeaseExtended():
-                if not fact.counted and fact.gpu in self._open:  # none ends before two leads have passed
-                    self._open[fact.gpu].still_s = max(self._open[fact.gpu].still_s, fact.end_s)
+            case LeaseExtended() if not fact.counted:  # none ends before two leads have passed
+                for claim in (self._open[gpu] for gpu in fact.gpus if gpu in self._open):
+                    claim.still_s = max(claim.still_s, fact.end_s)
             case LeaseRevoking():
                 self._changed(span.app_id if span is not None else "", time_s)
             case NextDropped():
                 dropped = changes[0].reservation if changes else None
                 self._changed(dropped.app_id if dropped is not None else "", time_s)
-                self._close(fact.gpu, time_s)
-            case LeaseStarted():
-                claim = self._open.get(fact.gpu)
-                if claim is not None and span is not None and span.app_id == claim.app_id:
-                    self._close(fact.gpu, time_s)
+                self._close(fact.gpus, time_s)
+            case LeaseStarted() if span is not None:
+                self._close((g for g in fact.gpus if g in self._open and self._open[g].app_id == span.app_id), time_s)
             case LeaseEnded():
-                self._ended(fact.gpu, time_s, changes)
+                self._ended(fact.gpus, time_s, changes)
             case RoundHeld():
                 self._held(fact.receipt)
 
@@ -109,24 +107,23 @@ class GuaranteedGpus:
         self._changed_s[self.vc_of.get(app_id, "")] = time_s
 
     def _granted(self, fact: LeaseGranted, time_s: float) -> None:
-        self._close(fact.gpu, time_s)
+        self._close(fact.gpus, time_s)
         vc = self.vc_of.get(fact.app_id, "")
-        if fact.guaranteed and vc:
-            claim = self._open[fact.gpu] = GuaranteedGpu(fact.gpu, fact.app_id, vc, time_s)
+        for gpu in fact.gpus if fact.guaranteed and vc else ():
+            claim = self._open[gpu] = GuaranteedGpu(gpu, fact.app_id, vc, time_s)
             self.made.append(claim)
 
-    def _ended(self, gpu: Gpu, time_s: float, changes: Sequence[IntervalChange]) -> None:
+    def _ended(self, gpus: Iterable[Gpu], time_s: float, changes: Sequence[IntervalChange]) -> None:
+        begun: dict[Gpu, str] = {}
         for change in changes:
             if change.before is not None:
                 self._changed(change.before.app_id, time_s)
-        begun = changes[-1].reservation if changes else None
-        claim = self._open.get(gpu)
-        if claim is not None and (begun is None or claim.app_id != begun.app_id):
-            self._close(gpu, time_s)
+            if change.reservation is not None and change.after is not None:
+                begun[change.after.gpu] = change.reservation.app_id
+        self._close((g for g in gpus if g in self._open and begun.get(g) != self._open[g].app_id), time_s)
 
-    def _close(self, gpu: Gpu, time_s: float) -> None:
-        claim = self._open.pop(gpu, None)
-        if claim is not None:
+    def _close(self, gpus: Iterable[Gpu], time_s: float) -> None:
+        for claim in [self._open.pop(gpu) for gpu in list(gpus) if gpu in self._open]:
             claim.until_s = time_s
 
     def _held(self, receipt: Receipt) -> None:

@@ -83,11 +83,13 @@ class History:
                     sizes.update(sum(n for _, n in gang) for gang in award.gangs)
             case ClockBehind():
                 self._behind_s = fact.by_s
-            case LeaseStarted() if changes and changes[0].after is not None:
-                self._started(fact, changes[0].after)
-            case LeaseGranted() if changes and (present := changes[0].after) and present.end_reason == OVERWRITTEN:
-                what = f"GPU {fact.gpu}: granted to {fact.app_id} while leased to {present.app_id}"
-                self.problems.append(JournalProblem("gpu_leased_twice", what, time_s))
+            case LeaseStarted():
+                for span in (c.after for c in changes if c.after is not None):
+                    self._started(fact, span)
+            case LeaseGranted():
+                for span in (c.after for c in changes if c.after is not None and c.after.end_reason == OVERWRITTEN):
+                    what = f"GPU {span.gpu}: granted to {fact.app_id} while leased to {span.app_id}"
+                    self.problems.append(JournalProblem("gpu_leased_twice", what, time_s))
         for change in changes:
             self._changed(change)
 
@@ -106,14 +108,15 @@ class History:
             self._stopped(after, after.gone_s)
 
     def _started(self, fact: LeaseStarted, span: LeaseInterval) -> None:
-        if fact.gpu in self._job_on and fact.gpu in self.started.get(fact.container_id, ()):
+        gpu = span.gpu
+        if gpu in self._job_on and gpu in self.started.get(fact.container_id, ()):
             return  # the same container continues under another control plane
-        self.started.setdefault(fact.container_id, set()).add(fact.gpu)
+        self.started.setdefault(fact.container_id, set()).add(gpu)
         self.started_s.setdefault(fact.container_id, fact.at_s)
         self.started_in.add((fact.container_id, span.number))
         self.app_of[fact.container_id] = span.app_id
         self._stopped(span, fact.at_s)
-        self._job_on[fact.gpu] = fact.job_id or self._job_of_grant(span)
+        self._job_on[gpu] = fact.job_id or self._job_of_grant(span)
         self._count(span, fact.at_s, running=True)
 
     def _job_of_grant(self, span: LeaseInterval) -> str:

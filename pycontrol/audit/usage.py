@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import OF_GPU, AllocationChanged, AppArrived, AppEnded, Fact, Restored
+from pycontrol.arbiter.facts import OF_LEASE, AllocationChanged, AppArrived, AppEnded, Fact, Restored
 from pycontrol.audit.report import quantile
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
@@ -63,7 +63,7 @@ class Usage:
         within = (takewhile(lambda row: row[1] <= self.until_s, facts) for facts in journals)
         for time_s, fact, changes in changes_of(self._fold, *within):
             self._take(fact, time_s)
-            self.unknown += isinstance(fact, OF_GPU) and not changes
+            self.unknown += isinstance(fact, OF_LEASE) and not changes
             for change in changes:
                 self._changed(change, time_s)
 

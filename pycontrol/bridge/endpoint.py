@@ -22,6 +22,8 @@ import structlog
 
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable
+from pycontrol.bridge.turns import Turns
+from pycontrol.model import bounds
 from pycontrol.model.events import ClusterLost, ClusterTime, Directive, DirectiveDone, Event, Place
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
@@ -34,6 +36,8 @@ RESULT_S = 30.0
 """When an acknowledged directive without a result is sent again."""
 DIRECTIVES_AT_ONCE = 500
 ANSWERS_KEPT = 128
+BEYOND_SAID = 3
+"""Numbers out of bounds that are logged of one request."""
 QUERY_S = 30.0
 OVERLOADED = "the control plane is overloaded; send this again"
 
@@ -89,6 +93,7 @@ class BridgeEndpoint:
         """By (kind, container): the id of the waiting directive."""
         self._answers: OrderedDict[tuple[str, int], Future[pb.Response]] = OrderedDict()
         self._stopped = threading.Event()
+        self._turns = Turns(self._stopped)
         self._watch = threading.Thread(target=self._watch_plugin, name="isonomy-bridge-watch", daemon=True)
         self.plugin_version = ""
         self.hadoop_version = ""
@@ -121,6 +126,8 @@ class BridgeEndpoint:
 
     def handle(self, request: pb.Request) -> pb.Response:
         """The answer to one request; from any thread."""
+        for beyond in bounds.clip(request)[:BEYOND_SAID]:
+            log.warning("a number of the plugin is beyond its bounds: the nearest within counts", number=beyond)
         kind = request.WhichOneof("body")
         if kind == "query":
             response = self._query_once(request)
@@ -287,8 +294,12 @@ class BridgeEndpoint:
 
     def _query_once(self, request: pb.Request) -> pb.Response:
         """Answer a query; a repeated one that changes state gets its first answer again."""
-        if request.query.method == "GET" or not request.id:
-            return self._query(request.query)
+        query = request.query
+        if query.method == "GET":
+            with self._turns.of(query.user, waits="wait_s" in query.parameters):
+                return self._query(query)
+        if not request.id:
+            return self._query(query)
         key = (request.plugin_epoch, request.id)
         with self._changed:
             first = key not in self._answers

@@ -1,12 +1,14 @@
-"""Translates between the messages of bridge.proto and the Arbiter's events and directives. Pure."""
+"""Translates between the messages of bridge.proto and the Arbiter's events and directives. Pure.
+
+Numbers are within their bounds: the endpoint has clipped them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from pycontrol.model import cluster
-from pycontrol.model.bounds import INSTANT_S
-from pycontrol.model.cluster import Container, PartitionCapacity, YarnApp, attribute
+from pycontrol.model.cluster import Container, Mode, ModeSwitch, PartitionCapacity, YarnApp, attribute
 from pycontrol.model.events import (
     AppAdded,
     AppRemoved,
@@ -32,8 +34,6 @@ from pycontrol.wire.v1 import bridge_pb2 as pb
 
 ENDED_STATES = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
 """States of YARN's RMContainer after which it holds no GPU."""
-GPUS_PER_NODE_MAX = 1024
-"""The most GPUs of a NodeManager; a larger number is a misconfiguration that would cost memory per GPU."""
 INDEX_DIGITS = 9
 BAD_GPUS = "bad-gpus"
 """Node attribute: indices as in 1_3 (YARN allows no comma in a value), `none` or `all`."""
@@ -60,13 +60,12 @@ def _named(value: str, what: str) -> str:
 def node_of(message: pb.Node) -> cluster.Node:
     """A NodeManager; its host is the one in its NodeId, so that all names of a GPU agree."""
     node_id = _named(message.node_id, "node.node_id")
-    gpus = min(message.gpus, GPUS_PER_NODE_MAX)
-    bad, note = _bad_gpus(message.attributes, gpus)
+    bad, note = _bad_gpus(message.attributes, message.gpus)
     return cluster.Node(
         node_id=node_id,
         host=host_of(node_id),
         rack=message.rack,
-        gpus=gpus,
+        gpus=message.gpus,
         memory_mb=message.memory_mb,
         vcores=message.vcores,
         attributes=dict(message.attributes),
@@ -76,7 +75,7 @@ def node_of(message: pb.Node) -> cluster.Node:
         partition=message.partition,
         untagged_gpus=message.untagged_gpus,
         withheld=message.withheld,
-        idle_since_s=_idle_since_s(message.attributes, gpus),
+        idle_since_s=_idle_since_s(message.attributes, message.gpus),
     )
 
 
@@ -135,7 +134,7 @@ def app_of(message: pb.Application) -> YarnApp:
         queue=message.queue,
         name=message.name,
         application_type=message.application_type,
-        submitted_s=INSTANT_S.clip(message.submit_time_ms / 1000.0),
+        submitted_s=message.submit_time_ms / 1000.0,
         tags=frozenset(message.tags),
         attempt_id=message.attempt_id,
         priority=message.priority,
@@ -173,7 +172,19 @@ def container_of(message: pb.GpuContainer) -> Container:
         attempt_id=message.attempt_id,
         gpu_count=message.gpus,
         ending=message.ending,
+        plain=bool(message.gpu_ids) and not message.lease_id,
     )
+
+
+def _switch_of(message: pb.Snapshot) -> ModeSwitch:
+    """Older plugins name no mode."""
+    told = message.mode
+    named = told.name or ("shadow" if message.shadow else "on")
+    try:
+        mode = Mode(named)
+    except ValueError as e:
+        raise Unreadable(f"mode: must be one of {', '.join(Mode)} (got {named})") from e
+    return ModeSwitch(mode, tuple(told.queues), told.by, told.at_ms / 1000.0 or None, told.problem)
 
 
 def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
@@ -186,7 +197,7 @@ def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
         containers=tuple(container_of(c) for c in message.containers if c.ending or c.state not in ENDED_STATES),
         queues=tuple(queue_of(q) for q in message.queues),
         rm_life=message.rm_life,
-        shadow=message.shadow,
+        switch=_switch_of(message),
     )
 
 

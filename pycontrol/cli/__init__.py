@@ -18,6 +18,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "queries:queue_command",
         "Apps that share the cluster: what each holds, its place in the order of service, and why it has no more.",
     ),
+    "jobs": (
+        "queries:jobs_command",
+        "Apps that run or have ended since a time, newest first: what each used, its best result, and where it is.",
+    ),
+    "get": (
+        "get:get_command",
+        "Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.",
+    ),
     "explain": ("queries:explain_command", "Why APP got what it got: rho and its terms, leases, jobs, bids, payments."),
     "rounds": (
         "queries:rounds_command",
@@ -32,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.",
     ),
     "watch": ("watch:watch_command", "The cluster, live: nodes, queue and events."),
-    "logs": ("logs:logs_command", "Logs of APP: its application master's and its workers'."),
+    "logs": ("logs:logs_command", "Logs of APP's workers, the newest first, also of those that have ended."),
     "kill": ("verbs:kill_command", "End APP: its Agent stops the jobs and finishes."),
     "drain": (
         "verbs:drain_command",
@@ -41,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "undrain": ("verbs:undrain_command", "Put NODE back into use."),
     "pause": ("verbs:pause_command", "Stop holding rounds; running containers continue and no lease ends."),
     "resume": ("verbs:resume_command", "Hold rounds again after a pause."),
+    "mode": ("mode:mode_command", "Switch Isonomy on, let it only watch (shadow), or switch it off."),
     "audit": (
         "records:audit_command",
         "Check the journal against what the NodeManagers and the ResourceManager recorded.",
@@ -60,7 +69,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("config:config_group", "Render and check the configuration of Hadoop and Isonomy."),
     "install": (
         "install:install_command",
-        "Isonomy in a cluster that has its configuration: a diff by keys, whether versions, queues and executors fit.",
+        "The run-book of Isonomy in a cluster: by stage and class of host what changes, what to do, how to undo it.",
+    ),
+    "preflight": (
+        "preflight:preflight_command",
+        "Check this machine, before its daemon restarts: jars, folders, ports, clock, GPUs and their isolation.",
     ),
     "policies": ("policies:policies_command", "List the policies: what each does, its options with their defaults."),
     "simulate": (
@@ -159,7 +172,8 @@ def bounded(command: click.Command) -> click.Command:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="isonomy")
 @click.option("--rm", metavar="URL", help="The ResourceManager's web address, of all commands that talk to one.")
-def main(rm: str | None) -> None:
+@click.option("--ca", metavar="FILE", help="Its CA's certificate (PEM), if this machine does not trust it.")
+def main(rm: str | None, ca: str | None) -> None:
     """Fair and safe sharing of a GPU cluster on Hadoop YARN.
 
     \b
@@ -169,7 +183,8 @@ def main(rm: str | None) -> None:
     isonomy rounds 5               receipts of the last auctions
     isonomy watch                  all of it, live
 
-    The ResourceManager is found by --rm URL, the variable ISONOMY_RM, or yarn-site.xml in HADOOP_CONF_DIR.
+    The ResourceManager: by --rm URL, the variable ISONOMY_RM, or yarn-site.xml in HADOOP_CONF_DIR. Over https it
+    is known by --ca FILE, the variable ISONOMY_CA, or what Python trusts.
     An APP is an application id, a name, or the number that ends its id. Exit status: 0 done, 1 refused or failed,
     2 wrong usage, 3 the ResourceManager or the control plane cannot be reached.
     """

@@ -6,13 +6,14 @@ import getpass
 import os
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import requests
 
-from pycontrol.config import ConfigError
+from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.negotiate import Negotiate, NegotiateError, asks
 
@@ -69,6 +70,15 @@ def rm_address(option: str | None) -> str:
         raise Misused(f"{e.lines[0]}{where}; or give --rm URL or set ISONOMY_RM") from e
 
 
+def ca_bundle() -> str | bool:
+    """The certificates by which web apps are known: --ca or ISONOMY_CA; True: those that Python trusts."""
+    context = click.get_current_context(silent=True)
+    given = (context.find_root().params.get("ca") if context else None) or os.environ.get("ISONOMY_CA")
+    if given and not Path(given).is_file():
+        raise Misused(f"--ca {given}: is no file; name the CA's certificate (PEM)")
+    return given or os.environ.get("REQUESTS_CA_BUNDLE") or True
+
+
 def without_password(address: str) -> str:
     """The address as it may be shown."""
     scheme, separator, rest = address.partition("://")
@@ -83,7 +93,7 @@ class Rm:
         self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._http = requests.Session()
         self._http.trust_env = False  # like Hadoop's clients: no proxy from the environment
-        self._http.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+        self._http.verify = ca_bundle()
 
     @property
     def base(self) -> str:
@@ -148,10 +158,7 @@ class Rm:
         except NegotiateError as e:
             raise Failure(f"{self.base} wants Kerberos: {e}") from e
         except requests.RequestException as e:
-            why = "does not answer in time" if isinstance(e, requests.Timeout) else "cannot be reached"
-            raise Unreachable(
-                f"the ResourceManager's web app {self.base} {why}; is it up? (--rm URL names another)"
-            ) from e
+            raise Unreachable(f"the ResourceManager's web app {self.base} {_why(e)}") from e
         try:
             answer = reply.json()
         except ValueError:
@@ -167,8 +174,39 @@ class Rm:
             raise Failure(str(answer["RemoteException"].get("message", answer)))
         raise Unreachable(
             f"{self.base}{path}: HTTP {reply.status_code}; is Isonomy's plugin in this ResourceManager"
-            " (yarn-site.xml: yarn.webapp.custom.webservice.class)?"
+            " (`isonomy config check DIR --hadoop VERSION` says what its yarn-site.xml lacks)?"
         )
+
+
+def _why(e: requests.RequestException) -> str:
+    """What keeps from an answer, and what to do."""
+    if isinstance(e, requests.exceptions.SSLError):
+        untrusted = re.search(r"certificate verify failed: ([^(']*)", str(e))
+        if untrusted is None:
+            return "speaks no TLS, or not with this client; is it http:// instead?"
+        said = untrusted[1].strip()
+        if "ostname mismatch" in said or "IP address mismatch" in said:
+            return f"shows a certificate of another name ({said}); --rm URL with its own name reaches it"
+        return f"shows a certificate that is not trusted here ({said}); --ca FILE or ISONOMY_CA names its CA's (PEM)"
+    if isinstance(e, requests.Timeout):
+        return "does not answer in time; is it up? (--rm URL names another)"
+    if "NameResolutionError" in str(e):
+        return "has a name that does not resolve; --rm URL names another"
+    return "cannot be reached; is it up? (--rm URL names another)"
+
+
+UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def moment_s(text: str, now_s: float, option: str) -> float:
+    """`30d`, `12h`, `90m` before now, or a date or time as 2026-11-20T14:00, local time; Unix seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if found:
+        return now_s - float(found[1]) * UNITS_S[found[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise Misused(f"{option} {text}: must be as 30d, 12h, 90m, or a time as 2026-11-20T14:00") from None
 
 
 def remote(command: F) -> F:

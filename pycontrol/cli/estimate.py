@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from pycontrol.arbiter.lease import load_lease
 from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
 from pycontrol.cli.screens import estimate
 from pycontrol.cli.simulate import _cells
@@ -136,7 +137,8 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
         for label in filter(None, queue["partitions"]):
             names.setdefault(label, f"label{len(names) + 1}")
     for lease in state["durable"]["leases"]:
-        names.setdefault(lease["gpu"][0], f"host{len(names) + 1}")
+        for gpu in load_lease(lease).gpus:
+            names.setdefault(gpu.host, f"host{len(names) + 1}")
     whole = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)) or r"(?!)")
 
     def replaced(of: Any) -> Any:

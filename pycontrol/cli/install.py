@@ -7,8 +7,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import indent
 
 import click
 
@@ -18,9 +19,15 @@ from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, render
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding
-from pycontrol.hadoopconf.install import RECORD, Choices, PropertyChange, back, changed_texts, plan, recorded
-from pycontrol.hadoopconf.names import ISONOMY, NODE, SCHEDULER, TYPES, YARN
-from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
+from pycontrol.hadoopconf.formats import FORMATS, Format
+from pycontrol.hadoopconf.install import RECORD, PropertyChange, back, changed_texts, control_plane, plan, recorded
+from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
+from pycontrol.hadoopconf.properties import ALL, EXECUTOR, NM, RM, Choices, Stage
+from pycontrol.hadoopconf.runbook import Step, removal, steps
+from pycontrol.hadoopconf.sitefile import parse_site, read_site, rm_web_url
+
+OWN = {RM: (ISONOMY,), ALL: (SUBMARINE,)}
+"""Isonomy's own files by class of host; of all machines only the gateways need theirs."""
 
 
 @click.command("install")
@@ -32,36 +39,48 @@ from pycontrol.hadoopconf.sitefile import parse_site, rm_web_url
     metavar="DIR",
     help="The cluster's configuration; it is only read.",
 )
-@click.option("--plan", "only_plan", is_flag=True, help="Print which keys of which files would change (the default).")
-@click.option("--apply", "out", type=click.Path(path_type=Path), metavar="OUT", help="Write changed copies into OUT.")
+@click.option(
+    "--apply",
+    "out",
+    type=click.Path(path_type=Path),
+    metavar="OUT",
+    help="Write changed copies into OUT, a folder a class of hosts.",
+)
 @click.option("--remove", is_flag=True, help="Plan the way back instead; with --apply, write its files.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(FORMATS)),
+    default="files",
+    show_default=True,
+    help="As files, or as Cloudera Manager, Ambari, EMR or Dataproc takes them.",
+)
 @click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
 @click.option(
-    "--mode",
-    type=click.Choice(["off", "shadow", "on"]),
-    default="off",
+    "--stage",
+    type=click.Choice([s.name.lower() for s in Stage]),
+    default="watch",
     show_default=True,
-    help="At first; off and shadow (only watch) change no NodeManager.",
+    help="How far to go: watch (the ResourceManagers alone), executors (GPU nodes), queue (--queues), all.",
 )
-@click.option("--queues", default="", metavar="A,B", help="Only these queues' asks for GPUs, as root.research.")
+@click.option("--queues", default="", metavar="A,B", help="Those of stage queue, with full paths as root.research.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, if all have the same number.")
-@click.option("--state-dir", default="/var/lib/isonomy", show_default=True, help="The control plane's.")
 @click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
 def install_command(
-    conf: Path, only_plan: bool, out: Path | None, remove: bool, hadoop: str | None, mode: str, queues: str,
-    gpus: int | None, state_dir: str, output: str,
+    conf: Path, out: Path | None, remove: bool, form: str, hadoop: str | None, stage: str, queues: str,
+    gpus: int | None, output: str,
 ) -> None:  # fmt: skip
-    """Isonomy in a cluster that has its configuration: a diff by keys, whether versions, queues and executors fit.
+    """The run-book of Isonomy in a cluster: by stage and class of host what changes, what to do, how to undo it.
 
     Nothing is changed in place: --apply writes the changed files, and a record of what they had, into a new directory.
 
     \b
     isonomy install --hadoop-conf /etc/hadoop/conf --hadoop 3.4
-    isonomy install --hadoop-conf /etc/hadoop/conf --hadoop 3.4 --apply /tmp/conf-isonomy
+    isonomy install --hadoop-conf /etc/hadoop/conf --hadoop 3.4 --stage executors --apply /tmp/conf-isonomy
     isonomy install --hadoop-conf /etc/hadoop/conf --remove --apply /tmp/conf-back
     """
-    if only_plan and out is not None:
-        raise Misused("--plan writes nothing and --apply writes: give one of them")
+    if (stage == "queue") != bool(queues):
+        raise Misused("--queues names the queues of --stage queue: give both or none")
     try:
         texts = _texts(conf)
         sites = {name: parse_site(text.encode(), name) for name, text in texts.items()}
@@ -69,26 +88,28 @@ def install_command(
         if remove:
             changes, left = back(sites, _record(conf))
         else:
-            choices = Choices(_version(hadoop), mode, queues, gpus, state_dir)
+            choices = Choices(_version(hadoop), Stage[stage.upper()], queues or "root", gpus)
             changes = plan(sites, choices)
-        files = changed_texts(texts, changes)
-        if not remove and not (conf / ISONOMY).exists():
-            files[ISONOMY] = _isonomy_yaml(conf, state_dir)
-        findings = [] if remove else _left_to_do(conf, files, choices.hadoop)
+        book = list(removal(changes, FORMATS[form]) if remove else steps(sites, choices, FORMATS[form]))
+        own = {} if remove else {n: text for n, text in _own(conf).items() if not (conf / n).exists()}
+        findings = [] if remove else _left_to_do(conf, changed_texts(texts, changes) | own, choices.hadoop)
         if out is not None:
-            _write(conf, out, files, None if remove else recorded(_record(conf), changes))
+            _write(conf, out, texts, changes, own, None if remove else _record(conf) or [])
     except ConfigError as e:
         raise Failure("; ".join(e.lines)) from e
     except OSError as e:
         raise Failure(f"{e.filename or conf}: {e.strerror}; give this user the right to it") from e
     errors = sum(f.level == "error" for f in findings)
     if output == "json":
-        data = {"changes": [asdict(c) for c in changes], "left": [asdict(c) for c in left],
-                "findings": [asdict(f) for f in findings], "errors": errors,
-                "written": sorted(map(str, out.iterdir())) if out is not None else []}  # fmt: skip
-        emit_json(data)
+        emit_json({
+            "steps": [asdict(s) for s in book], "changes": [asdict(c) for c in changes],
+            "left": [asdict(c) for c in left], "findings": [asdict(f) for f in findings], "errors": errors,
+            "written": sorted(str(f) for f in out.rglob("*") if f.is_file()) if out is not None else [],
+        })  # fmt: skip
     else:
-        _say(changes, left, findings, set(files), gpus is None and not remove and mode == "on")
+        _say(book, FORMATS[form], left, findings)
+        if gpus is None and any(c.key == EXECUTOR and not remove for c in changes):
+            click.echo(f"{NODE}: say each machine's number of GPUs there by hand (or --gpus)")
         for name in (n for n in (ISONOMY, RECORD) if remove and (conf / n).exists()):
             click.echo(f"{name}: remove it from {conf} when that is done")
     sys.exit(1 if errors else 0)
@@ -114,13 +135,16 @@ def _version(given: str | None) -> str:
     return found
 
 
-def _isonomy_yaml(conf: Path, state_dir: str) -> str:
+def _own(conf: Path) -> dict[str, str]:
+    """Isonomy's own files, rendered from the cluster's: isonomy.yaml is for the machines of both ResourceManagers."""
+    sites = {name: read_site(conf / name) for name in (CORE, HDFS, YARN) if (conf / name).exists()}
     try:
         web = rm_web_url(None, conf)
-    except ConfigError:
+    except ConfigError:  # on one machine yarn-site.xml need not say it
         web = "http://localhost:8088"
-    own = {"state_dir": state_dir, "bridge_token_file": f"{state_dir}/bridge.token", "rm_web": web}
-    return render.render({"isonomy": own})[ISONOMY]
+    own = control_plane(sites, web)
+    files = render.render({"isonomy": own, "submarine": {"python": "/opt/isonomy/venv/bin/python"}})
+    return {ISONOMY: files[ISONOMY], SUBMARINE: files[SUBMARINE]}
 
 
 def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Finding]:
@@ -130,7 +154,7 @@ def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Findi
             if (conf / name).exists():
                 Path(folder, name).write_bytes((conf / name).read_bytes())
         render.write(files, Path(folder))
-        return check.check(Path(folder), Distribution(hadoop))
+        return check.check(Path(folder), replace(Distribution.here(), version=hadoop))
 
 
 def _record(conf: Path) -> list[PropertyChange] | None:
@@ -143,37 +167,43 @@ def _record(conf: Path) -> list[PropertyChange] | None:
         raise ConfigError([f"{file}: is not a record of an installation: {e}"]) from e
 
 
-def _write(conf: Path, out: Path, files: Mapping[str, str], changes: list[PropertyChange] | None) -> None:
-    """Into a new directory; with the changes, so that --remove knows the way back."""
+def _write(
+    conf: Path, out: Path, texts: Mapping[str, str], changes: list[PropertyChange], own: Mapping[str, str],
+    former: list[PropertyChange] | None,
+) -> None:  # fmt: skip
+    """Into a new directory, a folder a class of hosts; each with the record by which --remove knows the way back."""
     if out.resolve() == conf.resolve() or conf.resolve() in out.resolve().parents:
         raise ConfigError([f"--apply {out}: is in the cluster's own configuration; name a new directory"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError([f"--apply {out}: is not empty; name a new directory"])
-    render.write(files, out)
-    for name in files:
-        if (conf / name).exists():  # others may not read in the copy what they may not read in the original
-            shutil.copymode(conf / name, out / name)
-    if changes is not None:
-        text = json.dumps({"changes": [asdict(c) for c in changes]}, indent=2) + "\n"
-        (out / RECORD).write_text(text, encoding="utf-8")
+    for who in (RM, NM, ALL):
+        folder, mine = out / who.replace(" ", "-").lower(), [c for c in changes if c.who in (who, ALL)]
+        files = changed_texts(texts, mine) | {n: own[n] for n in OWN.get(who, ()) if n in own}
+        if former is not None:
+            record = recorded([c for c in former if c.who in (who, ALL)], mine)
+            files[RECORD] = json.dumps({"changes": [asdict(c) for c in record]}, indent=2) + "\n"
+        if not mine and set(files) <= {RECORD}:
+            continue
+        render.write(files, folder)
+        for name in files:
+            if (conf / name).exists():  # others may not read in the copy what they may not read in the original
+                shutil.copymode(conf / name, folder / name)
 
 
-def _say(
-    changes: list[PropertyChange], left: list[PropertyChange], findings: list[Finding], files: set[str], ask_gpus: bool
-) -> None:  # fmt: skip
-    for file in sorted({c.file for c in changes}):
-        for who in sorted({c.who for c in changes if c.file == file}):
-            click.echo(f"{file} ({who})")
-            for c in (c for c in changes if (c.file, c.who) == (file, who)):
-                for sign, value in (("-", c.old), ("+", c.new)):
-                    if value is not None:
-                        click.echo(f"  {sign} {c.key} = {value}")
-    for name in sorted(files - {c.file for c in changes}):
-        click.echo(f"{name} (new, on the ResourceManager's machine)")
-    if not changes:
+def _say(book: list[Step], how: Format, left: list[PropertyChange], findings: list[Finding]) -> None:
+    stage = ""
+    for number, step in enumerate(book, 1):
+        if step.stage != stage:
+            stage = step.stage
+            click.echo(f"Stage {stage}")
+        click.echo(f"{number}. {step.hosts}")
+        if step.changes:
+            click.echo(indent(how.text(step.changes), "   "))
+        for act in step.do:
+            click.echo(f"   * {act}")
+        click.echo(f"   running containers {step.containers}\n   undo: {step.undo}")
+    if not book:
         click.echo("nothing changes")
-    if ask_gpus:
-        click.echo(f"{NODE}: say each machine's number of GPUs there by hand (or --gpus)")
     for c in left:
         click.echo(f"left as it is, because it was changed since: {c.file}: {c.key} = {c.old}")
     for f in findings:

@@ -18,6 +18,7 @@ from pycontrol.model.cluster import STANDIN
 AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
 HTTP_OK, HTTP_ERROR = 200, 500
+LINE_CHARS = 200
 UNREADABLE = (
     "(the NodeManager cannot read it: a secure one needs Hadoop's native library, libhadoop.so; its own log has more)"
 )
@@ -42,7 +43,7 @@ class Source:
 
 @click.command("logs")
 @click.argument("app")
-@click.option("--am", is_flag=True, help="Only the application master's.")
+@click.option("--am", is_flag=True, help="The application master's instead.")
 @click.option("--worker", metavar="ID", help="Only this worker's: a container id, or a worker or job of explain.")
 @click.option(
     "--file",
@@ -58,24 +59,26 @@ def logs_command(
     app: str, am: bool, worker: str | None, names: tuple[str, ...], tail: int | None, cluster_dir: Path,
     rm: str | None, output: str,
 ) -> None:  # fmt: skip
-    """Logs of APP: its application master's and its workers'.
+    """Logs of APP's workers, the newest first, also of those that have ended.
 
     \b
     isonomy logs my-sweep --tail 50
     isonomy logs my-sweep --am
-    isonomy logs my-sweep --worker job-3 --file stdout
+    isonomy logs my-sweep --worker job003 --file stdout
 
-    They come from the NodeManagers (on a dev-cluster from its files, ended containers too). Where a NodeManager
-    has them no more, the address to try is printed; `yarn logs` reads aggregated ones.
+    They come from the NodeManagers (on a dev-cluster from its files). Where a NodeManager has them no more, the
+    address to try is printed; `yarn logs` reads aggregated ones.
     """
     if am and worker:
         raise click.UsageError("--am and --worker exclude each other")
     client = Rm(rm_address(rm))
     found = client.get("logs", app=app)
     sources = _sources(client, found, cluster_dir)
-    if am:
+    if am or all(s.role == "am" for s in sources):
         sources = [s for s in sources if s.role == "am"]
-    elif worker:
+    elif not worker:
+        sources = [s for s in sources if s.role != "am"]
+    else:
         sources = [s for s in sources if worker in (s.container_id, s.worker_id, s.job_id)]
     if not sources:
         raise Failure(f"{found['name']}: no such container is known; try: yarn logs -applicationId {found['app_id']}")
@@ -90,11 +93,22 @@ def logs_command(
         raise Failure(f"{found['name']}: no log could be read; try: yarn logs -applicationId {found['app_id']}")
 
 
+def newest_line(client: Rm, app_id: str) -> str:
+    """The newest line that a worker of the app logged, a bar as it stands; empty where none can be read."""
+    try:
+        sources = _sources(client, client.get("logs", app=app_id), Path("build/dev-cluster"))
+        texts = (text for s in sources if s.role == "worker" for _, text in _read(client, s, (), 1))
+        return next((text.rstrip().rpartition("\r")[2][-LINE_CHARS:] for text in texts if text.strip()), "")
+    except Failure:
+        return ""
+
+
 # ---- which containers
 
 
 def _sources(client: Rm, found: dict[str, Any], cluster_dir: Path) -> list[Source]:
-    """The AM's containers, then the workers': those YARN knows, and on a dev-cluster all that left logs."""
+    """The AM's containers, then the workers', the newest first: all that are remembered, and on a dev-cluster all that
+    left logs."""
     sources = {s.container_id: s for s in _masters(client, found)}
     webs = _node_webs(client)
     for c in found["containers"]:
@@ -104,7 +118,13 @@ def _sources(client: Rm, found: dict[str, Any], cluster_dir: Path) -> list[Sourc
     for folder in _local_folders(client, found["app_id"], cluster_dir):
         role = "am" if AM_CONTAINER.fullmatch(folder.name) else "worker"
         sources.setdefault(folder.name, Source(folder.name, role)).folder = folder
-    return sorted(sources.values(), key=lambda s: (s.role != "am", s.container_id))
+    newest = sorted(sources.values(), key=lambda s: _age(s.container_id), reverse=True)
+    return sorted(newest, key=lambda s: s.role != "am")
+
+
+def _age(container_id: str) -> tuple[int, ...]:
+    """A key that grows with the attempt and the number of a container."""
+    return tuple(int(part) for part in container_id.split("_")[-2:] if part.isdecimal())
 
 
 def _masters(client: Rm, found: dict[str, Any]) -> Iterator[Source]:

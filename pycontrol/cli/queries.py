@@ -1,11 +1,11 @@
-"""The commands that look: status, queue, explain, rounds."""
+"""The commands that look: status, queue, jobs, explain, rounds."""
 
 from __future__ import annotations
 
 import click
 
 from pycontrol.cli import screens
-from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.client import Rm, moment_s, remote, rm_address
 from pycontrol.cli.tables import emit
 
 
@@ -31,6 +31,25 @@ def queue_command(rm: str | None, output: str) -> None:
     GPUS is held/wanted in all; LEASE is the time until its next lease ends.
     """
     emit(Rm(rm_address(rm)).get("queue"), output, screens.queue)
+
+
+@click.command("jobs")
+@click.option("--mine", is_flag=True, help="Only yours.")
+@click.option("--since", default="1d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
+@remote
+def jobs_command(mine: bool, since: str, rm: str | None, output: str) -> None:
+    """Apps that run or have ended since a time, newest first: what each used, its best result, and where it is.
+
+    \b
+    isonomy jobs --mine --since 7d
+    isonomy get my-sweep               fetches what that line names
+    """
+    client = Rm(rm_address(rm))
+    found = client.get("apps")
+    since_s = moment_s(since, found["now_s"], "--since")
+    rows = [a for a in found["apps"] if (a["finished_s"] is None or a["finished_s"] >= since_s)
+            and (not mine or a["user"] == client.user)]  # fmt: skip
+    emit({**found, "apps": sorted(rows, key=lambda a: -a["submitted_s"])}, output, screens.jobs)
 
 
 @click.command("explain")

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, show, span, table
+from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, moment, show, span, table
 from pycontrol.model.cluster import STANDIN
 from pycontrol.words import count
 
@@ -17,13 +17,17 @@ WIDE = 140
 def status(d: Data) -> Group:
     """The cluster."""
     gpus = d["gpus"]
-    state = "shadow" if d["shadow"] else "paused" if d["paused"] else "recovering" if d["recovering"] else "ready"
     more = [f"{gpus[k]} {k}" for k in ("drained", "bad", "down") if gpus[k]]
     apps = d["apps"]
     head = (
-        f"{state}: {gpus['leased']} of {gpus['total']} GPUs leased, {', '.join([str(gpus['free']) + ' free', *more])};"
+        f"{d['state']}: {gpus['leased']} of {gpus['total']} GPUs leased,"
+        f" {', '.join([str(gpus['free']) + ' free', *more])};"
         f" {apps['running']} apps running, {apps['waiting']} waiting, {apps['ended']} ended"
     )
+    mode = d["mode"]
+    if mode["name"] != "on":
+        since = f" by {mode['by']}, {moment(mode['at_s'])}" if mode["at_s"] else ""
+        head += f"\nthe mode is {mode['name']}{since}" + (f": {mode['problem']}" if mode["problem"] else "")
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]
     if last:
@@ -43,7 +47,7 @@ def status(d: Data) -> Group:
 def queue(d: Data) -> RenderableType:
     """Who waits, and why; on a narrow screen the reasons stand below the table."""
     if not d["apps"]:
-        return lines("no app shares the cluster now")
+        return lines("no app shares the cluster now; isonomy jobs lists those that have ended")
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
          f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
@@ -70,6 +74,18 @@ def short_queue(d: Data) -> Group:
     ]  # fmt: skip
     names = (">#", "NAME", "QUEUE", ">GPUS", *_by_column(d), ">LEASE", "REASON")
     return lines(table(names, rows) if rows else "no app shares the cluster now")
+
+
+def jobs(d: Data) -> RenderableType:
+    """What ran, newest first."""
+    rows = [
+        (a["name"], a["app_id"], a["user"], a["final_state"] or ("running" if a["gpus_held"] else "waiting"),
+         clock(a["submitted_s"]), span((a["finished_s"] or d["now_s"]) - a["submitted_s"]),
+         f"{a['attained_gpu_s'] / 3600:.2f}", result(a["best"]) if a["best"] else "-", a["model_path"])
+        for a in d["apps"]
+    ]  # fmt: skip
+    names = ("NAME", "APP", "USER", "STATE", "SUBMITTED", ">TOOK", ">GPU-H", "BEST", "KEPT IN")
+    return table(names, rows) if rows else lines("no app has run since then")
 
 
 COLUMNS = {"virtual finish time": "DUE", "attained service": "SERVED", "dominant share": "SHARE"}
@@ -110,7 +126,7 @@ def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
 
 
 def _detail(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
+    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 def rounds(d: Data) -> RenderableType:
@@ -136,10 +152,11 @@ def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     out += [f"bad: {', '.join(r['bad_gpus'])}"] if r.get("bad_gpus") else []
     out += [f"{x['id']}: {x['lot']['count']} x {x['lot']['cell_type']} of {x['owner']} for {x['tenant']}"
             for x in r.get("deals", ())]  # fmt: skip
+    bids = bids or ["nobody bid" if r["asked"] else "-"]
     solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
     leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
     return (
-        r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids) or "nobody bid",
+        r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids),
         len(r.get("renewed", ())), len(r.get("granted", ())), len(r.get("revoked", ())), leftover, unused,
         solve_ms, r.get("proved_optimal"), "; ".join(filter(None, [r.get("note"), *out])),
     )  # fmt: skip
@@ -240,8 +257,9 @@ def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
     """`hidden`: the caller may not see what the jobs learn."""
 
     def learnt(j: Data) -> tuple[str, str]:
-        metric = j["accuracy"] if j.get("metric") is None else j["metric"]
-        return ("-", "-") if hidden else (f"{j['loss']:.4g}", f"{metric:.4f}")
+        metric = j.get("metric")
+        loss = f"{j['loss']:.4g}" if j["loss"] else "-"  # 0: no line showed one
+        return ("-", "-") if hidden else (loss, "-" if metric is None else f"{metric:.4f}")
 
     rows = [
         (j["job_id"], j["state"], j["rung"], j["step"], *learnt(j), j["gpus"],
@@ -292,15 +310,22 @@ def _own_bid(r: Data) -> str:
 def _best(a: Data) -> str | None:
     said = f"it said: {a['message']}" if a["message"] not in ("", "done") and a["finished_s"] else None
     if not a["best"]:
-        return said
-    model = f"; model in {a['model_path']}" if a["model_path"] else ""
-    return "\n".join(filter(None, [f"best: {result(a['best'])}{model}", said]))
+        return "\n".join(filter(None, [said, kept(a["model_path"])])) or None
+    best = "; ".join(filter(None, [result(a["best"]), kept(a["model_path"])]))
+    return "\n".join(filter(None, [f"best: {best}" if best else None, said]))
+
+
+def kept(path: str) -> str:
+    """Where what an app left behind is."""
+    what = "results" if path.rpartition("/")[2].startswith("results-") else "model"
+    return f"{what} in {path}" if path else ""
 
 
 def result(best: Data) -> str:
-    """What the best job came to."""
-    name, value = best.get("metric") or "accuracy", best.get("value", best["accuracy"])
-    return f"{name} {value:.4f}" + (f" with {show(best['configuration'])}" if best["configuration"] else "")
+    """What the best job came to; empty if its log showed no value and it has no configuration."""
+    value = best.get("value", best["accuracy"] or None)
+    text = "" if value is None else f"{best.get('metric') or 'accuracy'} {value:.4f}"
+    return f"{text or '-'} with {show(best['configuration'])}" if best["configuration"] else text
 
 
 # ---- records

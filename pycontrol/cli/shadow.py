@@ -10,11 +10,10 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import whatif
-from pycontrol.cli.client import Failure, Rm, output_option, rm_address
+from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
 from pycontrol.cli.recorded import median, of_yarn
 from pycontrol.cli.simulate import _settings
 from pycontrol.cli.tables import Data, clock, emit, lines, span, table
-from pycontrol.cli.usage import moment_s
 from pycontrol.simulation.outlook import machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
@@ -41,7 +40,7 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
     server = Rm(rm_address(rm))
     status, live = server.get("status"), server.get("shadow")
     if not status["shadow"]:
-        raise Failure("the mode is not shadow (isonomy.scheduler.mode): `isonomy whatif` compares policies that serve")
+        raise Failure("the mode is not shadow (isonomy mode): `isonomy whatif` compares policies that serve")
     names = [STOCK, policy or status["policy"]]
     if names[1] == STOCK:
         raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")

@@ -98,6 +98,11 @@ def clock(at_s: float | None) -> str:
     return "-" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))
 
 
+def moment(at_s: float) -> str:
+    """Local date and time of day."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+
+
 def span(seconds: float | None) -> str:
     """A duration: 8.2 s, 3 m 20 s, 5 h 02 m, 3 d 4 h."""
     if seconds is None:

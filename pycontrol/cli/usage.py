@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +12,10 @@ import click
 from rich.console import RenderableType
 
 from pycontrol.audit.usage import KEYS, usage
-from pycontrol.cli.client import Misused, cluster_dir_option
+from pycontrol.cli.client import Misused, cluster_dir_option, moment_s
 from pycontrol.cli.records import facts_of, records_of
 from pycontrol.cli.tables import Data, emit_json, lines, out, span, table
 from pycontrol.words import count
-
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-
-
-def moment_s(text: str, now_s: float, option: str) -> float:
-    """`30d`, `12h`, `90m` before now, or a date or time as 2026-11-20T14:00, local time; Unix seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
-    if found:
-        return now_s - float(found[1]) * UNITS_S[found[2]]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise Misused(f"{option} {text}: must be as 30d, 12h, 90m, or a time as 2026-11-20T14:00") from None
 
 
 @click.command("usage")

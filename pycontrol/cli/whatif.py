@@ -11,14 +11,13 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
+from pycontrol.cli.client import Failure, Misused, Rm, moment_s, output_option, rm_address
 from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.goingon import chosen, went_on
 from pycontrol.cli.recorded import Actual, actual_of, anonymised, median, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.simulate import _cells, _settings, _topology, _workload
 from pycontrol.cli.tables import Data, emit, lines, span, table
-from pycontrol.cli.usage import moment_s
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.words import count

@@ -1,6 +1,6 @@
 """Configuration files: isonomy.yaml, the topology, and strict reading of YAML. Imports nothing that it configures."""
 
-from pycontrol.config.reading import ConfigError, Section, mapping, parse
+from pycontrol.config.reading import Section, mapping, parse
 from pycontrol.config.settings import (
     AgentsService,
     Bridge,
@@ -23,6 +23,7 @@ from pycontrol.config.topology import (
     load_topology_spec,
     mismatches,
 )
+from pycontrol.configerror import ConfigError
 
 __all__ = [
     "AgentsService",

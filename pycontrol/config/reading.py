@@ -10,16 +10,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from pycontrol.configerror import ConfigError
 from pycontrol.model.bounds import OutOfBounds, numbers_within
 from pycontrol.words import suggest
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; each of `lines` names the file, the key and what to do."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = tuple(lines)
-        super().__init__("\n".join(self.lines))
 
 
 def _as_path(value: object) -> object:

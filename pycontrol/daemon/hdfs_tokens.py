@@ -6,7 +6,6 @@ renewing that token tells when it expires. Tokens are only in memory, and an app
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from pycontrol.rpc.service import NoHdfsToken, Token
 
 APPS_MAX = 4096
 """The most apps whose token is cached."""
+REFUSED_S = 5.0
+"""How long a refusal is told again without asking HDFS."""
 log = structlog.get_logger("isonomy.hdfs_tokens")
 
 
@@ -31,27 +32,32 @@ class HdfsTokens:
         self._bases = at.webhdfs.split(";")
         self._session, self._renewer = session_of(at), at.principal or ""
         self._now_s = now_s
-        self._one_at_a_time = threading.Lock()
         self._given: OrderedDict[str, tuple[float, Token]] = OrderedDict()
         """By app: the time when half of the token's life has passed, and the token."""
+        self._refused: dict[str, tuple[float, str]] = {}
+        """By user: until when it is not asked for again, and why."""
 
     def of(self, app_id: str, user: str) -> Token:
-        """A token of this user for this app; from any thread. Raises NoHdfsToken."""
-        if not self._one_at_a_time.acquire(timeout=sum(TIMEOUT_S)):
-            raise NoHdfsToken("HDFS is slow to give tokens; ask again")
-        try:
-            half_s, token = self._given.get(app_id, (0.0, ("", 0.0)))
-            if self._now_s() >= half_s:
-                asked_s = self._now_s()
-                token = self._new(user)
-                self._given[app_id] = (asked_s + (token[1] - asked_s) / 2.0, token)
-                log.info("an app has a new HDFS token", app_id=app_id, user=user, ends_s=token[1])
-            self._given.move_to_end(app_id)
-            if len(self._given) > APPS_MAX:
-                self._given.popitem(last=False)
+        """A token of this user for this app; from several threads, of which each asks for another user. Raises
+        NoHdfsToken."""
+        asked_s = self._now_s()
+        half_s, token = self._given.get(app_id, (0.0, ("", 0.0)))
+        if asked_s < half_s:
             return token
-        finally:
-            self._one_at_a_time.release()
+        until_s, why = self._refused.get(user, (0.0, ""))
+        if asked_s < until_s:
+            raise NoHdfsToken(why)
+        try:
+            token = self._new(user)
+        except NoHdfsToken as e:
+            self._refused[user] = self._now_s() + REFUSED_S, str(e)
+            raise
+        self._refused.pop(user, None)
+        self._given[app_id] = (asked_s + (token[1] - asked_s) / 2.0, token)
+        log.info("an app has a new HDFS token", app_id=app_id, user=user, ends_s=token[1])
+        if len(self._given) > APPS_MAX:
+            self._given.popitem(last=False)
+        return token
 
     def _new(self, user: str) -> Token:
         found = self._call("GET", op="GETDELEGATIONTOKEN", doas=user, renewer=self._renewer)

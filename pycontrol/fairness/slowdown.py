@@ -26,15 +26,17 @@ RECALLED_MAX = 1000.0
 class Profiler:
     """Keeps the newest samples of each job in each scope."""
 
-    def __init__(self, iteration_s: float | None = None, prior: Sequence[float] = SLOWDOWN_PRIOR) -> None:
-        """`iteration_s`: serial seconds of an iteration, if declared; `prior`: S by scope."""
-        self.declared_s, self.prior = iteration_s, tuple(prior)
+    def __init__(
+        self, iteration_s: float | None = None, prior: Sequence[float] = SLOWDOWN_PRIOR, guess_s: float = 1.0
+    ) -> None:
+        """`iteration_s`: serial seconds of an iteration, if declared; `guess_s`: else these; `prior`: S by scope."""
+        self.declared_s, self.prior, self.guess_s = iteration_s, tuple(prior), guess_s
         self._samples: dict[tuple[str, Scope], deque[float]] = {}
         self._medians: dict[tuple[str, Scope], float] | None = None
         self._slowdowns: dict[Scope, float] | None = None
         self._serial_s: dict[str, float] | None = None
         """Measured job -> serial GPU-seconds of an iteration; `_else_s` is that of all other jobs."""
-        self._else_s = 1.0
+        self._else_s = guess_s
         self._recalled: dict[Scope, float] = {}
 
     def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope) -> None:
@@ -117,7 +119,8 @@ class Profiler:
         return self.slowdown(Scope.RACK)
 
     def serial_s(self, job_id: str | None = None) -> float:
-        """Serial GPU-seconds of an iteration of the job: measured, else declared, else the median over jobs, else 1."""
+        """Serial GPU-seconds of an iteration of the job: measured, else declared, else the median over jobs, else the
+        guess."""
         serial_s = self.serial_by_job()
         return self._else_s if job_id is None else serial_s.get(job_id, self._else_s)
 
@@ -128,7 +131,7 @@ class Profiler:
             widest_first = sorted(known, key=lambda k: -k[1])
             self._serial_s = {job: known[job, scope] / s[scope] for job, scope in widest_first}  # the narrowest wins
             all_s = [median / s[scope] for (_, scope), median in known.items()]
-            self._else_s = self.declared_s or (statistics.median(all_s) if all_s else 1.0)
+            self._else_s = self.declared_s or (statistics.median(all_s) if all_s else self.guess_s)
         return self._serial_s
 
     def scope_by_job(self) -> Mapping[str, Scope]:

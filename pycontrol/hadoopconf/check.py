@@ -10,16 +10,14 @@ from pathlib import Path
 import yaml
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
-from pycontrol.hadoopconf import secure, sitechecks
+from pycontrol.hadoopconf import properties, secure, sitechecks
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import YARN
+from pycontrol.hadoopconf.names import CORE, ISONOMY, SCHEDULER, TYPES, YARN
 from pycontrol.hadoopconf.sitefile import included, read_site
 from pycontrol.policies import registry
 
 TOKEN_HEX_DIGITS = 64
-OPTIONAL = frozenset({"hdfs-site.xml", "node-resources.xml", "submarine-site.xml"})
-"""Files that not every machine has."""
 
 
 @dataclass
@@ -34,22 +32,28 @@ class SiteFacts:
 def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
     """All findings for a directory, or for one file by its name; raises OSError if it cannot be read."""
     seen = SiteFacts()
+    hadoop = hadoop or Distribution()
     if not path.is_dir():
-        return list(_check_file(path, seen))
+        findings = list(_check_file(path, seen))
+        there = YARN not in seen.sites or properties.installed(seen.sites)
+        return [*findings, *properties.findings(seen.sites, hadoop.version, there)]
     names = [name for name in CHECKS if (path / name).exists()]
     if not names:
         return [error(path.name, "", f"holds none of {', '.join(CHECKS)}; name the directory that does")]
-    findings = [
-        error(name, "", "is missing; `isonomy config render` makes it")
-        for name in CHECKS
-        if name not in names and name not in OPTIONAL
-    ]
-    for name in names:
-        findings += _check_file(path / name, seen)
+    findings = [finding for name in names for finding in _check_file(path / name, seen)]
+    there = ISONOMY in names or properties.installed(seen.sites)
+    findings += [error(n, "", "is missing: every machine of Hadoop has one") for n in (CORE, YARN) if n not in names]
+    if properties.RM in properties.classes_of(seen.sites):
+        elsewhere = [n for n in (ISONOMY, SCHEDULER) if n not in names]
+        findings += [
+            note(n, "", "is not here; check it where it lies on the ResourceManagers' machines") for n in elsewhere
+        ]
+    seen.sites.setdefault(TYPES, {})  # yarn-site.xml may name them instead
+    findings += properties.findings(seen.sites, hadoop.version, there)
     if seen.config and YARN in seen.sites:
         findings += sitechecks.agreement(seen.sites[YARN], seen.config)
     findings += secure.together(seen.sites, seen.config)
-    findings += (hadoop or Distribution()).findings(seen.sites)
+    findings += hadoop.findings(seen.sites)
     return findings
 
 
@@ -133,6 +137,8 @@ def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[P
         site = seen.sites[file.name] = read_site(file)
         for other in included(file):
             yield note(file.name, "", f"includes {other} (xi:include), which is not read here; check that file, too")
+        if file.name == SCHEDULER and properties.mutable(seen.sites.get(YARN, {})):
+            return  # YARN does not read it (a note says so)
         yield from checker(site)
 
     return check_site
@@ -144,7 +150,7 @@ CHECKS: dict[str, Callable[[Path, SiteFacts], Iterator[Finding]]] = {
     "hdfs-site.xml": _site(lambda _site: iter(())),  # what it says counts together with the others
     "yarn-site.xml": _site(sitechecks.yarn_site),
     "capacity-scheduler.xml": _site(sitechecks.capacity_scheduler),
-    "resource-types.xml": _site(sitechecks.resource_types),
+    "resource-types.xml": _site(lambda _site: iter(())),
     "node-resources.xml": _site(sitechecks.node_resources),
     "submarine-site.xml": _site(sitechecks.submarine_site),
 }

@@ -9,23 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import (
-    HADOOP_VERSIONS,
-    OLD_WEB,
-    OLD_WEB_KEY,
-    OUR_EXECUTORS,
-    OUR_SCHEDULER,
-    OUR_WEB,
-    SCHEDULER,
-    WEB_KEY,
-    YARN,
-)
+from pycontrol.hadoopconf.names import HADOOP_VERSIONS, OUR_EXECUTORS, OUR_SCHEDULER, SCHEDULER, YARN
 
 Sites = Mapping[str, Mapping[str, str]]
 _COMMON = re.compile(r"hadoop-common-(\d+\.\d+)\.\d+.*\.jar")
 _JARS = ("isonomy-yarn-rm.jar", "isonomy-yarn-nm.jar")
-_PLACES = ("yarn", "yarn/lib", "common/lib")
-"""Folders below share/hadoop that are on the class path of both daemons."""
+_COMMONS = ("share/hadoop/common", ".", "../hadoop")
+"""Where hadoop-common's jar lies below HADOOP_HOME: of Apache's archive; of EMR, Bigtop and parcels; or beside it."""
+_LIBRARIES = ("share/hadoop/yarn/lib", "../hadoop-yarn/lib")
+"""Where the jars of Isonomy go; both are on the class path of both daemons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +35,20 @@ class Distribution:
         home = os.environ.get("HADOOP_HOME", "")
         if not home:
             return cls()
-        jars = Path(home, "share", "hadoop", "common").glob("hadoop-common-*.jar")
+        jars = (jar for place in _COMMONS for jar in Path(home, place).glob("hadoop-common-*.jar"))
         return cls(next((m[1] for jar in jars if (m := _COMMON.fullmatch(jar.name))), ""), Path(home))
+
+    @property
+    def library(self) -> Path | None:
+        """The folder for Isonomy's jars on this machine; None: unknown."""
+        found = ((self.home / place).resolve() for place in _LIBRARIES) if self.home else ()
+        return next((place for place in found if place.is_dir()), None)
 
     def findings(self, sites: Sites) -> Iterator[Finding]:
         """Settings that do not fit the distribution."""
         yarn = sites.get(YARN, {})
         if self.version and self.version not in HADOOP_VERSIONS:
             yield error(YARN, "", f"is of Hadoop {self.version}; Isonomy runs on {', '.join(HADOOP_VERSIONS)}")
-        yield from self._rest(yarn)
         if self.version == "3.3":
             for key, value in sites.get(SCHEDULER, {}).items():
                 if key.endswith(".user-limit-factor") and value == "-1":
@@ -61,25 +58,11 @@ class Distribution:
             yarn.get("yarn.nodemanager.container-executor.class"),
         )
         ours = classes[0] == OUR_SCHEDULER or classes[1] in OUR_EXECUTORS
-        share = self.home and self.home / "share" / "hadoop"
-        if ours and share and share.is_dir() and not any((share / p / jar).exists() for p in _PLACES for jar in _JARS):
+        library = self.library
+        if ours and library and not any((place / jar).exists() for place in (library, library.parent) for jar in _JARS):
             yield note(
                 YARN,
                 "",
-                f"names classes of Isonomy, and none of its jars is in {share}/yarn/lib: a daemon whose class path"
+                f"names classes of Isonomy, and none of its jars is in {library}: a daemon whose class path"
                 " has them nowhere does not start",
-            )
-
-    def _rest(self, yarn: Mapping[str, str]) -> Iterator[Finding]:
-        older = OLD_WEB in yarn.get(OLD_WEB_KEY, "").split(",")
-        if self.version in ("3.3", "3.4") and yarn.get(WEB_KEY) == OUR_WEB:
-            yield error(
-                YARN,
-                WEB_KEY,
-                f"is for Hadoop 3.5 (this is {self.version}, whose ResourceManager may not start with it); remove it"
-                + ("" if older else f", and set {OLD_WEB_KEY} to {OLD_WEB}"),
-            )
-        elif self.version == "3.5" and older and yarn.get(WEB_KEY) != OUR_WEB:
-            yield error(
-                YARN, OLD_WEB_KEY, f"is for Hadoop 3.3 and 3.4; set {WEB_KEY} to {OUR_WEB}, else there is no REST"
             )

@@ -4,55 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import sitetext
 from pycontrol.hadoopconf.names import (
-    DOMINANT,
-    GPU,
+    CORE,
     HADOOP_VERSIONS,
-    LINUX_EXECUTOR,
-    NODE,
+    HDFS,
     OLD_WEB,
     OLD_WEB_KEY,
-    OUR_EXECUTOR,
-    OUR_EXECUTORS,
     OUR_SCHEDULER,
     OUR_WEB,
-    SCHEDULER,
-    TYPES,
     WEB_KEY,
     YARN,
 )
+from pycontrol.hadoopconf.properties import (
+    ALL,
+    CAPACITY_SCHEDULER,
+    EXECUTOR,
+    NM,
+    OURS_OF,
+    RM,
+    SCHEDULER_CLASS,
+    Choices,
+    Sites,
+    names,
+    plan_rows,
+)
 
-Sites = Mapping[str, Mapping[str, str]]
-"""Properties by file."""
 RECORD = "isonomy-install.json"
-CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
-_EXECUTOR, _PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanager.resource-plugins"
-_HANDLER = "yarn.resourcemanager.placement-constraints.handler"
-_SCHEDULER_CLASS = "yarn.resourcemanager.scheduler.class"
-_PLAIN = "org.apache.hadoop.yarn.server.nodemanager."
-_OURS_OF = {
-    "": OUR_EXECUTOR,
-    f"{_PLAIN}DefaultContainerExecutor": OUR_EXECUTOR,
-    f"{_PLAIN}LinuxContainerExecutor": LINUX_EXECUTOR,
-}
-NM_PORT = "45454"
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Choices that the cluster's own files do not answer."""
-
-    hadoop: str
-    """3.3, 3.4 or 3.5."""
-    mode: str = "off"
-    queues: str = ""
-    gpus: int | None = None
-    """GPUs of each machine, if all have the same number."""
-    state_dir: str = "/var/lib/isonomy"
-    evidence_file: str = "/var/lib/hadoop/nm/isonomy-evidence.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,81 +45,52 @@ class PropertyChange:
     old: str | None
     new: str | None
     who: str
-    """Which machines have the file: the ResourceManager's, the NodeManagers', or all."""
+    """The class of hosts: ResourceManagers, GPU nodes, or all machines."""
 
 
 def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
-    """All changes of an installation; raises ConfigError if the cluster is not supported.
+    """All changes of an installation up to a stage; raises ConfigError if the cluster is not supported.
 
-    While Isonomy is off or only watches, the NodeManagers stay as they are: YARN's own GPU plugin keeps assigning and
-    isolating GPUs, and what would replace it is not in force.
+    While Isonomy only watches, the NodeManagers stay as they are: YARN's own GPU plugin keeps assigning and isolating
+    GPUs, and what would replace it is not in force.
     """
     if choices.hadoop not in HADOOP_VERSIONS:
         raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(HADOOP_VERSIONS)}"])
-    yarn = sites.get(YARN, {})
-    wanted = [
-        *_resourcemanager(yarn, choices),
-        (SCHEDULER, "yarn.scheduler.capacity.resource-calculator", DOMINANT, "ResourceManager"),
-    ]
-    if choices.mode == "on":
-        wanted += _nodemanager(yarn, choices)
-        types = _joined(sites.get(TYPES, {}).get("yarn.resource-types", ""), GPU)
-        wanted.append((TYPES, "yarn.resource-types", types, "all"))
-        if choices.gpus is not None:
-            wanted.append((NODE, f"yarn.nodemanager.resource-type.{GPU}", str(choices.gpus), "NodeManagers"))
-    return [
-        PropertyChange(file, key, sites.get(file, {}).get(key), new, who)
-        for file, key, new, who in wanted
-        if sites.get(file, {}).get(key) != new
-    ]
+    changes: list[PropertyChange] = []
+    for row in plan_rows(choices.stage):
+        old, new = sites.get(row.file, {}).get(row.key), row.wanted(sites, choices)
+        if old != new:
+            changes.append(PropertyChange(row.file, row.key, old, new, row.who))
+            sites = edited_sites(sites, changes[-1:])
+    return changes
 
 
-Wanted = tuple[str, str, str | None, str]
+def edited_sites(sites: Sites, changes: Iterable[PropertyChange]) -> Sites:
+    """The properties after these changes."""
+    now = {file: dict(site) for file, site in sites.items()}
+    for c in changes:
+        site = now.setdefault(c.file, {})
+        site.pop(c.key, None)
+        site |= {} if c.new is None else {c.key: c.new}
+    return now
 
 
-def _resourcemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Wanted]:
-    rm = "ResourceManager"
-    used = yarn.get(_SCHEDULER_CLASS, CAPACITY_SCHEDULER)
-    if used not in (CAPACITY_SCHEDULER, OUR_SCHEDULER):
-        raise ConfigError([f"{YARN}: {_SCHEDULER_CLASS}: is {used}; Isonomy extends CapacityScheduler alone"])
-    yield YARN, _SCHEDULER_CLASS, OUR_SCHEDULER, rm
-    if choices.hadoop == "3.5":
-        other = yarn.get(WEB_KEY, OUR_WEB)
-        if other != OUR_WEB:
-            raise ConfigError([f"{YARN}: {WEB_KEY}: is {other} already, and Hadoop takes one class"])
-        yield YARN, WEB_KEY, OUR_WEB, rm
-    else:
-        yield YARN, OLD_WEB_KEY, _joined(yarn.get(OLD_WEB_KEY, ""), OLD_WEB), rm
-        if yarn.get(WEB_KEY) == OUR_WEB:  # with it Hadoop 3.4's ResourceManager does not start
-            yield YARN, WEB_KEY, None, rm
-    yield YARN, "isonomy.scheduler.mode", choices.mode, rm
-    if choices.queues:
-        yield YARN, "isonomy.scheduler.queues", choices.queues, rm
-    yield YARN, "isonomy.bridge.token-file", f"{choices.state_dir}/bridge.token", rm
-    yield YARN, "yarn.resourcemanager.recovery.enabled", "true", rm
-    if yarn.get(_HANDLER) == "placement-processor":
-        yield YARN, _HANDLER, "scheduler", rm
+def control_plane(sites: Sites, rm_web: str) -> dict[str, str]:
+    """What the cluster's files say of isonomy.yaml: the templates' section `isonomy`. Of a pair, both machines."""
+    hosts = [str(urlsplit(url).hostname) for url in rm_web.split(",")]
+    if len(hosts) == 1:
+        return {"rm_web": rm_web}
+    advertise = ",".join(f"{host}:26501" for host in hosts)
+    return {"rm_web": rm_web, "agents_advertise": advertise, "standby_webhdfs": _webhdfs(sites)}
 
 
-def _nodemanager(yarn: Mapping[str, str], choices: Choices) -> Iterable[Wanted]:
-    nm, used = "NodeManagers", yarn.get(_EXECUTOR, "")
-    if used not in _OURS_OF and used not in OUR_EXECUTORS:
-        raise ConfigError([f"{YARN}: {_EXECUTOR}: is {used}; ours extend {' and '.join(k for k in _OURS_OF if k)}"])
-    yield YARN, _EXECUTOR, _OURS_OF.get(used, used), nm
-    yield YARN, "isonomy.nm.evidence-file", yarn.get("isonomy.nm.evidence-file", choices.evidence_file), nm
-    plugins = [p.strip() for p in yarn.get(_PLUGINS, "").split(",") if p.strip()]
-    if GPU in plugins:
-        yield YARN, _PLUGINS, ",".join(p for p in plugins if p != GPU) or None, nm
-    yield YARN, "yarn.nodemanager.recovery.enabled", "true", nm
-    address = yarn.get("yarn.nodemanager.address", ":0")
-    if address.endswith(":0"):
-        host = address.removesuffix(":0") or "0.0.0.0"
-        yield YARN, "yarn.nodemanager.address", f"{host}:{NM_PORT}", nm
-
-
-def _joined(names: str, more: str) -> str:
-    found = [n.strip() for n in names.split(",") if n.strip()]
-    return ",".join(found if more in found else [*found, more])
+def _webhdfs(sites: Sites) -> str:
+    """The NameNodes' web addresses, as the hdfs client takes them: of a pair both, with a semicolon."""
+    hdfs, name = sites.get(HDFS, {}), urlsplit(sites.get(CORE, {}).get("fs.defaultFS", "")).hostname or "localhost"
+    scheme, port = ("https", 9871) if hdfs.get("dfs.http.policy") == "HTTPS_ONLY" else ("http", 9870)
+    ids = [f".{name}.{i}" for i in names(hdfs.get(f"dfs.ha.namenodes.{name}", ""))] or [""]
+    found = [hdfs.get(f"dfs.namenode.{scheme}-address{i}", f"{name}:{port}") for i in ids]
+    return ";".join(f"{scheme}://{a.replace('0.0.0.0', name)}" for a in found)
 
 
 def recorded(before: Iterable[PropertyChange] | None, changes: Iterable[PropertyChange]) -> list[PropertyChange]:
@@ -168,17 +120,17 @@ def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[Pr
 def _ours(sites: Sites) -> Iterable[PropertyChange]:
     """The assumed changes without a record: as if Isonomy had been installed on a plain cluster."""
     yarn = sites.get(YARN, {})
-    plain = {ours: theirs for theirs, ours in _OURS_OF.items() if theirs}
+    plain = {ours: theirs for theirs, ours in OURS_OF.items() if theirs}
     for key, value in yarn.items():
         if key.startswith("isonomy.") or (key == WEB_KEY and value == OUR_WEB):
-            yield PropertyChange(YARN, key, None, value, "all")
+            yield PropertyChange(YARN, key, None, value, ALL)
         elif key == OLD_WEB_KEY and OLD_WEB in value.split(","):
             others = ",".join(v for v in value.split(",") if v != OLD_WEB)
-            yield PropertyChange(YARN, key, others or None, value, "ResourceManager")
-        elif key == _SCHEDULER_CLASS and value == OUR_SCHEDULER:
-            yield PropertyChange(YARN, key, CAPACITY_SCHEDULER, value, "ResourceManager")
-        elif key == _EXECUTOR and value in plain:
-            yield PropertyChange(YARN, key, plain[value], value, "NodeManagers")
+            yield PropertyChange(YARN, key, others or None, value, RM)
+        elif key == SCHEDULER_CLASS and value == OUR_SCHEDULER:
+            yield PropertyChange(YARN, key, CAPACITY_SCHEDULER, value, RM)
+        elif key == EXECUTOR and value in plain:
+            yield PropertyChange(YARN, key, plain[value], value, NM)
 
 
 def changed_texts(texts: Mapping[str, str], changes: Iterable[PropertyChange]) -> dict[str, str]:

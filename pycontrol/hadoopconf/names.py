@@ -2,7 +2,7 @@
 
 CORE, HDFS, YARN = "core-site.xml", "hdfs-site.xml", "yarn-site.xml"
 SCHEDULER, TYPES, NODE = "capacity-scheduler.xml", "resource-types.xml", "node-resources.xml"
-ISONOMY = "isonomy.yaml"
+ISONOMY, SUBMARINE = "isonomy.yaml", "submarine-site.xml"
 GPU = "yarn.io/gpu"
 OUR_SCHEDULER = "isonomy.yarn.IsonomyScheduler"
 OUR_WEB = "isonomy.yarn.IsonomyWebServices"

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import GPU, LINUX_EXECUTOR, OUR_EXECUTORS, SCHEDULER, YARN
+from pycontrol.hadoopconf.names import DOMINANT, LINUX_EXECUTOR, SCHEDULER, YARN
+from pycontrol.hadoopconf.properties import STORE, mutable
 
 Site = Mapping[str, str]
-_NM = "yarn.nodemanager."
+_RM, _NM = "yarn.resourcemanager.", "yarn.nodemanager."
 _LINUX = f"{_NM}linux-container-executor."
 AM_EXPIRY_MS = 60_000
 """A shorter expiry is risky: localizing a container's files can take many seconds on a loaded machine."""
@@ -17,12 +18,10 @@ AM_EXPIRY_MS = 60_000
 
 def yarn_site(site: Site) -> Iterator[Finding]:
     """Checks yarn-site.xml for YARN's features that affect Isonomy."""
-    yield from _gpus_of_others(site)
     yield from _ways_past(site)
+    yield from _preemption(site)
     yield from _executor(site)
-    recovery, address = site.get(f"{_NM}recovery.enabled") == "true", site.get(f"{_NM}address", "")
-    if recovery and address.endswith(":0"):
-        yield error(YARN, f"{_NM}address", f"must have a fixed port (got {address}), else containers are not recovered")
+    yield from _kept(site)
     if site.get("yarn.cluster.max-application-priority", "0").strip() == "0":
         yield note(
             YARN,
@@ -35,34 +34,41 @@ def yarn_site(site: Site) -> Iterator[Finding]:
             "yarn.node-attribute.fs-store.root-dir",
             "is in /tmp, the default: which GPUs operators marked bad is lost when it is cleared; name another folder",
         )
-    store = site.get("yarn.scheduler.configuration.store.class", "file")
-    if store != "file":
+    if mutable(site):
         yield note(
             YARN,
-            "yarn.scheduler.configuration.store.class",
-            f"is {store}: queues are kept there, not in {SCHEDULER}, so that they are not checked here",
+            STORE,
+            f"is {mutable(site)}: YARN keeps the queues there and does not read {SCHEDULER}, so they are not checked"
+            f" here; `yarn schedulerconf -global"
+            f" yarn.scheduler.capacity.resource-calculator={DOMINANT}` lets YARN count GPUs",
         )
 
 
-def _gpus_of_others(site: Site) -> Iterator[Finding]:
-    plugins = [p.strip() for p in site.get(f"{_NM}resource-plugins", "").split(",")]
-    ours = site.get(f"{_NM}container-executor.class") in OUR_EXECUTORS
-    if GPU in plugins and ours:
-        yield error(
+def _kept(site: Site) -> Iterator[Finding]:
+    """Checks where daemons keep what they recover from: by default below hadoop.tmp.dir, which is in /tmp."""
+    store = site.get(f"{_RM}store.class", "FileSystemRMStateStore").rpartition(".")[2]
+    folders = {"FileSystemRMStateStore": (f"{_RM}fs.state-store.uri", "yarn/system/rmstore")}
+    for enabled, (key, folder) in (
+        (f"{_RM}recovery.enabled", folders.get(store, ("", ""))),
+        (f"{_NM}recovery.enabled", (f"{_NM}recovery.dir", "yarn-nm-recovery")),
+    ):
+        if key and site.get(enabled) == "true" and not site.get(key):
+            yield note(YARN, key, f"is not set: what is recovered lies in ${{hadoop.tmp.dir}}/{folder}; is that kept?")
+
+
+def _preemption(site: Site) -> Iterator[Finding]:
+    key, policy = f"{_RM}scheduler.monitor.policies", "ProportionalCapacityPreemptionPolicy"
+    if site.get(f"{_RM}scheduler.monitor.enable") == "true" and policy in site.get(key, policy):
+        yield note(
             YARN,
-            f"{_NM}resource-plugins",
-            f"must not name {GPU}: YARN's own plugin would choose other GPUs for a container than Isonomy granted;"
-            " remove it there, and say their number in node-resources.xml",
+            key,
+            f"names {policy}, which may take leased GPUs back: set disable_preemption of the queues with GPUs to true"
+            f" in {SCHEDULER}; its other policies, and preemption in other queues, may stay",
         )
-    elif GPU in plugins:
-        yield note(YARN, f"{_NM}resource-plugins", f"names {GPU}: remove it together with the change of the executor")
 
 
 def _ways_past(site: Site) -> Iterator[Finding]:
     """Checks for features that allocate containers without the scheduler plugin."""
-    key = "yarn.resourcemanager.placement-constraints.handler"
-    if site.get(key) == "placement-processor":
-        yield error(YARN, key, "must be scheduler or disabled: placement-processor would place GPUs past Isonomy")
     key = "yarn.resourcemanager.opportunistic-container-allocation.enabled"
     if site.get(key) == "true":
         yield note(
@@ -101,6 +107,13 @@ def _executor(site: Site) -> Iterator[Finding]:
             YARN,
             f"{_NM}runtime.linux.allowed-runtimes",
             "allows docker: Isonomy's jobs do not use it; CUDA_VISIBLE_DEVICES alone tells other images their GPUs",
+        )
+    methods = site.get(f"{_RM}webapp.methods-allowed", "ALL")
+    if methods != "ALL" and "POST" not in methods:
+        yield note(
+            YARN,
+            f"{_RM}webapp.methods-allowed",
+            f"is {methods}: `isonomy` only reads; kill, pause, drain and cells apply need POST as well",
         )
     expiry = site.get("yarn.am.liveness-monitor.expiry-interval-ms", "")
     if expiry.isdecimal() and int(expiry) < AM_EXPIRY_MS:

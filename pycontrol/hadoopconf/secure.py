@@ -13,6 +13,7 @@ from pycontrol.hadoopconf.production import auth_to_local
 Sites = Mapping[str, Mapping[str, str]]
 _HTTP = "hadoop.http.authentication."
 FILTER = "org.apache.hadoop.security.AuthenticationFilterInitializer"
+_FILTERS = (FILTER, "org.apache.hadoop.security.authentication.server.ProxyUserAuthenticationFilterInitializer")
 PRIVILEGED_PORTS = 1024
 
 
@@ -40,11 +41,12 @@ def _core(site: Mapping[str, str]) -> Iterator[Finding]:
     problem = auth_to_local(site.get("hadoop.security.auth_to_local", "DEFAULT"))
     if problem:
         yield error(CORE, "hadoop.security.auth_to_local", f"{problem}; every daemon would end at its start")
-    if FILTER not in site.get("hadoop.http.filter.initializers", ""):
+    pair = [f"{_HTTP}{key}" for key in ("kerberos.principal", "kerberos.keytab")]
+    if not any(f in site.get("hadoop.http.filter.initializers", "") for f in _FILTERS):
         yield error(
             CORE,
             "hadoop.http.filter.initializers",
-            f"must name {FILTER}, else the web apps trust any name that a caller gives, Isonomy's REST too",
+            f"must name {' or '.join(_FILTERS)}, else the web apps trust any name that a caller gives, our REST too",
         )
     elif site.get(f"{_HTTP}type", "simple") == "simple":
         yield error(CORE, f"{_HTTP}type", "must be kerberos, else the web apps trust any name that a caller gives")
@@ -52,9 +54,12 @@ def _core(site: Mapping[str, str]) -> Iterator[Finding]:
         yield note(
             CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that anonymous callers are refused"
         )
-    for key in ("kerberos.principal", "kerberos.keytab"):
-        if not site.get(f"{_HTTP}{key}"):
-            yield error(CORE, f"{_HTTP}{key}", "is missing: the web apps need it to know who calls (HTTP/_HOST@REALM)")
+    if not any(map(site.get, pair)):
+        yield note(CORE, pair[0], "is not set: this is a client's file; check that of the ResourceManager as well")
+        return
+    for key in pair:
+        if not site.get(key):
+            yield error(CORE, key, "is missing: the web apps need it to know who calls (HTTP/_HOST@REALM)")
     if not site.get(f"{_HTTP}signature.secret.file"):
         yield note(
             CORE, f"{_HTTP}signature.secret.file", "is not set: each daemon makes its own, and asks for tickets again"
@@ -62,6 +67,9 @@ def _core(site: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _hdfs(site: Mapping[str, str]) -> Iterator[Finding]:
+    if not any("keytab" in key for key in site):
+        yield note(HDFS, "", "names no keytab: this is a client's file; the NameNode's and DataNodes' are not checked")
+        return
     if site.get("dfs.block.access.token.enable", "false") != "true":
         yield error(
             HDFS,
@@ -89,6 +97,9 @@ def _hdfs(site: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _yarn(site: Mapping[str, str]) -> Iterator[Finding]:
+    if not any(key.endswith(".keytab") for key in site):
+        yield note(YARN, "", "names no keytab: this is a client's file; check that of the ResourceManager as well")
+        return
     for daemon in ("resourcemanager", "nodemanager"):
         for key in (f"yarn.{daemon}.principal", f"yarn.{daemon}.keytab"):
             if not site.get(key):

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from pycontrol.config import Config
 from pycontrol.hadoopconf import production
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import (
-    DOMINANT,
-    GPU,
-    OLD_WEB,
-    OLD_WEB_KEY,
-    OUR_EXECUTORS,
-    OUR_RUNTIME,
-    OUR_SCHEDULER,
-    OUR_WEB,
-    SCHEDULER,
-    YARN,
-)
+from pycontrol.hadoopconf.names import GPU, OUR_RUNTIME, SCHEDULER, YARN
 from pycontrol.words import suggest
 
 OUR_KEYS = (
@@ -26,13 +16,16 @@ OUR_KEYS = (
     "isonomy.bridge.port",
     "isonomy.bridge.token-file",
     "isonomy.bridge.queue-size",
-    "isonomy.scheduler.mode",
-    "isonomy.scheduler.queues",
+    "isonomy.scheduler.mode-dir",
     "isonomy.scheduler.require-executor",
     "isonomy.nm.evidence-file",
     "isonomy.nm.gpu-wait-ms",
     "isonomy.nm.gpu-minors",
 )
+
+
+OBSOLETE = ("isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.bypass")
+"""What an upgrade reads once; then the stored mode alone counts."""
 
 
 def core_site(site: dict[str, str]) -> Iterator[Finding]:
@@ -44,10 +37,9 @@ def core_site(site: dict[str, str]) -> Iterator[Finding]:
 
 def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     """yarn-site.xml."""
-    yield from _our_classes(site)
     for key in site:
-        if key == "isonomy.scheduler.bypass":
-            yield error(YARN, key, "is now isonomy.scheduler.mode: off in place of true, on in place of false")
+        if key in OBSOLETE:
+            yield note(YARN, key, "is obsolete: an upgrade reads it once, then `isonomy mode` switches; remove it then")
         elif key.startswith("isonomy.") and key not in OUR_KEYS:
             yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
     yield from _mode(site)
@@ -58,24 +50,12 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     ):
         if key in site and not (site[key].isdecimal() and least <= int(site[key]) <= most):
             yield error(YARN, key, f"must be a whole number from {least} to {most} (got {site[key]})")
-    if "CUDA_VISIBLE_DEVICES" in site.get("yarn.nodemanager.env-whitelist", ""):
-        yield error(YARN, "yarn.nodemanager.env-whitelist", "must not name CUDA_VISIBLE_DEVICES; remove it there")
     yield from _yarn_notes(site)
     yield from production.yarn_site(site)
 
 
 def _mode(site: dict[str, str]) -> Iterator[Finding]:
-    """Checks the plugin's mode and its queues."""
-    mode, queues = site.get("isonomy.scheduler.mode", "on"), site.get("isonomy.scheduler.queues", "")
-    if mode not in ("on", "shadow", "off"):
-        yield error(YARN, "isonomy.scheduler.mode", f"must be on, shadow or off (got {mode})")
-    elif mode == "shadow":
-        yield note(YARN, "isonomy.scheduler.mode", "is shadow: GPU asks go through CapacityScheduler, Isonomy watches")
-    elif mode == "off":
-        yield note(YARN, "isonomy.scheduler.mode", "is off: GPU asks go through plain CapacityScheduler")
-    for queue in (q.strip() for q in queues.split(",") if q.strip()):
-        if queue != "root" and not queue.startswith("root."):
-            yield error(YARN, "isonomy.scheduler.queues", f"must name full paths as in root.research (got {queue})")
+    """Checks which nodes get leases in mode on."""
     executor = site.get("isonomy.scheduler.require-executor", "true")
     if executor not in ("true", "false"):
         yield error(YARN, "isonomy.scheduler.require-executor", f"must be true or false (got {executor})")
@@ -87,38 +67,7 @@ def _mode(site: dict[str, str]) -> Iterator[Finding]:
         )
 
 
-def _our_classes(site: dict[str, str]) -> Iterator[Finding]:
-    for key, wanted, lost in (
-        ("yarn.resourcemanager.scheduler.class", (OUR_SCHEDULER,), "GPUs would not be shared by Isonomy"),
-        ("yarn.webapp.custom.webservice.class", (OUR_WEB,), "the isonomy command would find no REST"),
-        (
-            "yarn.nodemanager.container-executor.class",
-            OUR_EXECUTORS,
-            "containers would not get the GPUs they were granted",
-        ),
-    ):
-        if wanted == OUR_EXECUTORS and site.get("isonomy.scheduler.mode", "on") != "on":
-            continue  # YARN's own GPU plugin assigns GPUs meanwhile
-        if wanted == (OUR_WEB,) and OLD_WEB in site.get(OLD_WEB_KEY, "").split(","):
-            continue
-        if site.get(key) not in wanted:
-            got = site.get(key, "nothing")
-            yield error(YARN, key, f"must be {' or '.join(wanted)} (got {got}), else {lost}")
-
-
 def _yarn_notes(site: dict[str, str]) -> Iterator[Finding]:
-    for key, lost in (
-        ("yarn.resourcemanager.recovery.enabled", "applications end when the ResourceManager restarts"),
-        ("yarn.nodemanager.recovery.enabled", "containers end when their NodeManager restarts"),
-    ):
-        if site.get(key, "false") != "true":
-            yield note(YARN, key, f"is not true: {lost}")
-    if site.get("yarn.resourcemanager.scheduler.monitor.enable") == "true":
-        yield note(
-            YARN,
-            "yarn.resourcemanager.scheduler.monitor.enable",
-            "is true: CapacityScheduler's own preemption may take leased GPUs back; set it to false",
-        )
     if site.get("yarn.admin.acl", "*").strip() == "*":
         yield note(YARN, "yarn.admin.acl", "is *: anyone may kill apps and drain nodes; name the administrators")
     attempts = site.get("yarn.resourcemanager.am.max-attempts", "2")
@@ -150,14 +99,6 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
             yield error("isonomy.yaml", "standby", "is not set: a failover would lose apps and fairness clocks")
 
 
-def resource_types(site: dict[str, str]) -> Iterator[Finding]:
-    """resource-types.xml."""
-    kinds = [kind.strip() for kind in site.get("yarn.resource-types", "").split(",")]
-    if GPU not in kinds:
-        got = ", ".join(kinds) or "nothing"
-        yield error("resource-types.xml", "yarn.resource-types", f"must name {GPU} (got {got})")
-
-
 def node_resources(site: dict[str, str]) -> Iterator[Finding]:
     """node-resources.xml."""
     key = f"yarn.nodemanager.resource-type.{GPU}"
@@ -176,13 +117,6 @@ def submarine_site(site: dict[str, str]) -> Iterator[Finding]:
 def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
     """capacity-scheduler.xml."""
     prefix = "yarn.scheduler.capacity."
-    calculator = site.get(f"{prefix}resource-calculator", "")
-    if calculator != DOMINANT:
-        yield error(
-            SCHEDULER,
-            f"{prefix}resource-calculator",
-            f"must be {DOMINANT} (got {calculator or 'nothing'}), else GPUs are not counted",
-        )
     if not site.get(f"{prefix}root.queues"):
         yield error(SCHEDULER, f"{prefix}root.queues", "is missing; name the queues below root")
         return
@@ -196,10 +130,11 @@ def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
     numbers = [n for n in map(_number, capacities) if n is not None]
     for child, text in zip(children, capacities, strict=True):
         if not text:
-            yield error(SCHEDULER, f"{child}.capacity", "is missing; give it in percent")
-        elif _number(text) is None and text[-1] not in "w]":
-            yield error(SCHEDULER, f"{child}.capacity", f"must be a percentage (got {text})")
-    if len(numbers) == len(children) and abs(sum(numbers) - 100) > 0.01:
+            yield error(SCHEDULER, f"{child}.capacity", "is missing; give it in percent, as a weight (4w) or absolute")
+        elif _number(text) is None and not _AMOUNT.fullmatch(text):
+            yield error(SCHEDULER, f"{child}.capacity", f"must be percent, a weight or [resource=amount] (got {text})")
+    zero = site.get(f"{parent}.allow-zero-capacity-sum") == "true" and not sum(numbers)
+    if len(numbers) == len(children) and abs(sum(numbers) - 100) > 0.01 and not zero:
         yield error(SCHEDULER, f"{parent}.queues", f"their capacities must add up to 100 (got {sum(numbers):g})")
     for child in children:
         if site.get(f"{child}.queues"):
@@ -208,35 +143,32 @@ def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
             yield from _leaf(site, child)
 
 
+_AMOUNT = re.compile(r"\d+(\.\d+)?w|\[\s*[^=\s,\]]+\s*=[^=,\]]+(,[^=,\]]+=[^=,\]]+)*\]")
+"""A weight, or absolute resources as in [memory=4096,yarn.io/gpu=8]."""
+
+
 def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
-    capacity = _number(site.get(f"{queue}.capacity", ""))
-    maximum = _number(site.get(f"{queue}.maximum-capacity", "100"))
-    factor = _number(site.get(f"{queue}.user-limit-factor", "1"))
-    if maximum is None or not 0 <= maximum <= 100:
-        yield error(
-            SCHEDULER, f"{queue}.maximum-capacity", f"must be a percentage (got {site[f'{queue}.maximum-capacity']})"
-        )
+    """A queue's limits; they are its administrator's policy, so that none is an error if YARN accepts it."""
+    keys = {end: f"{queue}.{end}" for end in ("capacity", "maximum-capacity", "user-limit-factor")}
+    most = site.get(keys["maximum-capacity"], "100")
+    capacity, maximum = _number(site.get(keys["capacity"], "")), _number(most)
+    factor = _number(site.get(keys["user-limit-factor"], "1"))
+    if not 0 <= (maximum or 0) <= 100 or (maximum is None and not _AMOUNT.fullmatch(most)):
+        yield error(SCHEDULER, keys["maximum-capacity"], f"must be percent or [resource=amount] (got {most})")
         return
-    if maximum < 100:
+    if maximum is None or 0 <= maximum < 100:
+        yield note(SCHEDULER, keys["maximum-capacity"], f"is {most}: offers to its apps end there (reason QueueLimit)")
+    if factor is None or (factor != -1 and factor <= 0):
+        got = site[keys["user-limit-factor"]]
+        yield error(SCHEDULER, keys["user-limit-factor"], f"must be > 0, or -1 (got {got})")
+    elif capacity == 0:
+        yield note(SCHEDULER, keys["capacity"], "is 0: without one under a label the queue accepts no application")
+    elif capacity is not None and maximum is not None and factor != -1 and capacity * factor < maximum:
         yield note(
             SCHEDULER,
-            f"{queue}.maximum-capacity",
-            f"is {maximum:g}: offers to the queue's apps end there (reason QueueLimit)",
-        )
-    if capacity is None:
-        return
-    if capacity == 0:
-        yield error(SCHEDULER, f"{queue}.capacity", "is 0: the queue accepts no application; give it more")
-    if factor is None or (factor != -1 and factor <= 0):
-        yield error(
-            SCHEDULER, f"{queue}.user-limit-factor", f"must be > 0, or -1 (got {site[f'{queue}.user-limit-factor']})"
-        )
-    elif factor != -1 and capacity * factor < maximum:
-        yield error(
-            SCHEDULER,
-            f"{queue}.user-limit-factor",
-            f"is too small: one user is held to {capacity * factor:g} % of the cluster and placements"
-            f" beyond are refused; set it to {maximum / max(capacity, 1e-9):g}, or to 100 (no limit)",
+            keys["user-limit-factor"],
+            f"is {factor:g}: one user's GPUs end at {capacity * factor:g} % of the parent queue, though the queue may"
+            f" have {maximum:g} % (reason QueueLimit)",
         )
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from pycontrol.config import Config, ConfigError
+from pycontrol.configerror import ConfigError
+
+if TYPE_CHECKING:
+    from pycontrol.config import Config
 
 
 def read_site(file: Path) -> dict[str, str]:
@@ -47,6 +52,26 @@ def hadoop_conf_dir() -> Path | None:
     """The directory in HADOOP_CONF_DIR; None if it is not set."""
     value = os.environ.get("HADOOP_CONF_DIR")
     return Path(value) if value else None
+
+
+def webhdfs_url(conf_dir: Path | None = None) -> str:
+    """WebHDFS of the default file system, of several NameNodes all, with a semicolon; raises ConfigError."""
+    conf_dir = conf_dir or hadoop_conf_dir()
+    if conf_dir is None:
+        raise ConfigError(["HADOOP_CONF_DIR: is not set; set it to the directory of core-site.xml and hdfs-site.xml"])
+    hdfs = conf_dir / "hdfs-site.xml"
+    site = read_site(conf_dir / "core-site.xml") | (read_site(hdfs) if hdfs.is_file() else {})
+    name = urlsplit(site.get("fs.defaultFS", "")).hostname or ""
+    if not name:
+        raise ConfigError(["core-site.xml: fs.defaultFS: names no HDFS"])
+    https = site.get("dfs.http.policy") == "HTTPS_ONLY"
+    key = "dfs.namenode.https-address" if https else "dfs.namenode.http-address"
+    ids = [i.strip() for i in site.get(f"dfs.ha.namenodes.{name}", "").split(",") if i.strip()]
+    urls = []
+    for suffix in [f".{name}.{i}" for i in ids] or [""]:
+        host, _, port = site.get(key + suffix, f"0.0.0.0:{9871 if https else 9870}").rpartition(":")
+        urls.append(f"{'https' if https else 'http'}://{name if host == '0.0.0.0' else host}:{port}")
+    return ";".join(urls)
 
 
 def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> str:

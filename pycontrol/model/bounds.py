@@ -7,6 +7,7 @@ sources and fails on a number without one. So no wait, sum or quotient inside ov
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -62,6 +63,15 @@ SLOWDOWN, SPEEDUP = Bound(1.0, 1e3), Bound(1e-3, 1e3)
 METRIC = Bound(-1e12, 1e12)
 ID = Bound(-INT64, INT64)
 ANY_INT32 = Bound(-INT32 - 1, INT32)
+_SPANS: Mapping[int, Bound] = {
+    1: ANY_INT32,
+    2: Bound(-INT64 - 1, INT64),
+    3: Bound(0.0, 2.0**32 - 1),
+    4: Bound(0.0, 2.0**64 - 1),
+    5: Bound(-math.inf, math.inf),
+    6: Bound(-math.inf, math.inf),
+}
+"""What each type of number of a protobuf field can hold, by its cpp_type."""
 
 BOUNDS: Mapping[str, Bound] = {
     # ---- times
@@ -76,7 +86,7 @@ BOUNDS: Mapping[str, Bound] = {
         INSTANT_S),
     # Milliseconds, or columns of traces that have either unit.
     **dict.fromkeys(
-        ("time_ms", "submit_time_ms", "deadline_ms", "submit_time", "start_time", "end_time", "creation_time",
+        ("at_ms", "time_ms", "submit_time_ms", "deadline_ms", "submit_time", "start_time", "end_time", "creation_time",
          "deletion_time", "scheduled_time", "time", "duration"),
         Bound(0.0, LAST_S * 1e3)),
     "wait_ms": Bound(0.0, 3.6e6),
@@ -93,6 +103,8 @@ BOUNDS: Mapping[str, Bound] = {
         GPUS),
     "isonomy.gang": Bound(0.0, GPUS_MAX),
     "gpu_ids": Bound(0.0, 1023.0),
+    # More GPUs of a NodeManager are a misconfiguration that would cost memory for each.
+    "Node.gpus": Bound(0.0, 1024.0),
     **dict.fromkeys(
         ("rung", "launches", "worker_failures", "checkpoints_failed", "runs", "rounds", "n", "limit", "tail", "last",
          "processes", "tenants", "local_bsz"),
@@ -121,7 +133,13 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("loss", "accuracy", "metric", "best_accuracy", "best_metric"), METRIC),
     "n_avg": Bound(0.0, GPUS_MAX),
     "price": Bound(0.0, 1e9),
-    "weight": Bound(1e-6, 1e6),
+    **dict.fromkeys(("weight", "weights", "queue_weights", "user_weights"), Bound(1e-6, 1e6)),
+    # ---- options of policies
+    "budget_s": Bound(1e-3, 3600.0),
+    "overrun": Bound(1.0, 1e6),
+    "threshold_gpu_s": WORK_GPU_S,
+    **dict.fromkeys(("patience", "stint"), Bound(0.0, 1e6)),
+    # ---- others
     **dict.fromkeys(("contention", "shorter", "faster", "load", "elastic", "scaling"), Bound(0.0, 1e6)),
     **dict.fromkeys(("loss_decay", "step_time"), Bound(0.0, 1e9)),
     **dict.fromkeys(("policy_options", "column"), Bound(-1e15, 1e15)),
@@ -148,6 +166,84 @@ def numbers_within(values: Mapping[str, Any], owner: str = "") -> None:
     for name, found in values.items():
         for number in _numbers(found):
             within(number, name, owner)
+
+
+@value
+class _Fields:
+    """Of a protobuf message: the fields to check."""
+
+    numbers: tuple[tuple[str, float, float], ...]
+    """Name and bounds, of those that may be out of them; `lists`: the repeated ones."""
+    lists: tuple[tuple[str, float, float], ...]
+    oneofs: tuple[str, ...]
+    """Whose messages have numbers; so have the single, the repeated and the mapped ones."""
+    one: tuple[str, ...]
+    many: tuple[str, ...]
+    mapped: tuple[str, ...]
+
+
+@functools.cache
+def _fields(kind: Any) -> _Fields | None:
+    """What to check of a protobuf descriptor; None: nothing."""
+    found: dict[str, list[Any]] = {name: [] for name in ("numbers", "lists", "oneofs", "one", "many", "mapped")}
+    for field in kind.fields:
+        repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+        inner, span = field.message_type, _SPANS.get(field.cpp_type)
+        mapped = inner is not None and inner.GetOptions().map_entry
+        if mapped:
+            inner = inner.fields_by_name["value"].message_type
+        if inner is not None and _fields(inner) is not None:
+            oneof = field.containing_oneof
+            if oneof is None:
+                found["mapped" if mapped else "many" if repeated else "one"].append(field.name)
+            elif oneof.name not in found["oneofs"]:
+                found["oneofs"].append(oneof.name)
+        elif inner is None and span is not None:
+            row = bound(field.name, kind.name)
+            exact = float if math.isinf(span.high) else int
+            if span.low < row.low or row.high < span.high:
+                found["lists" if repeated else "numbers"].append((field.name, exact(row.low), exact(row.high)))
+    return _Fields(**{name: tuple(x) for name, x in found.items()}) if any(found.values()) else None
+
+
+def clip(message: Any) -> list[str]:
+    """Clips the numbers of a protobuf message, and of those in it, to their bounds; returns which were beyond."""
+    found: list[str] = []
+    _clip(message, found)
+    return found
+
+
+def _clip(message: Any, found: list[str]) -> None:
+    fields = _fields(message.DESCRIPTOR)
+    if fields is None:
+        return
+    for name, low, high in fields.numbers:
+        number = getattr(message, name)
+        if not low <= number <= high:
+            setattr(message, name, _nearest(message, name, number, found))
+    for name, low, high in fields.lists:
+        for i, number in enumerate(getattr(message, name)):
+            if not low <= number <= high:
+                getattr(message, name)[i] = _nearest(message, name, number, found)
+    for name in fields.oneofs:
+        chosen = message.WhichOneof(name)
+        if chosen is not None and hasattr(inner := getattr(message, chosen), "DESCRIPTOR"):
+            _clip(inner, found)
+    for name in fields.one:
+        if message.HasField(name):
+            _clip(getattr(message, name), found)
+    for name in fields.many:
+        for each in getattr(message, name):
+            _clip(each, found)
+    for name in fields.mapped:
+        for each in getattr(message, name).values():
+            _clip(each, found)
+
+
+def _nearest(message: Any, name: str, number: float, found: list[str]) -> float:
+    row = bound(name, message.DESCRIPTOR.name)
+    found.append(f"{message.DESCRIPTOR.name}.{name}: must be {row} (got {number:g})")
+    return type(number)(row.clip(number))
 
 
 def _numbers(found: Any) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
@@ -10,6 +11,30 @@ from pycontrol.model.value import value
 
 STANDIN = "standin"
 """How the use and the jobs of leases are named whose apps have no Agent."""
+
+
+class Mode(enum.StrEnum):
+    """What the plugin does."""
+
+    ON = "on"
+    SHADOW = "shadow"
+    """It only tells: CapacityScheduler places GPUs."""
+    OFF = "off"
+    UNREADABLE = "unreadable"
+    """The stored mode cannot be read or be in force: nothing new is placed, and nothing is ended."""
+
+
+@value
+class ModeSwitch:
+    """The mode in force, and who switched it."""
+
+    mode: Mode = Mode.ON
+    queues: tuple[str, ...] = ()
+    """Whose asks for GPUs Isonomy serves; empty: all."""
+    by: str = ""
+    at_s: float | None = None
+    problem: str = ""
+    """Why the mode is unreadable."""
 
 
 @value
@@ -137,6 +162,8 @@ class Container:
     """GPUs of its resource, also if `gpus` does not name them because the control plane did not place it."""
     ending: bool = False
     """Whether YARN has ended it and its NodeManager has not confirmed that yet; its GPUs are still in use."""
+    plain: bool = False
+    """Whether CapacityScheduler placed it: nobody leases its GPUs while it runs, and only YARN or its app ends it."""
 
     @property
     def is_master(self) -> bool:

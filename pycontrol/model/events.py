@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any
 
 from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
@@ -30,8 +30,8 @@ class ClusterSnapshot:
     queues: tuple[Queue, ...] = ()
     rm_life: str = ""
     """Id of this run of the ResourceManager's scheduler; empty: not known."""
-    shadow: bool = False
-    """Whether the plugin only watches: CapacityScheduler places GPUs, and the cluster is never ready."""
+    switch: ModeSwitch = ModeSwitch()
+    """In other modes than on the cluster is never ready; in mode off the snapshot has nothing else."""
 
 
 @value

@@ -21,6 +21,8 @@ class Pending(enum.StrEnum):
     PAUSED = "Paused"
     RECOVERY_IN_PROGRESS = "RecoveryInProgress"
     SHADOW = "Shadow"
+    OFF = "Off"
+    MODE_UNREADABLE = "ModeUnreadable"
     AGENT_AWAY = "AgentAway"
     LATE_RHO = "LateRho"
     LATE_BID = "LateBid"
@@ -62,6 +64,8 @@ SENTENCES = {
     Pending.QUEUE_LIMIT: "its queue is at its limit",
     Pending.PAUSED: "an operator paused the rounds",
     Pending.SHADOW: "the mode is shadow: CapacityScheduler places GPUs, Isonomy only watches",
+    Pending.OFF: "the mode is off: CapacityScheduler places GPUs",
+    Pending.MODE_UNREADABLE: "the mode cannot be read: nothing new is placed",
     Pending.RECOVERY_IN_PROGRESS: "the cluster or the control plane is recovering",
     Pending.AGENT_AWAY: "its Agent is not connected",
     Pending.LATE_RHO: "its Agent did not report rho in time",

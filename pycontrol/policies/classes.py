@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pycontrol.auction.placing import take
+from pycontrol.auction.placing import FreeIndex, take
 from pycontrol.model.auction import AppView, Bid, Gang, Plan, Snapshot, gang_gpus
-from pycontrol.policies.pool import Pool
 
 UNLIMITED_GPUS = 1 << 29
 
@@ -57,7 +56,7 @@ def _beside(
     homes: Sequence[Gang], plan: Plan, views: Sequence[AppView], snapshot: Snapshot, free: Mapping[str, int]
 ) -> Plan:
     """The plan with its new gangs moved off the `homes` of lower classes, if other GPUs are as close together."""
-    spare = Pool(free, snapshot.topology)
+    spare = FreeIndex(free, snapshot.topology)
     for award in plan.awards:
         for gang in award.gangs:
             spare.take(gang)
@@ -79,14 +78,14 @@ def _beside(
     return replace(plan, awards=tuple(awards))
 
 
-def _taken(spare: Pool, gang: Gang) -> bool:
+def _taken(spare: FreeIndex, gang: Gang) -> bool:
     if not spare.holds(gang):
         return False
     spare.take(gang)
     return True
 
 
-def _as_good(gang: Gang, view: AppView, spare: Pool) -> Gang | None:
+def _as_good(gang: Gang, view: AppView, spare: FreeIndex) -> Gang | None:
     """A place for the gang in `spare` of the same scope and GPU type; None if there is none, or it mixes types."""
     d, types = view.demand, {spare.type_of(host) for host, _ in gang}
     if len(types) > 1:

@@ -19,9 +19,9 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import ClassVar, Literal
 
 from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.placing import ELSE, FreeIndex
 from pycontrol.model.auction import AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
-from pycontrol.policies.pool import ELSE, Pool
 
 MANY = 1 << 30
 """Stands for no limit on GPUs."""
@@ -96,7 +96,7 @@ class Filling(ABC):
 class Offered:
     """What keys may use besides the app: the pool as it was offered, before any gang was placed."""
 
-    def __init__(self, snapshot: Snapshot, free: Pool) -> None:
+    def __init__(self, snapshot: Snapshot, free: FreeIndex) -> None:
         self.snapshot = snapshot
         self.gpus = free.gpus
         self.cluster_gpus = snapshot.cluster_gpus
@@ -134,7 +134,7 @@ class _Filler:
     def __init__(self, policy: Filling, snapshot: Snapshot, rng: random.Random) -> None:
         self.policy, self.s, self.rng = policy, snapshot, rng
         self.apps = snapshot.apps
-        self.free = Pool(snapshot.free, snapshot.topology, self._order())
+        self.free = FreeIndex(snapshot.free, snapshot.topology, self._order())
         """GPUs that no app has been given yet."""
         self.spare = self.free.copy()
         """The free GPUs that no pick is to keep."""
@@ -197,7 +197,7 @@ class _Filler:
                 self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.retained_gpus
         shapes = {shape for _, shape in able if shape[0] > 0}
         self.full.update(shape for shape in shapes if not self.free.has_place(*shape))
-        if not self.policy.migrates:  # with moves, room may appear
+        if not self.policy.migrates or not self._may_move():  # moves may make room
             shapes -= self.full
         self.smallest_gpus = min((gpus for gpus, *_ in shapes), default=MANY)
         heaps: dict[str, list[_Entry]] = {}
@@ -210,6 +210,10 @@ class _Filler:
         for heap in heaps.values():
             heapify(heap)
         return heaps
+
+    def _may_move(self) -> bool:
+        """Whether a gang may move. With random ties the answer is yes, so that each app has its draw in each round."""
+        return self.policy.ties == "random" or any(view.ending_gangs for view in self.apps)
 
     def _shape(self, i: int) -> _Shape:
         d = self.apps[i].demand

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Gang, Snapshot, gang_of
 from pycontrol.model.topology import Scope
-from pycontrol.policies.pool import Pool
 from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, paper_round
 
 
@@ -18,7 +18,7 @@ class HostPool:
         """`supply`: GPUs by type that the round divides. Not `packed`: gangs take free GPUs in the order of host names,
         however far apart."""
         order = None if packed else {host: k for k, host in enumerate(sorted(s.free))}
-        self.pool = Pool(s.free, s.topology, order)
+        self.pool = FreeIndex(s.free, s.topology, order)
         self.topology, self.supply = s.topology, supply
         self.jobs: list[PlacerJob] = []
         self.view: dict[str, AppView] = {}

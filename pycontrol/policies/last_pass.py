@@ -14,9 +14,8 @@ from dataclasses import replace
 
 from pycontrol.auction.leftovers import Caps
 from pycontrol.auction.limits import queue_limits
-from pycontrol.auction.placing import fitting
+from pycontrol.auction.placing import FreeIndex, fitting
 from pycontrol.model.auction import AppView, Award, Gang, Hold, Plan, Snapshot, gang_gpus
-from pycontrol.policies.pool import Pool
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
@@ -31,19 +30,23 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     Apps are ordered by priority (highest first), then those that paid in an auction last, then by GPUs (fewest first),
     then by submission. An app keeps its own ending gangs before it gets new ones.
     """
-    givers = _Giver(plan, s, kept_out)
-    if not any(givers.caps.of(v.app_id) > 0 for v in s.apps):
-        return plan
     free = _left(plan, s)
     if not any(free.values()):
         return plan
+    room = FreeIndex(free, s.topology)
+    able = _able(plan, s, room)
+    if not able:
+        return plan
+    givers = _Giver(plan, s, able, kept_out)
     held = {hold: _held(hold, free) for hold in plan.holds}
-    awards = _with(plan.awards, _by_app(givers.give(Pool(free, s.topology), s.apps)))
+    for gpus in held.values():
+        room.take(tuple(gpus.items()))
+    awards = _with(plan.awards, _by_app(givers.give(room, able)))
     given, lent = set(givers.got), list[Award]()
     for hold, gpus in held.items():
         if hold.until_s - s.now_s >= LEAST_LOAN * s.lease_s:
-            others = [v for v in s.apps if v.app_id != hold.app_id]
-            loans = _by_app(givers.give(Pool(gpus, s.topology), others))
+            others = [v for v in able if v.app_id != hold.app_id]
+            loans = _by_app(givers.give(FreeIndex(gpus, s.topology), others))
             lent += [Award(app_id, tuple(gangs), True, hold.until_s) for app_id, gangs in loans.items()]
     if not given and not lent:
         return plan
@@ -60,6 +63,34 @@ def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
         for host, n in (pair for gang in award.gangs for pair in gang):
             free[host] = free.get(host, 0) - n
     return {h: max(0, n) for h, n in free.items()}
+
+
+def _able(plan: Plan, s: Snapshot, room: FreeIndex) -> list[AppView]:
+    """The apps that may get some of `room`: one of their ending gangs is not renewed, or it has a place for a new one.
+
+    What is left seldom has a place for anyone, so gangs alike are looked at once, and no app is looked at more.
+    """
+    kept = {a.app_id: a.gangs for a in plan.awards}
+    places: dict[tuple[object, ...], bool] = {}
+    able = []
+    for v in s.apps:
+        d = v.demand
+        shape = d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members
+        if shape not in places:
+            types = fitting(d, s.topology) if d.gang_gpus > 0 else ()
+            places[shape] = any(room.has_place(d.gang_gpus, d.scope, kind, d.members) for kind in types)
+        if places[shape] or (v.ending_gangs and _lost(v, kept.get(v.app_id, ()))):
+            able.append(v)
+    return able
+
+
+def _lost(view: AppView, kept: Iterable[Gang]) -> list[Gang]:
+    """The app's ending gangs that the plan does not renew."""
+    lost = list(view.ending_gangs)
+    for gang in kept:
+        if gang in lost:
+            lost.remove(gang)
+    return lost
 
 
 def _held(hold: Hold, free: dict[str, int]) -> dict[str, int]:
@@ -87,23 +118,17 @@ def _with(awards: Sequence[Award], more: dict[str, list[Gang]]) -> list[Award]:
 class _Giver:
     """Gives free GPUs to apps within their demands and queue limits."""
 
-    def __init__(self, plan: Plan, s: Snapshot, kept_out: KeptOut) -> None:
+    def __init__(self, plan: Plan, s: Snapshot, apps: Sequence[AppView], kept_out: KeptOut) -> None:
         self.s, self.kept_out = s, functools.cache(lambda app_id: frozenset(kept_out(app_id)))
         kept = {a.app_id: a.gangs for a in plan.awards}
-        self.caps = Caps(s.apps, queue_limits(s), kept)
-        self.gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in s.apps}
+        self.caps = Caps(apps, queue_limits(s), kept)
+        self.gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in apps}
         self.paid = {b.app_id for b in plan.bids if b.paid_gangs}
-        self.own: dict[str, list[Gang]] = {}
+        self.own = {v.app_id: _lost(v, kept.get(v.app_id, ())) for v in apps}
         """App -> its ending gangs that the plan does not renew."""
-        for v in s.apps:
-            lost = list(v.ending_gangs)
-            for gang in kept.get(v.app_id, ()):
-                if gang in lost:
-                    lost.remove(gang)
-            self.own[v.app_id] = lost
         self.got: set[str] = set()
 
-    def give(self, room: Pool, apps: Sequence[AppView]) -> Iterator[tuple[str, Gang]]:
+    def give(self, room: FreeIndex, apps: Sequence[AppView]) -> Iterator[tuple[str, Gang]]:
         """Yields (app, gang) until no app can use what is left in `room`, and takes the gangs from it."""
         full: set[object] = set()
         heap = [self._entry(v) for v in apps if self.caps.of(v.app_id) > 0] if room.gpus else []
@@ -126,7 +151,7 @@ class _Giver:
         app_id = view.app_id
         return -view.priority, app_id in self.paid, self.gpus[app_id], view.submitted_s, app_id
 
-    def _next(self, view: AppView, room: Pool, full: set[object]) -> Gang | None:
+    def _next(self, view: AppView, room: FreeIndex, full: set[object]) -> Gang | None:
         demand, cap = view.demand, self.caps.of(view.app_id)
         for gang in self.own[view.app_id]:
             right = not demand.gpu_type or all(room.type_of(h) == demand.gpu_type for h, _ in gang)
@@ -141,10 +166,9 @@ class _Giver:
             return None
         open_ = room
         if closed.intersection(h for h, n in room.left.items() if n > 0):
-            open_ = Pool({h: n for h, n in room.left.items() if h not in closed}, room.topology)
-        for gpu_type in fitting(demand, self.s.topology):
-            found = open_.place(demand.gang_gpus, demand.scope, gpu_type, demand.members)
-            if found is not None:
-                return found
-        full.add(shape)
-        return None
+            open_ = FreeIndex({h: n for h, n in room.left.items() if h not in closed}, room.topology)
+        types = fitting(demand, self.s.topology)
+        found = open_.place_on(types, demand.gang_gpus, demand.scope, demand.members)
+        if found is None:
+            full.add(shape)
+        return found

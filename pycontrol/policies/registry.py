@@ -13,6 +13,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from pycontrol.config import Config, ConfigError
+from pycontrol.model.bounds import BOUNDS, OutOfBounds, numbers_within
 from pycontrol.policies.port import Policy
 from pycontrol.words import suggest
 
@@ -80,7 +81,10 @@ def make(name: str, /, **given: Any) -> Policy:
         if option not in known:
             raise UnknownPolicy(f"{name} has no option {option}{_known(option, known)}")
     try:
+        numbers_within({option: value for option, value in given.items() if option in BOUNDS})
         return cast(Policy, TypeAdapter(kind).validate_python(given))
+    except OutOfBounds as error:
+        raise UnknownPolicy(f"{name}: {error}") from error
     except ValidationError as error:
         lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']})" for e in error.errors())
         raise UnknownPolicy(f"{name}: {'; '.join(lines)}") from error

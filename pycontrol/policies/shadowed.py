@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
-from pycontrol.policies.pool import Pool
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadow import Shadow, next_end_s
 
@@ -150,7 +150,7 @@ def _wanted(f: _First) -> int:
 
 
 def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]:
-    pool = Pool(s.free, s.topology)
+    pool = FreeIndex(s.free, s.topology)
     got: dict[str, list[Gang]] = {}
 
     def take(f: _First, gangs: tuple[Gang, ...]) -> None:

@@ -21,7 +21,7 @@ from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
 from pycontrol.auction.partial import AuctionOutcome, Rounding, auction
-from pycontrol.auction.placing import take
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import engine_name
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot, gangs_by_host
 from pycontrol.policies.classes import in_classes
@@ -104,18 +104,18 @@ class Themis:
         ordered = with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], holding, self.rho_nothing)
         instance = Instance(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
         outcome = auction(ordered, instance, rng, self.budget_s, self.engine, self.rounding)
-        free = dict(snapshot.free)
-        for gangs in outcome.kept.values():
-            take(free, gangs)
-        left = {h: n for h, n in free.items() if n}
+        free = FreeIndex(snapshot.free, snapshot.topology)
+        for gang in (g for gangs in outcome.kept.values() for g in gangs):
+            free.take(gang)
+        left = {h: n for h, n in free.left.items() if n}
         open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
-        more = leftovers(free, open_, instance, outcome.kept, Ranking(self.leftovers, snapshot, rng))
+        more = leftovers(free, open_, limits, outcome.kept, Ranking(self.leftovers, snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
             awards=_together(outcome, more),
             bids=tuple(_receipt(b, len(bids[b.app_id].rows), outcome) for b in ordered),
             leftover_gpus=left,
-            unused_gpus={h: n for h, n in free.items() if n},
+            unused_gpus={h: n for h, n in free.left.items() if n},
             objective_log=outcome.objective_log,
             proved_optimal=outcome.proved_optimal,
             gap=outcome.gap,

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
 from pycontrol.auction.limits import queue_limits, room_gpus
-from pycontrol.auction.placing import TypedRoom
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Scope
 from pycontrol.policies.classes import in_classes
@@ -50,10 +49,8 @@ class WorstFirst:
     def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
         limits = queue_limits(snapshot)
-        instance = Instance(snapshot.free, snapshot.topology, limits)
         views = {v.app_id: v for v in snapshot.apps}
-        free = dict(snapshot.free)
-        room = TypedRoom(free, snapshot.topology)
+        room = FreeIndex(snapshot.free, snapshot.topology)
         caps = Caps(snapshot.apps, limits, {})
         apps = {a: _Bidder(bids[a], list(views[a].ending_gangs), snapshot) for a in sorted(bids) if a in views}
         open_ = [a for a, app in apps.items() if app.gains]
@@ -67,15 +64,15 @@ class WorstFirst:
             if gang is None or not apps[worst].gains:
                 open_.remove(worst)
         got = {a: tuple(app.got) for a, app in apps.items() if app.got}
-        left = {h: n for h, n in free.items() if n}
+        left = {h: n for h, n in room.left.items() if n}
         others = [v for v in snapshot.apps if v.app_id not in apps]
-        more = leftovers(free, others, instance, got, Ranking("worst_first", snapshot, rng))
+        more = leftovers(room, others, limits, got, Ranking("worst_first", snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
             awards=(*(Award(a, gangs) for a, gangs in got.items()), *more),
             bids=tuple(app.receipt() for app in apps.values()),
             leftover_gpus=left,
-            unused_gpus={h: n for h, n in free.items() if n},
+            unused_gpus={h: n for h, n in room.left.items() if n},
             solve_s=time.perf_counter() - started_s,
             why={a: f"rho {app.bid.rho_nothing:.3g} without, {app.rho:.3g} with it" for a, app in apps.items()},
         )

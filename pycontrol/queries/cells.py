@@ -40,10 +40,10 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
             gpus = a.exchange_service.exchange.gpus(lot) if a.exchange_service is not None and lot is not None else 0
             rows[owner]["lent"] += gpus
             rows[tenant]["got"] += gpus
-    for lease in a.durable.leases.values():
+    for lease in a.durable.leases.each():
         row = rows.get(a.durable.apps[lease.app_id].vc)
         if row is not None:
-            row["own" if lease.guaranteed else "borrowed"] += 1
+            row["own" if lease.guaranteed else "borrowed"] += len(lease.gpus)
     for app in a.durable.live.values():
         row = rows.get(app.vc)
         if row is not None:

@@ -17,6 +17,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
+from pycontrol.queries.waiting import Waiting
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
 
@@ -25,29 +26,28 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     """Everything about one app, with its newest `n` rounds; raises Refusal."""
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
-    why = reason(a, app_id, now_s)
+    demands = Demands(a, now_s)
+    code, sentence = Waiting(a, now_s).told(demands.of(app_id), reason(a, app_id, now_s))
     yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
-        app = views.app_row(a, app_id, Demands(a, now_s))
+        app = views.app_row(a, app_id, demands)
     else:
         assert yarn is not None
         app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",
                "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
                "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
     agent = a.agents.get(app_id)
-    coming = sorted((x for x in a.durable.reservations.values() if x.app_id == app_id), key=lambda x: x.gpu)
     return {
         "now_s": now_s,
         "app": app,
-        "reason": {"code": why.code, "sentence": why.sentence},
+        "reason": {"code": code, "sentence": sentence},
         "rho": rho_terms(a, app_id, now_s),
         "agent": None if agent is None else {
             "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler
         },
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
-        "leases": [views.lease_row(a, x) for x in a.leases_of(app_id)]
-        + [views.lease_row(a, x) for x in coming],
+        "leases": views.lease_rows(a, a.leases_of(app_id)) + views.lease_rows(a, a.reservations_of(app_id)),
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
         "rounds": took_part(a, app_id, n),
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -23,6 +23,7 @@ from pycontrol.arbiter.facts import (
     RoundHeld,
 )
 from pycontrol.arbiter.reasons import Reasons
+from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands
 from pycontrol.runtime.spans import LeaseInterval
@@ -120,7 +121,10 @@ class Metrics:
                               registry=r)  # fmt: skip
         self._unsaved = Gauge("isonomy_jobs_unsaved", "Jobs whose newest checkpoint failed.", ["queue"], registry=r)
         self._agents = Gauge("isonomy_agents_connected", "Agents that are connected.", registry=r)
-        self._ready = Gauge("isonomy_ready", "1 while the ResourceManager is heard of.", registry=r)
+        self._ready = Gauge(
+            "isonomy_ready", "1 while the ResourceManager is heard of and the mode is in force.", registry=r
+        )
+        self._mode = Gauge("isonomy_mode", "1 for the mode that the plugin told last.", ["mode"], registry=r)
         self._paused = Gauge("isonomy_paused", "1 while an operator paused the rounds.", registry=r)
         self._build = Gauge("isonomy_build_info", "Always 1.", ["version", "policy"], registry=r)
 
@@ -137,9 +141,10 @@ class Metrics:
         while len(self._labels) > APPS_KEPT:
             self._labels.pop(next(iter(self._labels)))
 
-    def observe(self, fact: Fact, now_s: float, span: LeaseInterval | None = None) -> None:
-        """Count one fact recorded at `now_s`; `span`: the lease that it is about."""
-        queue, user = self._labels.get(span.app_id, ("", "")) if span is not None else ("", "")
+    def observe(self, fact: Fact, now_s: float, spans: Sequence[LeaseInterval] = ()) -> None:
+        """Count one fact recorded at `now_s`; `spans`: the leases of one app that it is about, GPU by GPU."""
+        app_id = spans[0].app_id if spans else ""
+        queue, user = self._labels.get(app_id, ("", ""))
         match fact:
             case AppArrived():
                 self._know(fact.app_id, fact.queue, fact.user)
@@ -149,24 +154,26 @@ class Metrics:
                 for key in [k for k in self._revoked_jobs if k[0] == fact.app_id]:
                     del self._revoked_jobs[key]
             case LeaseGranted():
-                self._granted.inc()
+                self._granted.inc(len(fact.gpus))
             case LeaseStarted():
-                since_s = self._waiting.pop(span.app_id, None) if span is not None else None
+                since_s = self._waiting.pop(app_id, None)
                 if since_s is not None:
                     self._first.labels(queue).observe(max(0.0, fact.at_s - since_s))
             case LeaseExtended():
-                self._renewed.inc(fact.counted)
+                self._renewed.inc(len(fact.gpus) * fact.counted)
             case LeaseRevoking():
-                self._revoked.labels(fact.cause or "other").inc()
-                if span is not None and span.started_s is not None and fact.cause in PREEMPTIONS:
-                    self._preempted.labels(queue, user, fact.cause).inc()
-                    key = span.app_id, span.job_id
-                    self._revoked_jobs[key] = fact.cause, self._revoked_jobs.get(key, ("", 0))[1] + 1
+                self._revoked.labels(fact.cause or "other").inc(len(fact.gpus))
+                for span in spans if fact.cause in PREEMPTIONS else ():
+                    if span.started_s is not None:
+                        self._preempted.labels(queue, user, fact.cause).inc()
+                        key = app_id, span.job_id
+                        self._revoked_jobs[key] = fact.cause, self._revoked_jobs.get(key, ("", 0))[1] + 1
             case LeaseEnded():
                 if fact.cause is EndReason.LAPSED:
-                    self._lapsed.labels(queue).inc()
-                if span is not None and span.stop_s and span.started_s and span.cause in PREEMPTIONS:
-                    self._lost.labels(queue, span.cause).inc(span.stop_s)
+                    self._lapsed.labels(queue).inc(len(fact.gpus))
+                for span in spans:
+                    if span.stop_s and span.started_s and span.cause in PREEMPTIONS:
+                        self._lost.labels(queue, span.cause).inc(span.stop_s)
             case AllocationChanged():
                 self._change.observe(fact.seconds)
                 why, gpus = self._revoked_jobs.pop((fact.app_id, fact.job_id), ("", 0))
@@ -202,7 +209,10 @@ class Metrics:
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))
-        self._ready.set(a.cluster.ready)
+        mode = a.cluster.switch.mode
+        self._ready.set(a.cluster.ready or (a.cluster.heard and mode in (Mode.SHADOW, Mode.OFF)))
+        for each in Mode:
+            self._mode.labels(each).set(a.cluster.seen and each is mode)
         self._paused.set(a.paused)
         self._build.clear()
         self._build.labels(_version(), a.policy_name).set(1)

@@ -74,9 +74,12 @@ class Camera:
     def _durable(self, d: Durable) -> Durable:
         """A copy of the durable state without the indices by app, which `complete` makes."""
         own = Durable()
-        own.leases, own.reservations = dict(d.leases), dict(d.reservations)
+        own.leases.update(d.leases)
+        own.reservations.update(d.reservations)
         own.apps = {app_id: self._apps[app_id] for app_id in d.apps}  # in the order of their arrival
-        own.held, own.switches, own.rounds = dict(d.held), set(d.switches), d.rounds
+        own.held.update(d.held)
+        own.grants.update(d.grants)
+        own.switches, own.rounds = set(d.switches), d.rounds
         own.memory, own.clocks, own.exchange = dict(d.memory), dict(d.clocks), d.exchange
         apps = own.apps
         own.live = {app_id: apps[app_id] for app_id in d.live}
@@ -103,10 +106,8 @@ def _app(x: AppRecord) -> AppRecord:
 def complete(picture: Arbiter) -> Arbiter:
     """Build the picture's indices by app, on the reader's thread; returns the picture."""
     d = picture.durable
-    for gpu, lease in d.leases.items():
-        d.leases_by_app.setdefault(lease.app_id, {})[gpu] = lease
-    for gpu, reservation in d.reservations.items():
-        d.reservations_by_app.setdefault(reservation.app_id, {})[gpu] = reservation
+    d.leases.index()
+    d.reservations.index()
     return picture
 
 

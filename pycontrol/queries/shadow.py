@@ -23,7 +23,7 @@ from pycontrol.arbiter.reasons import Reasons
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask, Container, YarnApp
+from pycontrol.model.cluster import Ask, Container, Mode, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import salvage
@@ -59,7 +59,7 @@ class AsIf:
 def seen(a: Arbiter) -> ev.ClusterSnapshot | None:
     """The cluster as the plugin reported it; None if the mode is not shadow."""
     c = a.cluster
-    if not (c.seen and c.shadow):
+    if not c.seen or c.switch.mode is not Mode.SHADOW:
         return None
     asks = tuple(ask for app_id in c.asks.apps() for ask in c.asks.of(app_id).values())
     return ev.ClusterSnapshot(True, tuple(c.nodes.values()), tuple(c.apps.values()), asks,
@@ -133,7 +133,7 @@ class ShadowRounds:
                 known[c.container_id] = tuple(itertools.islice(free, c.gpu_count))
                 taken.update(known[c.container_id])
             found[c.container_id] = replace(
-                c, gpus=known[c.container_id], lease_id=c.lease_id or f"cs-{c.container_id}"
+                c, gpus=known[c.container_id], lease_id=c.lease_id or f"cs-{c.container_id}", plain=False
             )
         return found
 
@@ -166,9 +166,9 @@ class ShadowRounds:
             until_s = at_s
             match fact:
                 case LeaseGranted() if fact.grant_id not in adopted:
-                    given[fact.app_id] += 1
-                case LeaseRevoking() if fact.gpu in arbiter.durable.leases:
-                    taken[arbiter.durable.leases[fact.gpu].app_id] += 1
+                    given[fact.app_id] += len(fact.gpus)
+                case LeaseRevoking():
+                    taken.update(x.app_id for gpu in fact.gpus if (x := arbiter.durable.leases.get(gpu)) is not None)
         theirs = Counter[str]()
         for c in new.values():
             theirs[c.app_id] += c.gpu_count

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AllocationChanged, Fact
+from pycontrol.arbiter.facts import AllocationChanged, Fact, LeaseStarted
 from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
@@ -23,6 +23,8 @@ SPANS_KEPT, APPS_KEPT = 500, 3000
 class _AppIntervals:
     spans: dict[int, LeaseInterval] = field(default_factory=dict)
     """By `LeaseInterval.number`."""
+    containers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Container id -> (host, job id), in the order of their starts."""
     restarts: deque[tuple[float, str, float]] = field(default_factory=lambda: deque(maxlen=SPANS_KEPT))
     """(time, job id, seconds from the grant to the first step)."""
 
@@ -38,7 +40,7 @@ class Spans:
         for at_s, fact in past:
             self._take(fact, at_s)
         if durable is not None:
-            for span in self._fold.go_on(durable.leases.values(), durable.reservations.values()):
+            for span in self._fold.go_on(durable.leases.each(), durable.reservations.each()):
                 self._keep(span)
 
     def _of(self, app_id: str) -> _AppIntervals:
@@ -59,6 +61,11 @@ class Spans:
         for change in changes:
             if change.after is not None:
                 self._keep(change.after)
+        if isinstance(fact, LeaseStarted) and changes and changes[0].after is not None:
+            containers = self._of(changes[0].after.app_id).containers
+            containers[fact.container_id] = fact.gpus[0].host, fact.job_id
+            if len(containers) > SPANS_KEPT:
+                del containers[next(iter(containers))]
         if isinstance(fact, AllocationChanged):
             self._of(fact.app_id).restarts.append((fact.at_s, fact.job_id, fact.seconds))
         return changes
@@ -77,6 +84,12 @@ class Spans:
         with self._lock:
             app = self._apps.get(app_id)
             return [row(span) for span in app.spans.values()] if app is not None else []
+
+    def containers(self, app_id: str) -> dict[str, tuple[str, str]]:
+        """Container id -> (host, job id) of the app's newest containers, those that ended too, oldest first."""
+        with self._lock:
+            app = self._apps.get(app_id)
+            return dict(app.containers) if app is not None else {}
 
     def revocations(self, app_id: str) -> list[dict[str, Any]]:
         """The app's revocations, one row per gang, oldest first.

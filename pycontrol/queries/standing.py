@@ -11,16 +11,17 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.app_views import view, within_cluster
+from pycontrol.arbiter.candidates import view
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.eligibility import within_cluster
 from pycontrol.arbiter.memory import remembered
 from pycontrol.arbiter.round_parts import private_part
 from pycontrol.arbiter.supply import RoundPart
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.filling import Filling, Offered
-from pycontrol.policies.pool import Pool
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadowed import Shadowed, policy_memory
 from pycontrol.queries.demands import Demands
@@ -88,7 +89,7 @@ def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:
     amounts: dict[str, float] = {}
     if isinstance(policy, Filling):
         snapshot = policy.prepared(snapshot)
-        pool = Offered(snapshot, Pool(snapshot.free, snapshot.topology))
+        pool = Offered(snapshot, FreeIndex(snapshot.free, snapshot.topology))
         keys = {v.app_id: (-v.priority, policy.key(v, v.retained_gpus, pool)) for v in snapshot.apps}
         order = _by_queue(policy, pool, keys) if policy.by_queue else _sorted(snapshot, lambda v: keys[v.app_id])
         if policy.measure[0]:

@@ -12,11 +12,13 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
+from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
-from pycontrol.model.topology import count_by_host
+from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
+from pycontrol.queries.waiting import Waiting
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
 ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
@@ -26,11 +28,20 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     """The cluster at a glance: settings, GPUs by state, nodes, apps and the last round."""
     nodes = _nodes(a)
     running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
+    switch = a.cluster.switch
     return {
         "now_s": now_s,
         "ready": a.cluster.ready,
-        "shadow": a.cluster.shadow,
-        "recovering": not a.cluster.ready or now_s < a.cluster.recovering_until_s,
+        "shadow": switch.mode is Mode.SHADOW,
+        "mode": {
+            "name": switch.mode,
+            "queues": list(switch.queues),
+            "by": switch.by,
+            "at_s": switch.at_s,
+            "problem": switch.problem,
+        },
+        "state": state(a, now_s),
+        "recovering": _recovering(a, now_s),
         "paused": a.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
         "policy": a.policy_name,
@@ -49,6 +60,18 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "next_round_s": a.rounds.due_s(),
         "last_round": _short(a.receipts[-1]) if a.receipts else None,
     }
+
+
+def _recovering(a: Arbiter, now_s: float) -> bool:
+    return not a.cluster.ready or now_s < a.cluster.recovering_until_s
+
+
+def state(a: Arbiter, now_s: float) -> str:
+    """What it does now, in a word or two."""
+    mode = a.cluster.switch.mode
+    if mode is not Mode.ON:
+        return "mode unreadable" if mode is Mode.UNREADABLE else str(mode)
+    return "paused" if a.paused else "recovering" if _recovering(a, now_s) else "ready"
 
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
@@ -125,11 +148,14 @@ def _short(r: Receipt) -> dict[str, Any]:
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
-    demands, why = Demands(a, now_s), Reasons(a, now_s)
+    demands, why, waiting = Demands(a, now_s), Reasons(a, now_s), Waiting(a, now_s)
     placed = standings(a, now_s, demands)
-    rows = [_queue_row(a, app_id, now_s, demands, why) | _standing(placed.get(app_id)) for app_id in a.active_apps()]
+    rows = [
+        _queue_row(a, app_id, now_s, demands, why, waiting) | _standing(placed.get(app_id))
+        for app_id in a.active_apps()
+    ]
     rows += [
-        _queue_row(a, app.app_id, now_s, demands, why) | _standing(None)
+        _queue_row(a, app.app_id, now_s, demands, why, waiting) | _standing(None)
         for app in a.cluster.apps.values()
         if app.app_id not in a.durable.apps and a.expects_agent(app)
     ]
@@ -146,10 +172,12 @@ def _standing(found: Standing | None) -> dict[str, Any]:
     return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
 
 
-def _queue_row(a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons) -> dict[str, Any]:
+def _queue_row(
+    a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons, waiting: Waiting
+) -> dict[str, Any]:
     record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
     demand, held = demands.of(app_id), a.holding(app_id)
-    why = reasons.of(app_id, demand)
+    code, sentence = waiting.told(demand, reasons.of(app_id, demand))
     ends = [x.end_s for x in a.leases_of(app_id)]
     known = record or yarn
     assert known is not None
@@ -161,11 +189,11 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons:
         "kind": record.kind if record else "",
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
-        "gpus_ending": sum(x.state == REVOKING for x in a.leases_of(app_id)),
+        "gpus_ending": sum(len(x.gpus) for x in a.leases_of(app_id) if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
-        "reason": why.code,
-        "sentence": why.sentence,
+        "reason": code,
+        "sentence": sentence,
         "next_lease_end_s": min(ends, default=None),
         "submitted_s": known.submitted_s,
     }
@@ -186,16 +214,22 @@ def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
         "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, demands.now_s), "leases": x.leases, "renewals": x.renewals,
         "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
-        "message": x.message,
+        "message": x.message, "attained_gpu_s": x.attained_gpu_s,
     }  # fmt: skip
 
 
-def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
-    """A lease or reservation as JSON values; a reservation has the state `next`."""
+def lease_rows(a: Arbiter, claims: Iterable[Lease | Reservation]) -> list[dict[str, Any]]:
+    """The leases or reservations as JSON values, one row for each GPU, sorted."""
+    at = {gpu: x for x in claims for gpu in x.gpus}
+    return [_lease_row(a, at[gpu], gpu) for gpu in sorted(at)]
+
+
+def _lease_row(a: Arbiter, lease: Lease | Reservation, gpu: Gpu) -> dict[str, Any]:
+    """A GPU's lease or reservation; a reservation has the state `next`."""
     known = a.cluster.apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
     present = lease if isinstance(lease, Lease) else None
     return {
-        "gpu": str(lease.gpu), "app_id": lease.app_id, "state": present.state if present else "next",
+        "gpu": str(gpu), "app_id": lease.app_id, "state": present.state if present else "next",
         "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
         "container_id": present.container_id if present else "", "job_id": present.job_id if present else "",
         "guaranteed": lease.guaranteed, "reason": present.reason if present else "",
@@ -205,9 +239,7 @@ def lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
 
 def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """All leases, then all reservations, each sorted by GPU."""
-    present = sorted(a.durable.leases.values(), key=lambda x: x.gpu)
-    coming = sorted(a.durable.reservations.values(), key=lambda x: x.gpu)
-    rows = [lease_row(a, x) for x in present] + [lease_row(a, x) for x in coming]
+    rows = lease_rows(a, a.durable.leases.each()) + lease_rows(a, a.durable.reservations.each())
     return {"now_s": now_s, "leases": rows}
 
 
@@ -267,17 +299,17 @@ def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
                     _violation("gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s)
                 )
             lease = a.durable.leases.get(gpu)
-            if lease is None or lease.app_id != container.app_id:
+            if not container.plain and (lease is None or lease.app_id != container.app_id):
                 holder = lease.app_id if lease else "nobody"
                 violations.append(
                     _violation(
                         "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s
                     )
                 )
-    for lease in a.durable.leases.values():
+    for gpu, lease in a.durable.leases.items():
         if lease.container_id and lease.container_id not in a.cluster.containers and a.cluster.ready:
             violations.append(
-                _violation("lease_without_container", f"GPU {lease.gpu}: {lease.container_id} does not run", now_s)
+                _violation("lease_without_container", f"GPU {gpu}: {lease.container_id} does not run", now_s)
             )
     checked = {"leases": len(a.durable.leases), "containers": len(a.cluster.containers), "ready": a.cluster.ready}
     return {"checked": checked, "violations": violations}

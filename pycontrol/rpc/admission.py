@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
 
+from pycontrol.rpc.intake import counted
 from pycontrol.rpc.tokens import TokenClaims, TokenError, Tokens
 
 OWNER_WAIT_S = 10.0
@@ -65,7 +66,7 @@ class Admission:
             why = f"the token expired before {claims.app_id} was submitted; fetch a new one"
             raise StreamRefused(grpc.StatusCode.UNAUTHENTICATED, why)
         _need_room(self._open, claims.user, STREAMS_PER_USER, STREAMS_MAX, "streams are open")
-        with _counted(self._open, claims.user):
+        with counted(self._open, claims.user):
             yield claims
 
     def _verified(self, token: str) -> TokenClaims:
@@ -80,7 +81,7 @@ class Admission:
             return owner
         _need_room(self._waiting, claims.user, WAITING_PER_USER, WAITING_MAX, "streams wait for their apps")
         end_s = time.monotonic() + self._wait_s
-        with _counted(self._waiting, claims.user):
+        with counted(self._waiting, claims.user):
             while time.monotonic() < end_s:
                 await asyncio.sleep(LOOK_EVERY_S)
                 owner = self._owners(claims.app_id)
@@ -94,14 +95,3 @@ def _need_room(counts: Counter[str], user: str, per_user: int, in_all: int, what
         raise StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what} of {user}; connect again later")
     if counts.total() >= in_all:
         raise StreamRefused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many {what}; connect again later")
-
-
-@contextmanager
-def _counted(counts: Counter[str], user: str) -> Iterator[None]:
-    counts[user] += 1
-    try:
-        yield
-    finally:
-        counts[user] -= 1
-        if not counts[user]:
-            del counts[user]

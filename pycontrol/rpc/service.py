@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 import grpc
 import structlog
@@ -16,7 +17,7 @@ from pycontrol.model.topology import Topology
 from pycontrol.rpc import relayed, translate
 from pycontrol.rpc.admission import Admission, StreamRefused
 from pycontrol.rpc.checks import Malformed
-from pycontrol.rpc.intake import COSTS, RETRY_S, Intake, RateLimiter
+from pycontrol.rpc.intake import RETRY_S, STREAM_BYTES, Intake, RateLimiter
 from pycontrol.rpc.outbox import Sized, Stream
 from pycontrol.rpc.sessions import AgentStream, Sessions, WorkerStream
 from pycontrol.rpc.tokens import TokenClaims
@@ -58,6 +59,8 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         self._serving, self._intake = serving, intake
         self._admission, self._submit, self._topology = admission, submit, topology
         self._first_message_s = first_message_s
+        self._asking = WeakValueDictionary[str, asyncio.Lock]()
+        """By user: held while HDFS is asked for a token of its."""
 
     # ---- an Agent
 
@@ -68,7 +71,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     async def _session(self, claims: TokenClaims, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         messages = aiter(requests)
-        first = await self._first(messages, context)
+        first = await self._first(claims.user, messages, context)
         if first.WhichOneof("kind") != "register":
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Register")
         if first.register.app_id != claims.app_id:
@@ -106,10 +109,12 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             asyncio.get_running_loop().call_later(RETRY_S, self._lost, app_id)
 
     async def _read_agent(self, stream: AgentStream, user: str, messages: AsyncIterator[pb.AgentMessage]) -> None:
-        pace = RateLimiter()
+        reports = RateLimiter()
         async for message in messages:
-            kind = message.WhichOneof("kind")
-            await pace.take(COSTS.get(kind or "", 1.0))
+            kind, size = message.WhichOneof("kind"), message.ByteSize()
+            await self._intake.turn(user, size)
+            if kind == "progress":
+                await reports.take()
             if kind == "to_worker":
                 self.sessions.to_worker(stream.app_id, relayed.worker_command(message.to_worker))
                 continue
@@ -125,7 +130,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
                 if isinstance(event, RhoReported | ProgressReported):
                     event = dataclasses.replace(event, steps=self.sessions.tally.take(stream.app_id))
                 self._hand_over(stream, event)
-                self._intake.submitted(user, message.ByteSize())
+                self._intake.submitted(user, size)
 
     # ---- a worker
 
@@ -136,7 +141,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     async def _worker(self, claims: TokenClaims, requests: AsyncIterator[pb.WorkerMessage], context: Context) -> None:
         messages = aiter(requests)
-        first = await self._first(messages, context)
+        first = await self._first(claims.user, messages, context)
         try:
             first = relayed.worker_message(first)
         except Malformed as e:
@@ -148,14 +153,13 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         self.sessions.from_worker(claims.app_id, first)
         try:
-            await self._serve(stream, context, self._read_worker(stream, messages))
+            await self._serve(stream, context, self._read_worker(stream, claims.user, messages))
         finally:
             self.sessions.worker_gone(stream, stream.ended[1] if stream.ended else "its stream ended")
 
-    async def _read_worker(self, stream: WorkerStream, messages: AsyncIterator[pb.WorkerMessage]) -> None:
-        pace = RateLimiter()
+    async def _read_worker(self, stream: WorkerStream, user: str, messages: AsyncIterator[pb.WorkerMessage]) -> None:
         async for message in messages:
-            await pace.take()
+            await self._intake.turn(user, message.ByteSize())
             if message.worker_id != stream.name:
                 raise Malformed(f"worker_id changed within the stream of {stream.name}")
             self.sessions.from_worker(stream.app_id, relayed.worker_message(message))
@@ -167,8 +171,10 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         async with self._admitted(context) as claims:
             if self._hdfs_tokens is None:
                 await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this control plane renews no HDFS tokens")
+            lock = self._asking.setdefault(claims.user, asyncio.Lock())
             try:
-                token, ends_s = await asyncio.to_thread(self._hdfs_tokens, claims.app_id, claims.user)
+                async with lock:  # a user's apps wait for each other, and not in threads that other users need
+                    token, ends_s = await asyncio.to_thread(self._hdfs_tokens, claims.app_id, claims.user)
             except NoHdfsToken as e:
                 log.warning("no HDFS token", app_id=claims.app_id, user=claims.user, why=str(e))
                 await _abort(context, grpc.StatusCode.UNAVAILABLE, str(e))
@@ -186,14 +192,17 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             await _abort(context, grpc.StatusCode.UNAUTHENTICATED, f"the metadata key {TOKEN_KEY} is missing")
         try:
             async with self._admission.stream(text) as claims:
+                await self._intake.turn(claims.user, STREAM_BYTES)
                 yield claims
         except StreamRefused as e:
             log.warning("a stream was refused", peer=context.peer(), why=str(e))
             await _abort(context, e.code, str(e))
 
-    async def _first(self, messages: AsyncIterator[M], context: Context) -> M:
+    async def _first(self, user: str, messages: AsyncIterator[M], context: Context) -> M:
         try:
-            return await asyncio.wait_for(anext(messages), self._first_message_s)
+            first = await asyncio.wait_for(anext(messages), self._first_message_s)
+            await self._intake.turn(user, first.ByteSize())
+            return first
         except TimeoutError:
             why = f"nothing arrived within {self._first_message_s:g} s"
             await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, why)

@@ -20,6 +20,7 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.runtime.journal import lock_journal, open_journal, quarantine, reading, transaction
 from pycontrol.runtime.journal_rows import (
     BAD,
+    CHECKED_SINCE,
     HARMLESS,
     MISSING,
     SCHEMA,
@@ -72,7 +73,7 @@ def _checked(path: Path) -> dict[str, Any]:
             size = journal_size(db, path)
             report |= {name: getattr(size, name) for name in ("bytes", "facts", "facts_after_snapshot", "first_s")}
             report["snapshots"] = len(snapshots_of(db, version))
-            report["set_aside"] = _count(db, "quarantine") if version >= VERSION else 0
+            report["set_aside"] = _count(db, "quarantine") if version >= CHECKED_SINCE else 0
             for error in _bad_rows(db, version, report["problems"]):
                 report["problems"].append(str(error))
                 readable = readable and error.kind in HARMLESS
@@ -259,7 +260,7 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
     with closing(_reading(source)) as old, closing(connected(sqlite3.connect(part, isolation_level=None))) as new:
         os.chmod(part, 0o600)
         version = version_of(old, path)
-        crc: tuple[str, ...] = ("crc",) if version >= VERSION else ()
+        crc: tuple[str, ...] = ("crc",) if version >= CHECKED_SINCE else ()
         new.execute("PRAGMA auto_vacuum=INCREMENTAL")
         new.executescript(SCHEMA)
         with transaction(new):

@@ -15,8 +15,11 @@ from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import FACTS, AllocationChanged, Fact, PolicyMemory, RoundHeld, from_json, to_json
 from pycontrol.model.value import value
 
-VERSION = 2
-"""The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index."""
+VERSION = 3
+"""The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index; in version 2 each fact
+about leases is about one GPU."""
+CHECKED_SINCE = 2
+"""The first version with checksums and a quarantine."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, time_s REAL NOT NULL,
                                   kind TEXT NOT NULL, data TEXT NOT NULL, crc INTEGER);
@@ -26,8 +29,8 @@ CREATE TABLE IF NOT EXISTS quarantine (seq INTEGER PRIMARY KEY, epoch INTEGER, t
                                        crc INTEGER, problem TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
 """
-DEFLATED_FROM = 2048
-"""JSON of this many characters or more is deflated: receipts to about an eighth, in 1 ms for 165 kB."""
+DEFLATED_FROM = 512
+"""JSON of this many characters or more is deflated: large receipts to about an eighth, in 1 ms for 165 kB."""
 DATA_MAX = 64 << 20
 """The most bytes that a row may inflate to."""
 HARMLESS = frozenset({RoundHeld.__name__, AllocationChanged.__name__, PolicyMemory.__name__})
@@ -138,7 +141,7 @@ def as_journal_error(path: Path) -> Iterator[None]:
 def row_of(fact: Fact) -> tuple[str, str | bytes, int]:
     """(kind, data, checksum) of a fact."""
     kind = type(fact).__name__
-    data = packed(json.dumps(to_json(fact), default=_plain, ensure_ascii=False))
+    data = packed(json.dumps(to_json(fact), default=_plain, ensure_ascii=False, separators=(",", ":")))
     return kind, data, checksum(kind, data)
 
 
@@ -222,7 +225,7 @@ def rows_of(db: sqlite3.Connection, since_seq: int, version: int, *, whole: bool
     `whole`: the row `since_seq + 1` must exist too, unless `since_seq` is 0.
     """
     crc, set_aside = "NULL", dict[float, float]()
-    if version >= VERSION:
+    if version >= CHECKED_SINCE:
         crc = "crc"
         query = "SELECT seq, epoch, kind, problem FROM quarantine WHERE seq > ?"
         for seq, until, kind, problem in db.execute(query, (since_seq,)):
@@ -242,7 +245,7 @@ def rows_of(db: sqlite3.Connection, since_seq: int, version: int, *, whole: bool
 
 def snapshots_of(db: sqlite3.Connection, version: int) -> list[tuple[int, float, object, int | None]]:
     """(sequence number of its last fact, time, data, checksum) of each snapshot, newest first."""
-    crc = "crc" if version >= VERSION else "NULL"
+    crc = "crc" if version >= CHECKED_SINCE else "NULL"
     return list(db.execute(f"SELECT seq, time_s, data, {crc} FROM snapshots ORDER BY seq DESC"))
 
 

@@ -1,4 +1,4 @@
-"""Turns a journal's facts into spans, one per lease, from grant to end; used by audit, usage, history and feed."""
+"""Turns a journal's facts into spans, one for each GPU of a lease, for audit, usage, history and feed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from pycontrol.arbiter.facts import (
-    OF_GPU,
+    OF_LEASE,
     AppEnded,
     Fact,
     LeaseEnded,
@@ -15,11 +15,12 @@ from pycontrol.arbiter.facts import (
     LeaseIdle,
     LeaseRevoking,
     LeaseStarted,
-    OfGpu,
+    NextDropped,
+    OfLease,
     RoundHeld,
 )
 from pycontrol.arbiter.lease import Lease, Reservation
-from pycontrol.arbiter.lease_table import LeaseTable
+from pycontrol.arbiter.lease_table import LeaseTable, part
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
@@ -30,10 +31,11 @@ NOT_TAKEN_OVER, OVERWRITTEN = "not taken over", "overwritten"
 
 @value
 class LeaseInterval:
-    """One lease from its grant to its end; times in Unix seconds, None for what has not happened."""
+    """The lease of one GPU from its grant to its end; times in Unix seconds, None for what has not happened."""
 
     number: int
     """Position among the journal's spans, in the order in which they began."""
+    gpu: Gpu
     lease: Lease
     """Its latest state."""
     granted_s: float
@@ -52,11 +54,6 @@ class LeaseInterval:
     ended_s: float | None = None
     end_reason: str = ""
     end_cause: EndReason = EndReason.UNKNOWN
-
-    @property
-    def gpu(self) -> Gpu:
-        """The leased GPU."""
-        return self.lease.gpu
 
     @property
     def app_id(self) -> str:
@@ -84,7 +81,7 @@ class LeaseInterval:
 
 @value
 class IntervalChange:
-    """How a fact changed one span: `before` is None if the span began, `after.ended_s` is set if it ended."""
+    """How a fact changed a GPU's span: `before` is None if the span began, `after.ended_s` is set if it ended."""
 
     before: LeaseInterval | None
     after: LeaseInterval | None
@@ -114,11 +111,12 @@ class SpanFold:
         """
         found = []
         for x in leases:
-            if x.gpu not in self.open:
-                self._table.load(x)
-                found.append(self._begin(x, x.granted_s, x.job_id, x.started_s))
-        for gpu in list(self._table.reservations):
-            self._table.cancel(gpu)
+            missed = [gpu for gpu in x.gpus if gpu not in self.open]
+            if missed:
+                lease = part(x, missed)
+                self._table.load(lease)
+                found += [self._begin(lease, gpu, x.granted_s, x.job_id, x.started_s) for gpu in missed]
+        self._table.cancel(list(self._table.reservations))
         for reservation in reservations:
             self._table.load(reservation)
         return found
@@ -126,58 +124,65 @@ class SpanFold:
     def next_journal(self) -> None:
         """Mark a takeover: the following facts are another control plane's."""
         self._left = set(self.open)
-        for gpu in list(self._table.reservations):
-            self._table.cancel(gpu)
+        self._table.cancel(list(self._table.reservations))
 
     def take(self, fact: Fact, time_s: float) -> list[IntervalChange]:
-        """Fold a fact recorded at `time_s`; the first change is that of the fact's own GPU."""
-        if isinstance(fact, OF_GPU):
-            return self._of_gpu(fact, time_s)
+        """Fold a fact recorded at `time_s`; the first changes are those of the fact's own GPUs, in its order."""
+        if isinstance(fact, OF_LEASE):
+            return self._of_lease(fact, time_s)
         if isinstance(fact, AppEnded):
             return self._let_go(time_s, fact.app_id)
         if isinstance(fact, RoundHeld):  # a control plane has seen all containers before its first round
             return self._let_go(time_s)
         return []
 
-    def _of_gpu(self, fact: OfGpu, time_s: float) -> list[IntervalChange]:
-        before, step = self.open.get(fact.gpu), self._table.take(fact)
-        if isinstance(fact, LeaseGranted) and not fact.after_current:
-            assert step.after is not None
-            return self._granted(step.after, before, min(fact.at_s, time_s), time_s)
+    def _of_lease(self, fact: OfLease, time_s: float) -> list[IntervalChange]:
+        step, leases = self._table.take(fact), self._table.leases
+        for rest in step.rest:
+            for gpu in rest.gpus:
+                if gpu in self.open:
+                    self.open[gpu] = dataclasses.replace(self.open[gpu], lease=rest)
         if isinstance(fact, LeaseEnded):
-            changes = []
-            if before is not None:
-                changes.append(self._end(before, fact.at_s, fact.reason, fact.cause))
-            if step.after is not None:
-                changes.append(IntervalChange(None, self._begin(step.after, fact.at_s), step.reservation))
-            return changes
-        if before is None or step.after is None:
-            return [IntervalChange(None, None, step.reservation)] if step.reservation is not None else []
-        self.open[fact.gpu] = after = _after(before, step.after, fact, time_s)
-        return [IntervalChange(before, after, step.reservation)]
+            ended = [self._end(self.open[g], fact.at_s, fact.reason, fact.cause) for g in fact.gpus if g in self.open]
+            coming = zip(step.after, step.reservations, strict=True)
+            return ended + [
+                IntervalChange(None, self._begin(lease, gpu, fact.at_s), x) for lease, x in coming for gpu in lease.gpus
+            ]
+        changes = [IntervalChange(None, None, x) for x in step.reservations]
+        if isinstance(fact, LeaseGranted):
+            at_s = min(fact.at_s, time_s)
+            begun = (self._granted(lease, gpu, at_s, time_s) for lease in step.after for gpu in lease.gpus)
+            return [*(change for mine in begun for change in mine), *changes]
+        for gpu in fact.gpus:
+            before, lease = self.open.get(gpu), leases.get(gpu)
+            if before is not None and lease is not None and not isinstance(fact, NextDropped):
+                self.open[gpu] = after = _after(before, lease, fact, time_s)
+                changes.append(IntervalChange(before, after))
+        return changes
 
-    def _granted(self, lease: Lease, before: LeaseInterval | None, at_s: float, time_s: float) -> list[IntervalChange]:
-        changes = []
+    def _granted(self, lease: Lease, gpu: Gpu, at_s: float, time_s: float) -> list[IntervalChange]:
+        changes, before = [], self.open.get(gpu)
         if before is not None:
-            left = lease.gpu in self._left
-            self._left.discard(lease.gpu)
+            left = gpu in self._left
+            self._left.discard(gpu)
             if left and before.app_id == lease.app_id:  # the lease continues after the takeover
-                self.open[lease.gpu] = after = dataclasses.replace(before, lease=lease)
+                self.open[gpu] = after = dataclasses.replace(before, lease=lease)
                 return [IntervalChange(before, after)]
             changes.append(self._end(before, time_s, NOT_TAKEN_OVER if left else OVERWRITTEN))
         # at_s of a gang's lease is when its last GPU becomes free at the latest; its containers may start earlier.
-        return [*changes, IntervalChange(None, self._begin(lease, at_s))]
+        return [*changes, IntervalChange(None, self._begin(lease, gpu, at_s))]
 
     def _let_go(self, time_s: float, app_id: str | None = None) -> list[IntervalChange]:
         """End the spans (all, or one app's) that did not continue after the takeover."""
         lost = [self.open[g] for g in self._left if g in self.open and app_id in (None, self.open[g].app_id)]
         self._left -= {x.gpu for x in lost}
-        for span in lost:
-            self._table.forget(span.gpu)
+        self._table.forget(x.gpu for x in lost)
         return [self._end(span, time_s, NOT_TAKEN_OVER) for span in lost]
 
-    def _begin(self, lease: Lease, at_s: float, job_id: str = "", started_s: float | None = None) -> LeaseInterval:
-        span = self.open[lease.gpu] = LeaseInterval(self._begun, lease, at_s, job_id, started_s, started_s)
+    def _begin(
+        self, lease: Lease, gpu: Gpu, at_s: float, job_id: str = "", started_s: float | None = None
+    ) -> LeaseInterval:
+        span = self.open[gpu] = LeaseInterval(self._begun, gpu, lease, at_s, job_id, started_s, started_s)
         self._begun += 1
         return span
 

@@ -185,7 +185,7 @@ class Simulator:
             if isinstance(fact, LeaseGranted) and fact.guaranteed:
                 app, at_s = self.apps.get(fact.app_id), max(self.now, fact.at_s)
             elif isinstance(fact, LeaseOwned):
-                lease = self.arbiter.durable.leases.get(fact.gpu)
+                lease = self.arbiter.durable.leases.get(fact.gpus[0])
                 app, at_s = self.apps.get(lease.app_id) if lease else None, self.now
             else:
                 continue

@@ -165,6 +165,9 @@ class Forecaster:
         """The estimates, calibrated; a problem unchanged."""
         if isinstance(found, str):
             return found
+        left_out = sorted({x["app_id"] for x in picture["apps"]} - found.keys())
+        if left_out:
+            log.warning("the forecast is without apps that take too long to simulate", apps=left_out[:10])
         runs = {app_id: (x["start_s"], x["end_s"]) for app_id, x in found.items()}
         said = self._calibrations.estimates(picture["policy"], picture["now_s"], _started(picture), runs)
         return {app_id: {"start_s": start, "end_s": end} for app_id, (start, end) in said.items()}

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import LAUNCHES_MIN, Durable
-from pycontrol.arbiter.lease import ACTIVE
+from pycontrol.arbiter.lease import ACTIVE, dump_lease, load_lease
+from pycontrol.arbiter.lease_table import part
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
@@ -36,11 +40,13 @@ from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
 
-VERSION = 2
+VERSION = 3
 RECENT_S = 86400.0
 RECENT_MAX = 500
 HORIZON_S = 7 * 86400.0
 STEPS_MAX = 200_000
+RUN_S = 9.0
+"""CPU time of a run. If it takes longer, the apps with the most gangs are left out, as if they had no Agent."""
 SHAPE = 1.0
 """Shape of the gamma distribution that splits an app's work among its jobs; 1 is exponential."""
 HALVING = frozenset({"successive_halving", "hyperband", "asha"})
@@ -55,6 +61,10 @@ NEW = "new-"
 
 class NoOutlook(Exception):
     """No forecast is possible for this cluster; the message says why."""
+
+
+class TooSlow(Exception):
+    """A run has used its CPU time."""
 
 
 @value
@@ -83,7 +93,7 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
         "machines": [[m.host, m.rack, a.cluster.node_at[h].gpus if h in a.cluster.node_at else m.gpus, m.gpu_type]
                      for h, m in a.topology.machines.items()],
         "unusable": [[g.host, g.index] for n in a.cluster.nodes.values() for i in range(n.gpus)
-                     if not a.usable(g := Gpu(n.host, i))],
+                     if not a.usable(g := Gpu(n.host, i)) or a.cluster.plain(g)],
         "partitions": {n.host: n.partition for n in a.cluster.nodes.values() if n.partition},
         "queues": [dataclasses.asdict(q) for q in a.cluster.queues.values()],
         "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],
@@ -109,7 +119,7 @@ def queues_of(p: Mapping[str, Any]) -> tuple[Queue, ...]:
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
     agent, record = a.agents[app_id], a.durable.apps[app_id]
     d = agent.demand
-    gangs = [[[x.gpu.host, x.gpu.index] for x in gang if x.container_id] for gang in a.gangs_of(app_id)]
+    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in a.gangs_of(app_id)]
     return {
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
         "kind": agent.app_scheduler,
@@ -153,7 +163,10 @@ class Resumed(Simulator):
     def __init__(
         self, p: Mapping[str, Any], seed: int, *, error: float, come: Sequence[TraceApp] = (),
         options: Mapping[str, Any] | None = None, policy: str = "", supply: Supply | None = None,
+        run_s: float = math.inf,
     ) -> None:  # fmt: skip
+        """`run_s`: the CPU time after which this and `run_out` raise TooSlow."""
+        self._end_s = time.process_time() + run_s
         rng = random.Random(seed)
         topology = machines_of(p)
         control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed})
@@ -205,6 +218,7 @@ class Resumed(Simulator):
 
         An app says how much work it has in all: it is split among its jobs, at random if there is an `rng`.
         """
+        self._in_time()
         jobs = max(x["gangs"], len(x["held"]), 1)
         left = max(1.0, x["left_gpu_s"]) * factor
         trace = TraceApp(
@@ -231,9 +245,8 @@ class Resumed(Simulator):
             self.yarn.containers[container_id] = Container(
                 container_id, app.trace.app_id, f"{host}:1", tuple(mine), lease.grant_id, 0, app.attempt_id
             )
-            for gpu in mine:
-                self.yarn.occupied[gpu] = container_id
-                held = self.arbiter.durable.leases[gpu]
+            self.yarn.occupied.update(dict.fromkeys(mine, container_id))
+            for held in self.arbiter.durable.leases.parts(mine):
                 in_use = dataclasses.replace(
                     held, container_id=container_id, first_container=container_id, job_id=job.job_id
                 )
@@ -255,6 +268,7 @@ class Resumed(Simulator):
             open_ = {x for x in open_ if x not in self.records and not (starts and self._started(x))}
             if not open_ or self.now >= end_s or not self._step():
                 break
+            self._in_time()
         found: dict[str, tuple[float | None, float | None]] = {}
         for app_id in waiting:
             record, app = self.records.get(app_id), self.apps.get(app_id)
@@ -266,6 +280,10 @@ class Resumed(Simulator):
     def _started(self, app_id: str) -> bool:
         app = self.apps.get(app_id)
         return app is not None and app.started_s is not None
+
+    def _in_time(self) -> None:
+        if time.process_time() > self._end_s:
+            raise TooSlow
 
 
 def phases(kind: str, jobs: int, left: float, rng: random.Random | None, begun: bool) -> tuple[tuple[float, ...], ...]:
@@ -310,16 +328,16 @@ def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
     """GPUs held by apps without an Agent, and GPUs of leases without a container."""
     known = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
     mine = {x["app_id"] for x in p["apps"]}
-    leases = [(x["gpu"][0], x["gpu"][1], x["app_id"]) for x in p["durable"]["leases"]]
-    return [(host, index) for host, index, app_id in leases if app_id not in mine and (host, index) not in known]
+    leases = (x for x in map(load_lease, p["durable"]["leases"]) if x.app_id not in mine)
+    return [gpu for x in leases for gpu in x.gpus if gpu not in known]
 
 
 def _durable(p: Mapping[str, Any]) -> Durable:
     """The durable state with apps, clocks, the policy's memory and running leases, without revocations and promises."""
-    running = {(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
+    running = {Gpu(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
     leases = [
-        {**x, "state": ACTIVE, "gang": "", "reason": "", "cause": ""}
-        for x in p["durable"]["leases"] if tuple(x["gpu"]) in running
+        dump_lease(dataclasses.replace(part(x, mine), state=ACTIVE, gang="", reason="", cause=EndReason.UNKNOWN))
+        for x in map(load_lease, p["durable"]["leases"]) if (mine := running.intersection(x.gpus))
     ]  # fmt: skip
     return Durable.load(
         {
@@ -366,11 +384,12 @@ def outlooks(
     p: Mapping[str, Any], *, runs: int = 12, error: float = 0.2, seed: int = 0,
     options: Mapping[str, Any] | None = None, only: str = "", starts: bool = False,
     sought: Sequence[str] = (), pause: Callable[[], None] = lambda: None, cells: Callable[[], Supply] | None = None,
+    run_s: float = RUN_S,
 ) -> dict[str, Outlook]:  # fmt: skip
     """When each app of a picture (or `only` one, or those `sought`) starts and ends; raises NoOutlook.
 
     `starts`: their ends are not sought. `pause` is called after each run. `cells` makes the cells behind virtual
-    clusters, which a picture does not have.
+    clusters, which a picture does not have. Apps that would make a run take more than `run_s` have no outlook.
     """
     if p["cells"] and cells is None:
         raise NoOutlook("this cluster has virtual clusters: an estimate needs their cells file")
@@ -379,15 +398,36 @@ def outlooks(
     wanted = [only] if only else list(sought) or [x["app_id"] for x in p["apps"]]
     ends: dict[str, list[tuple[float | None, float | None]]] = {x: [] for x in wanted}
     for k in range(runs):
-        rng = random.Random(f"{seed} {k}")
-        come = arrivals(p, rng, p["now_s"] + RECENT_S)
-        supply = cells() if cells is not None else None
-        world = Resumed(p, 1000 * seed + k, error=error, come=come, options=options, supply=supply)
-        for app_id, found in world.run_out(wanted, starts).items():
-            ends[app_id].append(found)
-        pause()
+        while p["apps"]:
+            come = arrivals(p, random.Random(f"{seed} {k}"), p["now_s"] + RECENT_S)
+            supply = cells() if cells is not None else None
+            try:
+                world = Resumed(p, 1000 * seed + k, error=error, come=come, options=options, supply=supply, run_s=run_s)
+                ran = world.run_out(ends, starts)
+            except (TooSlow, MemoryError):
+                p = _lighter(p)
+                ends = {x["app_id"]: ends[x["app_id"]] for x in p["apps"] if x["app_id"] in ends}
+                continue
+            finally:
+                pause()
+            for app_id, found in ran.items():
+                ends[app_id].append(found)
+            break
+    if only and only not in ends:
+        raise NoOutlook("its gangs are too many to be simulated in time")
     return {x: Outlook(_quantiles([s for s, _ in found]), _quantiles([e for _, e in found]))
             for x, found in ends.items()}  # fmt: skip
+
+
+def _lighter(p: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The picture without those apps, present and recent, that have the most gangs: at least half of all gangs."""
+    weights = sorted(
+        [(x["gangs"], "apps", i) for i, x in enumerate(p["apps"])]
+        + [(x["demand_gpus"] // max(1, x["gang_gpus"]), "recent", i) for i, x in enumerate(p["recent"])]
+    )
+    most, so_far = sum(gangs for gangs, _, _ in weights) / 2, itertools.accumulate(gangs for gangs, _, _ in weights)
+    kept = {(name, i) for (_, name, i), gangs in zip(weights[:-1], so_far, strict=False) if gangs <= most}
+    return {**p, **{name: [x for i, x in enumerate(p[name]) if (name, i) in kept] for name in ("apps", "recent")}}
 
 
 def _quantiles(found: Sequence[float | None]) -> tuple[float | None, float | None, float | None]:

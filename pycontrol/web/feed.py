@@ -11,6 +11,7 @@ from typing import Any
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.exchange_service import deals_of
 from pycontrol.arbiter.facts import (
+    OF_LEASE,
     AllocationChanged,
     AppArrived,
     AppChanged,
@@ -26,6 +27,7 @@ from pycontrol.arbiter.facts import (
     LeaseRevoking,
     LeaseStarted,
     NextDropped,
+    OfLease,
     RoundHeld,
     Switched,
 )
@@ -44,6 +46,8 @@ from pycontrol.words import count
 EVENTS_KEPT = 2000
 WATCHERS_MAX = 4
 """The most concurrent long polls; others get an immediate answer and poll again."""
+_Told = tuple[str, str, Sequence[Gpu]]
+"""(app, description, GPUs)."""
 
 
 class Feed:
@@ -84,11 +88,11 @@ class Feed:
         if not facts:
             return
         changed = [(fact, self.spans.take(fact, now_s)) for fact in facts]
-        about = [(fact, changes[0].span if changes else None) for fact, changes in changed]
-        for fact, span in about:
-            self.metrics.observe(fact, now_s, span)
+        about = [(fact, [c.span for c in changes if c.span is not None]) for fact, changes in changed]
+        for fact, spans in about:
+            self.metrics.observe(fact, now_s, spans)
         if self.notifier is not None:
-            self.notifier.take(about, now_s)
+            self.notifier.take(((fact, spans[0] if spans else None) for fact, spans in about), now_s)
         with self._changed:
             for event in self._merged(changed, now_s):
                 self._seq += 1
@@ -115,77 +119,85 @@ class Feed:
         """The facts as events, with one event for GPUs that have the same change."""
         merged: dict[tuple[str, ...], dict[str, Any]] = {}
         for fact, changes in facts:
-            described = self._describe(fact, changes)
-            if described is None:
-                continue
-            app_id, text, gpu = described
-            key = (type(fact).__name__, app_id, text)
-            event = merged.setdefault(key, self._event(now_s, key[0], app_id))
-            if gpu is not None:
-                event["gpus"].append(str(gpu))
+            for app_id, text, gpus in self._describe(fact, changes):
+                key = (type(fact).__name__, app_id, text)
+                event = merged.setdefault(key, self._event(now_s, key[0], app_id))
+                event["gpus"] += map(str, gpus)
         for (_, app_id, text), event in merged.items():
-            gpus = f" {', '.join(event['gpus'])}" if event["gpus"] else ""
+            where = f" {', '.join(event['gpus'])}" if event["gpus"] else ""
             name = self._names.get(app_id, app_id)
-            event["text"] = f"{name}: {text}{gpus}" if app_id else f"{text}{gpus}"
+            event["text"] = f"{name}: {text}{where}" if app_id else f"{text}{where}"
         return list(merged.values())
 
     def _event(self, now_s: float, kind: str, app_id: str) -> dict[str, Any]:
         return {"at_s": now_s, "kind": kind, "app_id": app_id, "user": self._users.get(app_id, ""), "gpus": []}
 
-    def _describe(self, fact: Fact, changes: Sequence[IntervalChange]) -> tuple[str, str, Gpu | None] | None:
-        """(app, description, GPU) of a fact; None if it is not published."""
+    def _describe(self, fact: Fact, changes: Sequence[IntervalChange]) -> list[_Told]:
+        """What is said of a fact; nothing if it is not published."""
         match fact:
             case AppArrived():
                 self._names[fact.app_id], self._users[fact.app_id] = fact.name, fact.user
-                return fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", None
+                return [(fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", ())]
             case AppsForgotten():
                 for app_id in fact.app_ids:
                     self._names.pop(app_id, None)
                     self._users.pop(app_id, None)
-                return None
+                return []
             case ClockBehind():
-                return "", f"the control plane's clock is {fact.by_s:.0f} s behind the cluster's", None
+                return [("", f"the control plane's clock is {fact.by_s:.0f} s behind the cluster's", ())]
             case AppEnded():
-                return fact.app_id, f"ended {fact.final_state}".rstrip(), None
+                return [(fact.app_id, f"ended {fact.final_state}".rstrip(), ())]
             case AppChanged():
                 return _app_changed(fact)
             case RoundHeld():
-                return "", round_line(fact.receipt, self._names), None
+                return [("", round_line(fact.receipt, self._names), ())]
             case Switched():
-                return "", _switched(fact), None
+                return [("", _switched(fact), ())]
             case ExchangeChanged():
                 return self._exchanged(fact)
             case AllocationChanged():
-                return fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", None
-        return _describe_lease(fact, changes[0] if changes else IntervalChange(None, None))
+                return [(fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", ())]
+        if isinstance(fact, OF_LEASE):
+            return _describe_lease(fact, changes)
+        return []
 
-    def _exchanged(self, fact: ExchangeChanged) -> tuple[str, str, Gpu | None] | None:
+    def _exchanged(self, fact: ExchangeChanged) -> list[_Told]:
         before, self._deals = self._deals, _deals(fact.values)
         made = [text for name, text in self._deals.items() if name not in before]
         over = [f"over: {text}" for name, text in before.items() if name not in self._deals]
-        return ("", f"exchange {'; '.join([*over, *made])}", None) if over or made else None
+        return [("", f"exchange {'; '.join([*over, *made])}", ())] if over or made else []
 
 
-def _describe_lease(fact: Fact, change: IntervalChange) -> tuple[str, str, Gpu | None] | None:
-    app_id = change.span.app_id if change.span is not None else ""
+def _describe_lease(fact: OfLease, changes: Sequence[IntervalChange]) -> list[_Told]:
+    if isinstance(fact, LeaseGranted):
+        now = tuple(gpu for gpu in fact.gpus if gpu not in fact.after)
+        told = [(fact.app_id, "granted", now), (fact.app_id, "is next on", fact.after)]
+        return [x for x in told if x[2]]
+    if isinstance(fact, NextDropped):
+        dropped = [x for c in changes if (x := c.reservation) is not None]
+        return [(x.app_id, f"is no longer next ({fact.reason}) on", x.gpus) for x in dropped]
+    text = _text_of(fact)
+    owner = {c.before.gpu: c.before.app_id for c in changes if c.before is not None}
+    by_app: dict[str, list[Gpu]] = {}
+    for gpu in fact.gpus if text else ():
+        by_app.setdefault(owner.get(gpu, ""), []).append(gpu)
+    return [(app_id, text, gpus) for app_id, gpus in by_app.items()]
+
+
+def _text_of(fact: OfLease) -> str:
     match fact:
-        case LeaseGranted():
-            return fact.app_id, "is next on" if fact.after_current else "granted", fact.gpu
-        case NextDropped():
-            dropped = change.reservation.app_id if change.reservation is not None else ""
-            return dropped, f"is no longer next ({fact.reason}) on", fact.gpu
         case LeaseEnded():
-            return app_id if change.before is not None else "", f"lease ended ({fact.reason}) of", fact.gpu
+            return f"lease ended ({fact.reason}) of"
         case LeaseStarted():
             job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
-            return app_id, f"{job}runs on", fact.gpu
+            return f"{job}runs on"
         case LeaseExtended():
-            return app_id, "renewed" if fact.counted else "prolonged", fact.gpu
+            return "renewed" if fact.counted else "prolonged"
         case LeaseRevoking():
-            return app_id, f"must give back ({fact.reason})", fact.gpu
+            return f"must give back ({fact.reason})"
         case LeaseIdle():
-            return app_id, "container ended on", fact.gpu
-    return None
+            return "container ended on"
+    return ""
 
 
 def _switched(fact: Switched) -> str:
@@ -195,21 +207,22 @@ def _switched(fact: Switched) -> str:
     return f"{who} {'paused' if fact.on else 'resumed'} the rounds"
 
 
-def _app_changed(fact: AppChanged) -> tuple[str, str, Gpu | None] | None:
+def _app_changed(fact: AppChanged) -> list[_Told]:
     message = fact.changes.get("message") or ""
     if not fact.changes.get("done"):
-        return (fact.app_id, message, None) if message else None
+        return [(fact.app_id, message, ())] if message else []
     best = fact.changes.get("best") or {}
     name, value = best.get("metric") or "accuracy", best.get("value", best.get("accuracy"))
     said = [f"is done: {fact.changes.get('final_state', '')}", f"{name} {value:.4f}" if value else "", message]
-    return fact.app_id, ", ".join(filter(None, said)), None
+    return [(fact.app_id, ", ".join(filter(None, said)), ())]
 
 
 def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:
     """A one-line summary of a round."""
     done = receipt.done
     who = ", ".join(names.get(a, a) for a in receipt.participants) or "nobody"
-    parts = [f"round {receipt.round_id}: {count(sum(receipt.offered.values()), 'GPU')} offered to {who}"]
+    shared = f"offered to {who}" if receipt.asked else f"shared out by {receipt.policy}"
+    parts = [f"round {receipt.round_id}: {count(sum(receipt.offered.values()), 'GPU')} {shared}"]
     counted = (("renewed", len(done.renewed)), ("granted", len(done.granted)), ("revoked", len(done.revoked)))
     parts += [f"{n} {what}" for what, n in counted if n]
     parts += [f"{names.get(b.app_id, b.app_id)} pays (c = {b.c:.3f})" for b in done.bids if b.paid_gangs]

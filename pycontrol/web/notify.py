@@ -35,7 +35,7 @@ class Notifier(Poster):
                     self._started.add(span.app_id)
                     self._put("started", span.app_id, fact.at_s)
                 case LeaseRevoking() if span is not None and span.started_s and fact.cause in PREEMPTIONS:
-                    revoked.setdefault((span.app_id, fact.cause, fact.reason), []).append(str(fact.gpu))
+                    revoked.setdefault((span.app_id, fact.cause, fact.reason), []).extend(map(str, fact.gpus))
                 case AppEnded():
                     failed = fact.final_state in ("FAILED", "KILLED")
                     self._put("failed" if failed else "ended", fact.app_id, fact.at_s, final_state=fact.final_state)

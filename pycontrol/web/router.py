@@ -120,7 +120,7 @@ class Router:
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
             "explain": self._foreseen(self._get(explain.explain, "app", "n"), self._with_estimate),
-            "logs": self._get(views.logs, "app"),
+            "logs": self._get(self._logs, "app"),
             "audit": self._get(views.audit),
             "shadow": Route("GET", lambda _: dict(self._shadow())),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
@@ -231,6 +231,18 @@ class Router:
         app_id, spans = find_app(a, params), self._feed.spans
         return {"now_s": now_s, "app_id": app_id, "leases": spans.spans(app_id),
                 "revocations": spans.revocations(app_id)}  # fmt: skip
+
+    def _logs(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """The app's containers: those that run, and those that ended, as far as they are remembered."""
+        found = views.logs(a, now_s, params)
+        alive, nodes = {c["container_id"] for c in found["containers"]}, {n.host: n for n in a.cluster.nodes.values()}
+        ended = [
+            {"container_id": container, "node_id": nodes[host].node_id if host in nodes else "", "gpus": [],
+             "job_id": job_id, "worker_id": ""}
+            for container, (host, job_id) in self._feed.spans.containers(found["app_id"]).items()
+            if container not in alive
+        ]  # fmt: skip
+        return {**found, "containers": [*ended, *found["containers"]]}
 
     def _rounds(self, request: RestRequest) -> dict[str, Any]:
         picture = self.pictures.newest()

@@ -147,8 +147,17 @@ class Agent:
                     self.shell.drain(CLOSE_S)
                     self.session.close(CLOSE_S)
                     self.poster.drain(CLOSE_S)
+                    if command.code == 0:
+                        self._clear()
                     return command.code
                 self._carry_out(command)
+
+    def _clear(self) -> None:
+        """Delete what was uploaded for the workers; jar and state stay, for an attempt after a lost farewell."""
+        try:
+            self.spec.files_at(self.spec.staging).delete("files")
+        except Exception as e:  # whatever HDFS or the way to it raises
+            log.warning("files are left in %s: %s", self.spec.staging, e)
 
     def _show(self) -> None:
         """What jobs say goes to TensorBoard, if it is to run; a full disk costs its curves, not the app."""
@@ -183,20 +192,20 @@ class Agent:
             threading.Thread(target=self._publish, args=(command,), name="publish", daemon=True).start()
 
     def _publish(self, p: Publish) -> None:
-        spec = self.spec
-
-        try:
-            published = Published(patiently(lambda: self._copied(p), PATIENCE_S, log.warning))
-        except FileNotFoundError as e:
-            published = Published(problem=str(e), missing=True)
-        except Exception as e:  # whatever HDFS or the way to it raises
-            log.warning("the model could not be copied: %s: %s", type(e).__name__, e)
-            published = Published(problem=f"{type(e).__name__}: {e}")
-        self._write_results(p)
-        try:  # a worker that was killed while it saved may have left gigabytes
-            sweep(spec.files_at(p.from_dir.rpartition("/")[0]))
-        except Exception as e:  # whatever HDFS or the way to it raises
-            log.warning("half-written checkpoints may be left: %s", e)
+        results = self._write_results(p)
+        published = Published(results)
+        if p.from_dir:
+            try:
+                published = Published(patiently(lambda: self._copied(p), PATIENCE_S, log.warning))
+            except FileNotFoundError as e:
+                published = Published(results, problem=str(e), missing=True)
+            except Exception as e:  # whatever HDFS or the way to it raises
+                log.warning("the model could not be copied: %s: %s", type(e).__name__, e)
+                published = Published(results, problem=f"{type(e).__name__}: {e}")
+            try:  # a worker that was killed while it saved may have left gigabytes
+                sweep(self.spec.files_at(p.from_dir.rpartition("/")[0]))
+            except Exception as e:  # whatever HDFS or the way to it raises
+                log.warning("half-written checkpoints may be left: %s", e)
         self.inbox.put(published)
 
     def _copied(self, p: Publish) -> str:
@@ -210,14 +219,17 @@ class Agent:
             name = copy_kept(spec.files_at(p.from_dir), spec.files_at(p.to_dir), spec.keep_folder)
             return f"{p.to_dir.rstrip('/')}/{name}"
 
-    def _write_results(self, p: Publish) -> None:
-        """Write the result files; an error is only logged."""
+    def _write_results(self, p: Publish) -> str:
+        """Write the result files; returns their folder. An error is only logged, and the folder is then empty."""
+        folder = f"results-{self.spec.app_id}"
         try:
             files = self.spec.files_at(p.to_dir)
             for name, text in p.results.items():
-                files.write(f"results-{self.spec.app_id}/{name}", text.encode())
+                files.write(f"{folder}/{name}", text.encode())
         except Exception as e:  # whatever HDFS or the way to it raises
             log.warning("the results could not be written to %s: %s", p.to_dir, e)
+            return ""
+        return f"{p.to_dir.rstrip('/')}/{folder}"
 
     def _poll_shell(self) -> None:
         """Poll the shell for events; exit immediately if it is gone."""

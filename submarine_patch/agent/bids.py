@@ -17,17 +17,21 @@ ALIKE_MAX = 1500
 SCOPES = {Scope.MACHINE: pb.MACHINE, Scope.RACK: pb.RACK, Scope.CLUSTER: pb.CLUSTER}
 
 
-def work_left(
-    scheduler: AppScheduler, profile: JobProfile, least_gpu_s: float, done_gpu_s: float
-) -> tuple[PhaseWork, ...]:
-    """The phases left, in serial GPU-seconds per job.
+def unknown_left_gpu_s(declared_gpu_s: float, least_gpu_s: float, done_gpu_s: float) -> float:
+    """The work left of a job whose end only its script knows: what is left of the declared work; without any, or
+    beyond it, the work done so far, but at least `least_gpu_s`."""
+    left_gpu_s = declared_gpu_s - done_gpu_s
+    return left_gpu_s if left_gpu_s > 0 else max(done_gpu_s, least_gpu_s)
 
-    If only the training script knows its end, one phase of the work done so far, but at least `least_gpu_s`.
-    """
+
+def work_left(
+    scheduler: AppScheduler, profile: JobProfile, declared_gpu_s: float, least_gpu_s: float, done_gpu_s: float
+) -> tuple[PhaseWork, ...]:
+    """The phases left, in serial GPU-seconds per job; one of `unknown_left_gpu_s` if only its script knows its end."""
     if scheduler.finished:
         return ()
     if not scheduler.until_step(scheduler.runnable()[0]):
-        return (PhaseWork((max(done_gpu_s, least_gpu_s),)),)
+        return (PhaseWork((unknown_left_gpu_s(declared_gpu_s, least_gpu_s, done_gpu_s),)),)
     phases = range(scheduler.num_phases())
     return tuple(PhaseWork(tuple(j.serial_s for j in scheduler.jobs_in_phase(p, profile))) for p in phases)
 

@@ -101,6 +101,7 @@ class AgentCore(SavedState):
             case "from_worker":
                 self._worker(m.from_worker, now_s)
             case "finish":
+                self.killed = True
                 self._end(False, m.finish.reason or "ended by the operator")
             case _:  # WorkerGone: only the end of a worker's container counts, not a broken stream
                 pass
@@ -136,10 +137,9 @@ class AgentCore(SavedState):
         job.loss, job.iter_time_s = p.loss, p.iter_time_s
         if p.accuracy:
             job.accuracy = p.accuracy
-        if p.HasField("metric"):
-            job.metric = p.metric
+        metric = self._metric_of(p)
+        job.metric = job.metric if metric is None else metric
         job.reports += 1
-        job.valued = job.valued or self._has_metric(p)
         warm = job.first_step_s > 0
         if not warm:
             job.first_step_s = now_s
@@ -213,16 +213,18 @@ class AgentCore(SavedState):
 
     def _judge(self, job: Job, p: pb.WorkerProgress, now_s: float) -> None:
         """Pass a line's metric to the app scheduler, which may stop the job; ignore lines without the metric."""
-        if job.state != jobs.RUNNING or not (self._has_metric(p) or self.spec.metric == "loss"):
+        if job.state != jobs.RUNNING or self._metric_of(p) is None:
             return
         known = job.job_id in self.scheduler.runnable()
-        if known and self.scheduler.on_progress(job.job_id, p.step, job.value(self.spec.metric)) is Verdict.STOP:
+        if known and self.scheduler.on_progress(job.job_id, p.step, job.value) is Verdict.STOP:
             gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, "its app scheduler stopped it", now_s)
 
-    def _has_metric(self, p: pb.WorkerProgress) -> bool:
-        """Whether a progress line has the app's metric; a worker reports 0 for a loss or accuracy that it never saw."""
-        known = {"loss": p.loss != 0.0, "accuracy": p.accuracy != 0.0}
-        return known.get(self.spec.metric, p.HasField("metric"))
+    def _metric_of(self, p: pb.WorkerProgress) -> float | None:
+        """The app's metric in a report; None if it has none. A worker reports 0 for a loss or accuracy that it never
+        saw, and a loss that diverged only as the loss."""
+        if p.HasField("metric"):
+            return p.metric
+        return {"loss": p.loss, "accuracy": p.accuracy}.get(self.spec.metric) or None
 
     # ---- the AM shell
 
@@ -276,10 +278,19 @@ class AgentCore(SavedState):
         self._try(now_s)
         self._watch_token(now_s)
         leases.assign(self, now_s)
+        self._tell_freed(now_s)
         if self.speeds.worth_keeping:
             self._keep_speeds()
         self._finish(now_s)
         report.tell(self, now_s)
+
+    def _tell_freed(self, now_s: float) -> None:
+        """Tell the demand, then what was given back: a round in between would grant again what nobody wants."""
+        if self.freed:
+            report.tell(self, now_s, at_once=True)
+        for message in self.freed:
+            self.send(released=message)
+        self.freed = []
 
     def _end(self, succeeded: bool, why: str) -> None:
         if self.ending is None:
@@ -299,12 +310,14 @@ class AgentCore(SavedState):
         if any(j.active for j in self.jobs.values()):
             return
         self.give_back(list(self.held), self.ending)
-        best = self.scheduler.best() if self.succeeded else None
-        if best is not None and not self.published:
+        self._tell_freed(now_s)
+        best = self.scheduler.best()
+        whole = self.succeeded and best is not None
+        if not self.published and (whole or any(j.reports for j in self.jobs.values())):
             if not self.publishing:
                 self.publishing = True
-                found, to = checkpoint_dir(self.spec, self.jobs[best]), self.spec.saved_model
-                self.out.append(Publish(best, found, to, results.files(self, best)))
+                found = checkpoint_dir(self.spec, self.jobs[best]) if whole and best is not None else ""
+                self.out.append(Publish(best or "", found, self.spec.saved_model, results.files(self, best or "")))
             return
         self._done(best, now_s)
 
@@ -320,7 +333,8 @@ class AgentCore(SavedState):
         """Handle Published; a missing checkpoint is no failure, for the script may store its model elsewhere."""
         self.published, self.model_path = True, e.path
         if e.missing:
-            self.ending = f"{self.ending}; no model was copied: {e.problem}"
+            unsaved = "the script has no session, and no --keep-folder is given" if self.spec.unsaved else e.problem
+            self.ending = f"{self.ending}; no model was kept: {unsaved}"
         elif e.problem:
             self.succeeded = False
             self.ending = f"the model could not be copied to {self.spec.saved_model}: {e.problem}"
@@ -341,9 +355,9 @@ class AgentCore(SavedState):
             work_done_gpu_s=report.done_gpu_s(self),
             model_path=self.model_path,
             metric=self.spec.metric,
-            best_metric=report.finite(winner.value(self.spec.metric)) if winner else None,
+            best_metric=report.finite(winner.value) if winner else None,
         )
         self.send(done=done)
         self.notify("ended" if self.succeeded else "failed", now_s, message=self.ending or "")
-        self.shell(finish=am.AmFinish(succeeded=self.succeeded, message=self.ending or ""))
+        self.shell(finish=am.AmFinish(succeeded=self.succeeded, killed=self.killed, message=self.ending or ""))
         self.out.append(End())

@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
 
+from pycontrol.model import bounds
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
 from pycontrol.wire.v1 import am_pb2 as am
@@ -164,6 +165,8 @@ class Shell:
         """The next events; [] after POLL_MS without any. Raises if the shell is gone."""
         events = am.AmEvents()
         events.ParseFromString(bytes(self._api.poll(POLL_MS)))
+        for beyond in bounds.clip(events):
+            log.warning("a number of the AM shell is beyond its bounds, the nearest within counts: %s", beyond)
         return list(events.events)
 
     def send(self, command: am.AmCommand) -> None:

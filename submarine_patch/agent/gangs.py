@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -28,8 +29,13 @@ EXIT_GRACE_S = 15.0
 SETTLE_S = 3.0
 """How long to wait for the final message of a worker that ended with 0."""
 UNSAVED = "was stopped without a checkpoint: it starts again after each revocation (docs/submit.md says what helps)"
+SOON_S = 60.0
+"""Two equal failures so soon after the start are the script's: a third attempt would be the same."""
+EXCEPTION = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b")
 PLAN_REFUSALS = 8
 """Refusals after which a plan is given up; resends are 0.25 s to 4 s apart, as its GPUs may soon be free."""
+SIGNALLED = 128
+"""Exit codes from here on are of signals: a program that was killed may do better the next time."""
 NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
 """YARN's exit codes of lost, preempted and killed containers, and that of a worker whose gang never started."""
 
@@ -221,14 +227,16 @@ def _stop_those(s: SavedState, workers: list[Worker]) -> None:
             s.shell(stop=am.AmStop(container_id=worker.container_id))
 
 
-def failed(s: SavedState, job: Job, why: str, now_s: float, counts: bool = True) -> None:
+def failed(s: SavedState, job: Job, why: str, now_s: float, counts: bool = True, how: str = "") -> None:
     """Stop the whole gang because a worker failed; the job is retried from its newest checkpoint.
 
-    `counts`: whether the failure counts towards `max_retries`.
+    `counts`: whether the failure counts towards `max_retries`; `how`: what makes two failures of a script equal.
     """
     if counts:
+        how = (how and now_s < job.since_s + SOON_S and f"{how} at step {job.step}") or ""
+        job.hopeless, job.failed_as = how != "" and how == job.failed_as, how
         job.failures += 1
-        job.problem = why
+        job.problem = f"{why} (twice, so it is not tried again)" if job.hopeless else why
     stop(s, job, now_s + STOP_GRACE_S, why, now_s, failed=True)
 
 
@@ -258,18 +266,21 @@ def container_gone(s: SavedState, container_id: str, status: int, why: str, now_
         if code == EXIT_STOPPED:
             stop(s, job, now_s + STOP_GRACE_S, f"worker {worker.worker_id} was stopped", now_s)
         elif code != 0:
-            words = _last(worker.exit_message or why)
+            words = _quoted(worker.exit_message or why)
             text = f"worker {worker.worker_id} on {worker.host} ended with {code}: {words}"
-            failed(s, job, text, now_s, counts=code not in NOT_ITS_FAULT)
+            how = f"{code}: {words}" if 0 < code < SIGNALLED else ""
+            failed(s, job, text, now_s, counts=code not in NOT_ITS_FAULT, how=how)
     if own is None:
         _end_with_coordinator(s, job, worker, now_s)
     s.mark()
     over(s, job, now_s)
 
 
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return lines[-1][-300:] if lines else ""
+def _quoted(text: str) -> str:
+    """The last exception that a text names, or its last line."""
+    lines = [line.strip() for part in text.strip().splitlines() for line in part.split(" | ") if line.strip()]
+    named = next((k for k in reversed(range(len(lines))) if EXCEPTION.match(lines[k])), len(lines) - 1)
+    return "; ".join(lines[named:])[:300] if lines else ""
 
 
 def over(s: SavedState, job: Job, now_s: float) -> None:
@@ -283,9 +294,9 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
     job.workers = []
     if done:
         job.step = max(job.step, job.until_step)
-        verdict = s.scheduler.on_result(job.job_id, job.value(s.spec.metric))
+        verdict = s.scheduler.on_result(job.job_id, job.value)
         job.state = jobs.PENDING if verdict is Verdict.CONTINUE else jobs.PAUSED
-    elif job.stop_failed and job.failures > s.spec.max_retries:
+    elif job.stop_failed and (job.hopeless or job.failures > s.spec.max_retries):
         job.state = jobs.FAILED
         s.scheduler.on_failure(job.job_id)
     else:

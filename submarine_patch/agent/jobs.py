@@ -53,7 +53,7 @@ class Job:
     loss: float = 0.0
     accuracy: float = 0.0
     metric: float | None = None
-    """The app's metric, if it is neither loss nor accuracy."""
+    """The app's metric; None until a report has it."""
     note: str = ""
     """A note for the user."""
     missing: str = ""
@@ -72,11 +72,13 @@ class Job:
     launches: int = 0
     reports: int = 0
     """Reports of progress, of all launches."""
-    valued: bool = False
-    """Whether any of them had the app's metric."""
     failures: int = 0
     problem: str = ""
     """Why its last worker failed."""
+    failed_as: str = ""
+    """How its last worker failed soon after its start: exit code, exception and step; empty if it was not soon."""
+    hopeless: bool = False
+    """Whether it failed so twice in a row."""
     use_id: str = ""
     use_accepted: bool = False
     use_refusals: int = 0
@@ -112,17 +114,16 @@ class Job:
         """Whether a launch is active."""
         return bool(self.workers)
 
-    def value(self, metric: str) -> float:
-        """The newest value of a metric; NaN if an own metric has not been reported."""
-        if metric in ("loss", "accuracy"):
-            return self.loss if metric == "loss" else self.accuracy
+    @property
+    def value(self) -> float:
+        """The newest value of the app's metric; NaN if it has not been reported."""
         return math.nan if self.metric is None else self.metric
 
     def unseen(self, metric: str) -> str:
         """What no report has shown: any progress, or the app's metric; empty if nothing is missing."""
         if not self.reports:
             return "no line of its log shows progress (docs/submit.md says which do)"
-        return "" if self.valued else f"no line of its log shows {metric}, by which its jobs are compared"
+        return "" if self.metric is not None else f"no line of its log shows {metric}, by which its jobs are compared"
 
     def dump(self) -> dict[str, Any]:
         """A JSON copy of the job. Agents save all jobs at each change, and dataclasses.asdict is too slow for that."""
@@ -132,8 +133,9 @@ class Job:
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Job:
-        """The inverse of `dump`."""
-        return cls(**{**data, "workers": [Worker(**w) for w in data["workers"]]})
+        """The inverse of `dump`; leaves out what an older version kept."""
+        known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
+        return cls(**{**known, "workers": [Worker(**w) for w in data["workers"]]})
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from pycontrol.agentlogic.allocation import allocate
 from pycontrol.agentlogic.elastic import Running, compose
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent import gangs, jobs
+from submarine_patch.agent import bids, gangs, jobs
 from submarine_patch.agent.jobs import Job
 from submarine_patch.agent.state import HeldGpu, SavedState, gpus_in
 from submarine_patch.deadline import on_this_clock
@@ -133,13 +133,11 @@ def growing(s: SavedState) -> list[Running]:
 
 
 def left_gpu_s(s: SavedState, job: Job) -> float:
-    """Serial GPU-seconds that a job has left.
-
-    If only the training script knows its end, the estimate is the work done so far, but at least one lease of a gang.
-    """
+    """Serial GPU-seconds that a job has left."""
     serial_s, until = s.profile().serial_s(job.job_id), s.scheduler.until_step(job.job_id)
     if not until:
-        return max(job.step * serial_s, s.contention.lease_s * s.spec.gang_gpus)
+        least_gpu_s = s.contention.lease_s * s.spec.gang_gpus
+        return bids.unknown_left_gpu_s(s.spec.job_gpu_s, least_gpu_s, job.step * serial_s)
     return max(0, until - job.step) * serial_s
 
 

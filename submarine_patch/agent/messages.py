@@ -76,10 +76,11 @@ class ToShell:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Copy the winner's newest checkpoint, and the results of all jobs, to the user's model folder."""
+    """Copy the winner's newest checkpoint, if there is one, and the results of all jobs to the user's model folder."""
 
     job_id: str
     from_dir: str
+    """Empty: no checkpoint, as the app has not succeeded."""
     to_dir: str
     results: Mapping[str, str] = field(default_factory=dict)
     """Result files by name."""

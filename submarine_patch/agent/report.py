@@ -28,9 +28,8 @@ RATE_MAX = 1e12
 """Upper bound of `loss_rate`, against losses that fall from a diverged value such as 1e100."""
 NOTES_TOLD = 20
 UNSEEN_S = 60.0
-"""How long a job may report progress without the app's metric before its user is told."""
-SILENT_S = 300.0
-"""How long a job may run without reporting any progress."""
+"""How long a job may run without reporting any progress, or report it without the app's metric, before its user is
+told."""
 JOBS_TOLD = 2000
 """The most jobs in a report, which the Arbiter reads at most: the active ones first, then the newest."""
 
@@ -43,7 +42,7 @@ def done_gpu_s(s: SavedState) -> float:
 def work(s: SavedState, c: pb.Contention) -> AppWork:
     """The app's work, as `AppWork` for rho."""
     done, gang = done_gpu_s(s), s.spec.gang_gpus
-    phases = bids.work_left(s.scheduler, s.profile(), c.lease_s * gang, done)
+    phases = bids.work_left(s.scheduler, s.profile(), s.spec.job_gpu_s, c.lease_s * gang, done)
     speed = mean_speed(s.speeds.vector(), s.topology)
     return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed, s.spec.job_gpus_max)
 
@@ -203,7 +202,7 @@ def _job(s: SavedState, job: Job) -> pb.JobProgress:
         rung=job.rung,
         launches=job.launches,
         worker_failures=job.failures,
-        metric=finite(job.value(s.spec.metric)) if job.step else None,
+        metric=finite(job.value),
         until_step=job.until_step or s.scheduler.until_step(job.job_id),
         note=_note(s, job),
         checkpoints_failed=job.checkpoints_failed,
@@ -230,7 +229,7 @@ def note_unseen(s: SavedState, job: Job, now_s: float) -> None:
     """Note for the user what a running job's log should have shown by now."""
     missing = unseen(s, job)
     if missing and missing != job.missing:
-        due_s = job.first_step_s + UNSEEN_S if job.reports else job.since_s + SILENT_S
+        due_s = (job.first_step_s if job.reports else job.since_s) + UNSEEN_S
         missing = missing if job.state == jobs.RUNNING and now_s >= due_s else ""
     if missing != job.missing:
         job.missing, s.report_due = missing, True
@@ -241,9 +240,10 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def tell(s: SavedState, now_s: float) -> None:
-    """Send progress if something changed, at most once per PROGRESS_S; also the fraction done, for YARN's pages."""
-    if s.done_sent or not (s.report_due and s.registered and now_s >= s.report_from_s):
+def tell(s: SavedState, now_s: float, at_once: bool = False) -> None:
+    """Send progress if something changed, at most once per PROGRESS_S unless `at_once`; also the fraction done, for
+    YARN's pages."""
+    if s.done_sent or not (s.report_due and s.registered and (at_once or now_s >= s.report_from_s)):
         return
     s.report_due, s.report_from_s = False, now_s + PROGRESS_S
     message = progress(s)

@@ -21,7 +21,7 @@ CURVES_DRAWN = 50
 
 def seen(s: SavedState, job: Job, step: int) -> None:
     """Add a point to the job's curve; drop every other one if there are too many."""
-    value = job.value(s.spec.metric)
+    value = job.value
     if not math.isfinite(value) or (job.curve and step <= job.curve[-1][0]):
         return
     job.curve.append([step, value])
@@ -56,7 +56,7 @@ def _trials(s: SavedState, jobs: Sequence[Job], best: str) -> Iterable[Sequence[
     own = [] if s.spec.metric in ("loss", "accuracy") else [s.spec.metric]
     yield ["job", "state", "best", "step", "rung", "loss", "accuracy", *own, "launches", "failures", *names]
     for job in jobs:
-        values = [job.loss, job.accuracy, *([job.value(s.spec.metric)] if own else [])]
+        values = [job.loss or "", job.accuracy or "", *(["" if job.metric is None else job.metric] if own else [])]
         yield [job.job_id, job.state, int(job.job_id == best), job.step, job.rung, *values, job.launches, job.failures,
                *(job.configuration.get(name, "") for name in names)]  # fmt: skip
 

@@ -9,10 +9,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pycontrol.model.topology import Scope
-from submarine_patch.worker.checkpoints import Files, files_at
+
+if TYPE_CHECKING:
+    from submarine_patch.worker.checkpoints import Files
 
 FILE = "isonomy-app.json"
 APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
@@ -105,11 +107,15 @@ class AppSpec:
     server_vcores: int = 0
     server_cmd: str = ""
     """The servers' launch command; empty: the workers'."""
+    hours: float = 0.0
+    """Hours that a job trains on its GPUs, as the user said; 0: not said."""
     job_gpus_max: int = 0
     """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
     def files_at(self, where: str) -> Files:
         """The files in a folder, a local path or on HDFS."""
+        from submarine_patch.worker.checkpoints import files_at
+
         return files_at(where, self.webhdfs, self.hdfs_user, self.webhdfs_ca)
 
     @property
@@ -118,19 +124,33 @@ class AppSpec:
         return WITHIN.get(self.within, Scope.CLUSTER)
 
     @property
+    def job_gpu_s(self) -> float:
+        """The declared work of one job in serial GPU-seconds; 0 if `hours` does not say it."""
+        return self.hours * 3600.0 * self.gang_gpus
+
+    @property
+    def guess_s(self) -> float:
+        """Serial GPU-seconds of an iteration, until it is measured, if `iteration_s` does not say it."""
+        return self.job_gpu_s / self.max_iterations if self.hours and self.max_iterations else 1.0
+
+    @property
     def elastic(self) -> bool:
         """Whether its jobs can run on a varying number of GPUs."""
         return self.job_gpus_max > self.gang_gpus
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether a smaller value of the metric is better; without `mode`, if its name ends with loss."""
-        return self.mode == "min" or (not self.mode and re.search(r"(?:^|[_/.-])loss$", self.metric) is not None)
+        """Whether a smaller value of the metric is better."""
+        return lower_is_better(self.metric, self.mode)
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
         """Read the file; raises KeyError or ValueError that names what is wrong."""
-        d = json.loads(path.read_text())
+        return cls.of(json.loads(path.read_text()))
+
+    @classmethod
+    def of(cls, d: Mapping[str, Any]) -> AppSpec:
+        """The spec from the file's content; raises as `load` does."""
         worker, paths, servers = d["worker"], d["paths"], d.get("servers") or {}
         slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
         given = {k.removeprefix("isonomy."): v for k, v in (d.get("conf") or {}).items() if v}
@@ -188,6 +208,7 @@ class AppSpec:
             server_memory_mb=int(servers.get("memory_mb") or 0),
             server_vcores=int(servers.get("vcores") or 0),
             server_cmd=servers.get("launch_cmd") or "",
+            hours=float(given.get("hours", 0.0)),
             job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
         )
 
@@ -202,6 +223,11 @@ class AppSpec:
         if "%hyperparameters%" in command:
             command, used = command.replace("%hyperparameters%", options), True
         return command if used or not options else f"{command} {options}"
+
+
+def lower_is_better(metric: str, mode: str) -> bool:
+    """Whether a smaller value of the metric is better; without `mode`, if its name ends with loss."""
+    return mode == "min" or (not mode and re.search(r"(?:^|[_/.-])loss$", metric) is not None)
 
 
 def gpus_range(text: str) -> tuple[int, int]:

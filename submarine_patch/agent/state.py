@@ -48,12 +48,14 @@ class SavedState:
         self.spec = spec
         self.attempt = attempt
         self.attempt_id = f"{spec.app_id.replace('application', 'appattempt')}_{attempt:06d}"
-        self.profiler = Profiler(spec.iteration_s, spec.slowdown)
+        self.profiler = Profiler(spec.iteration_s, spec.slowdown, spec.guess_s)
         self.speeds = Speeds(spec)
         self.scaling = Scaling(spec.gang_gpus)
         self.scheduler = schedulers.create(spec, saved["scheduler"] if saved else None)
         self.jobs: dict[str, Job] = {}
         self.held: dict[Gpu, HeldGpu] = {}
+        self.freed: list[pb.Released] = []
+        """What was given back, and the Arbiter is not told yet."""
         self.next_request = attempt * REQUESTS_PER_ATTEMPT + 1
         self.topology = Topology()
         self.virtual: set[str] = set()
@@ -64,7 +66,7 @@ class SavedState:
         """Jobs whose gangs the Arbiter knew when the present round began."""
         self.ending: str | None = None
         """Why the app ends; None while it runs."""
-        self.succeeded = False
+        self.succeeded = self.killed = False
         self.publishing = self.published = self.done_sent = False
         self.model_path = ""
         self.start_told = False
@@ -103,6 +105,7 @@ class SavedState:
             "restart_s": self.restart_s,
             "ending": self.ending,
             "succeeded": self.succeeded,
+            "killed": self.killed,
             "start_told": self.start_told,
         }
 
@@ -113,6 +116,7 @@ class SavedState:
         self.jobs = {j["job_id"]: Job.load(j) for j in saved["jobs"]}
         self.restart_s = saved["restart_s"]
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
+        self.killed = bool(saved.get("killed"))
         self.start_told = bool(saved.get("start_told"))
         for job in self.jobs.values():
             self.held.update((g, HeldGpu("")) for g in job.gpus)
@@ -153,12 +157,12 @@ class SavedState:
         self.changed = self.report_due = True
 
     def give_back(self, gpus: Iterable[Gpu], reason: str) -> None:
-        """Release held GPUs before their leases end."""
+        """Release held GPUs before their leases end; `AgentCore` tells the Arbiter."""
         mine = [g for g in gpus if g in self.held]
         for gpu in mine:
             del self.held[gpu]
         if mine:
-            self.send(released=pb.Released(gpus=by_machine(mine), reason=reason))
+            self.freed.append(pb.Released(gpus=by_machine(mine), reason=reason))
             self.mark()
 
     # ---- looking up

@@ -8,19 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pycontrol.cli.client import Failure, Rm
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.words import suggest
 from submarine_patch.cli import stock
-from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
-from submarine_patch.cli.follow import wait
 from submarine_patch.cli.help import USAGE, run_help
-from submarine_patch.cli.jobchecks import check_job
 from submarine_patch.cli.options import RunArguments, parse_run
-from submarine_patch.cli.plot import plot
-from submarine_patch.cli.profile import use_profile
-from submarine_patch.cli.spec import check_spec
 
 __all__ = ["UsageError", "main"]
 WAIT = "--wait_job_finish"
@@ -35,11 +28,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 2
-    except (ClusterUnreachable, Failure) as error:
+    except ClusterUnreachable as error:
         print(f"submarine: {error}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:
         status = INTERRUPTED
+    except Exception as error:
+        from pycontrol.cli.client import Failure  # what asks the cluster is loaded by those who do
+
+        if not isinstance(error, Failure):
+            raise
+        print(f"submarine: {error}", file=sys.stderr)
+        status = 1
     sys.exit(status)
 
 
@@ -68,15 +68,23 @@ def _dispatch(arguments: list[str]) -> int:
         case ["job"]:
             raise UsageError(f"job: what about it? known are {', '.join(VERBS)}")
         case ["job", verb, *_]:
-            raise UsageError(f"job {verb}: unknown command; {suggest(verb, VERBS, near=0.5)}")
+            meant = f"did you mean {MEANT[verb]}?" if verb in MEANT else suggest(verb, VERBS, near=0.5)
+            raise UsageError(f"job {verb}: unknown command; {meant}")
         case _:
-            raise UsageError(f"{arguments[0]}: unknown command; try `submarine job run`")
+            raise UsageError(
+                f"{arguments[0]}: unknown command; `submarine job run OPTIONS` submits (--help lists them)"
+            )
 
 
 VERBS = ("run", "show", "list", "kill", "logs")
+MEANT = {"stop": "kill", "cancel": "kill", "delete": "kill", "submit": "run", "status": "show", "ls": "list"}
+"""Other systems' names of these."""
 
 
 def _plot(installation: stock.Installation, words: Sequence[str]) -> int:
+    from pycontrol.cli.client import Rm
+    from submarine_patch.cli.plot import plot
+
     at = next(k for k, word in enumerate(words) if word.lstrip("-").partition("=")[0] == "name")
     name = words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])
     found = Rm(rm_web_url(conf_dir=installation.conf)).get("explain", app=name)
@@ -104,6 +112,8 @@ def _run(options: list[str]) -> int:
     if parsed.spec_file is None and not parsed.name:
         raise UsageError("--name is absent: the name of the job (or give a spec with -f)")
     if parsed.spec_file is not None:
+        from submarine_patch.cli.spec import check_spec
+
         check_spec(Path(parsed.spec_file))
     for note in check(parsed):
         print(f"submarine: {note}", file=sys.stderr)
@@ -112,8 +122,11 @@ def _run(options: list[str]) -> int:
     ended = stock.run(installation.command(["job", "run", *words], verbose=parsed.verbose), quiet=parsed.json)
     status, app_id = ended.status, ended.application_id
     if WAIT in parsed.stock and status == 0 and app_id is not None:
+        from pycontrol.cli.client import Rm
+        from submarine_patch.cli.follow import goal_of, wait
+
         try:
-            status = wait(Rm(rm_web_url(conf_dir=installation.conf)), app_id)
+            status = wait(Rm(rm_web_url(conf_dir=installation.conf)), app_id, goal_of(parsed.conf))
         except KeyboardInterrupt:
             print(f"submarine: {app_id} goes on; to end it: submarine job kill {app_id}", file=sys.stderr)
             raise
@@ -124,10 +137,13 @@ def _run(options: list[str]) -> int:
 
 def check(parsed: RunArguments) -> list[str]:
     """Raises UsageError for the first mistake; notes for the user."""
+    from submarine_patch.cli.checks import check_group
+    from submarine_patch.cli.declared import declared
+    from submarine_patch.cli.jobchecks import check_job
+
     notes = check_job(parsed)
-    use_profile(parsed)
     check_group(parsed.conf)
-    return notes
+    return [*notes, *declared(parsed)]
 
 
 def _installation() -> stock.Installation:

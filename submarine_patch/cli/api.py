@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
+import sys
 import tempfile
 import time
 from collections import deque
@@ -16,10 +18,11 @@ from typing import Any
 import yaml
 
 from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
+from pycontrol.cli.get import read_results
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import check, stock
 from submarine_patch.cli.errors import UsageError
-from submarine_patch.cli.follow import Status, shown, status_of, until_final
+from submarine_patch.cli.follow import NO_GOAL, Goal, Status, goal_of, shown, status_of, typed, until_final
 from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
 
 STARTING_S = 120.0
@@ -34,8 +37,8 @@ class SubmissionError(Exception):
 class Handle:
     """An app, here or in another process: `isonomy.app("my-sweep")` finds one."""
 
-    def __init__(self, client: Rm, app_id: str) -> None:
-        self._client, self.app_id = client, app_id
+    def __init__(self, client: Rm, app_id: str, goal: Goal = NO_GOAL) -> None:
+        self._client, self.app_id, self._goal = client, app_id, goal
         self._jobs: tuple[Mapping[str, Any], ...] = ()
 
     def __repr__(self) -> str:
@@ -43,7 +46,7 @@ class Handle:
 
     def status(self) -> Status:
         """The present status."""
-        return self._remembered(status_of(self._client, self.app_id))
+        return self._remembered(status_of(self._client, self.app_id, self._goal))
 
     def _remembered(self, status: Status) -> Status:
         """The status with the jobs as last seen, because the control plane forgets them when the app ends."""
@@ -52,7 +55,7 @@ class Handle:
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None, poll_s: float | None = None) -> Status:
         """Wait for its end; `progress` draws a bar. Raises TimeoutError after `timeout_s`."""
-        statuses = until_final(self._client, self.app_id, poll_s, timeout_s)
+        statuses = until_final(self._client, self.app_id, poll_s, timeout_s, self._goal)
         if progress:
             return self._remembered(shown(statuses))
         return self._remembered(deque(statuses, maxlen=1)[0])
@@ -65,10 +68,14 @@ class Handle:
     def trials(self) -> Any:
         """One row per job as last seen by this handle: a pandas frame if pandas is installed, else a list of dicts.
 
-        For an app that had ended before, see results-APP/trials.csv next to its model.
+        Hyper-parameters are numbers again, and the column of what jobs are compared by has the metric's name. Of an app
+        that had ended before, the rows are those of its trials.csv, and Failure is raised if there is none.
         """
-        rows = [{**{k: v for k, v in j.items() if k != "configuration"}, **j["configuration"]}
-                for j in self.status().jobs]  # fmt: skip
+        status = self.status()
+        rows = [_row(job, status.goal.metric or "metric") for job in status.jobs]
+        if not rows and status.final:
+            table = read_results(self._client.user, dict(self.explain()["app"]), "trials.csv")
+            rows = [{name: typed(text) for name, text in row.items()} for row in csv.DictReader(io.StringIO(table))]
         try:
             import pandas
         except ImportError:
@@ -105,6 +112,12 @@ class Handle:
             time.sleep(POLL_S)
 
 
+def _row(job: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    unseen = {k: None for k in ("loss", "accuracy") if not job.get(k)}  # 0: no line showed one
+    told = {metric if k == "metric" else k: v for k, v in {**job, **unseen}.items() if k != "configuration"}
+    return {**told, **{name: typed(value) for name, value in job["configuration"].items()}}
+
+
 def submit(
     command: str,
     *,
@@ -124,6 +137,8 @@ def submit(
     **options: Any,
 ) -> Handle:
     """Submit `command` and return immediately; raises UsageError for a mistake, before any request to the cluster.
+
+    Notes, and what is declared, are on standard error.
 
     `memory`, `vcores` and `gpus` are one worker's; `files` go to the workers; `search_space` is a file or its
     parameters. `options` are those of `submarine job run --help` for groups, with `_` for `-`: app_scheduler,
@@ -154,13 +169,14 @@ def submit(
 
 def _submitted(words: list[str]) -> Handle:
     parsed = parse_run(words)
-    check(parsed)
+    for note in check(parsed):
+        print(f"isonomy: {note}", file=sys.stderr)
     installation = stock.find(os.environ)
     stock.reach_rm(installation.conf)
     ended = stock.run(installation.command(["job", "run", *parsed.stock]), quiet=True, keep_errors=True)
     if ended.application_id is None:
         raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
-    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id)
+    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id, goal_of(parsed.conf))
 
 
 def app(name: str, *, rm: str | None = None) -> Handle:

@@ -74,6 +74,9 @@ def check_group(conf: Mapping[str, str]) -> None:
     _gpus_per_job(conf)
     _which_gpus(conf)
     _positive(conf, "iteration_s")
+    _positive(conf, "hours")
+    if conf.get("hours") and conf.get("iteration_s") and conf.get("max_iterations"):
+        raise UsageError("isonomy.hours: --iteration-s and --max-iterations say it already; leave one out")
     _slowdown(conf)
     _one_of(conf, "sampler", SAMPLERS)
     _finite(conf, "target")

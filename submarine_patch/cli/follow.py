@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Rm, Unreachable
+from pycontrol.cli.logs import newest_line
 from pycontrol.words import count
+from submarine_patch.agent.spec import lower_is_better
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,12 +22,30 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 LINE_S = 30.0
 """The longest time without a line where there is no terminal."""
+UNREAD = "no line of its log shows progress"
+"""In the note of a job; the newest line then says what its log looks like."""
 AWAY_MAX_S = 900.0
 """How long to wait for a ResourceManager that is away (restart, failover)."""
-DONE = ("done", "stopped", "failed")
 
 
-@dataclass(frozen=True)
+class Goal(NamedTuple):
+    """What the jobs of an app are compared by, as its submission said; empty for an app of another process."""
+
+    metric: str = ""
+    lower: bool = False
+    """Whether a smaller value is better."""
+
+
+NO_GOAL = Goal()
+
+
+def goal_of(conf: Mapping[str, str]) -> Goal:
+    """The goal that the isonomy.* pairs of a submission say."""
+    metric = conf.get("metric") or "accuracy"
+    return Goal(metric, lower_is_better(metric, conf.get("mode", "")))
+
+
+@dataclass(frozen=True, repr=False)
 class Status:
     """The status of an app."""
 
@@ -44,10 +65,14 @@ class Status:
     """For a finished app: configuration, accuracy, and the metric's name and value."""
     model_path: str = ""
     jobs: tuple[Mapping[str, Any], ...] = ()
+    goal: Goal = NO_GOAL
     note: str = ""
     """What its user should know while it runs."""
     estimate: str = ""
     """When it starts, or once it has GPUs ends: `starts in ~25 m (15 m to 60 m)`; empty where that is not known."""
+
+    def __repr__(self) -> str:
+        return f"<Status of {self.name or self.app_id}: {self.line()}>"
 
     @property
     def final(self) -> bool:
@@ -60,28 +85,40 @@ class Status:
         return self.state == "SUCCEEDED"
 
     def line(self) -> str:
-        """For example `step 120/600, loss 0.231, 8 GPUs, 5 of 9 jobs over`; at the end its state and best result."""
+        """For example `step 120/600, loss 0.231, 8 GPUs, 7 of 9 measured, best val_loss 0.083 (units 75, lr 0.006)`; at
+        the end its state and best result."""
         if self.final:
             result = screens.result(self.best) if self.best else ""
-            return ", ".join(filter(None, [self.state, result, self.model_path and f"model in {self.model_path}"]))
+            return ", ".join(filter(None, [self.state, result, screens.kept(self.model_path)]))
         parts = []
-        ahead = max(self.jobs, key=lambda j: j.get("step", 0), default=None)
+        running = [j for j in self.jobs if j["state"] == "running"]
+        ahead = max(running or self.jobs, key=lambda j: j.get("step", 0), default=None)
         if ahead is not None and ahead.get("step"):
             of = f"/{ahead['until_step']}" if ahead.get("until_step") else ""
             parts.append(f"step {ahead['step']}{of}")
             if ahead.get("loss"):
                 parts.append(f"loss {ahead['loss']:.4g}")
             if ahead.get("metric") is not None:
-                parts.append(f"metric {ahead['metric']:.4g}")
-            elif ahead.get("accuracy"):
-                parts.append(f"accuracy {ahead['accuracy']:.4g}")
+                parts.append(f"{self.goal.metric or 'metric'} {ahead['metric']:.4g}")
         parts.append(count(self.gpus, "GPU"))
         if len(self.jobs) > 1:
-            parts.append(f"{sum(j['state'] in DONE for j in self.jobs)} of {len(self.jobs)} jobs over")
+            parts.append(f"{len(self._measured)} of {len(self.jobs)} measured{self._best_so_far}")
         if not self.gpus and self.why:
             parts.append(f"waits: {self.why}")
         parts += [text for text in (self.estimate, self.note) if text]
         return ", ".join(parts)
+
+    @property
+    def _measured(self) -> list[Mapping[str, Any]]:
+        return [j for j in self.jobs if j.get("metric") is not None]
+
+    @property
+    def _best_so_far(self) -> str:
+        if not self.goal.metric or not self._measured:
+            return ""
+        best = sorted(self._measured, key=lambda j: j["metric"], reverse=not self.goal.lower)[0]
+        with_ = ", ".join(f"{name} {_short(value)}" for name, value in best["configuration"].items())
+        return f", best {self.goal.metric} {best['metric']:.4g} ({with_})"
 
     @property
     def news(self) -> tuple[Any, ...]:
@@ -89,7 +126,25 @@ class Status:
         return self.final, self.gpus, self.reason, self.note, Counter(j["state"] for j in self.jobs)
 
 
-def status_of(client: Rm, app_id: str) -> Status:
+def _short(value: str) -> str:
+    """A value of a configuration, to four digits."""
+    found = typed(value)
+    return f"{found:.4g}" if isinstance(found, float) else str(found)
+
+
+def typed(text: str) -> int | float | bool | str:
+    """A value of a configuration as what it was before it became text."""
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def status_of(client: Rm, app_id: str, goal: Goal = NO_GOAL) -> Status:
     """The present status, without the control plane's part while it is away; raises Failure if YARN is silent."""
     app = client.yarn(f"apps/{app_id}")["app"]
     state = app["finalStatus"] if app["state"] == "FINISHED" else app["state"]
@@ -113,6 +168,7 @@ def status_of(client: Rm, app_id: str) -> Status:
         best=about.get("best") or {},
         model_path=str(about.get("model_path") or ""),
         jobs=jobs,
+        goal=goal if goal.metric else Goal(str((about.get("best") or {}).get("metric") or "")),
         note=next((f"{job['job_id']}: {job['note']}" for job in jobs if job.get("note")), ""),
         estimate=_estimate(told, gpus),
     )
@@ -125,7 +181,7 @@ def _estimate(told: Mapping[str, Any], gpus: int) -> str:
 
 
 def until_final(
-    client: Rm, app_id: str, poll_s: float | None = None, timeout_s: float | None = None
+    client: Rm, app_id: str, poll_s: float | None = None, timeout_s: float | None = None, goal: Goal = NO_GOAL
 ) -> Iterator[Status]:
     """A status every `poll_s` (default 2 s), of which the last is final.
 
@@ -134,13 +190,16 @@ def until_final(
     """
     began_s = answered_s = time.monotonic()
     jobs: tuple[Mapping[str, Any], ...] = ()
-    known = False
+    known, line, line_s = False, "", -LINE_S
     while True:
         try:
-            status = status_of(client, app_id)
+            status = status_of(client, app_id, goal)
             answered_s, known = time.monotonic(), True
             jobs = status.jobs or jobs  # the control plane forgets them when the app ends
-            status = replace(status, jobs=jobs)
+            if UNREAD in status.note and answered_s - line_s >= LINE_S:
+                line, line_s = newest_line(client, app_id), answered_s
+            note = f"{status.note}; the newest: {line}" if line and UNREAD in status.note else status.note
+            status = replace(status, jobs=jobs, note=note)
             yield status
             if status.final:
                 return
@@ -153,20 +212,22 @@ def until_final(
         time.sleep(POLL_S if poll_s is None else poll_s)
 
 
-def wait(client: Rm, app_id: str) -> int:
+def wait(client: Rm, app_id: str, goal: Goal = NO_GOAL) -> int:
     """Show progress until the app ends; returns 0 if it succeeded, else 1, with the reason on standard error."""
-    status = shown(until_final(client, app_id))
+    status = shown(until_final(client, app_id, goal=goal))
     if not status.succeeded:
         print(f"submarine: {status.name or app_id} {status.state}: {status.message}", file=sys.stderr)
     return 0 if status.succeeded else 1
 
 
 def shown(statuses: Iterator[Status]) -> Status:
-    """Draw each status as a bar in a terminal or a notebook, elsewhere print what changed; returns the last one."""
+    """Draw each status as a bar, in a terminal or a notebook with ipywidgets, elsewhere print what changed; returns the
+    last one."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    seen = _drawn(console, statuses) if console.is_terminal or console.is_jupyter else _printed(statuses)
+    draws = console.is_terminal or (console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None)
+    seen = _drawn(console, statuses) if draws else _printed(statuses)
     return deque(seen, maxlen=1)[0]
 
 

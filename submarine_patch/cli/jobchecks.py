@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pycontrol.words import suggest
 from submarine_patch.agent.spec import gpus_range
@@ -48,6 +50,8 @@ def check_job(parsed: RunArguments) -> list[str]:
             raise UsageError(f"--quicklink {link}: write LABEL=http://HOST:PORT; worker-0 is the first worker's host")
     _framework(parsed)
     _environment(given.get("env", []))
+    for option in ("input_path", "checkpoint_path", "saved_model_path"):
+        _reachable(option, given.get(option, [""])[-1])
     if parsed.spec_file is not None:
         return []
     for name, what in (("worker_resources", "memory=2G,vcores=2,gpu=1"), ("worker_launch_cmd", '"python train.py"')):
@@ -64,7 +68,8 @@ def check_job(parsed: RunArguments) -> list[str]:
     notes = _keras(parsed, workers) + _servers(parsed, workers)
     local = _localizations(given.get("localization", []))
     notes += _direction(parsed) + check_script(parsed, command, local)
-    return notes + _spread(parsed, workers, has_session(command, local))
+    parsed.session = has_session(command, local)
+    return notes + _spread(parsed, workers, parsed.session)
 
 
 def _framework(parsed: RunArguments) -> None:
@@ -119,6 +124,11 @@ def _resources(option: str, text: str) -> None:
         wanted = r"[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?[iI]?[bB]?" if name.startswith("memory") else r"[0-9]+"
         if not equals or not re.fullmatch(wanted, value.strip()):
             raise UsageError(f"--{option} {pair.strip()}: write for example {example}")
+        unit = value.strip().lstrip("0123456789. ")
+        if name.startswith("memory") and unit.upper() not in ("", "M", "G"):
+            number, letter = value.strip().removesuffix(unit).strip(), unit[0].upper()
+            write = f"write {name}={number}{letter}" if letter in "MG" else f"write for example {name}=2G"
+            raise UsageError(f"--{option} {pair.strip()}: the units are M and G; {write}")
         if name.startswith("memory") and value.strip().isdecimal() and int(value) < LEAST_MB:
             raise UsageError(f"--{option} {pair.strip()}: that is {value.strip()} MB; write {name}={value.strip()}G")
     if not re.search(r"(^|,)\s*memory(-mb)?=", text):
@@ -129,6 +139,16 @@ def _workers(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text.strip()) or int(text) < 1:
         raise UsageError(f"--num_workers {text}: must be a whole number, at least 1")
     return int(text)
+
+
+def _reachable(option: str, path: str) -> None:
+    """Refuse a NameNode whose host is not known here; a name without a port is a nameservice."""
+    place = urlsplit(path)
+    try:
+        if place.scheme == "hdfs" and place.port:
+            socket.getaddrinfo(place.hostname, place.port)
+    except (OSError, ValueError):
+        raise UsageError(f"--{option} {path}: no host {place.hostname} is known here") from None
 
 
 def _environment(pairs: list[str]) -> None:

@@ -39,6 +39,12 @@ GROUP_OPTIONS = (
         "N|MIN:MAX",
         "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: any number in this range",
     ),
+    Option(
+        "hours",
+        "H",
+        "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the declared work, by which"
+        " the default policy orders apps",
+    ),
     Option("max-iterations", "N", "the most iterations of one job"),
     Option(
         "min-iterations",
@@ -64,11 +70,11 @@ GROUP_OPTIONS = (
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
     Option("parallel", "N", "with optuna: jobs at once; default 4"),
     Option("seed", "N", "seed of all random choices; default 0"),
-    Option("max-retries", "N", "how often a failed worker is restarted; default 3"),
+    Option(
+        "max-retries", "N", "how often a failed worker is restarted; default 3; never after two equal failures at once"
+    ),
     Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
     Option("slowdown", "S,S,S", "slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
-    Option("profile", "FILE", "YAML or JSON file of iteration times or slowdowns by model; instead of these two"),
-    Option("model", "NAME", "whose profile to take; default: --name"),
     Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
     Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
     Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
@@ -96,8 +102,6 @@ GROUP_OPTIONS = (
     Option("gpu-type", "NAME", "type of GPU"),
 )
 """Short forms of `--conf isonomy.<name with _>=<value>`."""
-READ_HERE = ("profile", "model")
-"""Keys that name a local file: the file's contents are submitted instead of the key."""
 
 STOCK_OPTIONS = (
     Option("f", "FILE", "YAML spec of the job instead of options"),
@@ -162,6 +166,8 @@ class RunArguments:
     verbose: bool = False
     wants_help: bool = False
     json: bool = False
+    session: bool = False
+    """Whether its script has an isonomy session, as far as the checks could tell."""
 
 
 def parse_run(argv: Sequence[str]) -> RunArguments:
@@ -232,10 +238,22 @@ def add_conf(result: RunArguments, key: str, value: str) -> None:
         nearest = get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0)[0]
         raise UsageError(f"--conf {PREFIX}{key}: unknown key; the nearest known one is {PREFIX}{nearest}")
     result.conf[key] = value
-    if key not in READ_HERE:
-        result.stock += ["--conf", f"{PREFIX}{key}={value}"]
+    result.stock += ["--conf", f"{PREFIX}{key}={value}"]
+
+
+MEANT = {
+    **dict.fromkeys(("gpu", "gpus"), "GPUs of a worker are in --worker_resources memory=2G,vcores=2,gpu=1"),
+    **dict.fromkeys(("mem", "memory", "cpu", "cpus", "cores", "vcores"), "write --worker_resources memory=2G,vcores=2"),
+    **dict.fromkeys(("cmd", "command", "script"), 'write --worker_launch_cmd "python train.py"'),
+    **dict.fromkeys(("file", "files"), "write --localization ./train.py:."),
+    **dict.fromkeys(("workers", "nodes", "ntasks"), "write --num_workers N"),
+    **dict.fromkeys(("time", "epochs"), "write --hours H"),
+}
+"""Names of other systems' options -> what to write here."""
 
 
 def _unknown(word: str, name: str, known: list[str]) -> str:
+    if name in MEANT:
+        return f"{word}: unknown option; {MEANT[name]} (all: submarine job run --help)"
     nearest = get_close_matches(name, known, n=1, cutoff=0)[0]
     return f"{word}: unknown option; the nearest known one is --{nearest} (all: submarine job run --help)"

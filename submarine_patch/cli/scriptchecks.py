@@ -40,6 +40,11 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         return []
     if not PYTHON.fullmatch(words[0]):
         _program(words[0], local)
+        shell = words[1] if words[0] in ("bash", "sh") and len(words) > 1 else ""
+        if shell.endswith(".sh") and not shell.startswith("/") and Path(shell).parts[0] not in local:
+            raise UsageError(
+                f"--worker_launch_cmd: {shell} is not among the files of the workers; add {_localize(shell)}"
+            )
         return []
     script = _script(words, local)
     if script is None:
@@ -114,13 +119,14 @@ def has_session(command: str, local: Local) -> bool:
 
 
 def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
-    """A note if the program writes no checkpoints, because it would lose its work at each revocation."""
+    """A note if nothing that the program writes is kept: it would lose its work at each revocation, and its results."""
     if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(source):
         return []
     if "unsaved" not in parsed.conf:
         add_conf(parsed, "unsaved", "true")
     return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
-            " starts again (docs/submit.md)"]  # fmt: skip
+            " starts again, and the files that it writes are deleted at its end; --keep-folder FOLDER keeps those below"
+            " FOLDER, and isonomy get fetches them (docs/submit.md)"]  # fmt: skip
 
 
 def _parsed(script: Path, source: bytes) -> ast.Module:

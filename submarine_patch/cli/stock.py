@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pycontrol.config import ConfigError
+from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.stock_output import Filter

@@ -2,13 +2,15 @@
 
 Pure: takes lines and their times. It knows the lines of submarine_patch.worker.session, those of tf.estimator and Slim
 (`loss = 0.23, step = 100 (1.234 sec)`, `global_step/sec: 8.1`), the bars of Keras, tqdm and Lightning, Hugging Face's
-dicts, JSON lines, `Epoch 3/10`, `Step [100/600]`, `Epoch: [0][10/391]`, and `iter 500: loss`.
-A step is the program's own unit; if it names none, its batches, examples or epochs.
+dicts, JSON lines, `Epoch 3/10`, `Step [100/600]`, `Epoch: [0][10/391]`, `iter 500: loss`, and what the tutorials of
+TensorFlow and PyTorch print. A step is the program's own unit; if it names none, its batches, examples or epochs.
+A line without a step counts for the last one, and only its whole keys do: `f1: 0.9`, not `sum of f1: 56`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 LINE_MAX_CHARS = 2048
@@ -21,9 +23,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08|\x00")
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))"
 _IS = r"[\"']?\s*[=:]?\s*[\"']?"
 _TRAIN = r"(?:train(?:ing)?[_/. ]?)?"
-_ACCURACY = rf"{_TRAIN}(?:(?:sparse_|binary_)?(?:categorical_)?accuracy|acc)(?:_step)?"
+_ACCURACY = rf"{_TRAIN}(?:(?:sparse_|binary_)?(?:categorical_)?accuracy|acc(?:@?1)?)(?:_step)?"
+_OTHER = r"(?:val|valid|validation|test|eval)(?:[_/. ]set)?[_/. ]?"
 _OF_OTHERS = "".join(rf"(?<!{kind}{gap})" for kind in ("val", "test", "eval", "valid", "validation") for gap in "[ /.]")
-_EPOCH_BEGINS = re.compile(r"^\s*Epoch (\d+)/\d+\s*$")
+_LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
+_EPOCH_BEGINS = re.compile(r"^\s*(?:start of )?epoch:?\s+(\d+)(?:/\d+)?:?\s*$", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch(?:\(train\))?[\"']?\s*[=:#]?\s*\[?\s*(\d+)\b(?!\.\d)(?:/(\d+))?", re.IGNORECASE)
 _KERAS = re.compile(r"^\s*(\d+)/(\d+)\s(.*(?:/step|\bETA:|- loss:).*)")
 _BAR = re.compile(r"\b(\d+)/(\d+)\s*\[\d+:\d\d(?::\d\d)?<[^\]]*(?:it/s|s/it)?")
@@ -31,16 +35,29 @@ _INSIDE = re.compile(
     r"(?:\b(?:step|iter|iteration|batch)[\"']?\s*[=:]?\s*\[|\bepoch(?:\(train\))?:?\s*\[?\d+\]?:?\s*\[)\s*(\d+)/\s*(\d+)",
     re.IGNORECASE,
 )
+_INSIDE_TOO = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s*$|\|\s*(\d+)/\s*(\d+) batches\b")
+_EPOCH_AND_BATCH = re.compile(r"^\s*\[(\d+),\s*(\d+)\]")
+_BATCH = re.compile(r"\bbatch[\s:#]*(\d+)\b(?![./])", re.IGNORECASE)
 _STEP = re.compile(
     r"\b(?:(?:global[_ ])?steps?|iter|iteration|num_updates)[\"']?\s*(?:[=:#]\s*)?\[?[\"']?(\d+)\b", re.IGNORECASE
 )
 _LOSS = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_TRAIN}loss(?:_step)?{_IS}{_NUMBER}(?![\w])", re.IGNORECASE)
 _LOSS_AT_STEP = re.compile(rf"\bloss\b.*\bat step (\d+):\s*{_NUMBER}", re.IGNORECASE)
-_METRIC_ACCURACY = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_ACCURACY}{_IS}{_NUMBER}\b", re.IGNORECASE)
+_METRIC_ACCURACY = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_ACCURACY}(?![\w@]){_IS}{_NUMBER}(?:/(\d+))?\b", re.IGNORECASE)
+_OTHER_ACCURACY = re.compile(rf"(?<![\w/-]){_OTHER}{_ACCURACY}(?![\w@]){_IS}{_NUMBER}(?:/(\d+))?\b", re.IGNORECASE)
+_PAIR = re.compile(
+    r"(?<![\w./@-])([A-Za-z][\w./@-]*+(?: [A-Za-z][\w./@-]*+){0,3}?)"
+    rf"[\"']?\s*+[=:]?\s*+[\"']?{_NUMBER}(?:/(\d+))?(?![\w.])"
+)
+"""A key of up to four words, and its value."""
+_LOSS_KEY = re.compile(rf"{_TRAIN}loss(?:_step)?|loss train", re.IGNORECASE)
+_ACCURACY_KEY = re.compile(rf"{_ACCURACY}(?: over epoch)?", re.IGNORECASE)
+_OTHER_ACCURACY_KEY = re.compile(rf"{_OTHER}{_ACCURACY}", re.IGNORECASE)
 _ELAPSED = re.compile(r"\((\d+(?:\.\d*)?) sec\)")
 _PER_STEP = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*(us|ms|s|sec|min)/(?:step|it)\b")
 _PER_S = re.compile(r"(?<![\d.])(\d+(?:\.\d*)?)\s*it/s\b")
 _STEPS_PER_S = re.compile(rf"global_step/sec: {_NUMBER}")
+_SAVED_AT = re.compile(r"\bSaved checkpoint for step (\d+)")
 _CHECKPOINT = re.compile(r"Saved checkpoint for (\d+) into (\S+)")
 _CHECKPOINT_FAILED = re.compile(r"^WARNING:isonomy:a checkpoint failed by step (\d+): (.*)")
 _SESSION = re.compile(
@@ -83,12 +100,22 @@ class LogParser:
         self._session = False
         """Whether a session tells the steps, so that bars count nothing: resumed inside an epoch, they are shorter."""
         named = metric not in ("", "accuracy", "loss")
-        self._metric = re.compile(rf"(?<![\w/-]){re.escape(metric)}{_IS}{_NUMBER}(?!\w)") if named else None
+        self._metric = metric if named else ""
         self._at_s = 0.0
         self._epochs_from = 1
         """The number of the program's first epoch: 0 or 1."""
         self._epochs_before = 0
         self._epoch_steps = 0
+        self._epoch: int | None = None
+        """The number of the epoch that a line named last."""
+        self._turned = False
+        """Whether that epoch is a new one, of which no count was seen yet."""
+        self._counts = False
+        """Whether lines have a count of batches without their number in an epoch, or of steps."""
+        self._count = self._counted_before = 0
+        """The last such count, and the steps before it began anew."""
+        self._trains_accuracy = False
+        """Whether a line had the accuracy in training, so that those of other data are not it."""
         self._bar: int | None = None
         """The position of the last progress bar."""
 
@@ -101,7 +128,7 @@ class LogParser:
         own = _SESSION.match(text) is not None
         self._session = self._session or own
         if begins := _EPOCH_BEGINS.match(text):
-            self._epochs_before = max(1, _whole(begins[1]) or 1) - 1
+            self._in_epoch(_whole(begins[1]))
             return None
         if saved := _CHECKPOINT.search(text):
             at = _whole(saved[1])
@@ -112,41 +139,90 @@ class LogParser:
         if rate := _STEPS_PER_S.search(text):
             return self._rate(float(rate[1]))
         if late := _LOSS_AT_STEP.search(text):
-            return self._progress(_whole(late[1]), float(late[2]), text, time_s)
-        step, loss = self._step(text, own), _find(_LOSS, text)
-        told = loss is not None or _METRIC_ACCURACY.search(text) or self._named(text) is not None
-        return self._progress(step, loss, text, time_s) if told else None
+            return self._progress(self._continued(_whole(late[1])), {"loss": float(late[2])}, text, time_s)
+        if reached := _SAVED_AT.search(text):
+            return self._progress(self._continued(_whole(reached[1])), {}, text, time_s)
+        step = self._step(text, own)
+        values = self._values(text, whole=step is None)
+        if step is None:
+            step = self._last_step()
+        return self._progress(step, values, text, time_s) if values else None
+
+    def _values(self, text: str, whole: bool) -> dict[str, float]:
+        """The loss, the accuracy and the metric of a line; `whole`: only those whose key says nothing else."""
+        pairs = {m[1]: _value(m[2], m[3]) for m in _PAIR.finditer(_LEVEL.sub("|", text))}
+        if whole:
+            loss = next((v for k, v in pairs.items() if _LOSS_KEY.fullmatch(k)), None)
+            accuracy = next((v for k, v in pairs.items() if _ACCURACY_KEY.fullmatch(k)), None)
+            other = next((v for k, v in pairs.items() if _OTHER_ACCURACY_KEY.fullmatch(k)), None)
+        else:
+            loss = _find(_LOSS, text)
+            accuracy, other = (
+                _value(m[1], m[2]) if (m := kind.search(text)) else None for kind in (_METRIC_ACCURACY, _OTHER_ACCURACY)
+            )
+        self._trains_accuracy = self._trains_accuracy or accuracy is not None
+        accuracy = other if accuracy is None and not self._trains_accuracy else accuracy
+        named = _normal(self._metric)
+        metric = pairs.get(self._metric, next((v for k, v in pairs.items() if _normal(k) == named), None))
+        found = {"loss": loss, "accuracy": accuracy, "metric": metric}
+        return {name: value for name, value in found.items() if value is not None}
 
     def _step(self, text: str, own: bool) -> int | None:
-        """The step that a line is about; tries the most reliable patterns first."""
+        """The step that a line names; tries the most reliable patterns first. None if it names none."""
         if self._session and not own:
-            return self.last.step if self.last else None
+            return None
         if keras := _KERAS.match(text):
             return self._inside(keras[1], keras[2])
         epoch = _EPOCH.search(text)
-        inside = _INSIDE.search(text)
+        inside = _INSIDE.search(text) or _INSIDE_TOO.search(text)
         bar = None if inside else _BAR.search(text)
-        if (inside or bar) and epoch and (number := _whole(epoch[1])) is not None:
-            self._epochs_from = 0 if number == 0 else self._epochs_from
-            self._epochs_before = number - self._epochs_from
+        if epoch and (number := _whole(epoch[1])) is not None:
+            self._in_epoch(number)
         if inside:
-            return self._inside(inside[1], inside[2])
+            return self._inside(inside[1] or inside[3], inside[2] or inside[4])
         if bar:
             self._bar = self._inside(bar[1], bar[2]) if epoch else _whole(bar[1])
             return self._bar
-        if found := _STEP.search(text):
-            return _whole(found[1])
+        if both := _EPOCH_AND_BATCH.match(text):
+            self._in_epoch(_whole(both[1]))
+            return self._continued(_whole(both[2]))
+        if found := _STEP.search(text) or _BATCH.search(text):
+            return self._continued(_whole(found[1]))
         if epoch and not text.lstrip().startswith("{"):
-            number = _whole(epoch[1])
-            return None if number is None else number * (self._epoch_steps or 1)
+            return self._epoch_over(_whole(epoch[1]))
+        return None
+
+    def _in_epoch(self, number: int | None) -> None:
+        if number is None or number == self._epoch:
+            return
+        self._epoch, self._turned = number, True
+        self._epochs_from = 0 if number == 0 else self._epochs_from
+        self._epochs_before = max(0, number - self._epochs_from)
+
+    def _continued(self, count: int | None) -> int | None:
+        """The step of a line that counts: if the count began anew with an epoch, it goes on from the last step."""
+        if count is None or count > STEP_MAX:
+            return None
+        if self._turned and count < self._count and self.last is not None:
+            self._counted_before = self.last.step
+        self._turned, self._counts, self._count = False, True, count
+        return self._counted_before + count
+
+    def _epoch_over(self, number: int | None) -> int | None:
+        """The step of a line about a whole epoch."""
+        if number is None or (self._counts and self.last is not None):
+            return self.last.step if self.last else None
+        return (number - self._epochs_from + 1) * self._epoch_steps if self._epoch_steps else number
+
+    def _last_step(self) -> int | None:
+        """The step of a line that names none; after a heading such as `Epoch 3`, that epoch."""
+        if self._epoch is not None and not (self._session or self._counts or self._epoch_steps or self._bar):
+            return self._epoch
         return self._bar if self._bar is not None else self.last.step if self.last else None
 
     def _inside(self, done: str, of: str) -> int | None:
         within, self._epoch_steps = _whole(done), _whole(of) or 0
         return None if within is None else self._epochs_before * self._epoch_steps + within
-
-    def _named(self, text: str) -> float | None:
-        return _find(self._metric, text) if self._metric else None
 
     def _rate(self, steps_per_s: float) -> Progress | None:
         if self.last is None or not steps_per_s >= 1.0 / ITERATION_MAX_S:
@@ -155,19 +231,14 @@ class LogParser:
         self.last = Progress(last.step, last.loss, last.accuracy, 1.0 / steps_per_s, last.paced, last.metric)
         return self.last
 
-    def _progress(self, step: int | None, loss: float | None, text: str, time_s: float) -> Progress | None:
+    def _progress(self, step: int | None, values: Mapping[str, float], text: str, time_s: float) -> Progress | None:
         if step is None or step > STEP_MAX:
             return None
-        last = self.last
-        accuracy, metric = _find(_METRIC_ACCURACY, text), self._named(text)
-        iter_time_s = self._iter_time_s(step, text, time_s)
-        if last is not None:
-            loss = last.loss if loss is None else loss
-            accuracy = last.accuracy if accuracy is None else accuracy
-            metric = last.metric if metric is None else metric
-            iter_time_s = last.iter_time_s if iter_time_s is None else iter_time_s
-        if last is None or step != last.step:
+        last, iter_time_s = self.last or Progress(-1), self._iter_time_s(step, text, time_s)
+        if step != last.step:
             self._at_s = time_s
+        loss, accuracy, metric = (values.get(k, getattr(last, k)) for k in ("loss", "accuracy", "metric"))
+        iter_time_s = last.iter_time_s if iter_time_s is None else iter_time_s
         self.last = Progress(step, loss, accuracy, iter_time_s, _PACED.search(text) is not None, metric)
         return self.last
 
@@ -190,6 +261,16 @@ class LogParser:
 def _whole(digits: str) -> int | None:
     """A count; None if it has too many digits: int() refuses thousands, and messages have 64 bits."""
     return int(digits) if len(digits) <= len(str(STEP_MAX)) else None
+
+
+def _value(number: str, of: str | None) -> float:
+    """A number, or the part that `9847/10000` says."""
+    return float(number) / float(of) if of and float(of) else float(number)
+
+
+def _normal(key: str) -> str:
+    """A key in one form: `Val F1`, `val_f1` and `val/f1` are one, and so are `f1` and `train f1`."""
+    return re.sub(r"[ _/.-]+", "_", key).lower().removeprefix("train_").removeprefix("training_")
 
 
 def _find(pattern: re.Pattern[str], text: str) -> float | None:

@@ -139,6 +139,9 @@ def spec_for(arbiter: Arbiter, root: Path) -> AppSpec:
 
 def test_an_app_trains_from_its_grant_to_its_end_over_a_broken_stream(arbiter: Arbiter, tmp_path: Path) -> None:
     spec, shell, files = spec_for(arbiter, tmp_path), MemoryShell(), LocalFiles(tmp_path / "agent")
+    uploaded = Path(spec.staging, "files", "train.py")
+    uploaded.parent.mkdir(parents=True)
+    uploaded.touch()
     agent = entry.Agent(spec, shell, 1, "secret", files)  # type: ignore[arg-type]
     join = run(agent)
     register = arbiter.wait_for("register")
@@ -175,6 +178,7 @@ def test_an_app_trains_from_its_grant_to_its_end_over_a_broken_stream(arbiter: A
     assert Path(done.model_path, "state.npz").read_bytes() == b"weights"
     assert shell.wait_for("finish").succeeded
     assert join() == 0
+    assert not uploaded.exists(), "nobody needs it any more"
     saved = StateStore(files).load()
     assert saved is not None
     assert saved["succeeded"]
@@ -257,6 +261,26 @@ def test_a_second_attempt_starts_from_the_newest_complete_state(tmp_path: Path) 
     again.save({"k": 6})
     again.flush(WAIT_S)
     assert StateStore(files).load() == {"k": 6}
+
+
+def test_a_state_that_could_not_be_saved_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever HDFS or the way to it raises, without another change of the state."""
+    monkeypatch.setattr("submarine_patch.agent.edges.BACKOFF_S", (0.01,))
+    failed: list[str] = []
+
+    class Away(Disk):
+        def write(self, name: str, data: bytes) -> None:
+            if len(failed) < 3:
+                failed.append(name)
+                raise RuntimeError("HDFS is away")
+            super().write(name, data)
+
+    store = StateStore(Away(tmp_path))
+    store.start()
+    store.save({"k": 1})
+    store.flush(WAIT_S)
+    assert len(failed) == 3
+    assert StateStore(Disk(tmp_path)).load() == {"k": 1}
 
 
 def test_half_written_files_of_a_killed_attempt_are_deleted(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_coordinator_that_fails_counts_although_its_servers_are_stopped_first(
     world = with_servers()
     for failures in (1, 2, 3):
         first, second = world.gang("job000")
-        world.worker(first, exit=pb.WorkerExit(code=1, message="no such file"))
+        world.worker(first, exit=pb.WorkerExit(code=1, message=f"no such file: {failures}"))
         world.end(second, 143, -105, say=False)
         world.end(first, 1, say=False)
         assert world.core.jobs["job000"].failures == failures
@@ -254,6 +254,49 @@ def test_a_stop_that_is_not_obeyed_ends_with_the_container() -> None:
     assert "killed" not in world.__dict__
     world.pass_time(2)
     assert world.killed == list(world.containers)
+
+
+def test_two_equal_failures_soon_after_the_start_are_not_tried_a_third_time() -> None:
+    why = "exit code 1; last output: Traceback (most recent call last): | File x.py | ModuleNotFoundError: No module"
+    world = started(World(spec_of(max_retries=3)), *A[:2])
+    for _ in range(2):
+        assert world.done is None
+        (chief,) = world.gang("job000")
+        world.worker(chief, exit=pb.WorkerExit(code=1, message=why))
+        world.end(chief, 1, say=False)
+        world.rise()
+    assert world.done is not None
+    assert world.core.jobs["job000"].failures == 2
+    assert world.done.message.endswith("ended with 1: ModuleNotFoundError: No module (twice, so it is not tried again)")
+
+
+@pytest.mark.parametrize("late", ["other", "later", "further", "signal"])
+def test_failures_that_differ_are_tried_as_often_as_the_user_says(late: str) -> None:
+    world = started(World(spec_of(max_retries=2)), *A[:2])
+    for k in range(3):
+        assert world.done is None
+        (chief,) = world.gang("job000")
+        world.train(chief, int(late == "further"))
+        for _ in range(4 if late == "later" else 0):
+            world.worker(chief, heartbeat=pb.Heartbeat())
+            world.pass_time(gangs.SOON_S / 3)
+        code, message = 137 if late == "signal" else 1, f"ValueError: {k if late == 'other' else 'x'}"
+        world.worker(chief, exit=pb.WorkerExit(code=code, message=message))
+        world.end(chief, code, say=False)
+        world.rise()
+    assert world.done is not None
+    assert world.core.jobs["job000"].failures == 3
+
+
+def test_a_demand_is_told_before_gpus_are_given_back() -> None:
+    """A policy that asks no Agent would grant them again at once."""
+    world = started(World(), *A[:2])
+    world.pass_time(0.2)
+    world.finish_gang("job000")
+    kinds = [m.WhichOneof("kind") for m in world.sent]
+    at = len(kinds) - 1 - kinds[::-1].index("released")
+    assert kinds[at - 1] == "progress"
+    assert world.sent[at - 1].progress.demand.gangs == 0
 
 
 def test_a_failed_worker_takes_its_gang_along_and_is_retried_on_the_same_gpus() -> None:

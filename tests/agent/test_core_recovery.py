@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -57,7 +59,21 @@ def test_the_operator_ends_the_app() -> None:
     world.obey_stops()
     assert world.done is not None
     assert (world.done.succeeded, world.done.message) == (False, "killed by root")
-    assert not world.to_shell[-1].finish.succeeded
+    assert (world.to_shell[-1].finish.succeeded, world.to_shell[-1].finish.killed) == (False, True)
+
+
+def test_a_killed_sweep_keeps_its_trials() -> None:
+    world = started(World(hyperband(jobs=3)), *A)
+    world.finish_gang("job000", accuracy=0.9)
+    world.arbiter(finish=pb.Finish(reason="ended by ann"))
+    assert world.publishes is None, "not before its gangs have ended"
+    world.obey_stops()
+    assert world.publishes is not None
+    assert world.publishes.from_dir == "", "no model is copied"
+    rows = list(csv.DictReader(world.publishes.results["trials.csv"].splitlines()))
+    assert [(row["job"], row["accuracy"]) for row in rows][:2] == [("job000", "0.9"), ("job001", "")]
+    assert world.done is not None
+    assert world.done.model_path.endswith("/results-application_1_0001")
 
 
 def test_an_attempt_that_must_end_does_not_report_the_app_as_ended() -> None:

@@ -66,6 +66,26 @@ class TestRounds:
         assert job.iter_time_s == pytest.approx(0.5)
 
 
+def test_hours_are_the_declared_work_until_they_are_used_up() -> None:
+    """The gang has 2 GPUs, a lease 600 s."""
+    world = started(World(spec_of(hours=1.0, iteration_s=None, max_iterations=0)), *A[:2])
+    assert world.core.register().register.demand.work_total_gpu_s == pytest.approx(7200.0)
+    (chief,) = world.gang("job000")
+    for step in (10, 20, 30, 40, 50, 1000):
+        world.worker(chief, progress=pb.WorkerProgress(step=step, loss=0.9, iter_time_s=0.5))
+    demand = world.core.register().register.demand
+    assert (demand.work_done_gpu_s, demand.work_left_gpu_s) == pytest.approx((1000.0, 6200.0))
+    world.worker(chief, progress=pb.WorkerProgress(step=8000, loss=0.9, iter_time_s=0.5))
+    assert world.core.register().register.demand.work_left_gpu_s == pytest.approx(8000.0), "as if nothing was declared"
+
+
+def test_hours_of_a_search_are_those_of_a_job_that_trains_to_its_end() -> None:
+    whole = World(spec_of(hours=1.0, iteration_s=None, max_iterations=9))
+    assert whole.core.register().register.demand.work_total_gpu_s == pytest.approx(7200.0)
+    sweep = World(hyperband(hours=1.0, iteration_s=None, max_iterations=9))
+    assert sweep.core.register().register.demand.work_total_gpu_s == pytest.approx((9 + 3 * 2 + 6) * 800.0)
+
+
 def test_the_demand_reports_slowdown_loss_and_gpu_types() -> None:
     spec = spec_of(gpu_type="V100", speedups={"K80": 1.0, "V100": 3.0}, iteration_s=2.0)
     world = World(spec, types={"a1": "V100"})
@@ -206,7 +226,7 @@ class TestUnseen:
 
     def test_a_silent_log(self) -> None:
         world = started(World(), *A[:2])
-        for _ in range(int(report.SILENT_S / 30) + 1):
+        for _ in range(int(report.UNSEEN_S / 30) + 1):
             world.worker(world.gang("job000")[0], checkpoint=pb.WorkerCheckpoint(step=1))  # it is alive
             world.pass_time(30)
         assert self._note(world) == "no line of its log shows progress (docs/submit.md says which do)"
@@ -216,6 +236,28 @@ class TestUnseen:
         assert world.done is not None
         assert world.done.succeeded
         assert world.done.message == "done; no line of its log shows progress (docs/submit.md says which do)"
+
+    def test_what_no_line_showed_is_not_0(self) -> None:
+        world = started(World(), *A[:2])
+        (chief,) = world.gang("job000")
+        world.worker(chief, progress=pb.WorkerProgress(step=1, loss=0.5, iter_time_s=0.1))
+        assert not reported(world.core).jobs[0].HasField("metric")
+        (row,) = csv.DictReader(results.files(world.core, "job000")["trials.csv"].splitlines())
+        assert (row["loss"], row["accuracy"]) == ("0.5", "")
+        world.finish_gang("job000", accuracy=0.0)
+        world.publish()
+        assert world.done is not None
+        assert not world.done.HasField("best_metric")
+
+    def test_a_loss_of_0_that_a_line_showed_is_the_best(self) -> None:
+        world = started(World(hyperband(jobs=2, max_iterations=1, metric="loss")), *A)
+        for job_id, said in (("job000", {"loss": 0.1, "metric": 0.1}), ("job001", {"metric": 0.0})):
+            (c,) = world.gang(job_id)
+            world.worker(c, progress=pb.WorkerProgress(step=1, **said))
+            world.end(c, 0)
+        world.publish()
+        assert world.done is not None
+        assert (world.done.best_job_id, world.done.best_metric) == ("job001", 0.0)
 
     def test_a_plain_job_need_not_show_the_default_metric(self) -> None:
         world = started(World(), *A[:2])
@@ -250,7 +292,7 @@ def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
     world = World()
     job = world.core.job("job000")
     for step in range(1, 1001):
-        job.accuracy = step / 1000
+        job.metric = step / 1000
         results.seen(world.core, job, step)
     assert len(job.curve) <= results.POINTS
     assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
@@ -123,7 +124,7 @@ class Mini:
 
     def held(self, name: str) -> set[Gpu]:
         """The GPUs leased to an app."""
-        return {x.gpu for x in self.a.leases_of(name)}
+        return set(gpus_in(self.a.leases_of(name)))
 
     def use(self, name: str, job: str = "j") -> list[ev.WorkerPlan]:
         """Lets an Agent plan one gang on all GPUs of its app and ask for the containers."""

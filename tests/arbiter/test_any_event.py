@@ -125,7 +125,8 @@ class Noise:
         gpus = tuple(self.gpus()) if self.r.random() < 0.9 else ()
         host = gpus[0].host if gpus else "n1"
         ending = self.r.random() < 0.1
-        return Container(f"c{self.r.randrange(9)}", self.name(), f"{host}:1", gpus, "r1.1.0", ending=ending)
+        return Container(f"c{self.r.randrange(9)}", self.name(), f"{host}:1", gpus, "r1.1.0", ending=ending,
+                         plain=len(gpus) == 3)  # fmt: skip
 
     def node(self, host: str) -> Node:
         r = self.r

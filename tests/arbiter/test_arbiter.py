@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.facts import AllocationChanged
+from pycontrol.arbiter.facts import AllocationChanged, AppEnded
 from pycontrol.arbiter.lease import Reservation
 from pycontrol.arbiter.reasons import REASONS, reason
 from pycontrol.arbiter.state import Settings
@@ -30,7 +30,8 @@ def test_one_app_gets_the_cluster_and_finishes() -> None:
     app = w.add_app("app1", 2, 4, 60)
     w.run(200)
     assert app.finished
-    assert w.arbiter.durable.apps["app1"].final_state == "FINISHED"
+    assert w.arbiter.durable.apps["app1"].final_state == "SUCCEEDED"
+    assert sum(isinstance(fact, AppEnded) for fact in w.journal) == 1, "YARN's end says no more than the Agent's"
     assert not w.arbiter.durable.leases
     assert len(w.arbiter.free_gpus()) == 12
 
@@ -267,7 +268,7 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
     w.add_app("late", 1, 12, 800)
     durable = w.arbiter.durable
     for gpu, lease in durable.leases.items():  # the holder is also the next owner
-        durable.reservations[gpu] = Reservation(gpu, lease.app_id, "broken", lease.granted_s, lease.end_s)
+        durable.reservations[gpu] = Reservation((gpu,), lease.app_id, "broken", lease.granted_s, lease.end_s)
     w.arbiter.story = None  # no state to be checked
     at_s, rounds = w.now, len(w.arbiter.receipts)
     w.run(200)

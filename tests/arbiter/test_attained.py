@@ -19,13 +19,13 @@ def test_the_cost_of_a_slow_place_is_counted_while_it_runs_and_after_it_ended() 
     d = Durable()
     for fact in (
         AppArrived("a", "a", "root.q", "ann", "job", 0.0, 0.0),
-        LeaseGranted(GPU, "a", "r1.1", 0.0, 600.0),
-        LeaseStarted(GPU, "c1", "j", 10.0, 610.0, slowdown=1.25),
+        LeaseGranted((GPU,), "a", "r1.1", 0.0, 600.0),
+        LeaseStarted((GPU,), "c1", "j", 10.0, 610.0, slowdown=1.25),
     ):
         d.apply(fact)
     assert d.leases[GPU].attained_gpu_s(110.0) == pytest.approx(100.0)
     assert d.leases[GPU].slowed_gpu_s(110.0) == pytest.approx(20.0)
-    d.apply(LeaseEnded(GPU, 110.0, "released"))
+    d.apply(LeaseEnded((GPU,), 110.0, "released"))
     assert d.apps["a"].attained_gpu_s == pytest.approx(100.0)
     assert d.apps["a"].slowed_gpu_s == pytest.approx(20.0)
 

@@ -36,7 +36,7 @@ def test_a_gang_leaves_a_bad_gpu_whole_and_resumes_elsewhere() -> None:
     bad = min(before)
     w.mark(bad.host, bad.index)
     revoked = [f for f in w.journal if isinstance(f, LeaseRevoking)]
-    assert {f.gpu for f in revoked} == before
+    assert {gpu for f in revoked for gpu in f.gpus} == before
     assert {(f.end_s, f.reason) for f in revoked} == {(w.now + 6, f"GPU {bad} is bad")}
     assert {k for k, who in w.history[-2:] if who in ("app1", *w.containers)} == {"revoke", "preempt"}
     w.run(30)

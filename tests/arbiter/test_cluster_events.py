@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Container, Node, YarnApp
+from pycontrol.model.cluster import Container, Mode, ModeSwitch, Node, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
+from pycontrol.queries import views
+from tests.arbiter.mini import Mini
 
 NODE = Node("n1:1", "n1", "/r", 4)
 APP = YarnApp("app", "ann", "root.a", "name", submitted_s=1000.0, attempt_id="at")
@@ -38,3 +42,26 @@ def test_gpus_of_an_ending_container_are_in_use_and_leased_to_nobody() -> None:
     assert gpu not in a.durable.leases
     a.handle(ev.ContainerGone("c"), 1001.0)
     assert gpu in a.free_gpus()
+
+
+@pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.OFF, Mode.UNREADABLE])
+def test_while_the_mode_is_not_on_leases_stand_still(mode: Mode) -> None:
+    m = Mini()
+    app = m.app("a", 2)
+    m.run(5)
+    started = m.start("a")
+    here = m.snapshot([app], started)
+    nothing = ev.ClusterSnapshot(False, (), (), (), ())
+    m.send(replace(nothing if mode is Mode.OFF else here, ready=False, switch=ModeSwitch(mode, by="ann")))
+    since_s, held = m.now, m.held("a")
+    assert len(held) == 2
+    m.app("b", 2)
+    m.run(3000, 5)
+    assert [e for e in m.of(object, since_s + 1) if not isinstance(e, ev.SendHosts)] == []
+    status = views.status(m.a, m.now, {})
+    assert (status["mode"]["name"], status["mode"]["by"], status["ready"]) == (mode, "ann", False)
+    assert status["state"] == ("mode unreadable" if mode is Mode.UNREADABLE else mode)
+    m.send(here)
+    m.run(2)
+    assert m.held("a") == held
+    assert m.of(ev.Kill) == []

@@ -41,7 +41,7 @@ def granted() -> Mini:
     m = idle()
     m.app("a", gang=2)
     for gpu in sorted(gpus("n1", 0, 1)):
-        m.a.record(LeaseGranted(gpu, "a", "r1.1.0", m.now, m.now + 30, "r1.1.0"))
+        m.a.record(LeaseGranted((gpu,), "a", "r1.1.0", m.now, m.now + 30, "r1.1.0"))
     return m
 
 

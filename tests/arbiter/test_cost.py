@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pycontrol.arbiter import cellreasons, eligibility
+from pycontrol.arbiter.candidates import Candidates
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.ledger import Ledger
 from pycontrol.cells.config import CellsFile, layout
@@ -55,6 +56,20 @@ def test_a_queues_gpus_are_counted_once_between_changes(count: Callable[[Any, st
     rows = views.queue(m.a, m.now, {})["apps"]
     assert sum(r["reason"] == "QueueLimit" for r in rows) == APPS - 4
     assert counts["n"] <= 1
+
+
+def test_a_round_looks_at_what_changed_and_asks_once_for_gangs_alike(count: Callable[[Any, str], Counted]) -> None:
+    m = Mini(nodes=(("n1", 4),))
+    for k in range(APPS):
+        m.app(f"a{k}", gang=3)
+    m.run(5)
+    before, looked, asked = len(m.a.receipts), count(Candidates, "_refresh"), count(eligibility.Openings, "why_out")
+    m.app("late", gang=3)
+    m.run(5)
+    rounds = len(m.a.receipts) - before
+    assert rounds
+    assert asked["n"] == rounds
+    assert looked["n"] <= 2, "the late one, and the one that got its GPUs"
 
 
 def test_node_labels_are_compared_once_for_apps_of_a_partition(count: Callable[[Any, str], Counted]) -> None:

@@ -14,7 +14,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
@@ -42,6 +42,41 @@ def test_a_machine_that_takes_no_container_is_not_offered(changes: dict[str, obj
     change(m, 0, withheld="", untagged_gpus=0)
     m.run(10)
     assert len(m.held("a")) == 8
+
+
+PLAIN = Container("p1", "other", "n1:1", (Gpu("n1", 3),), plain=True)
+
+
+@pytest.mark.parametrize("cells", [False, True])
+def test_gpus_beside_a_container_of_capacity_scheduler_are_leased_and_it_is_left_alone(cells: bool) -> None:
+    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")) if cells else None
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=supply)
+    m.send(ev.ContainerUp(PLAIN, True))
+    m.app("a", gang=1, gangs=8, queue="root.a")
+    m.run(10)
+    assert len(m.held("a")) == 7
+    assert Gpu("n1", 3) not in m.held("a")
+    m.start("a")
+    m.send(dataclasses.replace(m.snapshot(m.a.cluster.apps.values(), m.a.cluster.containers.values())))
+    m.run(3 * SETTINGS.lease_s)
+    assert not m.of(ev.Kill)
+    m.send(ev.ContainerGone("p1"))
+    m.run(10)
+    assert len(m.held("a")) == 8
+
+
+def test_a_lease_gives_way_to_a_container_of_capacity_scheduler_that_was_faster() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)))
+    m.app("a", gang=4)
+    m.run(2)
+    granted = m.held("a")
+    plain = dataclasses.replace(PLAIN, gpus=(min(granted),), node_id=f"{min(granted).host}:1")
+    m.send(ev.ContainerUp(plain))
+    assert m.held("a") == granted - {min(granted)}
+    assert [r.reason for r in m.of(ev.SendRevoke)] == ["CapacityScheduler gave it to p1"]
+    m.run(3 * SETTINGS.lease_s)
+    assert min(granted) not in m.held("a")
+    assert "p1" not in {k.container_id for k in m.of(ev.Kill)}
 
 
 def test_gangs_on_a_machine_that_takes_no_new_containers_stay_and_are_renewed() -> None:

@@ -57,7 +57,7 @@ class Trading(World):
         may = {d.tenant for d in over} | {d.owner for d in over if d.in_return}
         for fact in self.journal[facts:]:
             if isinstance(fact, LeaseBorrowed):
-                lease = self.arbiter.durable.leases.get(fact.gpu) or self.arbiter.durable.reservations[fact.gpu]
+                lease = self.arbiter.durable.leases.get(fact.gpus[0]) or self.arbiter.durable.reservations[fact.gpus[0]]
                 vc = self.arbiter.durable.apps[lease.app_id].vc
                 assert vc in may, "a guarantee was lost though no deal of its virtual cluster ended"
 

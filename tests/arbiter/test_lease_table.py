@@ -59,7 +59,7 @@ def active() -> Mini:
 
 def revoking() -> Mini:
     m = active()
-    m.a.record(LeaseRevoking(GPU, m.now + 20, "lost round r9", EndReason.LOST_ROUND))
+    m.a.record(LeaseRevoking((GPU,), m.now + 20, "lost round r9", EndReason.LOST_ROUND))
     return m
 
 
@@ -67,7 +67,7 @@ def reserved() -> Mini:
     """The GPU is reserved for b."""
     m = revoking()
     m.app("b")
-    m.a.record(LeaseGranted(GPU, "b", "r9.0", m.now + 20, m.now + 620, "r9.0", after_current=True))
+    m.a.record(LeaseGranted((GPU,), "b", "r9.0", m.now + 20, m.now + 620, "r9.0", after=(GPU,)))
     return m
 
 
@@ -225,5 +225,5 @@ def test_a_container_without_a_lease_occupies_its_gpu() -> None:
     m = revoking()
     m.send(ev.AgentDone("a", True))
     m.a.durable.leases.clear()
-    m.a.durable.leases_by_app.clear()
+    m.a.durable.leases.by_app.clear()
     assert m.a.classify(GPU) is S.OCCUPIED

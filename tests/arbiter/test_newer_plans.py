@@ -45,11 +45,11 @@ def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     m.send(ev.NodeDown(f"{held}:1", "lost"))
     m.run(2)
     (promised,) = m.a.reservations_of("a")
-    place = borrowed.pop(promised.gpu)
+    place = borrowed.pop(promised.gpus[0])
     (other,) = borrowed.values()
     m.up(other)
     before = m.a.workers.sent_as(place.directive_id)
-    newer = m.a.workers.at[promised.gpu]
+    newer = m.a.workers.at[promised.gpus[0]]
     assert before is not None
     assert before is not newer
     assert before.app_id == newer.app_id == "a"

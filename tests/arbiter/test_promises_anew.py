@@ -42,14 +42,14 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
 
 def give(m: Mini, grant_id: str) -> None:
     (gpu,) = m.held("holder")
-    m.a.record(LeaseGranted(gpu, "next", grant_id, m.now + 60, m.now + 600, grant_id, after_current=True,
+    m.a.record(LeaseGranted((gpu,), "next", grant_id, m.now + 60, m.now + 600, grant_id, after=(gpu,),
                             guaranteed=True))  # fmt: skip
 
 
 @pytest.mark.parametrize("agent", [False, True])
 def test_the_plan_of_the_first_reservation_is_dropped(agent: bool) -> None:
     m, promise = promised(agent)
-    gpu, first = promise.gpu, m.a.workers.at[promise.gpu]
+    gpu, first = promise.gpus[0], m.a.workers.at[promise.gpus[0]]
     leases.cancel_reservations(m.a, [promise], m.now, WHY)
     give(m, "g2")
     m.a.validate(m.now)
@@ -65,7 +65,7 @@ def test_the_plan_of_the_first_reservation_is_dropped(agent: bool) -> None:
 
 def test_a_placement_in_progress_is_not_dropped() -> None:
     m, promise = promised(False)
-    worker = m.a.workers.at[promise.gpu]
+    worker = m.a.workers.at[promise.gpus[0]]
     m.a.workers.sent(worker, "d1", m.now, m.now + 60)
     leases.cancel_reservations(m.a, [promise], m.now, WHY)
     assert not worker.void

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pycontrol.arbiter.app_views import UNLIMITED_GPUS
+from pycontrol.arbiter.candidates import UNLIMITED_GPUS
 from pycontrol.arbiter.commit import Work, commit
 from pycontrol.arbiter.supply import RoundPart
 from pycontrol.model import events as ev

@@ -15,7 +15,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidReceipt, Demand, Hold, Offer, Plan, Snapshot
-from pycontrol.model.cluster import Ask, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
@@ -407,6 +407,22 @@ def _() -> Mini:
     m = Mini(Holds("b"))
     m.app("b", 4)
     return one(m, gang=4)
+
+
+def switched(mode: Mode) -> Mini:
+    m = one(Mini(), gang=4, gangs=2)
+    m.send(dataclasses.replace(m.snapshot(), ready=False, switch=ModeSwitch(mode)))
+    return m
+
+
+@case(Pending.OFF)
+def _() -> Mini:
+    return switched(Mode.OFF)
+
+
+@case(Pending.MODE_UNREADABLE)
+def _() -> Mini:
+    return switched(Mode.UNREADABLE)
 
 
 ELSEWHERE = {Pending.SHADOW}

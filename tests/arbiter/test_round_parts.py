@@ -195,4 +195,4 @@ def test_any_mix_of_tenants_finishes(seed: int, apps: Mix, crash_s: int | None, 
     assert not w.arbiter.durable.leases
     assert isinstance(w.supply, Fixed)
     assert not w.supply.groups
-    assert not w.arbiter.groups.gpus
+    assert not w.arbiter.durable.grants

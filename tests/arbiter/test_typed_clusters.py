@@ -8,6 +8,7 @@ import pytest
 
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.idle_shares import shares_by_type, speed_vector
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.arbiter.state import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
@@ -80,11 +81,11 @@ def add(w: World, app_id: str, gang: int, gangs: int, work: float, queue: str, f
 
 
 def types_of(w: World, app_id: str) -> set[str]:
-    return {TYPE[x.gpu.host[0]] for x in w.arbiter.leases_of(app_id)}
+    return {TYPE[gpu.host[0]] for gpu in gpus_in(w.arbiter.leases_of(app_id))}
 
 
 def gangs_of(w: World, app_id: str) -> list[set[str]]:
-    return [{TYPE[x.gpu.host[0]] for x in gang} for gang in w.arbiter.gangs_of(app_id)]
+    return [{TYPE[gpu.host[0]] for gpu in gpus_in(gang)} for gang in w.arbiter.gangs_of(app_id)]
 
 
 def test_idle_gpus_are_shared_by_oef_and_owned_ones_by_cells() -> None:

@@ -35,7 +35,7 @@ def _lease_under_another_app(m: Mini) -> None:
 
 
 def _reserved_though_not_revoked(m: Mini) -> None:
-    m.a.durable.reservations[GPU] = Reservation(GPU, "a", "r9.0", m.now, m.now + 600)
+    m.a.durable.reservations[GPU] = Reservation((GPU,), "a", "r9.0", m.now, m.now + 600)
 
 
 def _free_though_leased(m: Mini) -> None:
@@ -87,6 +87,33 @@ def test_contradictions_are_found(breaks: Callable[[Mini], None], about: Gpu | s
     with pytest.raises(Inconsistent) as found:
         m.send(ev.Tick())
     assert found.value.about == about
+
+
+def _another_rho(m: Mini) -> None:
+    m.a.agents["b"].rho = 7.0
+
+
+def _a_label(m: Mini) -> None:
+    m.a.cluster.nodes["n1:1"] = dataclasses.replace(m.a.cluster.nodes["n1:1"], partition="gpu")
+
+
+def _none_alike(m: Mini) -> None:
+    m.a.rounds.candidates._alike.clear()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "problem"),
+    [(_another_rho, "its view is outdated"), (_a_label, "labels is outdated"), (_none_alike, "among the apps like it")],
+)
+def test_what_stands_between_rounds_is_compared_with_a_recomputation(
+    breaks: Callable[[Mini], None], problem: str
+) -> None:
+    m = running()
+    m.app("b", gang=4)
+    m.run(5)
+    breaks(m)
+    with pytest.raises(Inconsistent, match=problem):
+        m.send(ev.Tick())
 
 
 def test_a_failure_shows_the_history_of_the_gpu_in_order() -> None:
@@ -156,5 +183,5 @@ def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:
 def test_a_returned_gpu_with_a_next_owner_is_reserved() -> None:
     m = running()
     m.send(ev.OperatorCommand("drain", "n1", "root"))
-    m.a.record(LeaseGranted(GPU, "a", "r9.0", m.now, m.now + 600, after_current=True))
+    m.a.record(LeaseGranted((GPU,), "a", "r9.0", m.now, m.now + 600, after=(GPU,)))
     assert m.a.classify(GPU) is GpuState.RESERVED

@@ -15,7 +15,7 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import Fact, LeaseGranted, from_json, to_json
-from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.lease import REVOKING, gpus_in
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
 from pycontrol.model import events as ev
@@ -106,7 +106,7 @@ class World:
         effects = self.arbiter.handle(event, self.now)
         facts = self.arbiter.take_facts()
         self.journal += [from_json(type(f).__name__, to_json(f)) for f in facts]
-        granted = [f.gpu for f in facts if isinstance(f, LeaseGranted)]
+        granted = [gpu for f in facts if isinstance(f, LeaseGranted) for gpu in f.gpus]
         assert not any(map(self.arbiter.cluster.bad, granted))
         assert len(granted) == len(set(granted)), "a GPU is granted twice"
         self.check()
@@ -122,8 +122,8 @@ class World:
         a = self.arbiter
         for app_id, agent in self.agents.items():
             if not agent.finished and app_id in a.agents and a.agents[app_id].connected:
-                mine = {x.gpu for x in a.leases_of(app_id) if x.state != REVOKING}
-                lost = agent.held - mine - {x.gpu for x in a.reservations_of(app_id)}
+                mine = {gpu for x in a.leases_of(app_id) if x.state != REVOKING for gpu in x.gpus}
+                lost = agent.held - mine - set(gpus_in(a.reservations_of(app_id)))
                 assert not lost, f"{app_id} was not told that it has {sorted(map(str, lost))} no more"
 
     def crash(self) -> None:
@@ -460,4 +460,4 @@ class World:
 
     def revoking(self) -> int:
         """The leases that are being revoked."""
-        return sum(x.state == REVOKING for x in self.arbiter.durable.leases.values())
+        return sum(len(x.gpus) for x in self.arbiter.durable.leases.each() if x.state == REVOKING)

@@ -14,6 +14,7 @@ from pycontrol.auction.bids import ROWS_MAX, validate_bid
 from pycontrol.auction.instance import Instance, Limit
 from pycontrol.auction.leftovers import Order, Ranking, leftovers
 from pycontrol.auction.partial import auction
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import determine
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
@@ -122,11 +123,12 @@ def test_no_leftover_that_an_outsider_can_use_is_wasted(
     gpus: list[int], apps: list[tuple[int, int, Scope]], limit: int, seed: int, order: Order
 ) -> None:
     top = topology([4, 4, 4])
-    free = {f"n{i + 1}": n for i, n in enumerate(gpus)}
+    room = FreeIndex({f"n{i + 1}": n for i, n in enumerate(gpus)}, top)
     views = [view(f"a{i}", size, gangs, scope=scope) for i, (size, gangs, scope) in enumerate(apps)]
     limits = (Limit(frozenset({"a0", "a1"}), limit),)
-    awards = leftovers(free, views, Instance(dict(free), top, limits), {}, ranking(seed, order))
+    awards = leftovers(room, views, limits, {}, ranking(seed, order))
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in awards}
+    free = {"n1": 0, "n2": 0, "n3": 0, **room.left}
     assert sum(free.values()) + sum(got.values()) == sum(gpus)
     assert min(free.values()) >= 0
     assert got.get("a0", 0) + got.get("a1", 0) <= limit
@@ -142,7 +144,7 @@ def test_no_leftover_that_an_outsider_can_use_is_wasted(
 def test_an_outsider_keeps_its_own_gang_in_place_first() -> None:
     top = topology([4, 4], "a")
     home: Gang = (("n1", 2),)
-    awards = leftovers({"n1": 4, "n2": 2}, [view("a", 2, 1, (home,))], Instance({}, top), {}, ranking(0))
+    awards = leftovers(FreeIndex({"n1": 4, "n2": 2}, top), [view("a", 2, 1, (home,))], (), {}, ranking(0))
     assert [a.gangs for a in awards] == [(home,)]
 
 
@@ -155,7 +157,7 @@ def test_leftovers_go_where_the_option_says(order: Order, gets: str) -> None:
         AppView("short", "q", 2.0, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=2),  # two for one: half
         AppView("silent", "q", None, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=6),
     ]
-    awards = leftovers({"n1": 2}, views, Instance({}, topology([4])), {}, ranking(0, order))
+    awards = leftovers(FreeIndex({"n1": 2}, topology([4])), views, (), {}, ranking(0, order))
     assert [a.app_id for a in awards] == [gets]
 
 

@@ -17,6 +17,7 @@ from pycontrol.auction.bids import validate_bid
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Ranking, leftovers
 from pycontrol.auction.partial import auction
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import ENGINES, Engine, determine
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -193,10 +194,14 @@ def test_leftovers_mix_no_types_and_take_the_faster_first() -> None:
     for mixes in (False, True):
         view = app("x", 4, 1, mixes=mixes)
         ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
-        assert bool(leftovers(dict(instance.free), [view], instance, {}, ranking)) is mixes
+        assert (
+            bool(leftovers(FreeIndex(instance.free, instance.topology), [view], instance.limits, {}, ranking)) is mixes
+        )
     view = app("y", 2, 1, speedups={"K80": 1.0, "V100": 2.0})
     ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
-    assert leftovers(dict(instance.free), [view], instance, {}, ranking)[0].gangs == ((("b-fast", 2),),)
+    assert leftovers(FreeIndex(instance.free, instance.topology), [view], instance.limits, {}, ranking)[0].gangs == (
+        (("b-fast", 2),),
+    )
 
 
 @pytest.mark.parametrize("row", [BidRow(1.0, (), 1, 4, Scope.RACK, "", True), BidRow(1.0, (), 1, 4, gpu_type="K80",

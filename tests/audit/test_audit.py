@@ -40,16 +40,17 @@ class Run:
         self.facts += [(T0 + at_s, x) for x in facts]
 
     def grant(self, at_s: float, app: str, gpus: list[Gpu], grant: str, after: bool = False) -> None:
-        self.fact(at_s, *(f.LeaseGranted(g, app, grant, T0 + at_s, T0 + at_s + 60, grant, after) for g in gpus))
+        coming = tuple(gpus) if after else ()
+        self.fact(at_s, f.LeaseGranted(tuple(gpus), app, grant, T0 + at_s, T0 + at_s + 60, after=coming))
 
     def start(self, at_s: float, name: str, gpus: list[Gpu], job: str = "j1", seen: bool = True) -> None:
-        self.fact(at_s, *(f.LeaseStarted(g, name, job, T0 + at_s, T0 + at_s + 60) for g in gpus))
+        self.fact(at_s, f.LeaseStarted(tuple(gpus), name, job, T0 + at_s, T0 + at_s + 60))
         if seen:
             self.record("start", at_s - 0.1, name, gpus)
 
     def stop(self, at_s: float, name: str, gpus: list[Gpu], reason: str = "released") -> None:
         self.record("end", at_s - 0.1, name, gpus)
-        self.fact(at_s, *(f.LeaseEnded(g, T0 + at_s, reason) for g in gpus))
+        self.fact(at_s, f.LeaseEnded(tuple(gpus), T0 + at_s, reason))
 
     def record(self, event: str, at_s: float, name: str, gpus: list[Gpu]) -> None:
         self.evidence.append({
@@ -264,13 +265,24 @@ def test_each_rule_finds_what_breaks_it(breaks: Callable[[Run], None], kinds: se
     assert all(v["what"] and v["when"] for v in found)
 
 
+def test_a_container_of_capacity_scheduler_needs_no_lease_but_gpus_of_its_own() -> None:
+    run = clean()
+    no_lease(run)
+    for e in run.evidence:
+        e["lease"] = "" if e["container"] == container(9) else e["lease"]
+    assert not run.audit()["violations"]
+    assert run.audit()["checked"]["containers_of_capacity_scheduler"] == 1
+    run.record("start", 205, container(8), [Gpu("n3", 0)])
+    assert "gpu_in_two_containers" in {v["kind"] for v in run.audit()["violations"]}
+
+
 def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run = clean()
     # a gang that loses a machine stops on the other one before the deadline
     run.grant(200, APP, A + B, "r3.0")
     run.start(203, container(5), A, "j2")
     run.start(203, container(6), B, "j2")
-    run.fact(220, *(f.LeaseEnded(g, T0 + 220, "node n2 lost", EndReason.NODE_LOST) for g in B))
+    run.fact(220, *(f.LeaseEnded((g,), T0 + 220, "node n2 lost", EndReason.NODE_LOST) for g in B))
     run.record("end", 290, container(6), B)  # it continued where it could not be reached
     run.stop(250, container(5), A)
     found = run.audit()
@@ -370,7 +382,7 @@ def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, move
     run.start(5, container(2, OTHER), A)
     run.fact(6, f.AppArrived(APP, "a", "root.a", "u", "job", T0, T0, "root.a"))
     run.fact(7, *moves)
-    run.fact(granted_s, *(f.LeaseRevoking(g, T0 + gone_s - 1, "the cells of root.a need it", "guarantee") for g in A))
+    run.fact(granted_s, f.LeaseRevoking(tuple(A), T0 + gone_s - 1, "the cells of root.a need it", "guarantee"))
     run.grant(granted_s, APP, A, "r2.0", after=True)
     receipt = {
         "awards": [{"app_id": APP, "gangs": [[["n1", 2]]]}], "vc": "root.a", "at_s": T0 + granted_s,
@@ -412,7 +424,7 @@ def test_a_claim_begins_when_cells_became_free_and_not_while_leases_were_suspend
     late.stop(195, container(2, mate), B)
     assert "guarantee_late" not in late.kinds(), "its cells were its queue's own app's until then"
     frozen = owned(ask_s=99.0, gone_s=300.0)
-    frozen.fact(220, *(f.LeaseExtended(g, T0 + 250, counted=False) for g in A))
+    frozen.fact(220, *(f.LeaseExtended((g,), T0 + 250, counted=False) for g in A))
     assert frozen.kinds() == [], "the control plane was away, and gave everybody two leads more"
 
 
@@ -420,5 +432,5 @@ def test_a_borrower_of_the_same_virtual_cluster_or_a_dropped_reservation_breaks_
     own = owned(ask_s=99.0, gone_s=300.0, moves=(f.AppMoved(OTHER, "root.a", T0 + 7, "root.a"),))
     assert own.kinds() == []
     dropped = owned(ask_s=99.0, gone_s=300.0)
-    dropped.fact(150, *(f.NextDropped(g, "app ended") for g in A))
+    dropped.fact(150, *(f.NextDropped((g,), "app ended") for g in A))
     assert "guarantee_late" not in dropped.kinds()

@@ -39,7 +39,7 @@ def test_unknown_stays_null() -> None:
 
 
 def test_a_pruned_journal_is_reported_as_far_as_it_reaches() -> None:
-    facts: list[f.Fact] = [f.LeaseStarted(Gpu("n1", 0), "c", "j", 1.0, 2.0), f.AppEnded("application_1_1", "", 3.0)]
+    facts: list[f.Fact] = [f.LeaseStarted((Gpu("n1", 0),), "c", "j", 1.0, 2.0), f.AppEnded("application_1_1", "", 3.0)]
     assert build(((i, 1.0, x) for i, x in enumerate(facts)), 4)["apps"] == []
 
 

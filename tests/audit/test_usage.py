@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from pycontrol.arbiter import facts as f
 from pycontrol.audit.usage import Usage, usage
 from pycontrol.cli import main
-from pycontrol.cli.client import Misused
-from pycontrol.cli.usage import moment_s
+from pycontrol.cli.client import Misused, moment_s
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
 from tests.web.scene import Scene
@@ -54,17 +53,17 @@ def test_parts_of_the_time_add_up(scene: Scene) -> None:
 def test_lost_borrowed_and_waited_by_hand() -> None:
     facts: list[tuple[float, f.Fact]] = [
         (0, f.AppArrived("a", "=cmd", "root.q", "ann", "job", 0.0, 10.0, "")),
-        (100, f.LeaseGranted(A, "a", "g1", 100.0, 700.0)),
-        (110, f.LeaseStarted(A, "c1", "j1", 110.0, 700.0)),
+        (100, f.LeaseGranted((A,), "a", "g1", 100.0, 700.0)),
+        (110, f.LeaseStarted((A,), "c1", "j1", 110.0, 700.0)),
         (140, f.AllocationChanged("a", "j1", 140.0, 40.0)),  # the first launch does not count as a loss
-        (600, f.LeaseRevoking(A, 660.0, "lost round r1", "lost_round")),
-        (620, f.LeaseIdle(A, 620.0)),
-        (621, f.LeaseEnded(A, 621.0, "revoked", "lost_round")),
-        (700, f.LeaseGranted(B, "a", "g2", 700.0, 1300.0, guaranteed=False)),
-        (705, f.LeaseStarted(B, "c2", "j1", 705.0, 1300.0)),
+        (600, f.LeaseRevoking((A,), 660.0, "lost round r1", "lost_round")),
+        (620, f.LeaseIdle((A,), 620.0)),
+        (621, f.LeaseEnded((A,), 621.0, "revoked", "lost_round")),
+        (700, f.LeaseGranted((B,), "a", "g2", 700.0, 1300.0, guaranteed=False)),
+        (705, f.LeaseStarted((B,), "c2", "j1", 705.0, 1300.0)),
         (730, f.AllocationChanged("a", "j1", 730.0, 30.0)),
-        (900, f.LeaseEnded(B, 900.0, "released", "released")),
-        (950, f.LeaseIdle(A, 950.0)),  # of a lease that was never granted
+        (900, f.LeaseEnded((B,), 900.0, "released", "released")),
+        (950, f.LeaseIdle((A,), 950.0)),  # of a lease that was never granted
     ]
     total = usage([[(i, t, fact) for i, (t, fact) in enumerate(facts)]], ["user"], 0.0, 1000.0)
     row = total["rows"][0]

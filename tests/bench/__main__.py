@@ -18,7 +18,7 @@ from typing import Any
 from pycontrol.arbiter.facts import LeaseGranted
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
-from tests.bench import arbiter, auction, bids, cells, cells_round, hived, policies, shares, simulation
+from tests.bench import arbiter, auction, bids, cells, cells_round, hived, kernel, policies, shares, simulation
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -39,7 +39,7 @@ def journal() -> dict[str, Any]:
     """One durable transaction of eight facts (WAL, synchronous=FULL), and the bare fsync of the same disk."""
     with tempfile.TemporaryDirectory() as folder:
         log = SqliteJournal(Path(folder) / "journal.sqlite")
-        facts = [LeaseGranted(Gpu("n1", i), "app", "g", 0.0, 1.0) for i in range(8)]
+        facts = [LeaseGranted((Gpu("n1", i),), "app", "g", 0.0, 1.0) for i in range(8)]
         own = spread([timed(lambda: log.append(facts, 0.0)) for _ in range(100)])
         log.close()
         with (Path(folder) / "bare").open("wb") as f:
@@ -74,6 +74,13 @@ def bridge() -> dict[str, Any]:
     return bench.measure()
 
 
+def hostile(quick: bool) -> dict[str, Any]:
+    """What others notice of a hostile user."""
+    from tests.bench import hostile as bench
+
+    return bench.run(quick)
+
+
 def parts(quick: bool) -> dict[str, Callable[[], Any]]:
     """All measurements, by name."""
     return {
@@ -87,10 +94,12 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
         "shares": lambda: shares.run(quick),
         "cells": lambda: cells.run(quick),
         "cells round": lambda: cells_round.run(quick),
+        "kernel": lambda: kernel.run(quick),
         "hived trace": lambda: hived.run(quick),
         "pictures": pictures,
         "recovery": lambda: recovery_of(quick),
         "bridge": bridge,
+        "hostile": lambda: hostile(quick),
     }
 
 

@@ -24,9 +24,9 @@ def life(facts: int) -> Iterator[Fact]:
         app_id, host, at_s = f"application_1700000000000_{k:07}", f"host{k % 1250:04}", float(k)
         one: list[Fact] = [AppArrived(app_id, "train", "root.research", f"user{k % 40}", "foreign", at_s, at_s)]
         gpus = [Gpu(host, i) for i in range(8)]
-        one += [LeaseGranted(g, app_id, f"r1.{k}.0", at_s, at_s + 600, f"r1.{k}.0") for g in gpus]
-        one += [LeaseStarted(g, f"container_{k}", "", at_s + 1, at_s + 600) for g in gpus]
-        one += [LeaseEnded(g, at_s + 60, "container ended") for g in gpus]
+        one += [LeaseGranted((g,), app_id, f"r1.{k}.0", at_s, at_s + 600, f"r1.{k}.0") for g in gpus]
+        one += [LeaseStarted((g,), f"container_{k}", "", at_s + 1, at_s + 600) for g in gpus]
+        one += [LeaseEnded((g,), at_s + 60, "container ended") for g in gpus]
         receipt = {
             "round_id": f"r1.{k}",
             "awards": [],

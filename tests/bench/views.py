@@ -17,7 +17,7 @@ from pycontrol.queries import views
 from pycontrol.queries.pictures import Camera, complete
 
 
-def busy(machines: int, apps: int, asks: int) -> tuple[Arbiter, float]:
+def busy(machines: int, apps: int, asks: int, users: int = 50) -> tuple[Arbiter, float]:
     """An Arbiter whose apps (without Agents) have all the containers of one GPU that they asked for; and its time."""
     policy = make("isonomy")
     a = Arbiter(Settings(recovery_s=0.0, settle_s=0.0, lease_s=36_000.0), policy)
@@ -26,7 +26,7 @@ def busy(machines: int, apps: int, asks: int) -> tuple[Arbiter, float]:
     todo: list[ev.Event] = [ev.ClusterSnapshot(True, nodes, (), (), ())]
     for i in range(apps):
         app_id = f"application_1_{i:05}"
-        todo.append(ev.AppAdded(YarnApp(app_id, f"u{i % 50}", "root.q", app_id, attempt_id=app_id)))
+        todo.append(ev.AppAdded(YarnApp(app_id, f"u{i % users}", "root.q", app_id, attempt_id=app_id)))
         todo.append(ev.AskChanged(Ask(app_id, app_id, 1, 1, asks)))
     for _ in range(1000):
         effects = a.handle_all(todo or [ev.Tick()], now_s)

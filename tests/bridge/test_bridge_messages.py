@@ -4,7 +4,8 @@ import pytest
 
 from pycontrol.bridge import translate
 from pycontrol.bridge.translate import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
-from pycontrol.model.cluster import Ask, Container, Node, PartitionCapacity, Queue, YarnApp
+from pycontrol.model import bounds
+from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.events import (
     AppAdded,
     AppRemoved,
@@ -121,7 +122,7 @@ def test_snapshot_leaves_ended_containers_out() -> None:
     killed = pb.GpuContainer(
         container_id="c3", app_id="app", node_id="n1:8041", gpu_ids=[1], gpus=1, state="KILLED", ending=True
     )
-    ending = Container("c3", "app", "n1:8041", (Gpu("n1", 1),), gpu_count=1, ending=True)
+    ending = Container("c3", "app", "n1:8041", (Gpu("n1", 1),), gpu_count=1, ending=True, plain=True)
     queue = pb.Queue(path="root.q", absolute_capacity=0.5, absolute_max_capacity=1.0)
     parent = pb.Queue(
         path="root", parent=True, absolute_capacity=1.0, absolute_max_capacity=1.0, user_limit=0.25,
@@ -142,6 +143,15 @@ def test_snapshot_leaves_ended_containers_out() -> None:
     assert snapshot_of(snapshot) == ClusterSnapshot(
         True, (NODE,), (APP,), (ASK,), (CONTAINER, ending), (Queue("root.q", 0.5, 1.0), tree), "e"
     )
+
+
+def test_the_mode_and_that_of_plugins_that_name_none() -> None:
+    told = pb.Mode(name="unreadable", queues=["root.a"], by="ann", at_ms=1500, problem="no file")
+    assert snapshot_of(pb.Snapshot(mode=told)).switch == ModeSwitch(Mode.UNREADABLE, ("root.a",), "ann", 1.5, "no file")
+    assert snapshot_of(pb.Snapshot(shadow=True)).switch == ModeSwitch(Mode.SHADOW)
+    assert snapshot_of(pb.Snapshot()).switch == ModeSwitch(Mode.ON)
+    with pytest.raises(Unreadable, match="must be one of on, shadow, off, unreadable"):
+        snapshot_of(pb.Snapshot(mode=pb.Mode(name="dark")))
 
 
 def test_an_ask_without_a_label_follows_its_queue() -> None:
@@ -173,6 +183,8 @@ def test_hosts_and_nameless_things() -> None:
 
 @pytest.mark.parametrize("said", ["all", "9" * 5000, "1_" + "9" * 30, "\u00b2", "-1"])
 def test_a_node_of_any_number_of_gpus_is_bounded(said: str) -> None:
-    node = translate.node_of(pb.Node(node_id="n1:8041", gpus=2**31 - 1, attributes={"nm.yarn.io/bad-gpus": said}))
-    assert node.gpus == translate.GPUS_PER_NODE_MAX
+    message = pb.Node(node_id="n1:8041", gpus=2**31 - 1, attributes={"nm.yarn.io/bad-gpus": said})
+    assert bounds.clip(message) == ["Node.gpus: must be from 0 to 1024 (got 2.14748e+09)"]
+    node = translate.node_of(message)
+    assert node.gpus == 1024
     assert all(0 <= i < node.gpus for i in node.bad_gpus)

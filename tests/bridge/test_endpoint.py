@@ -8,7 +8,16 @@ import time
 import pytest
 
 from pycontrol.bridge.endpoint import RESEND_S, RESULT_S, BridgeEndpoint
-from pycontrol.model.events import ClusterLost, ClusterSnapshot, ClusterTime, DirectiveDone, Event, Kill, NodeDown
+from pycontrol.model.events import (
+    AskChanged,
+    ClusterLost,
+    ClusterSnapshot,
+    ClusterTime,
+    DirectiveDone,
+    Event,
+    Kill,
+    NodeDown,
+)
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
@@ -299,3 +308,14 @@ def test_a_watch_that_fails_once_continues() -> None:
     assert told.wait(10)
     endpoint._stopped.set()
     watched.join(10)
+
+
+def test_a_number_beyond_its_bounds_arrives_as_the_nearest_within(capsys: pytest.CaptureFixture[str]) -> None:
+    events: list[Event] = []
+    endpoint = BridgeEndpoint(events.append, lambda *query: (200, {}), lambda: None)
+    endpoint.handle(pb.Request(plugin_epoch="e", id=1, hello=pb.Hello()))
+    ask = pb.Ask(attempt_id="a1", app_id="a", gpus=2**32 - 1, count=2**32 - 1)
+    endpoint.handle(pb.Request(plugin_epoch="e", id=2, events=pb.Events(events=[pb.Event(seq=1, ask=ask)])))
+    (asked,) = (e.ask for e in events if isinstance(e, AskChanged))
+    assert (asked.gpus, asked.count) == (1 << 20, 1 << 20)
+    assert "Ask.count: must be from 0 to 1048576" in capsys.readouterr().out

@@ -27,6 +27,9 @@ class Rm(ThreadingHTTPServer):
     def __init__(self, scene: Scene) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.scene, self.down, self.plugin, self.native = scene, False, True, True
+        self.mode = {"mode": "on", "queues": ["root.a"], "by": "ann", "at_s": 1.5, "place": "/rm/isonomy-mode.json",
+                     "problem": "", "obsolete": []}  # fmt: skip
+        """What the plugin answers about the mode, with the control plane or without."""
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.lock = threading.Lock()
 
@@ -37,6 +40,8 @@ class Rm(ThreadingHTTPServer):
     def answer(self, method: str, path: str, params: dict[str, str]) -> tuple[int, str, bytes]:
         """(status, content type, body)."""
         if path.startswith("/ws/v1/cluster/isonomy/") and self.plugin:
+            if path.endswith("/mode"):
+                return self._mode(method, params)
             if self.down:
                 return 503, "application/json", b'{"error": "the control plane does not answer"}'
             user = params.pop("user.name", "")
@@ -65,6 +70,15 @@ class Rm(ThreadingHTTPServer):
         if path.endswith("/logs/App.stdout"):
             return 200, "text/plain", b"LogType:App.stdout\nLogContents:\nEnd of LogType:App.stdout. It runs.\n***\n"
         return 404, "text/html", b"<html>not here</html>"
+
+    def _mode(self, method: str, params: dict[str, str]) -> tuple[int, str, bytes]:
+        user = params.pop("user.name", "")
+        if method == "POST":
+            if user != ADMIN:
+                return 403, "application/json", b'{"error": "mode: u is not in the admin ACL"}'
+            queues = params["queues"].split(",") if "queues" in params else self.mode["queues"]
+            self.mode |= {"mode": params["mode"], "queues": queues, "by": user, "at_s": 2.5, "problem": ""}
+        return 200, "application/json", to_json(self.mode)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -10,13 +10,17 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from rich.console import Console, RenderableType
 
-from pycontrol.cli import COMMANDS, main, screens
+from pycontrol.arbiter.facts import LeaseStarted
+from pycontrol.cli import COMMANDS, client, main, screens
+from pycontrol.cli.get import read_results
+from pycontrol.cli.logs import newest_line
 from pycontrol.policies import registry
 from tests.cli.conftest import ADMIN, AM, Rm, run
 from tests.web.scene import EARLY, LATE, SHELL, Scene
+from tests.worker.webhdfs import FakeHdfs
 
 
 def ok(server: Rm, *args: str, user: str = "u") -> str:
@@ -112,7 +116,7 @@ def test_a_control_plane_that_does_not_answer_exits_3(rm: Rm) -> None:
     assert (result.exit_code, result.stderr) == (3, "error: the control plane does not answer\n")
     rm.plugin = False
     result = run(rm, "status")
-    assert (result.exit_code, "yarn.webapp.custom.webservice.class" in result.stderr) == (3, True)
+    assert (result.exit_code, "isonomy config check DIR --hadoop" in result.stderr) == (3, True)
     result = run(None, "status", "--rm", "127.0.0.1:9")
     assert (result.exit_code, "cannot be reached" in result.stderr) == (3, True)
 
@@ -140,7 +144,7 @@ def test_logs_come_from_the_node_managers(rm: Rm) -> None:
     app_id = next(c.app_id for c in rm.scene.world.containers.values() if c.app_id != SHELL)
     workers = [c for c in rm.scene.world.containers.values() if c.app_id == app_id]
     text = ok(rm, "logs", app_id, "--tail", "1")
-    assert f"==> am {AM} App.stderr\nlast line of {AM}\n" in text
+    assert AM not in text
     assert "first line" not in text
     assert "LogContents" not in text
     assert "End of" not in text
@@ -148,12 +152,64 @@ def test_logs_come_from_the_node_managers(rm: Rm) -> None:
     only = ok(rm, "logs", app_id, "--worker", workers[0].container_id)
     assert workers[0].container_id in only
     assert AM not in only
-    assert ok(rm, "logs", app_id, "--am").count("==>") == 1
+    assert ok(rm, "logs", app_id, "--am", "--tail", "1") == f"==> am {AM} App.stderr\nlast line of {AM}\n"
     assert all(x["files"] for x in json.loads(ok(rm, "logs", app_id, "-o", "json")))
+    assert newest_line(client.Rm(f"http://{rm.address}"), app_id).startswith("last line of c")
     rm.native = False
     assert "a secure one needs Hadoop's native library, libhadoop.so" in ok(rm, "logs", app_id, "--am")
     rm.native = True
     assert run(rm, "logs", app_id, "--worker", "nobody").exit_code == 1
+
+
+def test_logs_of_containers_that_have_ended(rm: Rm) -> None:
+    world = rm.scene.world
+    ended = next(x for x in world.journal if isinstance(x, LeaseStarted) and x.container_id not in world.containers)
+    texts = [ok(rm, "logs", app_id) for app_id in (EARLY, LATE)]
+    assert sum(f" {ended.container_id} App.stderr" in text for text in texts) == 1
+    assert all(AM not in text for text in texts), "the master's only with --am"
+
+
+def test_jobs_are_listed_with_what_became_of_them(rm: Rm) -> None:
+    text = ok(rm, "jobs")
+    assert text.split()[:10] == ["NAME", "APP", "USER", "STATE", "SUBMITTED", "TOOK", "GPU-H", "BEST", "KEPT", "IN"]
+    assert EARLY in text
+    assert LATE in text
+    users = {a["user"] for a in json.loads(ok(rm, "jobs", "-o", "json"))["apps"]}
+    mine = json.loads(ok(rm, "jobs", "--mine", "-o", "json", user=min(users)))["apps"]
+    assert {a["user"] for a in mine} == {min(users)}
+    assert ok(rm, "jobs", "--mine", user="nobody").strip() == "no app has run since then"
+    assert run(rm, "jobs", "--since", "yesterday").exit_code == 2
+
+
+def test_what_an_app_left_is_fetched(rm: Rm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FakeHdfs(tmp_path / "hdfs")
+    model, results = store.root / "models" / "ckpt-9-0f", store.root / "models" / f"results-{EARLY}"
+    for folder, name in ((model, "model.pt"), (results, "trials.csv")):
+        folder.mkdir(parents=True)
+        (folder / name).write_text("job,f1\njob000,0.9\n")
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:9000</value></property><property>"
+        f"<name>dfs.namenode.http-address</name><value>0.0.0.0:{store.port}</value></property></configuration>"
+    )
+    env = {"HADOOP_CONF_DIR": str(tmp_path), "ISONOMY_RM": rm.address, "HADOOP_USER_NAME": "u"}
+
+    def get(folder: str, app: str = EARLY) -> Result:
+        return CliRunner().invoke(main, ["get", app, folder], env=env)
+
+    record = rm.scene.world.arbiter.durable.apps[EARLY]
+    monkeypatch.setattr(record, "model_path", "hdfs://127.0.0.1:9000/models/ckpt-9-0f")
+    target = tmp_path / "here"
+    assert get(str(target)).output.split() == [str(target / model.name), str(target / results.name)]
+    assert (target / model.name / "model.pt").read_text().startswith("job,f1")
+    assert (target / results.name / "trials.csv").exists()
+    again = get(str(target))
+    assert (again.exit_code, "is there already" in again.output) == (1, True)
+    monkeypatch.setattr("os.environ", env)
+    assert read_results("u", {"app_id": EARLY, "model_path": record.model_path}, "trials.csv") == "job,f1\njob000,0.9\n"
+    assert "nothing is kept of it: it has not ended" in get(str(tmp_path / "none"), LATE).output
+    assert not (tmp_path / "none").exists()
+    store.go()
+    assert "cannot be fetched" in get(str(tmp_path / "other")).output
 
 
 def test_logs_of_a_dev_cluster_come_from_its_files(rm: Rm, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pycontrol.arbiter.state import Settings
 from pycontrol.cli import main
 from pycontrol.cli.screens import status as screen
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
@@ -114,7 +114,7 @@ def live() -> dict[str, Any]:
     """Hypothetical rounds from a real snapshot."""
     rounds = ShadowRounds(Settings(lease_s=60), lambda: registry.make("isonomy"))
     app = YarnApp("application_1_0009", "u9", "root.q", "waits", "YARN", 90.0, frozenset(), "appattempt_1_0009_000001")
-    first = replace(shadowed(), ready=True, shadow=False, containers=())
+    first = replace(shadowed(), ready=True, switch=ModeSwitch(), containers=())
     given = Container("container_1_0001_01_000002", APP.app_id, "m1:1", (), gpu_count=4)
     rounds.look(replace(first, apps=(APP, app)), 100.0)
     waits = Ask(app.attempt_id, app.app_id, 1, 2, 3)
@@ -138,7 +138,8 @@ def test_hypothetical_rounds_come_before_the_replay(cluster: tuple[Cluster, str]
 
 def shadowed(shadow: bool = True) -> ev.ClusterSnapshot:
     runs = Container("container_1_0001_01_000002", APP.app_id, "m1", (), gpu_count=2)
-    return ev.ClusterSnapshot(not shadow, (NODE,), (APP,), (), (runs,), (Queue("root.q", 1, 1),), "life", shadow)
+    switch = ModeSwitch(Mode.SHADOW if shadow else Mode.ON, by="ann", at_s=90.0)
+    return ev.ClusterSnapshot(not shadow, (NODE,), (APP,), (), (runs,), (Queue("root.q", 1, 1),), "life", switch)
 
 
 def test_the_arbiter_decides_nothing_in_shadow_and_says_so() -> None:
@@ -150,7 +151,9 @@ def test_the_arbiter_decides_nothing_in_shadow_and_says_so() -> None:
     assert arbiter.durable.leases == {}
     view = views.status(arbiter, 400.0, {})
     assert (view["shadow"], view["ready"], view["rounds"]) == (True, False, 0)
-    assert "shadow: " in str(next(iter(screen(view).renderables)))
+    head = str(next(iter(screen(view).renderables)))
+    assert head.startswith("shadow: ")
+    assert "the mode is shadow by ann, " in head
     assert explain(arbiter, 400.0, {"app": APP.app_id})["reason"]["code"] in ("Shadow", "Unknown")
     arbiter.handle(shadowed(shadow=False), 401.0)
     assert views.status(arbiter, 401.0, {})["shadow"] is False

@@ -110,9 +110,8 @@ def test_an_app_without_gpus_and_demand_is_not_running(scene: Scene) -> None:
     scene.submit(AppRemoved(new, "KILLED"))
     agent = a.agents[EARLY]
     for lease in a.leases_of(EARLY):
-        a.durable.leases.pop(lease.gpu)
-        a.durable.leases_by_app.pop(EARLY, None)
-    a.durable.reservations_by_app.pop(EARLY, None)
+        a.durable.leases.drop(lease)
+    a.durable.reservations.by_app.pop(EARLY, None)
     a.durable.held.pop(EARLY, None)
     for worker in a.workers.of(EARLY):
         a.workers.drop(worker)

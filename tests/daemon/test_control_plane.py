@@ -16,6 +16,8 @@ import pytest
 import yaml
 from py4j import protocol
 
+from pycontrol.config import load_config
+from pycontrol.daemon import control_plane
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2
@@ -139,6 +141,30 @@ class Agent:
 
 
 @pytest.mark.timeout(120)
+def test_housekeeping_goes_on_after_an_error(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that serves depends on it: the process does not end, and stops as it should."""
+    monkeypatch.setattr(control_plane, "HOUSEKEEPING_S", 0.01)
+    plane = control_plane.ControlPlane(load_config(config), "isonomy")
+    again, errors = threading.Event(), [RuntimeError("odd"), TimeoutError("busy")]
+
+    def sample(arbiter: object, now_s: float) -> None:
+        if errors:
+            raise errors.pop()
+        again.set()
+
+    plane.start()
+    monkeypatch.setattr(plane._feed.trends, "sample", sample)
+    ended: list[int] = []
+    running = threading.Thread(target=lambda: ended.append(plane.run()), daemon=True)
+    running.start()
+    try:
+        assert again.wait(60.0)
+    finally:
+        plane.stop()
+        running.join(60.0)
+    assert ended == [0]
+
+
 def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> None:
     with serving(config):
         plugin = PluginLink(config, "e1")

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pycontrol.config import HdfsTokenSettings
-from pycontrol.daemon.hdfs_tokens import HdfsTokens
+from pycontrol.daemon.hdfs_tokens import REFUSED_S, HdfsTokens
 from pycontrol.rpc.service import NoHdfsToken
 
 LIFE_S = 100.0
@@ -96,14 +96,19 @@ def test_of_two_name_nodes_the_active_one_is_asked(name_node: NameNode) -> None:
         other.close()
 
 
-def test_a_refusal_is_one_line_without_a_token_and_the_next_try_is_a_new_one(name_node: NameNode) -> None:
+def test_a_refusal_is_one_line_without_a_token_and_is_told_again_for_a_while(name_node: NameNode) -> None:
     found = tokens(name_node)
     with pytest.raises(NoHdfsToken, match=r"GETDELEGATIONTOKEN: 403 StandbyException: not allowed$"):
         found.of("a1", "root")
+    asked = len(name_node.asked)
+    with pytest.raises(NoHdfsToken, match="403 StandbyException"):
+        found.of("a2", "root")
+    assert len(name_node.asked) == asked, "HDFS is not asked again at once"
     name_node.odd = True
     with pytest.raises(NoHdfsToken, match="no delegation token"):
         found.of("a1", "ann")
     name_node.odd = False
+    name_node.now_s += REFUSED_S
     assert found.of("a1", "ann")[0] == "ann-1"
     name_node.close()
     name_node.now_s += 60.0

@@ -149,7 +149,7 @@ def lived() -> Durable:
     for fact in (
         AppArrived("application_1_1", "old", "root.q", "u", "job", 90.0, 90.0),
         AppArrived("application_1_2", "new", "root.q", "u", "job", 100.0, 100.0),
-        LeaseGranted(Gpu("m1", 0), "application_1_2", "g", 101.0, 200.0),
+        LeaseGranted((Gpu("m1", 0),), "application_1_2", "g", 101.0, 200.0),
         AppEnded("application_1_1", "SUCCEEDED", 110.0),
         PolicyMemory({"tables": {}}),
         Switched("drained:m2", True, "admin", 111.0),

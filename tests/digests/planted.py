@@ -15,9 +15,8 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         ARBITER, "deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)",
         "deadline_s = max(min(x.end_s for x in lost), self.now_s + 1.5 * s.lead_s)"),
     "a_renewal_is_shorter": (
-        ARBITER, "s.record(LeaseExtended(lease.gpu, end_s))\nself.coming",
-        "s.record(LeaseExtended(lease.gpu, end_s - 0.5))\nself.coming"),
-    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.eligibility.kept_out_of_rest)", "pass"),
+        ARBITER, "self.ends.append((end_s, gpus))", "self.ends.append((end_s - 0.5, gpus))"),
+    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "pass"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (
@@ -43,9 +42,9 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         ARBITER, "return since_s + s.settings.grant_timeout_s", "return since_s + 2 * s.settings.grant_timeout_s"),
     "narrow_gangs_come_last": (
         AUCTION, "return int(want.scope), -want.gang_gpus", "return -int(want.scope), -want.gang_gpus"),
-    "nothing_is_extended_after_a_pause": (ARBITER, "if lease.end_s < earliest_s:", "if lease.end_s < 0.0:"),
+    "nothing_is_extended_after_a_pause": (ARBITER, "if x.end_s < earliest_s]", "if x.end_s < 0.0]"),
     "borrowers_come_last_in_name": (
-        ARBITER, "if len(borrowed) == size and self._make_own(borrowed, gang):", "if False:"),
+        ARBITER, "if len(gpus_in(borrowed)) == size and self._make_own(borrowed, gang):", "if False:"),
     "a_reason_is_another": (
         ARBITER, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
         "return Reason(Pending.NO_FREE_GPUS)"),

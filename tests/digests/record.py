@@ -33,18 +33,21 @@ class Recorder:
     def restored(self, arbiter: Arbiter) -> None:
         """Reads the leases that an Arbiter starts with."""
         self._leases = {
-            (x.gpu, False): (x.app_id, x.job_id or x.gang, x.guaranteed) for x in arbiter.durable.leases.values()
-        } | {(x.gpu, True): (x.app_id, x.gang, x.guaranteed) for x in arbiter.durable.reservations.values()}
+            (gpu, False): (x.app_id, x.job_id or x.gang or x.grant_id, x.guaranteed)
+            for gpu, x in arbiter.durable.leases.items()
+        } | {
+            (gpu, True): (x.app_id, x.gang or x.grant_id, x.guaranteed)
+            for gpu, x in arbiter.durable.reservations.items()
+        }
 
     def note(self, rows: Iterable[Fact], arbiter: Arbiter, now_s: float) -> None:
         """Writes the facts of one step: those of a gang in one line, gangs in the order of their first facts."""
         gangs: dict[_Event, list[Gpu]] = {}
         rounds = []
         for fact in rows:
-            event = self._of_gpu(fact) if isinstance(fact, facts.OF_GPU) else None
-            if event is not None:
-                gangs.setdefault(event, []).append(fact.gpu)  # type: ignore[union-attr]
-            elif isinstance(fact, facts.RoundHeld):
+            for gpu in fact.gpus if isinstance(fact, facts.OF_LEASE) else ():
+                gangs.setdefault(self._of_gpu(fact, gpu), []).append(gpu)
+            if isinstance(fact, facts.RoundHeld):
                 rounds.append(fact.receipt)
         for (kind, *rest), gpus in gangs.items():
             self.starts += kind == "start"
@@ -52,33 +55,34 @@ class Recorder:
         if rounds:
             self._reasons(arbiter, now_s, [f"{r.round_id} {r.vc} {r.note}".strip() for r in rounds])
 
-    def _of_gpu(self, fact: Fact) -> _Event | None:
+    def _of_gpu(self, fact: Fact, gpu: Gpu) -> _Event:
         leases = self._leases
         match fact:
-            case facts.LeaseGranted(gpu, app_id, _, at_s, end_s, gang, after, own):
-                leases[gpu, after] = (app_id, gang, own)
-                kind = "reserve" if after else "grant"
-                return kind, app_id, gang, f"{at_s:.3f}-{end_s:.3f}", "own" if own else "borrowed"
-            case facts.LeaseStarted(gpu, _, job_id, _, end_s):
+            case facts.LeaseGranted(_, app_id, grant_id, at_s, end_s, gang, after, own):
+                leases[gpu, gpu in after] = (app_id, gang or grant_id, own)
+                kind = "reserve" if gpu in after else "grant"
+                return kind, app_id, gang or grant_id, f"{at_s:.3f}-{end_s:.3f}", "own" if own else "borrowed"
+            case facts.LeaseStarted(_, _, job_id, _, end_s):
                 app_id, _, own = leases[gpu, False]
                 leases[gpu, False] = (app_id, job_id, own)
                 return "start", app_id, job_id, f"{end_s:.3f}", "own" if own else "borrowed"
-            case facts.LeaseExtended(gpu, end_s, counted):
+            case facts.LeaseExtended(_, end_s, counted):
                 return "renew" if counted else "shift", *leases[gpu, False][:2], f"{end_s:.3f}"
-            case facts.LeaseRevoking(gpu, end_s, _, cause):
+            case facts.LeaseRevoking(_, end_s, _, cause):
                 return "revoke", *leases[gpu, False][:2], f"{end_s:.3f}", str(cause)
-            case facts.LeaseIdle(gpu):
+            case facts.LeaseIdle():
                 return "idle", *leases[gpu, False][:2]
-            case facts.LeaseEnded(gpu, at_s, _, cause):
+            case facts.LeaseEnded(_, at_s, _, cause):
                 app_id, job, _ = leases.pop((gpu, False))
                 if (gpu, True) in leases:
                     leases[gpu, False] = leases.pop((gpu, True))
                 return "end", app_id, job, f"{at_s:.3f}", str(cause)
-            case facts.NextDropped(gpu):
+            case facts.NextDropped():
                 return "drop", *leases.pop((gpu, True))[:2]
-            case facts.LeaseBorrowed(gpu) | facts.LeaseOwned(gpu):
-                return "borrow" if isinstance(fact, facts.LeaseBorrowed) else "own", *leases[_held(fact, leases)][:2]
-        return None
+            case facts.LeaseBorrowed() | facts.LeaseOwned():
+                held = leases[gpu, (gpu, False) not in leases]
+                return "borrow" if isinstance(fact, facts.LeaseBorrowed) else "own", *held[:2]
+        raise AssertionError(fact)
 
     def _reasons(self, arbiter: Arbiter, now_s: float, rounds: list[str]) -> None:
         """The rounds, and the reasons that are new since the last one."""
@@ -93,9 +97,3 @@ class Recorder:
             del self._said[app_id]
         self.lines.append(f"{now_s:.3f} round {', '.join(rounds)}: {len(waiting)} wait")
         self.lines += [f"  {line}" for line in told]
-
-
-def _held(
-    fact: facts.LeaseBorrowed | facts.LeaseOwned, leases: dict[tuple[Gpu, bool], tuple[str, str, bool]]
-) -> tuple[Gpu, bool]:
-    return (fact.gpu, False) if (fact.gpu, False) in leases else (fact.gpu, True)

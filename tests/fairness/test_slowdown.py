@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.fairness.profiles import OfflineProfile, ProfileError, load_profile
 from pycontrol.fairness.slowdown import Profiler, rising
 from pycontrol.model.topology import Scope
 
@@ -104,35 +102,3 @@ def test_for_any_measurements_s_is_at_least_one_and_rises(samples: list[tuple[Sc
         profiler.add(f"j{job}", iter_s, 2, scope)
     s = [profiler.slowdown(scope) for scope in Scope]
     assert 1.0 <= s[0] <= s[1] * (1 + 1e-9) <= s[2] * (1 + 1e-9) ** 2
-
-
-def test_an_offline_profile_has_times_by_scope_or_s_itself(tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text(
-        "models:\n  vgg: {gpus: 4, iteration_s: {machine: 0.25, cluster: 0.5}}\n"
-        "  inc: {iteration_s: 1.6, slowdown: {rack: 1.02}}\n  lm: {slowdown: {cluster: 1.05}}\n"
-    )
-    assert load_profile(file, "vgg") == OfflineProfile(1.0, (1.0, 1.1, pytest.approx(2.0)))  # type: ignore[arg-type]
-    assert load_profile(file, "inc") == OfflineProfile(1.6, (1.0, pytest.approx(1.02), 1.3))  # type: ignore[arg-type]
-    assert load_profile(file, "lm").slowdown == pytest.approx((1.0, 1.05, 1.05))
-
-
-@pytest.mark.parametrize(("text", "message"), [
-    ("[1", "not YAML"),
-    ("a: 1", "needs 'models:'"),
-    ("models: {vgg16: {}}", "no model vgg; did you mean vgg16?"),
-    ("models: {vgg: 3}", "models.vgg: must be a mapping"),
-    ("models: {vgg: {gpus: 4}}", "needs iteration_s, slowdown or both"),
-    ("models: {vgg: {time: 4}}", "models.vgg.time: unknown key"),
-    ("models: {vgg: {iteration_s: {node: 4}}}", "models.vgg.iteration_s.node: unknown scope"),
-    ("models: {vgg: {iteration_s: 0}}", "models.vgg.iteration_s is 0: must be a number above 0"),
-    ("models: {vgg: {slowdown: {rack: 0.9}}}", "models.vgg.slowdown.rack is 0.9: must be a number of at least 1"),
-    ("models: {vgg: {slowdown: {rack: 1.9, cluster: 1.2}}}", "must not fall"),
-])  # fmt: skip
-def test_a_bad_profile_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text(text)
-    with pytest.raises(ProfileError) as caught:
-        load_profile(file, "vgg")
-    assert str(caught.value).startswith(f"{file}: ")
-    assert message in str(caught.value)

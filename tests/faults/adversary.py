@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.wire.v1 import agent_pb2 as pb
 from tests.faults.apps import Master
 from tests.faults.clock import Life, Stream, Violation
@@ -78,7 +79,7 @@ def _bid(rng: random.Random, world: Any) -> pb.Bid:
 def _gpus(rng: random.Random, world: Any, app_id: str) -> list[pb.MachineGpuIds]:
     """Random GPUs, mostly of its own app."""
     plane = world.plane
-    mine = [x.gpu for x in plane.arbiter.leases_of(app_id)] if plane.up else []
+    mine = gpus_in(plane.arbiter.leases_of(app_id)) if plane.up else []
     if mine and rng.random() < 0.7:
         some = sorted(rng.sample(mine, rng.randint(1, len(mine))))
         hosts = dict.fromkeys(g.host for g in some)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
-from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.lease import is_revoking
 from pycontrol.arbiter.refusals import REFUSED_S
 from submarine_patch.agent import jobs
 
@@ -102,8 +102,7 @@ def queues_over(arbiter: Any, granted: Iterable[str]) -> str:
     """The queue that exceeds its limit although one of its apps was just granted GPUs; empty if there is none."""
     d = arbiter.durable
     queues = {d.apps[app_id].queue for app_id in granted if app_id in d.apps}
-    held = Counter(d.apps[x.app_id].queue for x in d.leases.values() if x.state != REVOKING)
-    held.update(d.apps[x.app_id].queue for x in d.reservations.values())
+    held = Counter(d.apps[x.app_id].queue for x in d.claims() if not is_revoking(x) for _ in x.gpus)
     for path in sorted(queues):
         limit = arbiter.cluster.queues.get(path)
         if limit is None or limit.max_capacity >= 1.0:

@@ -35,15 +35,15 @@ _STEP = """        self._journal.append(facts, now_s)
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "ends_a_lease_in_use": (
-        ARBITER, "if not container_id and lease.gpu not in s.workers.placing:", "if True:"),
+        ARBITER, "used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)", "used = ()"),
     "a_revoked_lease_lasts": (
         ARBITER, "if lease.state == REVOKING and lease.end_s <= now_s:",
         "if lease.state == REVOKING and lease.end_s + 900 <= now_s:"),
     "kills_only_once": (
-        ARBITER, "s.gpus.look_at(lease.gpu, s.kills_sent[container_id] + KILL_RETRY_S)", "pass"),
+        ARBITER, "s.gpus.look_at(lease.gpus[0], s.kills_sent[container_id] + KILL_RETRY_S)", "pass"),
     "a_grant_never_lapses": (
-        ARBITER, "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s:",
-        "elif (lapse_s := _lapse_s(s, lease)) is not None and lapse_s <= now_s - 1e6:"),
+        ARBITER, "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]",
+        "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s - 1e6]"),
     "places_half_gangs": (ARBITER, "        if all(asks):", "        if any(asks):"),
     "places_without_lease": (
         ARBITER,
@@ -60,8 +60,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, 'state.switches = set(data["switches"])', "state.switches = set()"),
     "forgets_the_number_of_rounds": (ARBITER, 'state.rounds = data["rounds"]', "state.rounds = 0"),
     "a_promise_stays_after_it_came_true": (
-        ARBITER, "reservation = self.reservations.pop(f.gpu, None)",
-        "reservation = self.reservations.get(f.gpu)"),
+        ARBITER, "self.reservations.drop(x)\nself.leases.put(lease)", "self.leases.put(lease)"),
     "a_gpu_in_use_is_free": (
         ARBITER, "gpu not in self.cluster.container_at and self.usable(gpu)", "self.usable(gpu)"),
     "a_silent_agent_stops_rounds": (

@@ -17,7 +17,7 @@ from pycontrol.arbiter.facts import (
     from_json,
     to_json,
 )
-from pycontrol.arbiter.lease import GRANTED, REVOKING
+from pycontrol.arbiter.lease import GRANTED, REVOKING, gpus_in, is_revoking
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
@@ -112,8 +112,8 @@ class Oracles:
     def _used(self, a: Any, vc: str) -> int:
         """The virtual cluster's own GPUs that its apps hold or have reserved."""
         d = a.durable
-        mine = [x for x in d.leases.values() if x.state != REVOKING]
-        return sum(x.guaranteed and d.apps[x.app_id].vc == vc for x in [*mine, *d.reservations.values()])
+        mine = [x for x in d.claims() if not is_revoking(x) and x.guaranteed and d.apps[x.app_id].vc == vc]
+        return len(gpus_in(mine))
 
     def _guarantees(self, a: Any) -> None:
         """Checks that no virtual cluster has more guaranteed GPUs than it owns."""
@@ -140,40 +140,40 @@ class Oracles:
                                 f"waits for {gang}", app_id)  # fmt: skip
 
     def _tell_fact(self, fact: Fact) -> None:
-        gpu, app_id = getattr(fact, "gpu", None), getattr(fact, "app_id", None)
-        if gpu is None and app_id is None:
+        gpus, app_id = getattr(fact, "gpus", ()), getattr(fact, "app_id", None)
+        if not gpus and app_id is None:
             self.sim.tell("fact", str(fact)[:200])
             return
         text = type(fact).__name__
-        more = {k: v for k, v in to_json(fact).items() if k not in ("gpu",)}
-        who = str(gpu) if gpu is not None else str(app_id)
-        self.sim.tell(who, f"{text} {more}"[:300])
+        more = {k: v for k, v in to_json(fact).items() if k not in ("gpus",)}
+        for who in map(str, gpus or [app_id]):
+            self.sim.tell(who, f"{text} {more}"[:300])
 
     def _ended(self, plane: Any, fact: LeaseEnded) -> None:
         """Not while its container is there, unless its machine is gone."""
         a = plane.arbiter
-        lease = self._of(plane).leases.get(fact.gpu)
-        there = a.cluster.container_at.get(fact.gpu, "") if fact.gpu.host in a.cluster.node_at else ""
-        if lease is not None and there and there == lease.container_id:
-            raise Violation("ended in use", f"{fact.gpu} of {lease.app_id}, where {there} is: {fact.reason}",
-                            str(fact.gpu))  # fmt: skip
+        for gpu in fact.gpus:
+            lease = self._of(plane).leases.get(gpu)
+            there = a.cluster.container_at.get(gpu, "") if gpu.host in a.cluster.node_at else ""
+            if lease is not None and there and there == lease.container_id:
+                raise Violation("ended in use", f"{gpu} of {lease.app_id}, where {there} is: {fact.reason}", str(gpu))
 
     def _granted(self, plane: Any, fact: LeaseGranted) -> None:
-        present, coming = self._of(plane).leases.get(fact.gpu), self._of(plane).reservations.get(fact.gpu)
-        if not fact.after_current and present is not None:
-            raise Violation("two owners", f"{fact.gpu} is granted to {fact.app_id}, {present.app_id} has it",
-                            str(fact.gpu))  # fmt: skip
-        if fact.after_current and (present is None or coming is not None):
-            raise Violation("two owners", f"{fact.gpu} is promised to {fact.app_id} beside {coming}", str(fact.gpu))
-        if plane.arbiter.cluster.bad(fact.gpu) and not self._adopted(plane, fact):
-            raise Violation("bad gpu", f"{fact.gpu} is out of order and granted to {fact.app_id}", str(fact.gpu))
+        for gpu in fact.gpus:
+            present, coming = self._of(plane).leases.get(gpu), self._of(plane).reservations.get(gpu)
+            if gpu not in fact.after and present is not None:
+                raise Violation("two owners", f"{gpu} is granted to {fact.app_id}, {present.app_id} has it", str(gpu))
+            if gpu in fact.after and (present is None or coming is not None):
+                raise Violation("two owners", f"{gpu} is promised to {fact.app_id} beside {coming}", str(gpu))
+            if plane.arbiter.cluster.bad(gpu) and not self._adopted(plane, fact, gpu):
+                raise Violation("bad gpu", f"{gpu} is out of order and granted to {fact.app_id}", str(gpu))
 
     @staticmethod
-    def _adopted(plane: Any, fact: LeaseGranted) -> bool:
+    def _adopted(plane: Any, fact: LeaseGranted, gpu: Gpu) -> bool:
         """Whether it says of a container that runs there what a lost journal said of it, rather than to start one."""
         cluster = plane.arbiter.cluster
-        there = cluster.containers.get(cluster.container_at.get(fact.gpu, ""))
-        return not fact.after_current and there is not None and there.app_id == fact.app_id
+        there = cluster.containers.get(cluster.container_at.get(gpu, ""))
+        return gpu not in fact.after and there is not None and there.app_id == fact.app_id
 
     def _receipt(self, plane: Any, fact: RoundHeld, facts: list[Fact]) -> None:
         r, arbiter = fact.receipt.dump(), plane.arbiter
@@ -181,15 +181,15 @@ class Oracles:
         if note.startswith("the policy failed"):
             raise Violation("round fails", f"{fact.round_id} of {r['policy']}: {note}")
         told = sorted(x["gpu"] for x in r.get("granted", ()))
-        done = sorted(str(f.gpu) for f in facts
-                      if isinstance(f, LeaseGranted) and f.grant_id.startswith(f"{fact.round_id}."))  # fmt: skip
+        mine = (f for f in facts if isinstance(f, LeaseGranted) and f.grant_id.startswith(f"{fact.round_id}."))
+        done = sorted(str(gpu) for f in mine for gpu in f.gpus)
         if told != done:
             raise Violation("receipt", f"{fact.round_id} says that it granted {told}, it granted {done}")
         revoked = {x["gpu"] for x in r.get("revoked", ())}
-        ended = {str(f.gpu) for f in facts if isinstance(f, LeaseRevoking | LeaseEnded)}
+        ended = {str(gpu) for f in facts if isinstance(f, LeaseRevoking | LeaseEnded) for gpu in f.gpus}
         if not revoked <= ended:
             raise Violation("receipt", f"{fact.round_id} says that it revoked {revoked - ended}")
-        extended = {str(f.gpu) for f in facts if isinstance(f, LeaseExtended)}
+        extended = {str(gpu) for f in facts if isinstance(f, LeaseExtended) for gpu in f.gpus}
         if not set(r.get("renewed", ())) <= extended:
             raise Violation("receipt", f"{fact.round_id} says that it renewed {set(r['renewed']) - extended}")
         over = queues_over(arbiter, (x["app_id"] for x in r.get("granted", ())))
@@ -330,8 +330,9 @@ class Oracles:
         for gpu, coming in a.durable.reservations.items():
             if a.durable.leases[gpu].state != REVOKING:
                 raise Violation("two owners", f"{gpu} is promised to {coming.app_id} and not taken back", str(gpu))
-        for app_id, mine in a.durable.leases_by_app.items():
-            if any(a.durable.leases.get(g) is not x for g, x in mine.items()) or app_id not in a.durable.apps:
+        for app_id, mine in a.durable.leases.by_app.items():
+            known = all(a.durable.leases.get(g) is x for x in mine.values() for g in x.gpus)
+            if not known or app_id not in a.durable.apps:
                 raise Violation("conservation", f"leases of {app_id} are not what they are", app_id)
 
     def _frozen(self, plane: Any) -> None:
@@ -359,7 +360,7 @@ class Oracles:
 
     def _revoked_late(self, lease: Any, now_s: float) -> bool:
         """Whether a lease is still being revoked at the deadline that it had at first, by its control plane's clock."""
-        key = ("deadline", lease.gpu, lease.grant_id)
+        key = ("deadline", lease.gpus[0], lease.grant_id)
         if lease.state != REVOKING:
             self._deadlines.pop(key, None)
             return False
@@ -397,9 +398,9 @@ class Oracles:
             if getattr(master, "linked_s", None) is None or master.life.dead or master.brain.ending is not None:
                 continue
             heard = self.world.net.quick(master.name, master.peer) and self.sim.now >= master.mute_until_s
-            leases = a.durable.leases_by_app.get(app_id, {})
+            leases = {g: x for x in a.leases_of(app_id) for g in x.gpus}
             mine = {g for g, x in leases.items() if x.state != REVOKING}
-            mine |= {x.gpu for x in a.reservations_of(app_id)}
+            mine |= set(gpus_in(a.reservations_of(app_id)))
             wrong = set(master.brain.held) ^ mine
             for gpu in wrong - {g for g, x in leases.items() if x.state == REVOKING}:
                 if self._for(("believes", master.attempt_id, gpu), heard, VIEW_S):

@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import grpc
+import structlog
 
 import pycontrol.rpc.admission as admission_module
 import pycontrol.rpc.intake as intake_module
 import pycontrol.runtime.driver as driver_module
-import pycontrol.runtime.journal as journal_module
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.standby_store import StandbyStoreError
@@ -33,6 +35,7 @@ from tests.faults.disk import DiskFull, KeptFiles
 
 T = TypeVar("T")
 KEY = b"k" * 32
+_UUID4 = uuid.uuid4
 TOKEN_TTL_S = 7 * 86400.0
 PLUGIN_LOOK_S = 1.5
 RESEND_LOOK_S = 0.5
@@ -156,6 +159,19 @@ class Call:
         self.plane.act(lambda: None)
 
 
+def read_clocks_of(machine: Any) -> None:
+    """Sets what the code of a control plane reads as the module `time`."""
+    for module in (driver_module, admission_module, intake_module):
+        module.time = machine
+
+
+def restore_process() -> None:
+    """Gives this process back its clocks, ids and log, which a world's planes replaced."""
+    read_clocks_of(time)
+    uuid.uuid4 = _UUID4
+    structlog.reset_defaults()
+
+
 class Plane:
     """Lives of one control plane on one machine. `world` configures it and checks after each of its steps."""
 
@@ -193,7 +209,7 @@ class Plane:
             return
         sim, world = self.sim, self.world
         self._set_clocks()
-        journal_module.uuid.uuid4 = world.uuid
+        uuid.uuid4 = world.uuid
         if random.Random(f"keeper {world.schedule['seed']} {self.lives}").random() < 0.5:
             self.disk.keep(self.machine.time)  # its journal's keeper had just run
         try:
@@ -280,8 +296,7 @@ class Plane:
 
     def _set_clocks(self) -> None:
         """Code of this process reads this machine's clocks."""
-        for module in (driver_module, admission_module, intake_module):
-            module.time = self.machine  # type: ignore[attr-defined]
+        read_clocks_of(self.machine)
 
     def die(self, why: str) -> None:
         """Ends the life as kill -9 does: connections break, planned calls are dropped, the disk stays."""

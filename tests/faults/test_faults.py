@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 
 import pytest
 
+from pycontrol.rpc import admission
+from pycontrol.runtime import driver
 from tests.faults import mutants
 from tests.faults.__main__ import seeds_of
+from tests.faults.schedule import draw
+from tests.faults.world import World
 
 HERE = Path(__file__).parent
 SEEDS, AT_ONCE = 400, 100
@@ -47,6 +53,13 @@ def test_a_seed_repeats_itself_bit_for_bit() -> None:
 def test_each_mutant_still_applies(name: str) -> None:
     file, text = mutants.mutated(name)
     compile(text, file, "exec")
+
+
+def test_a_world_gives_the_process_its_clocks_and_ids_back() -> None:
+    """Else a test that runs after it in this process waits for a clock that stands still."""
+    before = uuid.uuid4
+    World(draw(7)).run()
+    assert (admission.time, driver.time, uuid.uuid4) == (time, time, before)
 
 
 def test_seeds_are_given_as_a_count_or_a_range() -> None:

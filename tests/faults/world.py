@@ -31,7 +31,7 @@ from tests.faults.disk import Hdfs, MemoryDisk, SqliteDisk
 from tests.faults.inject import Injector
 from tests.faults.nodes import NodeManager
 from tests.faults.oracles import Oracles
-from tests.faults.plane import KEY, TOKEN_TTL_S, Plane
+from tests.faults.plane import KEY, TOKEN_TTL_S, Plane, restore_process
 from tests.faults.records import App
 from tests.faults.relay import Relay
 from tests.faults.schedule import NODES, Schedule
@@ -271,6 +271,7 @@ class World:
             for plane in self.planes:
                 plane.close()
                 plane.disk.clean()
+            restore_process()
 
     def _until(self, end_s: float, over: Callable[[], bool] = lambda: False) -> bool:
         """Until a time, or until `over`, which is asked about once a virtual second."""

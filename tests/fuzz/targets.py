@@ -36,7 +36,7 @@ from pycontrol.daemon import standby_store as kept
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.model import events as ev
-from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S
+from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
@@ -261,6 +261,7 @@ def arbiters_mind(data: bytes) -> None:
         try:
             event: Any
             if isinstance(said, bridge_pb2.Event):
+                clip(said)  # as the endpoint does
                 event = bridge_translate.event_of(said)
             elif said.WhichOneof("kind") == "register":
                 event = translate.agent_up(APP, "ann", said.register)

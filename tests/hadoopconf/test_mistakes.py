@@ -48,10 +48,13 @@ MISTAKES: list[tuple[str, str, str, str | None]] = [
     ("error", YARN, f"{RM}placement-constraints.handler", "placement-processor"),
     ("error", YARN, "yarn.federation.enabled", "true"),
     ("note", YARN, f"{RM}opportunistic-container-allocation.enabled", "true"),
-    ("note", YARN, f"{RM}scheduler.monitor.enable", "true"),
     ("note", YARN, "yarn.scheduler.configuration.store.class", "zk"),
     ("error", YARN, f"{NM}address", "0.0.0.0:0"),
     ("note", YARN, f"{NM}recovery.enabled", "false"),
+    ("note", YARN, f"{NM}recovery.supervised", None),
+    ("note", YARN, f"{NM}recovery.dir", None),
+    ("note", YARN, f"{RM}fs.state-store.uri", None),
+    ("note", YARN, f"{RM}webapp.methods-allowed", "GET,HEAD"),
     ("note", YARN, f"{RM}recovery.enabled", "false"),
     ("note", YARN, f"{RM}am.max-attempts", "1"),
     ("note", YARN, "yarn.am.liveness-monitor.expiry-interval-ms", "10000"),
@@ -59,10 +62,12 @@ MISTAKES: list[tuple[str, str, str, str | None]] = [
     ("note", YARN, "yarn.cluster.max-application-priority", None),
     ("note", YARN, "yarn.admin.acl", "*"),
     ("error", YARN, "yarn.webapp.custom.webservice.class", None),
-    ("error", YARN, "isonomy.scheduler.bypass", "true"),
+    ("note", YARN, "isonomy.scheduler.bypass", "true"),
+    ("note", YARN, "isonomy.scheduler.mode", "on"),
+    ("note", YARN, "isonomy.scheduler.queues", "root.research"),
     # queues
     ("error", SCHEDULER, f"{QUEUES}resource-calculator", f"{HADOOP}util.resource.DefaultResourceCalculator"),
-    ("error", SCHEDULER, f"{QUEUES}root.research.user-limit-factor", "1"),
+    ("note", SCHEDULER, f"{QUEUES}root.research.user-limit-factor", "1"),
     ("note", SCHEDULER, f"{QUEUES}root.research.user-limit-factor", "-1"),
     ("error", SCHEDULER, f"{QUEUES}root.research.capacity", "some"),
     ("error", SCHEDULER, f"{QUEUES}root.queues", None),
@@ -91,6 +96,18 @@ def changed(text: str, key: str, value: str | None) -> str:
         new = ET.SubElement(site, "property")
         ET.SubElement(new, "name").text, ET.SubElement(new, "value").text = key, value
     return ET.tostring(site, encoding="unicode")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(f"{RM}recovery.enabled", "false"), (f"{RM}store.class", f"{HADOOP}recovery.LeveldbRMStateStore")],
+)
+def test_the_mode_needs_a_place(right: dict[str, str], tmp_path: Path, key: str, value: str) -> None:
+    folder = "isonomy.scheduler.mode-dir"
+    render.write({**right, YARN: changed(right[YARN], key, value)}, tmp_path)
+    assert ("error", folder) in {(f.level, f.key) for f in check.check(tmp_path)}
+    render.write({YARN: changed(changed(right[YARN], key, value), folder, "/var/lib/isonomy")}, tmp_path)
+    assert folder not in {f.key for f in check.check(tmp_path)}
 
 
 @pytest.mark.parametrize(("level", "file", "key", "value"), MISTAKES, ids=lambda part: part and str(part)[-50:])

@@ -20,8 +20,9 @@ from pycontrol.cli import main
 from pycontrol.config import ConfigError, parse
 from pycontrol.config.reading import Section
 from pycontrol.config.settings import Config
-from pycontrol.model.bounds import BOUNDS, LAST_S, OutOfBounds, bound, within
+from pycontrol.model.bounds import BOUNDS, GPUS_MAX, LAST_S, OutOfBounds, bound, clip, within
 from pycontrol.model.cluster import YarnApp
+from pycontrol.policies import registry
 from pycontrol.web.router import Router
 from pycontrol.wire.v1 import agent_pb2, am_pb2, bridge_pb2
 
@@ -147,6 +148,60 @@ def test_a_tag_out_of_bounds_is_ignored(hours: str) -> None:
 def test_a_key_out_of_bounds_is_refused_with_its_name(text: str, key: str) -> None:
     with pytest.raises(ConfigError, match=f"^f.yaml: {re.escape(key)}: must be"):
         parse(text, Config, "f.yaml")
+
+
+EXTREMES = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1), FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1), FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: (math.nan, math.inf, -math.inf, 1e300),
+    FieldDescriptor.CPPTYPE_FLOAT: (math.nan, math.inf, -math.inf, 1e30),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [bridge_pb2, am_pb2], ids=["bridge", "am"])
+def test_each_number_that_arrives_over_a_bridge_is_clipped_by_its_row(module: Any) -> None:
+    seen = 0
+    for name, descriptor in module.DESCRIPTOR.message_types_by_name.items():
+        for field in descriptor.fields:
+            for value in EXTREMES.get(field.cpp_type, ()):
+                repeated = not isinstance(getattr(message := getattr(module, name)(), field.name), int | float)
+                message = getattr(module, name)(**{field.name: [value] if repeated else value})
+                said, row = clip(message), bound(field.name, name)
+                left = getattr(message, field.name)
+                assert row.holds(left[0] if repeated else left)
+                assert said == ([] if row.holds(value) else [f"{name}.{field.name}: must be {row} (got {value:g})"])
+                seen += 1
+    assert seen > 10
+
+
+def test_numbers_deep_within_a_message_are_clipped() -> None:
+    odd = bridge_pb2.PartitionCapacity(absolute_capacity=math.nan, gpus=2**32 - 1)
+    snapshot = bridge_pb2.Snapshot(
+        queues=[bridge_pb2.Queue(path="root.q", partitions={"x": odd}, user_limit_factor=-1.0)],
+        containers=[bridge_pb2.GpuContainer(gpu_ids=[0, 5000])],
+    )
+    request = bridge_pb2.Request(hello=bridge_pb2.Hello(snapshot=snapshot), time_ms=-5)
+    assert len(clip(request)) == 4
+    found = request.hello.snapshot
+    assert found.queues[0].partitions["x"] == bridge_pb2.PartitionCapacity(absolute_capacity=0.0, gpus=GPUS_MAX)
+    assert not found.queues[0].HasField("user_limit")
+    assert (list(found.containers[0].gpu_ids), request.time_ms) == ([0, 1023], 0)
+    assert clip(request) == []
+
+
+def test_each_option_of_a_policy_has_a_row_that_it_obeys() -> None:
+    seen = 0
+    for policy in registry.POLICIES:
+        for option in registry.options(policy):
+            usual = registry.default(policy, option)
+            mapping = isinstance(usual, dict)
+            if isinstance(usual, bool) or not (mapping or isinstance(usual, int | float)):
+                continue
+            seen += 1
+            beyond = 2 * BOUNDS[option].high
+            with pytest.raises(registry.UnknownPolicy, match=rf"{option}: must be from .* to .* \(got"):
+                registry.make(policy, **{option: {"a": beyond} if mapping else beyond})
+    assert seen > 10
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -1.0, LAST_S + 1, 1.7e12])

@@ -9,7 +9,7 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.state import Settings
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.policies import registry
 from pycontrol.queries.shadow import AsIf, ShadowRounds, seen
 
@@ -112,7 +112,7 @@ def test_every_policy_can_be_watched() -> None:
 def test_the_view_of_the_cluster_is_there_only_in_shadow() -> None:
     arbiter = Arbiter(Settings(lease_s=60), registry.make("isonomy"))
     assert seen(arbiter) is None
-    told = replace(cluster((ask(LATE, 7),), (HAS,)), ready=False, shadow=True)
+    told = replace(cluster((ask(LATE, 7),), (HAS,)), ready=False, switch=ModeSwitch(Mode.SHADOW))
     arbiter.handle(told, 100.0)
     found = seen(arbiter)
     assert found is not None
@@ -122,5 +122,5 @@ def test_the_view_of_the_cluster_is_there_only_in_shadow() -> None:
         made.look(found, 100.0)
         made.look(replace(found, containers=(HAS, container(LATE, 8, "m2:1"))), 110.0)
     assert arbiter.durable.leases == {}
-    arbiter.handle(replace(told, ready=True, shadow=False), 200.0)
+    arbiter.handle(replace(told, ready=True, switch=ModeSwitch()), 200.0)
     assert seen(arbiter) is None

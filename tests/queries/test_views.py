@@ -7,7 +7,8 @@ import re
 import pytest
 
 from pycontrol.arbiter import standin
-from pycontrol.arbiter.app_views import view
+from pycontrol.arbiter.candidates import view
+from pycontrol.arbiter.facts import LeaseStarted
 from pycontrol.arbiter.reasons import REASONS
 from pycontrol.arbiter.state import State
 from pycontrol.bridge.endpoint import to_json
@@ -94,9 +95,12 @@ def test_an_app_is_found_by_name_id_and_the_end_of_its_id(scene: Scene) -> None:
 def test_logs_name_the_containers_with_their_jobs(scene: Scene) -> None:
     live = {c.container_id for c in scene.world.containers.values()}
     found = [c for app_id in (EARLY, LATE, SHELL) for c in scene.get("logs", app=app_id)["containers"]]
-    assert {c["container_id"] for c in found} == live
+    ended = {x.container_id for x in scene.world.journal if isinstance(x, LeaseStarted)} - live
+    assert {c["container_id"] for c in found} == live | ended
     assert len(live) > 2
-    assert all(c["job_id"] and c["worker_id"] for c in found)
+    assert len(ended) > 2
+    assert all(c["job_id"] and c["node_id"] for c in found)
+    assert {c["container_id"] for c in found if c["worker_id"]} == live
 
 
 def test_the_audit_view_is_clean_and_detects_a_false_record(scene: Scene) -> None:

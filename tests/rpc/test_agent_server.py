@@ -28,6 +28,7 @@ from pycontrol.model.topology import Machine, Topology
 from pycontrol.rpc import admission
 from pycontrol.rpc import server as server_module
 from pycontrol.rpc.admission import Owner
+from pycontrol.rpc.intake import STREAM_BYTES
 from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.service import NoHdfsToken
 from pycontrol.rpc.tokens import Tokens
@@ -337,6 +338,30 @@ def test_changed_worker_id_ends_the_stream(site: Site) -> None:
     assert "changed" in agent.get().worker_gone.reason
 
 
+@pytest.mark.parametrize("peer", ["agent", "worker"])
+def test_an_unexpected_error_in_reading_ends_that_stream_with_a_reason(
+    site: Site, peer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no end of the peer's: the status says so, and the peer connects again."""
+    agent, worker = site.registered(), site.worker("w1")
+    assert agent.kind() == "from_worker"
+
+    def odd(*_: object) -> None:
+        raise RuntimeError("odd")
+
+    with monkeypatch.context() as m:
+        m.setattr(site.server._service.sessions, "to_worker" if peer == "agent" else "from_worker", odd)
+        if peer == "agent":
+            agent.send(_start("w1", 3))
+            assert agent.code() is grpc.StatusCode.INTERNAL
+        else:
+            worker.send(_progress(1))
+            assert worker.code() is grpc.StatusCode.INTERNAL
+    if peer == "agent":
+        assert isinstance(site.event(), AgentLost)
+    assert site.registered("a2")
+
+
 def test_command_waits_for_its_worker(site: Site) -> None:
     agent = site.registered()
     agent.send(_start("w1", 1))
@@ -492,6 +517,51 @@ def test_an_app_gets_its_own_users_hdfs_token() -> None:
         assert asked == [(APP, "ann")] * 2
     finally:
         site.close()
+
+
+def test_hdfs_tokens_of_users_do_not_wait_for_each_other() -> None:
+    """Mallory's slow requests take one thread, however many there are."""
+    answer, asked = threading.Event(), []
+
+    def give(app_id: str, user: str) -> tuple[str, float]:
+        asked.append(user)
+        if user == "mallory":
+            answer.wait(WAIT_S)
+        return user, 99.0
+
+    site = Site(hdfs_tokens=give)
+    try:
+        site.owners[OTHER] = Owner("mallory", time.time() - 5)
+        metadata = [("isonomy-token", TOKENS.issue(OTHER, "mallory", 60, time.time()))]
+        slow = [site.stub.HdfsToken.future(pb.HdfsTokenRequest(), metadata=metadata) for _ in range(40)]
+        _until(lambda: "mallory" in asked)
+        assert hdfs_token(site).token == "ann"
+        assert asked.count("mallory") == 1
+        answer.set()
+        assert {reply.result(WAIT_S).token for reply in slow} == {"mallory"}
+    finally:
+        site.close()
+
+
+def test_opening_streams_in_a_loop_delays_that_user_alone(site: Site) -> None:
+    """An Agent that registers again and again is read later; another user's is not."""
+    site.owners[OTHER] = Owner("mallory", time.time() - 5)
+    turns, before = [], site.server._service._intake.turn
+
+    async def turn(user: str, size: int) -> None:
+        turns.append((user, size))
+        await before(user, size)
+
+    site.server._service._intake.turn = turn  # type: ignore[method-assign]
+    register = pb.AgentMessage(register=pb.Register(app_id=OTHER, attempt_id="m1"))
+    for _ in range(3):
+        peer = site.session(token=TOKENS.issue(OTHER, "mallory", 60, time.time()))
+        peer.send(register)
+        assert site.event().app_id == OTHER
+    assert turns == [("mallory", STREAM_BYTES), ("mallory", register.ByteSize())] * 3
+    turns.clear()
+    site.registered()
+    assert {user for user, _ in turns} == {"ann"}
 
 
 def test_a_control_plane_without_a_keytab_gives_no_hdfs_tokens(site: Site) -> None:

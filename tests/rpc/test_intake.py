@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pycontrol.rpc import intake
-from pycontrol.rpc.intake import COSTS, Intake, RateLimiter
+from pycontrol.rpc.intake import MESSAGE_BYTES, MESSAGES_PER_S, Intake, RateLimiter
 from pycontrol.runtime.driver import Overloaded
 
 
@@ -96,22 +96,61 @@ def test_an_overloaded_arbiter_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(go())
 
 
-def test_progress_is_read_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may change what is journaled: a flood must not fill the disk."""
-    slept: list[float] = []
-    now_s = [0.0]
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which sleeping advances."""
+    now_s = [1000.0]
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)
         now_s[0] += seconds
 
     monkeypatch.setattr(intake.asyncio, "sleep", sleep)
     monkeypatch.setattr(intake.time, "monotonic", lambda: now_s[0])
+    return now_s
+
+
+def test_progress_is_read_at_a_bounded_rate(now_s: list[float]) -> None:
+    """Each may change what is journaled: a flood must not fill the disk."""
 
     async def go() -> None:
-        pace = RateLimiter()
+        reports = RateLimiter()
         for _ in range(220):
-            await pace.take(COSTS["progress"])
+            await reports.take()
 
     asyncio.run(go())
-    assert now_s[0] == pytest.approx(100, abs=1), "20 at once, then two a second"
+    assert now_s[0] == pytest.approx(1100, abs=1), "20 at once, then two a second"
+
+
+@pytest.mark.parametrize(("size", "cost"), [(10, 1), (10 * MESSAGE_BYTES, 10)])
+def test_all_streams_of_a_user_share_its_part(now_s: list[float], size: int, cost: int) -> None:
+    async def go() -> None:
+        taken = Intake(Queue().after)
+        for _ in range(4000):  # of whichever streams
+            await taken.turn("mallory", size)
+        begin_s = now_s[0]
+        await taken.turn("ann", 10)
+        assert now_s[0] == begin_s, "others are read at once"
+
+    asyncio.run(go())
+    assert now_s[0] - 1000.0 == pytest.approx(4000 * cost / MESSAGES_PER_S, rel=0.05)
+
+
+def test_users_that_wait_have_equal_parts() -> None:
+    async def go() -> None:
+        taken, read = Intake(Queue().after), dict.fromkeys(("ann", "mallory"), 0)
+
+        async def stream(user: str) -> None:
+            while True:
+                await taken.turn(user, 10)
+                read[user] += 1
+
+        streams = [asyncio.ensure_future(stream(u)) for u in ("ann", *["mallory"] * 300)]
+        while sum(read.values()) < 1000:
+            await asyncio.sleep(0.001)
+        for each in streams:
+            each.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        assert read["ann"] > 250
+        assert not taken._paced
+
+    asyncio.run(asyncio.wait_for(go(), 60))

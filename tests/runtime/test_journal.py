@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import (
+    FACTS,
     AllocationChanged,
     AppArrived,
     AppChanged,
@@ -41,10 +43,10 @@ def facts(rounds: int = 3) -> list[Fact]:
     found: list[Fact] = [AppArrived(APP, "sweep", "root.a", "alice", "job", 1.0, 2.0)]
     for n in range(rounds):
         found += [
-            LeaseGranted(gpu(n % 8), APP, f"r1.{n}", float(n), n + 600.0),
+            LeaseGranted((gpu(n % 8),), APP, f"r1.{n}", float(n), n + 600.0),
             RoundHeld(f"r1.{n}", float(n), Receipt.load({"round_id": f"r1.{n}", "awards": [], "why": {APP: "x" * 50}})),
-            LeaseStarted(gpu(n % 8), f"c{n}", "j", n + 1.0, n + 600.0),
-            LeaseEnded(gpu(n % 8), n + 2.0, "released"),
+            LeaseStarted((gpu(n % 8),), f"c{n}", "j", n + 1.0, n + 600.0),
+            LeaseEnded((gpu(n % 8),), n + 2.0, "released"),
         ]
     return found
 
@@ -99,12 +101,15 @@ def as_known_to(expected: Any, found: Any) -> Any:
 
 @pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.sql")), ids=lambda p: p.stem)
 def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) -> None:
-    """`VERSION.sql` was written by that version, `VERSION.json` is the state that it recovered itself."""
+    """`VERSION.sql` was written by that version (of isonomy, or of the journal), which recovered `VERSION.json`."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript(golden.read_text(encoding="utf-8"))
     expected = json.loads(golden.with_suffix(".json").read_text(encoding="utf-8"))
+    for lease in (*expected["leases"], *expected["next"]):
+        lease["gpus"] = [lease.pop("gpu")]  # before version 3, a lease had one GPU
     before = list(read_facts(path))
-    assert len({type(fact) for _, _, fact in before}) == 17, "every kind of fact of that version"
+    kinds = {"0.1.0": 17, "version-2": len(FACTS)}[golden.stem]
+    assert len({type(fact) for _, _, fact in before}) == kinds, "every kind of fact of that version"
     assert check_journal(path)["readable"]
     journal = SqliteJournal(path)
     assert as_known_to(expected, plain(journal.recover())) == expected
@@ -130,12 +135,12 @@ def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Pat
 
 def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
     written(path, facts())
-    execute(path, "UPDATE meta SET value = '3' WHERE key = 'version'")
-    with pytest.raises(JournalError, match="written by version 3 of the journal, this one reads up to 2"):
+    execute(path, "UPDATE meta SET value = '4' WHERE key = 'version'")
+    with pytest.raises(JournalError, match="written by version 4 of the journal, this one reads up to 3"):
         SqliteJournal(path)
-    with pytest.raises(JournalError, match="version 3"):
+    with pytest.raises(JournalError, match="version 4"):
         check_journal(path)
-    with pytest.raises(JournalError, match="version 3"):
+    with pytest.raises(JournalError, match="version 4"):
         repair_journal(path)
 
 
@@ -229,6 +234,25 @@ def test_a_failed_snapshot_leaves_no_transaction_open(path: Path, monkeypatch: p
     assert recovered(path).apps[APP].message == "still"
 
 
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk is full"), RuntimeError("odd")])
+def test_the_keeper_goes_on_after_an_error(path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr("pycontrol.runtime.journal_keeper.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("pycontrol.runtime.journal_keeper.RETRY_S", 0.01)
+    house, tries, kept = keeper(path), [], threading.Event()
+
+    def due() -> bool:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise error
+        return True
+
+    monkeypatch.setattr(house, "due", due)
+    monkeypatch.setattr(house, "keep", kept.set)
+    house.start()
+    assert kept.wait(30.0)
+    house.stop()
+
+
 def test_a_failed_append_leaves_no_transaction_open(path: Path) -> None:
     journal = SqliteJournal(path)
     with pytest.raises(TypeError):
@@ -247,7 +271,7 @@ def test_forgotten_apps_are_gone(path: Path) -> None:
 # ---- damage
 
 
-def damaged(path: Path, kind: str, how: Callable[[str], object]) -> None:
+def damaged(path: Path, kind: str, how: Callable[[Any], object]) -> None:
     with closing(sqlite3.connect(path)) as db:
         seq, data = db.execute("SELECT MAX(seq), data FROM facts WHERE kind = ?", (kind,)).fetchone()
         db.execute("UPDATE facts SET data = ? WHERE seq = ?", (how(data), seq))
@@ -255,10 +279,10 @@ def damaged(path: Path, kind: str, how: Callable[[str], object]) -> None:
 
 
 @pytest.mark.parametrize("how", [
-    lambda data: data[:-5], lambda data: data.replace("r1.2", "r1.9"), lambda data: b"\x00\xff", lambda data: "",
-    lambda data: "[]", lambda data: 7,
+    lambda data: data[:-5], lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:], lambda data: b"\x00\xff",
+    lambda data: "", lambda data: "[]", lambda data: 7,
 ], ids=["cut", "changed", "bytes", "empty", "list", "number"])  # fmt: skip
-def test_a_damaged_receipt_is_quarantined(path: Path, how: Callable[[str], object]) -> None:
+def test_a_damaged_receipt_is_quarantined(path: Path, how: Callable[[Any], object]) -> None:
     state = written(path, facts())
     state.rounds -= 1  # ids of rounds stay unique: they carry the epoch of the start
     damaged(path, "RoundHeld", how)
@@ -283,7 +307,7 @@ def test_a_damaged_receipt_is_quarantined(path: Path, how: Callable[[str], objec
 ])  # fmt: skip
 def test_any_other_bad_row_is_one_clear_line_and_can_be_repaired(path: Path, change: str, problem: str) -> None:
     written(path, facts(1))
-    before = written(path, [LeaseGranted(gpu(7), APP, "r1.9", 5.0, 600.0), *facts(4)[5:]])
+    before = written(path, [LeaseGranted((gpu(7),), APP, "r1.9", 5.0, 600.0), *facts(4)[5:]])
     execute(path, change)
     with pytest.raises(JournalError, match=problem) as e:
         recovered(path)

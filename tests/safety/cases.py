@@ -261,10 +261,8 @@ def draw(seed: int) -> Case:
         cells = [_to_c(c) if not c.owner and rng.random() < 0.5 else c for c in cells]
         more["vanishes_s"] = rng.randint(30, LENGTH_S - 60)
     plain = Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
-    return _again(
-        random.Random(f"{seed} again"),
-        _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain)),
-    )
+    odd = _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain))
+    return _strained(random.Random(f"{seed} strained"), _again(random.Random(f"{seed} again"), odd))
 
 
 def _again(rng: random.Random, case: Case) -> Case:
@@ -287,6 +285,19 @@ def _odd(rng: random.Random, case: Case) -> Case:
     if case.lent and rng.random() < 0.6:
         case = replace(case, failovers=((rng.randint(20, case.lent[0] - 20), "lost journal"),))
     return case
+
+
+def _strained(rng: random.Random, case: Case) -> Case:
+    """Some cases become ones in which apps without Agents borrow all GPUs, and then one of the GPUs goes bad."""
+    kind, more = case.kinds[0], replace(case, kinds=case.kinds[:1])
+    if rng.random() < 0.92 or kind.above > 1:
+        return case
+    cells, host = _with_a_spare(rng, [], more.kinds)
+    everything = Ask("x0", "root.x", 1, kind.gpus * len(kind.hosts), rng.randint(0, 30), 10 * LENGTH_S, foreign=True)
+    bad = rng.randint(20, LENGTH_S - 60), host, rng.randrange(kind.gpus)
+    bare = Case(case.seed, case.policy, more.kinds, tuple(cells), (), bad=bad)
+    asks = (_without_agent(rng, bare, ask) for ask in _asks(rng, cells, more.kinds) if ask.queue != "root.x")
+    return replace(bare, asks=(everything, *asks))
 
 
 def _without_agent(rng: random.Random, case: Case, ask: Ask) -> Ask:

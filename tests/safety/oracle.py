@@ -13,12 +13,12 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.app_views import demand_of
+from pycontrol.arbiter.candidates import Candidates
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.lease import REVOKING, Lease
-from pycontrol.arbiter.participants import Participants
+from pycontrol.arbiter.eligibility import demand_of
+from pycontrol.arbiter.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.reasons import reason
 from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply import Supply
@@ -166,8 +166,8 @@ class Shared(Watched):
                 grants.setdefault(lease.grant_id, []).append(lease)
         for gang in grants.values():
             wrong = _astray(self.case, self.asked[app_id], gang)
-            if wrong and len(gang) == self.asked[app_id].gang_gpus:
-                self.broken.setdefault(app_id, f"{wrong}: {[str(x.gpu) for x in gang]}")
+            if wrong and len(gpus_in(gang)) == self.asked[app_id].gang_gpus:
+                self.broken.setdefault(app_id, f"{wrong}: {[str(gpu) for gpu in gpus_in(gang)]}")
 
     def __init__(self, case: Case) -> None:
         self.file_s = 0.0
@@ -212,7 +212,7 @@ class Shared(Watched):
 
 def _astray(case: Case, ask: Ask, gang: Sequence[Lease]) -> str:
     """The options that a gang's place violates; empty if there are none."""
-    hosts = {x.gpu.host for x in gang}
+    hosts = {gpu.host for gpu in gpus_in(gang)}
     racks = {rack for host, rack, _, _ in case.machines() if host in hosts}
     if (ask.together or ask.within) and len(hosts) > 1:
         return "on several machines"
@@ -223,12 +223,12 @@ def _astray(case: Case, ask: Ask, gang: Sequence[Lease]) -> str:
     if ask.within:
         kind = case.kind_of(next(iter(hosts)))
         size = dict(zip(kind.names, kind.sizes, strict=True)).get(ask.within)
-        if size is None or len({x.gpu.index // size for x in gang}) > 1:
+        if size is None or len({gpu.index // size for gpu in gpus_in(gang)}) > 1:
             return f"not within one {ask.within}"
     if ask.pinned:
         cell = next(c for c in case.cells if c.pinned and pin_of(c) == ask.pinned)
         inside = range(cell.first, cell.first + cell.gpus)
-        if any(x.gpu.host not in cell.hosts or x.gpu.index not in inside for x in gang):
+        if any(gpu.host not in cell.hosts or gpu.index not in inside for gpu in gpus_in(gang)):
             return f"not in {ask.pinned}"
     if ask.opportunistic and any(x.guaranteed for x in gang):
         return "guaranteed, though it wants no guarantee"
@@ -326,7 +326,7 @@ def _stuck(w: Shared) -> list[str]:
     One app of those that wait at the end is drawn, and all others end.
     """
     a = w.arbiter
-    waiting = sorted(Participants(a).wanting())
+    waiting = sorted(Candidates(a).wanting())
     if not waiting:
         return []
     app_id = random.Random(w.case.seed).choice(waiting)
@@ -338,7 +338,7 @@ def _stuck(w: Shared) -> list[str]:
                 w.end_app(other)
     w.run(w.now - 1000.0 + 3 * LEASE_S)
     a = w.arbiter
-    if app_id not in a.durable.live or app_id not in Participants(a).wanting():
+    if app_id not in a.durable.live or app_id not in Candidates(a).wanting():
         return []
     demand, why = demand_of(a, app_id, w.now), reason(a, app_id, w.now)
     free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.topology.type_of(h))}

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.arbiter.reasons import Reason, reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
 from tests.safety.oracle import Shared, complaints, play_private, play_shared
@@ -126,7 +127,7 @@ def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 22, EVER_S))
     assert not complaints(found)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.leases_of("a")] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.leases_of("a") for _ in x.gpus] == [True] * 4
 
 
 def test_the_reason_of_an_app_with_one_gpu_type_names_its_cells_of_that_type() -> None:
@@ -146,7 +147,7 @@ def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> No
     wide = Ask("x", "root.x", 10, 1, 5, EVER_S)
     found = dataclasses.replace(case(NODES, cells, wide, policy="srsf"), kinds=(NODES, k80))
     assert not complaints(found)
-    assert len(play_shared(found).arbiter.leases_of("x")) == 10
+    assert len(gpus_in(play_shared(found).arbiter.leases_of("x"))) == 10
 
 
 def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
@@ -156,7 +157,7 @@ def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
     mixed = Ask("b", "root.b", 1, 2, 5, EVER_S, foreign=True, more=((6, 1), (7, 1)))
     found = case(kind, cells, mixed, policy="gandiva")
     assert not complaints(found)
-    assert len(play_shared(found).arbiter.leases_of("b")) == 15
+    assert len(gpus_in(play_shared(found).arbiter.leases_of("b"))) == 15
 
 
 def test_a_pinned_cell_is_guaranteed() -> None:
@@ -165,7 +166,7 @@ def test_a_pinned_cell_is_guaranteed() -> None:
     found = case(NODES, cells, *asks)
     assert not complaints(found)
     w = play_shared(found)
-    assert {(x.gpu.host, x.guaranteed) for x in w.arbiter.leases_of("a")} == {("n0", True)}
+    assert {(x.gpus[0].host, x.guaranteed) for x in w.arbiter.leases_of("a")} == {("n0", True)}
 
 
 def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_cluster() -> None:
@@ -190,7 +191,7 @@ def test_a_gang_that_borrowed_owns_its_queues_cells_once_they_are_free() -> None
     )  # fmt: skip
     found = case(NODES, cells, *asks)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.leases_of("a2")] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.leases_of("a2") for _ in x.gpus] == [True] * 4
     assert w.log["a2"][-1][1] == 1
     assert len(w.log["a2"]) == 2, "it was never stopped"
     assert not complaints(found)
@@ -236,3 +237,13 @@ def test_the_reason_says_that_an_apps_cells_are_bad() -> None:
     w = play_shared(dataclasses.replace(case(NODES, cells, *asks), lost=(30, "n0")))
     assert why(w, "a").code == "CellsBad"
     assert "n0" in why(w, "a").sentence
+
+
+@pytest.mark.parametrize("kind", ["crash", "takeover"])
+def test_what_was_promised_to_an_app_without_an_agent_is_promised_again_after_a_restart(kind: str) -> None:
+    """The promise came due and lapsed unused, because no container was planned for it any more: seed 102945."""
+    nodes = Kind(("gpu", "node"), (1, 4), ("n0", "n1", "n2"))
+    cells = tuple(cell("node", 4, "root.a", host) for host in nodes.hosts)
+    stranger = Ask("x1", "root.x", 4, 1, 4, EVER_S, foreign=True)
+    found = case(nodes, cells, stranger, Ask("a0", "root.a", 4, 3, 94, EVER_S, foreign=True))
+    assert not complaints(dataclasses.replace(found, failovers=((97, kind),)))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import multiprocessing
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.durable import Durable
 from pycontrol.arbiter.facts import AllocationChanged, AppChanged
+from pycontrol.arbiter.lease import gpus_in
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.cluster import PartitionCapacity, Queue
@@ -63,7 +65,7 @@ def test_running_gangs_continue_in_place(stage: Stage, taken: dict[str, Any]) ->
     held = {x["app_id"]: {Gpu(h, i) for gang in x["held"] for h, i in gang} for x in taken["apps"]}
     assert any(held.values())
     for app_id, gpus in held.items():
-        mine = {x.gpu for x in world.arbiter.leases_of(app_id)}
+        mine = set(gpus_in(world.arbiter.leases_of(app_id)))
         assert gpus <= mine
         assert {g for g, job in world.apps[app_id].job_at.items() if job.containers} >= gpus
     assert world.now == stage.now
@@ -173,6 +175,20 @@ def test_with_troubles_there_is_a_forecast_too() -> None:
     assert not any(world.arbiter.usable(Gpu(*x)) for x in p["unusable"])
 
 
+def test_an_app_that_cannot_be_simulated_in_time_is_left_out(stage: Stage, taken: dict[str, Any]) -> None:
+    """65,536 gangs with a second of work each took all others' estimates; so would those that come like it."""
+    many = {**taken["apps"][0], "app_id": "m", "user": "mallory", "gang_gpus": 1, "gangs": 65_536, "held": [],
+            "left_gpu_s": 65_536.0, "total_gpu_s": 65_536.0}  # fmt: skip
+    like = {**taken["recent"][0], "user": "mallory", "gang_gpus": 1, "demand_gpus": 65_536, "total_gpu_s": 65_536.0}
+    crowded = {**taken, "apps": [many, *taken["apps"]], "recent": [*taken["recent"], like]}
+    alone = outlooks(taken, runs=2)
+    found = outlooks(crowded, runs=2, run_s=4.0)
+    assert found.keys() == alone.keys()
+    assert all(x.end_s[1] is not None for x in found.values())
+    with pytest.raises(NoOutlook, match="too many to be simulated"):
+        outlooks(crowded, runs=1, run_s=1.0, only="m")
+
+
 def test_the_forecaster_works_in_a_separate_process(taken: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.simulation.forecaster.REFRESH_S", 0.05)
     few = {**taken, "apps": taken["apps"][:2], "recent": []}
@@ -186,6 +202,37 @@ def test_the_forecaster_works_in_a_separate_process(taken: dict[str, Any], monke
         found = forecaster.latest
         assert found["problem"] == ""
         assert set(found["apps"]) == {x["app_id"] for x in few["apps"]}
+    finally:
+        forecaster.stop()
+
+
+def test_the_forecaster_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in what it learns, or a picture that cannot be had, costs that forecast alone."""
+    monkeypatch.setattr(forecasts, "REFRESH_S", 0.01)
+    problems: list[Exception] = [TimeoutError("busy"), RuntimeError("stopping")]
+    nothing = {"now_s": 5.0, "apps": [], "durable": {"leases": [], "apps": []}}
+    odd = threading.Event()
+    odd.set()
+
+    def pictured() -> dict[str, Any]:
+        if problems:
+            raise problems.pop()
+        return nothing
+
+    forecaster = Forecaster(pictured, {})
+    looked = forecaster._calibrations.looked
+
+    def looks(*args: Any) -> bool:
+        if odd.is_set():
+            raise RuntimeError("odd")
+        return looked(*args)
+
+    monkeypatch.setattr(forecaster._calibrations, "looked", looks)
+    forecaster.start()
+    try:
+        wait_for(lambda: forecaster.latest["problem"] == "no forecast could be made: RuntimeError('odd')")
+        odd.clear()
+        wait_for(lambda: forecaster.latest["problem"] == "" and forecaster.latest["made_s"] == 5.0)
     finally:
         forecaster.stop()
 

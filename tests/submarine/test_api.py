@@ -6,6 +6,7 @@ import json
 import stat
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,13 +16,14 @@ import pytest
 
 import isonomy
 from submarine_patch.cli import main
+from submarine_patch.cli.follow import Goal, Status, goal_of
 
 APP = "application_1_0002"
 JOBS = [
     {"job_id": "job000", "state": "done", "step": 9, "loss": 0.4, "accuracy": 0.8, "metric": 0.7, "until_step": 9,
      "configuration": {"lr": "0.1"}},
     {"job_id": "job001", "state": "running", "step": 5, "loss": 0.3, "accuracy": 0.0, "metric": 0.9, "until_step": 9,
-     "configuration": {"lr": "0.2"}},
+     "configuration": {"lr": "0.2", "units": "75", "balanced": "True", "optimizer": "adam"}},
 ]  # fmt: skip
 
 
@@ -115,15 +117,21 @@ def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[st
     assert (status.state, status.gpus, status.final) == ("RUNNING", 4, False)
     assert (
         status.line()
-        == "step 9/9, loss 0.4, metric 0.7, 4 GPUs, 1 of 2 jobs over, ends in ~10 m 00 s (1 m 00 s to 2 h 00 m)"
+        == "step 5/9, loss 0.3, f1 0.9, 4 GPUs, 2 of 2 measured, best f1 0.9 (lr 0.2, units 75, balanced True,"
+        " optimizer adam), ends in ~10 m 00 s (1 m 00 s to 2 h 00 m)"
     )
+    assert repr(status) == f"<Status of sweep: {status.line()}>"
     assert app.best() == {}
     assert app.wait(progress=True, poll_s=0.01).succeeded
     assert app.best() == {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9,
                           "model_path": "/models/x"}  # fmt: skip
     trials = app.trials()
     rows = trials if isinstance(trials, list) else trials.to_dict("records")
-    assert [(r["job_id"], r["lr"], r["metric"]) for r in rows] == [("job000", "0.1", 0.7), ("job001", "0.2", 0.9)]
+    assert [(r["job_id"], r["lr"], r["f1"]) for r in rows] == [("job000", 0.1, 0.7), ("job001", 0.2, 0.9)]
+    assert rows[1]["units"] == 75
+    assert rows[1]["accuracy"] is None, "no line showed it"
+    assert rows[1]["balanced"] is True
+    assert rows[1]["optimizer"] == "adam"
     app.kill()
     assert Yarn.asked[-1] == "POST kill"
     assert capsys.readouterr().out == "", "a program's output is its own"
@@ -156,6 +164,16 @@ def test_the_progress_shows_a_jobs_note_while_the_app_runs(monkeypatch: pytest.M
     handle = isonomy.app("sweep")
     assert handle.status().line().endswith("job001: no line of its log shows f1")
     assert "no line of its log" not in handle.wait(poll_s=0.01).line()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_progress_shows_the_newest_line_where_none_is_understood(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(JOBS[1], "note", "no line of its log shows progress (docs/submit.md says which do)")
+    monkeypatch.setattr("submarine_patch.cli.follow.newest_line", lambda client, app_id: "round 7 was fine")
+    isonomy.app("sweep").wait(poll_s=0.01, progress=True)
+    assert "shows progress (docs/submit.md says which do); the newest: round 7 was fine" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("cluster")
@@ -206,18 +224,39 @@ def test_without_a_terminal_it_waits_with_a_line_for_each_change(
     out, err = capsys.readouterr()
     assert json.loads(out) == {"application_id": APP, "exit_status": 0}
     running, end = (line.partition(" ")[2] for line in err.splitlines() if " sweep " in line)
-    assert running.startswith("sweep step 9/9, loss 0.4, metric 0.7, 4 GPUs, 1 of 2 jobs over")
+    assert running.startswith("sweep step 5/9, loss 0.3, accuracy 0.9, 4 GPUs, 2 of 2 measured, best accuracy 0.9 (lr")
     assert end == "sweep SUCCEEDED, f1 0.9000 with lr:0.2, model in /models/x"
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_notebook_without_ipywidgets_gets_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    isonomy.app("sweep").wait(progress=True, poll_s=0.01)
+    lines = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line.split()[:2] for line in lines] == [["sweep", "step"], ["sweep", "SUCCEEDED,"]]
+
+
+def test_the_best_so_far_has_the_smallest_value_where_that_is_better() -> None:
+    jobs = tuple(
+        {"job_id": "j", "state": "paused", "step": 9, "metric": value, "configuration": {"lr": str(value)}}
+        for value in (0.25, 0.083, None)
+    )
+    status = Status("application_1_1", "s", "RUNNING", jobs=jobs, goal=goal_of({"metric": "val_loss"}))
+    assert "2 of 3 measured, best val_loss 0.083 (lr 0.083)" in status.line()
+    assert "best" not in replace(status, goal=Goal()).line(), "of an app of another process it is not known"
 
 
 @pytest.mark.usefixtures("cluster")
 def test_an_interrupted_wait_says_that_the_app_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(client: object, app_id: str) -> int:
+    def interrupted(client: object, app_id: str, goal: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("submarine_patch.cli.wait", interrupted)
+    monkeypatch.setattr("submarine_patch.cli.follow.wait", interrupted)
     with pytest.raises(SystemExit) as ended:
         main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
               "--wait_job_finish"])  # fmt: skip

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from submarine_patch.cli import main
+from submarine_patch.cli import check, main
 from submarine_patch.cli.checks import check_group, load_search_space
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import parse_run
-from submarine_patch.cli.profile import use_profile
 from submarine_patch.cli.spec import check_spec
 
 JOB = ["--name", "x", "--worker_resources", "memory=1G,vcores=1", "--worker_launch_cmd", "true"]
@@ -313,30 +315,48 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert option in out
 
 
-def test_a_profile_becomes_the_options_that_it_stands_for(tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text("models: {vgg16: {gpus: 4, iteration_s: {machine: 0.25, rack: 0.3}}}")
-    parsed = parse_run(["--name", "vgg16", "--profile", str(file)])
-    use_profile(parsed)
-    slowdown = "isonomy.slowdown=1,1.2,1.3"
-    assert parsed.stock == ["--name", "vgg16", "--conf", "isonomy.iteration_s=1", "--conf", slowdown]
-    check_group(parsed.conf)
-    parsed = parse_run(["--profile", str(file), "--model", "vgg16", "--iteration-s", "2"])
-    use_profile(parsed)
-    assert parsed.conf == {"iteration_s": "2", "slowdown": "1,1.2,1.3"}, "what the user says goes first"
+SWEEP = ("--search-space", "space.yaml", "--max-iterations", "81", "--gpus-per-job", "2")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "said"),
     [
-        (["--model", "vgg16"], "isonomy.model: needs --profile FILE"),
-        (["--profile", "p.yaml"], "isonomy.profile: needs --model NAME"),
-        (["--name", "x", "--profile", "/none.yaml"], "isonomy.profile: /none.yaml: cannot be read"),
+        ((), "note: nothing says how long it trains, so its declared work is one lease of its GPUs"),
+        (("--hours", "2", "--gpus-per-job", "4"), "declared work: 8.0 GPU-h, 2 h on 4 GPUs"),
+        (("--max-iterations", "900", "--iteration-s", "2"), "declared work: 1,800 GPU-s, 900 iterations of 2 GPU-s"),
+        (("--max-iterations", "900"), "note: nothing says how long its 900 iterations take, so its declared work is"),
+        (("--app-scheduler", "hyperband", *SWEEP), "143 trials, rungs at 1, 3, 9, 27, 81 iterations (as the script's"),
+        (("--app-scheduler", "asha", "--jobs", "9", "--min-iterations", "9", *SWEEP),
+         "9 trials, rungs at 9, 27, 81 iterations (as the script's log counts them: batches, or epochs if it names"
+         " none), 189 in all at most"),
+        (("--app-scheduler", "asha", "--jobs", "9", "--min-iterations", "9", "--hours", "0.5", *SWEEP),
+         "declared work: 2.3 GPU-h, 0.5 h on 2 GPUs for a whole job at most"),
+        (("--app-scheduler", "optuna", "--jobs", "6", *SWEEP), "6 trials iterations"),
     ],
-)
-def test_mistakes_in_profiles_are_named(arguments: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        use_profile(parse_run(arguments))
+)  # fmt: skip
+def test_a_submission_says_what_it_will_try_and_what_it_declares(
+    options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text("parameters: {lr: {type: float, min: 0.1, max: 1}}")
+    words = ("--name", "d", "--worker_resources", "memory=1G,vcores=1,gpu=1", "--worker_launch_cmd", "./train")
+    parsed = parse_run([*words, "--localization", "hdfs:///train:./train", *options])
+    lines = check(parsed)
+    assert any(line.startswith(said) for line in lines), lines
+
+
+@pytest.mark.parametrize("words", [["--nmae", "x"], [*JOB, "--worker_resources", "memory=1G,vcores=1,gpu=1"], JOB])
+def test_a_mistake_is_refused_before_anything_heavy_is_loaded(words: list[str]) -> None:
+    """It took 1.2 s of CPU, most of it for libraries that only a search or a question to the cluster needs."""
+    heavy = "numpy scipy grpc pydantic requests rich optuna hdfs google.protobuf"
+    code = (
+        "import sys\nfrom submarine_patch.cli import main\ntry:\n    main(['job', 'run', *sys.argv[1:]])\n"
+        f"except SystemExit:\n    print(set(sys.modules) & set({heavy!r}.split()))"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("HADOOP_CONF_DIR", "SUBMARINE_HOME")}
+    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=env, check=True)
+    assert ran.stdout == "set()\n"
+    assert ran.stderr.startswith("submarine: ")
 
 
 def test_an_option_that_counts_once_is_not_given_twice() -> None:
@@ -507,6 +527,21 @@ def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: py
     ("arguments", "says"),
     [
         (["job", "show"], "job show: --name is absent"),
+        (["job", "stop", "x"], "job stop: unknown command; did you mean kill?"),
+        (["submit"], "submit: unknown command; `submarine job run OPTIONS` submits"),
+        (["job", "run", *JOB, "--gpus", "2"], "--gpus: unknown option; GPUs of a worker are in --worker_resources"),
+        (
+            ["job", "run", *JOB, "--saved_model_path", "hdfs://no.such.host.invalid:9000/x"],
+            "--saved_model_path hdfs://no.such.host.invalid:9000/x: no host no.such.host.invalid is known here",
+        ),
+        (
+            ["job", "run", "--name", "x", "--worker_resources", "memory=4GB,vcores=1", "--worker_launch_cmd", "true"],
+            "--worker_resources memory=4GB: the units are M and G; write memory=4G",
+        ),
+        (
+            ["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "bash run.sh"],
+            "--worker_launch_cmd: run.sh is not among the files of the workers; add --localization FILE:.",
+        ),
         (["job", "lst"], "job lst: unknown command; did you mean list?"),
         (["job", "kill"], "job kill: the name of the job is absent: submarine job kill NAME"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.bridge.endpoint import to_json
+from pycontrol.model.cluster import ModeSwitch
 from pycontrol.policies import registry
 from pycontrol.web.router import Router
 from tests.arbiter.test_exchange import A, B, assignment
@@ -64,7 +65,8 @@ holds other answers against them, so no field goes or changes its type unseen. A
 Times are Unix seconds (`_s`); `[]` is each element of a list, `.*` each value of an object whose keys are data.
 Parameters are in the query (`explain?app=sweep`), also of POST, which has no body and needs the header `X-Requested-By`
 and, unless said otherwise, an admin ([security.md](security.md)). An error is `{"error": why}` with its status; that of
-an unknown path also lists the `paths` that exist."""
+an unknown path also lists the `paths` that exist. GET `mode` and POST `mode` (`mode`: on, shadow or off; may have
+`queues`) are answered by the plugin itself, also without a control plane; the answer is that of `isonomy mode`."""
 
 
 def answers(stage: Stage) -> dict[str, list[Any]]:
@@ -134,6 +136,7 @@ def stages() -> list[Stage]:
         busy(registry.make(policy), apps=25, hours=4, seed=seed) for policy, seed in (("isonomy", 3), ("themis", 5))
     ]
     add_troubles(made[0])
+    made[0].arbiter.cluster.switch = ModeSwitch(queues=("root.research",), by="ann", at_s=1.0)
     first, second, *_ = made[0].arbiter.durable.live.values()
     first.best = {"configuration": {"lr": "0.1"}, "accuracy": 0.9}
     second.best = {**first.best, "metric": "loss", "value": 0.2}

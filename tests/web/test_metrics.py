@@ -14,11 +14,17 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.reasons import REASONS
+from pycontrol.arbiter.state import Settings
 from pycontrol.config import ConfigError, MetricsListener
 from pycontrol.model import events as ev
+from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.model.reasons import EndReason
 from pycontrol.policies import registry
+from pycontrol.policies.themis import Themis
+from pycontrol.queries import views
+from pycontrol.queries.metrics import Metrics
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.metrics_server import MetricsServer
 from tests.web.scene import EARLY, Scene
@@ -97,6 +103,20 @@ def test_jobs_that_cannot_save_are_counted_by_queue() -> None:
     jobs = (ev.JobProgress("j0", "running", checkpoints_failed=2), ev.JobProgress("j1", "running"))
     scene.submit(ev.ProgressReported(EARLY, agent.demand, jobs))
     assert total(samples(scene.router.metrics_text())["isonomy_jobs_unsaved"], queue=queue) == 1
+
+
+def test_watching_and_off_count_as_ready_while_the_plugin_is_heard() -> None:
+    def told(a: Arbiter) -> tuple[float, dict[str, float]]:
+        found = samples(Metrics().text(a, views.gpu_counts(a), 100.0))
+        return total(found["isonomy_ready"]), {labels["mode"]: n for labels, n in found["isonomy_mode"]}
+
+    a = Arbiter(Settings(), Themis())
+    assert told(a) == (0, {"on": 0, "shadow": 0, "off": 0, "unreadable": 0})
+    for mode, ready in ((Mode.SHADOW, 1), (Mode.OFF, 1), (Mode.UNREADABLE, 0)):
+        a.handle(ev.ClusterSnapshot(False, (), (), (), (), switch=ModeSwitch(mode)), 100.0)
+        assert told(a) == (ready, {m: m is mode for m in Mode})
+        a.handle(ev.ClusterLost(), 101.0)
+        assert told(a)[0] == 0
 
 
 def test_a_queue_without_apps_disappears_and_an_unused_grant_is_counted() -> None:

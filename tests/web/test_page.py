@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.policies import registry
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.page import text
@@ -224,6 +225,18 @@ def test_trends_begin_with_the_control_plane_and_hold_a_day() -> None:
     d = stage.feed.trends.trends(stage.arbiter, stage.now + 60.0 * 1600, {})
     assert len(d["at_s"]) == 1440
     assert all(len(series) == 1440 for series in [*d["gpus"].values(), *d["apps"].values()])
+
+
+def test_the_page_says_the_mode_and_who_switched_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "switched by" not in get(stage, "ui")[1], "on is as it should be"
+    for switch, said in (
+        (ModeSwitch(Mode.OFF, by="<ann>", at_s=1.0), "switched by <b>&lt;ann&gt;</b>"),
+        (ModeSwitch(Mode.UNREADABLE, problem="no <file>"), "no &lt;file&gt;"),
+    ):
+        monkeypatch.setattr(stage.arbiter.cluster, "switch", switch)
+        page = get(stage, "ui")[1]
+        assert said in page
+        assert ("mode unreadable" if switch.problem else "off") in "".join(parsed(page).text)
 
 
 def test_an_empty_cluster_has_a_page() -> None:

@@ -1,10 +1,17 @@
 """Progress read from log lines of training programs."""
 
+import json
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from submarine_patch.worker.logparse import STEP_MAX, CheckpointLine, LogParser, Progress
+
+TUTORIALS = [json.loads(line) for line in Path(__file__).with_name("data").joinpath("tutorial_lines.jsonl").open()]
+"""Lines in the formats of TensorFlow's and PyTorch's public tutorials, written for these tests: a line, the step, loss
+and accuracy that it shows, and what precedes it in its log."""
 
 LINES = [
     ("INFO:tensorflow:loss = 0.23, step = 100 (1.234 sec)", Progress(100, 0.23)),
@@ -142,6 +149,49 @@ def test_lines_of_common_frameworks(line: str, step: int, loss: float) -> None:
     assert (found.step, found.loss) == (step, loss)
 
 
+@pytest.mark.parametrize("case", TUTORIALS, ids=lambda case: case["line"])
+def test_lines_of_the_tutorials(case: dict[str, Any]) -> None:
+    parser = LogParser()
+    for k, earlier in enumerate(case["before"]):
+        parser.feed(earlier, float(k))
+    found = parser.feed(case["line"], 60.0)
+    assert isinstance(found, Progress)
+    assert (found.step, found.loss, found.accuracy) == (case["step"], case["loss"], case["accuracy"])
+
+
+def test_the_corpus_has_sixty_lines_of_both() -> None:
+    for of in ("TensorFlow", "PyTorch"):
+        assert len({case["line"] for case in TUTORIALS if case["of"] == of}) >= 30
+
+
+@pytest.mark.parametrize("text", ["done, sum of f1 = 56.47", "the best f1: 0.99 came early", "f1 of 3 classes"])
+def test_a_free_text_is_no_metric(text: str) -> None:
+    parser = LogParser("f1")
+    assert parser.feed(text, 0.0) is None, "no step yet"
+    parser.feed("Epoch 3/9, loss: 0.5, f1: 0.7", 1.0)
+    assert parser.feed(text, 2.0) is None
+    assert parser.last == Progress(3, 0.5, metric=0.7)
+
+
+@pytest.mark.parametrize("line", ["f1: 0.9", "INFO:root:F1 = 0.9", "accuracy 0.8, f1 0.9", "{'f1': 0.9}"])
+def test_a_whole_key_is_a_metric_of_the_last_step(line: str) -> None:
+    parser = LogParser("f1")
+    parser.feed("Epoch 3/9, loss: 0.5", 1.0)
+    found = parser.feed(line, 2.0)
+    assert isinstance(found, Progress)
+    assert (found.step, found.metric) == (3, 0.9)
+
+
+def test_a_metric_is_found_by_its_name_however_it_is_written() -> None:
+    both = LogParser("f1").feed("Epoch 3/9, train f1: 0.9, f1: 0.8", 0.0)
+    assert isinstance(both, Progress)
+    assert both.metric == 0.8
+    for line in ("Epoch 3/9, Val Loss: 0.4", "Epoch 3/9, val_loss=0.4", "Epoch 3/9 - val/loss 0.4"):
+        found = LogParser("val_loss").feed(line, 0.0)
+        assert isinstance(found, Progress)
+        assert found.metric == 0.4
+
+
 def test_epochs_from_zero_and_from_one_add_up() -> None:
     for first, line in ((0, "Epoch: [{}][{}/50] Loss 0.5"), (1, "Epoch [{}/9], Step [{}/50], Loss: 0.5")):
         parser = LogParser()
@@ -202,7 +252,8 @@ def test_a_session_that_finished() -> None:
 @pytest.mark.parametrize(
     "line",
     ["7" * 2000, "1." * 1000, "loss = " + "1" * 1900 + "x", "(" + "9" * 1900 + " secx", "step [" * 300,
-     "epoch 1 [" * 180, "9/9 [0:00<" * 150, "loss at step " * 150, "1/1 [" * 300],
+     "epoch 1 [" * 180, "9/9 [0:00<" * 150, "loss at step " * 150, "1/1 [" * 300, "a" * 2048, "ab " * 600,
+     "Epoch 1, " + "loss " * 400],
 )  # fmt: skip
 def test_no_line_takes_long(line: str) -> None:
     """A pattern that tried all ways to split a run of digits took 12 s, which blocks the program's output."""

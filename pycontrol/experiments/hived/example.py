@@ -77,10 +77,10 @@ def run(cells: bool) -> tuple[dict[str, ShownJob], dict[str, ShownJob]]:
 
 def _seen(sim: Simulator) -> dict[str, ShownJob]:
     found = {app.app_id: ShownJob() for app in sim.workload.apps}
-    for lease in sim.arbiter.durable.leases.values():
+    for gpu, lease in sim.arbiter.durable.leases.items():
         one = found[lease.app_id]
-        one.nodes.add(SWITCHES[lease.gpu.host])
-        one.switches.add(lease.gpu.host)
+        one.nodes.add(SWITCHES[gpu.host])
+        one.switches.add(gpu.host)
         one.guaranteed = lease.guaranteed
     return found
 

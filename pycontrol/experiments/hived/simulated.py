@@ -102,12 +102,14 @@ class Watch:
         nodes: dict[str, set[str]] = {t: set() for t in self.quota}
         regular: set[str] = set()
         durable = self.sim.arbiter.durable
-        for lease in sorted(durable.leases.values(), key=lambda x: (x.granted_s, x.app_id)):
+        for lease, gpu in sorted(
+            ((x, gpu) for x in durable.leases.each() for gpu in x.gpus), key=lambda y: (y[0].granted_s, y[0].app_id)
+        ):
             tenant = durable.apps[lease.app_id].queue
             if self._is_regular(lease, tenant, used[tenant]):
                 used[tenant] += 1
-                nodes[tenant].add(lease.gpu.host)
-                regular.add(lease.gpu.host)
+                nodes[tenant].add(gpu.host)
+                regular.add(gpu.host)
             else:
                 lent[tenant] += 1
         s = self.series
@@ -128,7 +130,7 @@ class Watch:
 
 def taken_back(facts: Iterable[Fact]) -> int:
     """The number of borrowed GPUs taken back for a guarantee."""
-    return sum(isinstance(f, LeaseRevoking) and f.cause == EndReason.GUARANTEE for f in facts)
+    return sum(len(f.gpus) for f in facts if isinstance(f, LeaseRevoking) and f.cause == EndReason.GUARANTEE)
 
 
 def machines(sizes: Iterable[int]) -> Topology:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -133,7 +134,9 @@ class WatchedWorld(Simulator):
         if not sought:
             return
         try:
-            found = outlooks(p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=sought, cells=self.cells)
+            found = outlooks(
+                p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=sought, cells=self.cells, run_s=math.inf
+            )
         except NoOutlook:
             return
         for app_id, x in found.items():

@@ -32,7 +32,7 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "title": "Cluster",
         "now_s": status["now_s"],
         "status": status,
-        "state": _state(status),
+        "state": status["state"],
         "whole": _bar(status["gpus"]),
         "map": Drawer(colour, names, status["now_s"]).map(read, status, params.get("rack", "")),
         "queue": _queue(queue, params),
@@ -43,12 +43,6 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "names": names,
         "cells": _cells(read),
     }
-
-
-def _state(status: Row) -> str:
-    if status["shadow"]:
-        return "shadow"
-    return "paused" if status["paused"] else "recovering" if status["recovering"] else "ready"
 
 
 def _bar(gpus: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
+from pycontrol import words
 from pycontrol.words import count
 
 APP_ID = re.compile(r"application_[0-9]+_[0-9]+")
@@ -65,9 +66,7 @@ def number(value: Any, digits: int = 2) -> str:
 
 def gpu_time(gpu_s: float | None) -> str:
     """GPU-seconds as people say them."""
-    if gpu_s is None:
-        return "–"
-    return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
+    return "–" if gpu_s is None else words.gpu_time(gpu_s)
 
 
 def standing(amount: float | None, measure: Mapping[str, str]) -> str:

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from submarine_patch.agent.schedulers.asha import Asha
+from submarine_patch.agent.schedulers.base import whole_runs
 from submarine_patch.agent.schedulers.port import AppScheduler, SchedulerError
-from submarine_patch.agent.schedulers.rungs import RungScheduler
-from submarine_patch.agent.schedulers.search import OptunaSearch
-from submarine_patch.agent.schedulers.stopping import CurveStopping, MedianStopping
+from submarine_patch.agent.schedulers.rungs import brackets_of
 from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
 
-__all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names"]
+__all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names", "plan"]
 
 ENTRY_POINTS = "isonomy.app_schedulers"
 """Entry point group for app schedulers of other distributions: acme.name = "module:make", where make(AppSpec) returns
 an AppScheduler. The dot keeps their names apart from the built-in ones. The package must be installed where the Agent
 runs and where `submarine job run` checks the name."""
 
-MAKERS: Mapping[str, Callable[[AppSpec], AppScheduler]] = {
-    "single": RungScheduler,
-    "hyperband": RungScheduler,
-    "successive_halving": RungScheduler,
-    "asha": Asha,
-    "median": MedianStopping,
-    "curve": CurveStopping,
-    "optuna": OptunaSearch,
+MAKERS: Mapping[str, str] = {
+    "single": "rungs:RungScheduler",
+    "hyperband": "rungs:RungScheduler",
+    "successive_halving": "rungs:RungScheduler",
+    "asha": "asha:Asha",
+    "median": "stopping:MedianStopping",
+    "curve": "stopping:CurveStopping",
+    "optuna": "search:OptunaSearch",
 }
+"""Name -> module and class, so that a submission does not load what fits curves."""
 
 
 @functools.cache
@@ -44,7 +45,8 @@ def names() -> tuple[str, ...]:
 
 def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
     if name in MAKERS:
-        return MAKERS[name]
+        module, _, maker = MAKERS[name].partition(":")
+        return cast(Callable[[AppSpec], AppScheduler], getattr(importlib.import_module(f"{__name__}.{module}"), maker))
     if name not in _others():
         raise SchedulerError(f"isonomy.app_scheduler={name}: must be one of {', '.join(names())}")
     try:
@@ -53,6 +55,21 @@ def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
         raise SchedulerError(
             f"isonomy.app_scheduler={name}: {_others()[name].value} cannot be loaded: {error}"
         ) from error
+
+
+def plan(spec: AppSpec) -> tuple[int, list[int], int] | None:
+    """(jobs, the steps of the rungs, iterations of all jobs at most) of an app, before it runs; None if unknown."""
+    if spec.app_scheduler == "asha":
+        asha = Asha(spec)
+        return len(asha.configurations), asha.steps, asha.committed + sum(jobs * each for jobs, each in asha.later())
+    if spec.app_scheduler in ("median", "curve", "optuna"):
+        jobs = whole_runs(spec)
+        return jobs, [spec.max_iterations], jobs * spec.max_iterations
+    if spec.app_scheduler not in MAKERS:
+        return None
+    brackets = brackets_of(spec)
+    steps = sorted({step for b in brackets for step in b.steps})
+    return sum(b.counts[0] for b in brackets), steps, sum(b.iterations for b in brackets)
 
 
 def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> AppScheduler:

@@ -1,5 +1,6 @@
 package isonomy.yarn;
 
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /** The plugin in Hadoop's tests: switched on, without a control plane and without GPUs. */
@@ -12,11 +13,9 @@ public class SwappedScheduler extends IsonomyScheduler {
 
   public SwappedScheduler() {
     MADE.incrementAndGet();
+    managed = Managed.of("on", List.of(), "the test", 0);
   }
 
   @Override
-  void requireGpus() {}
-
-  @Override
-  void startBridge() {}
+  void openMode() {}
 }

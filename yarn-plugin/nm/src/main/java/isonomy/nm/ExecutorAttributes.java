@@ -14,18 +14,22 @@ import org.apache.hadoop.yarn.server.nodemanager.nodelabels.ScriptBasedNodeAttri
 
 /**
  * Reports, besides the configured provider's attributes, that this NodeManager has an Isonomy executor (the plugin
- * places nothing on nodes without one) and which GPUs have an idle container. The executor adds it to the NodeManager's configuration before providers exist.
+ * places nothing on nodes without one), which GPUs have an idle container, and which it allotted itself to which
+ * container. The executor adds it to the NodeManager's configuration before providers exist.
  */
 public final class ExecutorAttributes extends NodeAttributesProvider {
   static final String NAME = "isonomy-executor";
   static final String IDLE = "isonomy-idle";
+  /** And the GPU: its value is a container whose token does not name the GPU. */
+  static final String ALLOTTED = "isonomy-gpu-";
   private static final long SAMPLE_MS = 15_000;
   private static final String CONFIGURED = "isonomy.nm.attributes-provider";
   /** Version of the contract between plugin and executor; increases when it changes. */
-  private static final String VERSION = "2";
+  private static final String VERSION = "3";
 
   private NodeAttributesProvider configured;
   private Idleness idleness;
+  private GpuLaunches gpus;
 
   public ExecutorAttributes() {
     super("Isonomy's node attributes");
@@ -44,6 +48,7 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   protected void serviceInit(Configuration conf) throws Exception {
     configured = provider(conf);
     idleness = Idleness.of(conf);
+    gpus = GpuLaunches.of(conf);
     if (configured != null) {
       configured.init(conf);
     }
@@ -83,17 +88,23 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   @Override
   public Set<NodeAttribute> getDescriptors() {
     Set<NodeAttribute> all = new HashSet<>();
-    all.add(NodeAttribute.newInstance(
-        NodeAttribute.PREFIX_DISTRIBUTED, NAME, NodeAttributeType.STRING, VERSION));
+    all.add(attribute(NAME, VERSION));
     String idle = idleness.value();
     if (!idle.isEmpty()) {
-      all.add(NodeAttribute.newInstance(NodeAttribute.PREFIX_DISTRIBUTED, IDLE, NodeAttributeType.STRING, idle));
+      all.add(attribute(IDLE, idle));
+    }
+    if (gpus != null) {
+      gpus.allotted().forEach((gpu, container) -> all.add(attribute(ALLOTTED + gpu, container)));
     }
     Set<NodeAttribute> others = configured == null ? null : configured.getDescriptors();
     if (others != null) {
       all.addAll(others);
     }
     return all;
+  }
+
+  private static NodeAttribute attribute(String name, String value) {
+    return NodeAttribute.newInstance(NodeAttribute.PREFIX_DISTRIBUTED, name, NodeAttributeType.STRING, value);
   }
 
   @Override

@@ -107,8 +107,8 @@ public class GpuDevices implements LCEResourcesHandler {
   @Override
   public void preExecute(ContainerId id, Resource resource) throws IOException {
     GpuUse use = uses.apply(id);
-    if (use != null && use.isUnmanaged()) {
-      return;
+    if (use != null && use.isUnmanaged() && use.gpuIds().isEmpty()) {
+      return;  // YARN's own plugin for GPUs confines it
     }
     Set<Integer> denied = new TreeSet<>(minors);
     if (use != null) {

@@ -1,23 +1,39 @@
 package isonomy.nm;
 
 import java.io.IOException;
+import java.io.Serializable;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
+import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Shared by both executors: sets a container's visible GPUs, admits one container per GPU, and records evidence. */
+/**
+ * Shared by both executors: sets a container's visible GPUs, admits one container per GPU, and records evidence.
+ *
+ * <p>A container whose token names no GPUs, because no plugin placed it, gets ids here that no other container has. They
+ * are kept with the container, where YARN's own plugin for GPUs keeps them, too: in the NodeManager's state store.
+ */
 final class GpuLaunches {
   static final String EVIDENCE_FILE = "isonomy.nm.evidence-file";
   static final String GPU_WAIT_MS = "isonomy.nm.gpu-wait-ms";
@@ -39,6 +55,10 @@ final class GpuLaunches {
   /** Waits for a container that already runs. */
   interface Wait {
     int run() throws IOException, InterruptedException;
+  }
+
+  private interface Gated<T> {
+    T run() throws InterruptedException;
   }
 
   /** The executor's access to containers' processes. */
@@ -71,6 +91,9 @@ final class GpuLaunches {
     }
   }
 
+  /** By the NodeManager's configuration: its executor and its attributes provider share nothing else. */
+  private static final Map<Configuration, GpuLaunches> OF = Collections.synchronizedMap(new WeakHashMap<>());
+
   private final Context nm;
   private final Processes processes;
   private final Evidence evidence;
@@ -78,6 +101,9 @@ final class GpuLaunches {
   private final GpuGate gate = new GpuGate();
   /** By id, containers whose processes survived SIGKILL: they keep their GPUs. */
   private final Map<String, Overstayer> overstayers = new ConcurrentHashMap<>();
+  /** GPUs of the machine; 0 where YARN's own plugin counts them and gives them out. */
+  private final int total;
+  private final int[] minors;
   private final long waitMs;
   private final long graceMs;
 
@@ -90,6 +116,15 @@ final class GpuLaunches {
     String node = conf.get(YarnConfiguration.NM_ADDRESS, "").replaceAll(":\\d+$", "");
     this.evidence = new Evidence(evidenceFile(conf), node);
     this.idleness = Idleness.of(conf);
+    ResourceInformation gpus = ResourceUtils.getNodeResourceInformation(conf).get(ResourceInformation.GPU_URI);
+    this.total = gpus == null ? 0 : (int) gpus.getValue();
+    this.minors = conf.getInts(GpuDevices.MINORS);
+    OF.put(conf, this);
+  }
+
+  /** Null before the executor was made. */
+  static GpuLaunches of(Configuration conf) {
+    return OF.get(conf);
   }
 
   private static Path evidenceFile(Configuration conf) {
@@ -101,11 +136,12 @@ final class GpuLaunches {
     return Path.of(local.replaceFirst("^file:", "")).resolveSibling("isonomy-evidence.jsonl");
   }
 
-  /** Sets the visible GPUs from the token that the ResourceManager signed; overrides the AM's value. */
-  void visible(Map<String, String> environment, LinkedHashSet<String> nmVars) {
+  /** Sets the visible GPUs from the token that the ResourceManager signed, or allots them; overrides the AM's value. */
+  void visible(Map<String, String> environment, LinkedHashSet<String> nmVars) throws IOException {
     String id = environment.get("CONTAINER_ID");
-    GpuUse use = id == null ? null : use(ContainerId.fromString(id));
-    if (use != null && use.isUnmanaged()) {
+    Container container = id == null ? null : nm.getContainers().get(ContainerId.fromString(id));
+    GpuUse use = container == null ? null : allot(container);
+    if (use != null && use.isUnmanaged() && total == 0) {
       return;
     }
     environment.put(VISIBLE, use == null ? "" : use.visibleDevices());
@@ -124,7 +160,7 @@ final class GpuLaunches {
 
   int launch(Container container, Launch launch) throws IOException, ConfigurationException {
     GpuUse use = use(container);
-    if (use.gpuIds().isEmpty()) {
+    if (use.gpuIds().isEmpty() && !(use.isUnmanaged() && total > 0)) {
       return launch.run();
     }
     try {
@@ -164,24 +200,73 @@ final class GpuLaunches {
     }
   }
 
-  private void enter(GpuUse use) throws IOException {
+  /** The container's GPUs; allots them first if its token names none. */
+  private GpuUse allot(Container container) throws IOException {
+    forgetEnded();
+    synchronized (gate) {
+      GpuUse use = use(container);
+      if (!use.isUnmanaged() || total == 0 || !use.gpuIds().isEmpty()) {
+        return use;
+      }
+      List<Integer> ids = uninterrupted(use, () -> gate.free(use.gpus(), total, () -> named(container), waitMs));
+      if (ids != null) {
+        List<Serializable> devices = new ArrayList<>();
+        ids.forEach(id -> devices.add(new GpuDevice(id, id < minors.length ? minors[id] : id)));
+        nm.getNMStateStore().storeAssignedResources(container, ResourceInformation.GPU_URI, devices);
+      }
+      return use(container);
+    }
+  }
+
+  /** The GPUs of all other containers that have not ended. */
+  private Set<Integer> named(Container but) {
+    Set<Integer> named = new HashSet<>();
+    nm.getContainers().values().stream().filter(c -> c != but && !c.isContainerInFinalStates())
+        .forEach(c -> named.addAll(use(c).gpuIds()));
+    return named;
+  }
+
+  /** By GPU the container that has it and whose token does not say so. */
+  Map<Integer, String> allotted() {
+    Map<Integer, String> allotted = new TreeMap<>();
+    for (Container container : nm.getContainers().values()) {
+      GpuUse use = use(container);
+      if (use.isUnmanaged() && !container.isContainerInFinalStates()) {
+        use.gpuIds().forEach(id -> allotted.put(id, use.container()));
+      }
+    }
+    return allotted;
+  }
+
+  private void forgetEnded() {
     overstayers.values().forEach(o -> {
       if (Session.groups(o.leader, o.use.container()).isEmpty()) {
         overstayers.remove(o.use.container());
         open(o.use, o.exitCode);
       }
     });
-    try {
-      String other = gate.enter(use, waitMs);
-      if (other != null) {
-        throw new GpusHeldException("GPUs " + use.visibleDevices() + " are still held by " + other + " after " + waitMs
-            + " ms (" + GPU_WAIT_MS + ")");
-      }
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      throw new IOException("interrupted while waiting for GPUs " + use.visibleDevices(), e);
+  }
+
+  private void enter(GpuUse use) throws IOException {
+    forgetEnded();
+    if (use.gpuIds().isEmpty()) {
+      throw new GpusHeldException("other containers still held the GPUs after " + waitMs + " ms (" + GPU_WAIT_MS + ")");
+    }
+    String other = uninterrupted(use, () -> gate.enter(use, waitMs));
+    if (other != null) {
+      throw new GpusHeldException("GPUs " + use.visibleDevices() + " are still held by " + other + " after " + waitMs
+          + " ms (" + GPU_WAIT_MS + ")");
     }
     LOG.info("{} has GPUs {} by lease {}", use.container(), use.visibleDevices(), use.lease());
+  }
+
+  private static <T> T uninterrupted(GpuUse use, Gated<T> action) throws IOException {
+    try {
+      return action.run();
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+      throw new IOException("interrupted while " + use.container() + " waited for its GPUs", e);
+    }
   }
 
   /** Frees the GPUs once all processes have ended; the parent class waits only for the container's shell. */
@@ -242,6 +327,13 @@ final class GpuLaunches {
   }
 
   private static GpuUse use(Container container) {
-    return GpuUse.of(container.getContainerTokenIdentifier());
+    List<Integer> allotted = new ArrayList<>();
+    ResourceMappings mappings = container.getResourceMappings();
+    for (Serializable device : mappings.getAssignedResources(ResourceInformation.GPU_URI)) {
+      if (device instanceof GpuDevice) {
+        allotted.add(((GpuDevice) device).getIndex());
+      }
+    }
+    return GpuUse.of(container.getContainerTokenIdentifier(), allotted);
   }
 }

@@ -8,30 +8,38 @@ import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 
-/** A container's GPUs according to its RM-signed token. */
+/** A container's GPUs according to its RM-signed token, or as the executor allotted them if that names none. */
 final class GpuUse {
   private final String container;
+  private final int gpus;
   private final List<Integer> gpuIds;
   private final String lease;
   private final boolean unmanaged;
 
-  private GpuUse(String container, List<Integer> gpuIds, String lease, boolean unmanaged) {
+  private GpuUse(String container, int gpus, List<Integer> gpuIds, String lease, boolean unmanaged) {
     this.container = container;
+    this.gpus = gpus;
     this.gpuIds = gpuIds;
     this.lease = lease;
     this.unmanaged = unmanaged;
   }
 
   static GpuUse of(ContainerTokenIdentifier token) {
+    return of(token, List.of());
+  }
+
+  /** `allotted`: the GPUs that a container whose token names none got from this NodeManager; empty before. */
+  static GpuUse of(ContainerTokenIdentifier token, List<Integer> allotted) {
     String container = token.getContainerID().toString();
     int gpus = gpus(token.getResource());
     // sic: Hadoop spells it so
     GpuTag tag = GpuTag.read(token.getAllcationTags(), gpus);
     if (tag != null) {
-      return new GpuUse(container, tag.gpuIds(), tag.lease(), false);
+      return new GpuUse(container, gpus, tag.gpuIds(), tag.lease(), false);
     }
     boolean named = token.getAllcationTags() != null && token.getAllcationTags().stream().anyMatch(GpuTag::isReserved);
-    return new GpuUse(container, List.of(), "", gpus > 0 && !named && token.getExecutionType() == ExecutionType.GUARANTEED);
+    boolean unmanaged = gpus > 0 && !named && token.getExecutionType() == ExecutionType.GUARANTEED;
+    return new GpuUse(container, gpus, unmanaged && allotted.size() == gpus ? allotted : List.of(), "", unmanaged);
   }
 
   private static int gpus(Resource resource) {
@@ -46,6 +54,11 @@ final class GpuUse {
     return container;
   }
 
+  /** The GPUs of its resource. */
+  int gpus() {
+    return gpus;
+  }
+
   List<Integer> gpuIds() {
     return gpuIds;
   }
@@ -54,7 +67,7 @@ final class GpuUse {
     return lease;
   }
 
-  /** Whether plain CapacityScheduler placed it with GPUs, so that Isonomy does not set which ones it sees. */
+  /** Whether it has GPUs and its token names none, so that this NodeManager must say which. */
   boolean isUnmanaged() {
     return unmanaged;
   }

@@ -54,13 +54,13 @@ class ExecutorAttributesTest {
 
   @Test
   void alone() {
-    assertEquals(Set.of("nm.yarn.io/isonomy-executor=2"), reported(new Configuration(false)));
+    assertEquals(Set.of("nm.yarn.io/isonomy-executor=3"), reported(new Configuration(false)));
   }
 
   @Test
   void besideTheConfiguredOnes() {
     Configuration conf = new Configuration(false);
     conf.set(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG, Other.class.getName());
-    assertEquals(Set.of("nm.yarn.io/isonomy-executor=2", "nm.yarn.io/os=linux"), reported(conf));
+    assertEquals(Set.of("nm.yarn.io/isonomy-executor=3", "nm.yarn.io/os=linux"), reported(conf));
   }
 }

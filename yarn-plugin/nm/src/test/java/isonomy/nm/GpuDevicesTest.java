@@ -87,7 +87,13 @@ class GpuDevicesTest {
   }
 
   @Test
-  void whatCapacitySchedulerPlacedIsNotOursToConfine() throws IOException {
+  void aContainerWithoutTagsIsDeniedTheGpusThatItWasNotAllotted() throws IOException {
+    started(1, GpuUse.of(Tokens.token(1, 2, ExecutionType.GUARANTEED), List.of(1, 3)));
+    assertEquals("0,3", called.get(0).get(3));
+  }
+
+  @Test
+  void whomYarnsOwnPluginGivesGpusIsNotOursToConfine() throws IOException {
     ContainerId id = started(1, GpuUse.of(Tokens.token(1, 2, ExecutionType.GUARANTEED)));
     assertEquals(List.of(), called);
     assertEquals("cgroups=none", devices.getResourcesOption(id));

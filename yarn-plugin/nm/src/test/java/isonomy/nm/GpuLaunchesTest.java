@@ -1,5 +1,6 @@
 package isonomy.nm;
 
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
@@ -29,6 +30,9 @@ import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
+import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
+import org.apache.hadoop.yarn.server.nodemanager.recovery.NMNullStateStoreService;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -47,11 +51,13 @@ class GpuLaunchesTest {
   private boolean deaf;
   private GpuLaunches gpus;
 
+  private final Configuration conf = new Configuration(false);
+
   @BeforeEach
   void start() throws IOException {
     Context nm = mock(Context.class);
     when(nm.getContainers()).thenReturn(containers);
-    Configuration conf = new Configuration(false);
+    when(nm.getNMStateStore()).thenReturn(new NMNullStateStoreService());
     conf.set(GpuLaunches.EVIDENCE_FILE, dir.resolve("evidence.jsonl").toString());
     conf.set(YarnConfiguration.NM_ADDRESS, "n1:8041");
     conf.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, -4_900);
@@ -77,12 +83,13 @@ class GpuLaunchesTest {
     Container container = mock(Container.class);
     when(container.getContainerId()).thenReturn(token.getContainerID());
     when(container.getContainerTokenIdentifier()).thenReturn(token);
+    when(container.getResourceMappings()).thenReturn(new ResourceMappings());
     containers.put(token.getContainerID(), container);
     return container;
   }
 
   /** The environment that the container gets whose master wrote another. */
-  private Map<String, String> environment(Container container) {
+  private Map<String, String> environment(Container container) throws IOException {
     Map<String, String> environment = new HashMap<>(Map.of(
         GpuLaunches.VISIBLE, "0,1,2,3,4,5,6,7", "CONTAINER_ID",
         container == null ? "container_9_0001_01_000009" : container.getContainerId().toString()));
@@ -97,7 +104,7 @@ class GpuLaunchesTest {
   }
 
   @Test
-  void aContainerSeesTheGpusOfItsTokenWhateverItsMasterWrote() {
+  void aContainerSeesTheGpusOfItsTokenWhateverItsMasterWrote() throws IOException {
     ExecutionType guaranteed = ExecutionType.GUARANTEED;
     Map<String, String> leased = environment(container(1, 2, guaranteed, "gpu=0,2;lease=r1.2"));
     assertEquals("0,2", leased.get(GpuLaunches.VISIBLE));
@@ -108,18 +115,55 @@ class GpuLaunchesTest {
   }
 
   @Test
-  void tagsThatDoNotFitTheResourceShowNothing() {
+  void tagsThatDoNotFitTheResourceShowNothing() throws IOException {
     ExecutionType guaranteed = ExecutionType.GUARANTEED;
     assertEquals("", environment(container(1, 0, guaranteed, "gpu=0,1,2,3", "lease=x")).get(GpuLaunches.VISIBLE));
     assertEquals("", environment(container(2, 1, guaranteed, "gpu=0,1,2,3;lease=x")).get(GpuLaunches.VISIBLE));
     assertEquals("", environment(container(3, 1, guaranteed, "gpu=0", "gpu=1")).get(GpuLaunches.VISIBLE));
   }
 
+  /** There are four GPUs. */
   @Test
-  void onlyGuaranteedContainersOfCapacitySchedulerAreLeftAlone() {
-    String asWritten = "0,1,2,3,4,5,6,7";
-    assertEquals(asWritten, environment(container(1, 1, ExecutionType.GUARANTEED)).get(GpuLaunches.VISIBLE));
-    assertEquals("", environment(container(2, 1, ExecutionType.OPPORTUNISTIC)).get(GpuLaunches.VISIBLE));
+  void aContainerWithoutTagsGetsGpusThatNoOtherHas() throws Exception {
+    Container leased = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
+    Container plain = container(2, 2, ExecutionType.GUARANTEED);
+    Map<String, String> environment = environment(plain);
+    assertEquals("1,2", environment.get(GpuLaunches.VISIBLE));
+    assertEquals("", environment.get(GpuLaunches.LEASE));
+    assertEquals("1,2", environment(plain).get(GpuLaunches.VISIBLE), "the same at a second launch");
+    assertEquals("3", environment(leased).get(GpuLaunches.VISIBLE));
+    assertEquals("", environment(container(3, 1, ExecutionType.OPPORTUNISTIC)).get(GpuLaunches.VISIBLE));
+    assertEquals("0", environment(container(4, 1, ExecutionType.GUARANTEED)).get(GpuLaunches.VISIBLE));
+    assertEquals(Map.of(0, Tokens.id(4).toString(), 1, Tokens.id(2).toString(), 2, Tokens.id(2).toString()),
+        GpuLaunches.of(conf).allotted(), "what the ResourceManager hears");
+    assertEquals(5, gpus.launch(plain, () -> 5));
+    assertTrue(evidence().get(0).contains("\"gpu_ids\":[1,2],\"lease\":\"\""), evidence().toString());
+    when(plain.isContainerInFinalStates()).thenReturn(true);
+    assertEquals("2", environment(container(5, 1, ExecutionType.GUARANTEED)).get(GpuLaunches.VISIBLE));
+  }
+
+  @Test
+  void whoFindsNoFreeGpuDoesNotStart() throws Exception {
+    container(1, 3, ExecutionType.GUARANTEED, "gpu=0,1,2;lease=a");
+    Container late = container(2, 2, ExecutionType.GUARANTEED);
+    assertEquals("", environment(late).get(GpuLaunches.VISIBLE));
+    assertEquals(GpuLaunches.NOT_STARTED, gpus.launch(late, () -> 0));
+    verify(late).handle(ArgumentCaptor.forClass(ContainerDiagnosticsUpdateEvent.class).capture());
+    assertTrue(evidence().isEmpty());
+  }
+
+  /** As after a restart of the NodeManager; YARN's plugin for GPUs writes its assignments to the same place. */
+  @Test
+  void whatTheNodeManagerRecoveredCounts() throws Exception {
+    Container old = container(1, 1, ExecutionType.GUARANTEED);
+    new NMNullStateStoreService().storeAssignedResources(old, "yarn.io/gpu", List.of(new GpuDevice(3, 3)));
+    assertEquals("2", environment(container(2, 1, ExecutionType.GUARANTEED)).get(GpuLaunches.VISIBLE));
+    assertEquals(Tokens.id(1).toString(), GpuLaunches.of(conf).allotted().get(3));
+    assertEquals(0, gpus.reacquire(old.getContainerId(), () -> {
+      Container leased = container(3, 1, ExecutionType.GUARANTEED, "gpu=3", "lease=b");
+      assertEquals(GpuLaunches.NOT_STARTED, assertDoesNotThrow(() -> gpus.launch(leased, () -> 0)));
+      return 0;
+    }));
   }
 
   @Test

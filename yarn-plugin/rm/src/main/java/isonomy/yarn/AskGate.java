@@ -69,8 +69,10 @@ public final class AskGate implements ApplicationMasterServiceProcessor {
       throws YarnException {
     YarnScheduler scheduler = rm.getScheduler();
     List<UpdateContainerError> errors = new ArrayList<>();
-    if (scheduler instanceof IsonomyScheduler && ((IsonomyScheduler) scheduler).manages(id)) {
-      check(id, (IsonomyScheduler) scheduler, request);
+    if (scheduler instanceof IsonomyScheduler) {
+      if (((IsonomyScheduler) scheduler).manages(id)) {
+        check(id, (IsonomyScheduler) scheduler, request);
+      }
       errors = takeUpdates((IsonomyScheduler) scheduler, request);
     }
     next.allocate(id, request, response);
@@ -119,10 +121,10 @@ public final class AskGate implements ApplicationMasterServiceProcessor {
     List<UpdateContainerRequest> others = new ArrayList<>();
     for (UpdateContainerRequest r : orNone(request.getUpdateRequests())) {
       RMContainer container = scheduler.getRMContainer(r.getContainerId());
-      boolean gpus = container != null && Gpus.has(container);
-      boolean resized = r.getCapability() != null
-          && container != null && Gpus.of(r.getCapability()) != Gpus.of(container.getAllocatedResource());
-      if (resized || gpus && !RESIZES.contains(r.getContainerUpdateType())) {
+      int gpus = container == null ? 0 : Gpus.of(container.getAllocatedResource());
+      boolean resized = r.getCapability() != null && Gpus.of(r.getCapability()) != gpus;
+      if (container != null && (resized || gpus > 0 && !RESIZES.contains(r.getContainerUpdateType()))
+          && scheduler.fixesGpus(container)) {
         errors.add(UpdateContainerError.newInstance(
             "the GPUs of a running container and its execution type cannot be changed", r));
       } else {

@@ -21,12 +21,14 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaS
 final class ClusterView {
   private final IsonomyScheduler scheduler;
   private final DrainingContainers ending;
+  private final GpuIds ids;
   /** The GPUs of each node before its decommissioning, which reduces the capacity to what is in use. */
   private final Map<NodeId, Integer> gpus = new ConcurrentHashMap<>();
 
-  ClusterView(IsonomyScheduler scheduler, DrainingContainers ending) {
+  ClusterView(IsonomyScheduler scheduler, DrainingContainers ending, GpuIds ids) {
     this.scheduler = scheduler;
     this.ending = ending;
+    this.ids = ids;
   }
 
   Node node(RMNode node) {
@@ -40,9 +42,10 @@ final class ClusterView {
     int untagged = 0;
     if (scheduled != null) {
       message.setPartition(scheduled.getPartition());
+      ids.learn(scheduled);
       for (RMContainer container : scheduled.getCopiedListOfRunningContainers()) {
         untagged += Gpus.untagged(container) ? Gpus.of(container.getAllocatedResource()) : 0;
-        most = Math.max(most, message.getDecommissioning() ? ids(container) : 0);
+        most = Math.max(most, message.getDecommissioning() ? highest(container) : 0);
       }
     }
     return message.setGpus(most).setUntaggedGpus(untagged)
@@ -50,7 +53,7 @@ final class ClusterView {
   }
 
   /** One more than the container's highest GPU id; 0 without known GPUs. */
-  private static int ids(RMContainer container) {
+  private static int highest(RMContainer container) {
     return !Gpus.has(container) || Gpus.untagged(container) ? 0
         : Gpus.tag(container).gpuIds().stream().mapToInt(id -> id + 1).max().orElse(0);
   }
@@ -74,7 +77,12 @@ final class ClusterView {
 
   /** The whole state, read under the scheduler's lock except for the asks. */
   Snapshot.Builder snapshot() {
-    Snapshot.Builder snapshot = Snapshot.newBuilder().setReady(scheduler.ready()).setShadow(scheduler.isShadow());
+    Managed mode = scheduler.managed();
+    Snapshot.Builder snapshot = Snapshot.newBuilder()
+        .setReady(scheduler.ready()).setShadow(mode.isShadow()).setMode(mode.toWire());
+    if (!mode.isOn()) {
+      return snapshot;  // no events follow that would keep more up to date
+    }
     scheduler.underReadLock(() -> {
       for (FiCaSchedulerNode node : scheduler.getNodeTracker().getAllNodes()) {
         snapshot.addNodes(node(node.getRMNode()));

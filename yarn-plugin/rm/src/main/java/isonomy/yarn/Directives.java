@@ -1,12 +1,11 @@
 package isonomy.yarn;
 
-import isonomy.wire.GpuTag;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
-import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Place;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
@@ -43,19 +42,19 @@ final class Directives {
 
   private final IsonomyScheduler scheduler;
   private final AskBook asks;
-  private final DrainingContainers ending;
+  private final GpuIds ids;
 
-  Directives(IsonomyScheduler scheduler, AskBook asks, DrainingContainers ending) {
+  Directives(IsonomyScheduler scheduler, AskBook asks, GpuIds ids) {
     this.scheduler = scheduler;
     this.asks = asks;
-    this.ending = ending;
+    this.ids = ids;
   }
 
   DirectiveResult.Builder carryOut(Directive directive) {
     DirectiveResult.Builder result = DirectiveResult.newBuilder();
     try {
-      if (scheduler.isShadow()) {
-        throw new RejectedException(Managed.MODE + " is shadow: nothing is carried out");
+      if (!scheduler.managed().places()) {
+        throw new RejectedException("the mode is " + scheduler.managed().name() + ": nothing is carried out");
       }
       switch (directive.getKindCase()) {
         case PLACE:
@@ -156,20 +155,11 @@ final class Directives {
         || gpuIds.stream().anyMatch(id -> id < 0 || id >= gpus)) {
       throw RejectedException.ofMachine("node " + node.getNodeID() + " has GPUs 0 to " + (gpus - 1) + ", not " + gpuIds);
     }
-    for (RMContainer container : node.getCopiedListOfRunningContainers()) {
-      GpuTag tag = Gpus.tag(container);
-      if (tag != null) {
-        checkDisjoint(gpuIds, tag.gpuIds(), container.getContainerId() + " holds it");
-      } else if (Gpus.has(container)) {
-        throw RejectedException.ofMachine(container.getContainerId() + " on node " + node.getNodeID()
-            + " has GPUs that Isonomy did not give it, and which ones is unknown");
+    Map<Integer, String> held = ids.held(node);
+    for (Integer id : gpuIds) {
+      if (held.containsKey(id)) {
+        throw RejectedException.ofMachine("GPU " + id + " is in use: " + held.get(id));
       }
-    }
-    for (GpuContainer container : ending.on(node.getNodeID().toString())) {
-      if (container.getGpuIdsCount() == 0) {
-        throw RejectedException.ofMachine(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
-      }
-      checkDisjoint(gpuIds, container.getGpuIdsList(), container.getContainerId() + " has not ended yet");
     }
   }
 
@@ -191,14 +181,6 @@ final class Directives {
 
   private static String partition(String name) {
     return name.isEmpty() ? "the default partition" : "partition " + name;
-  }
-
-  private static void checkDisjoint(List<Integer> wanted, List<Integer> held, String by) throws RejectedException {
-    for (Integer id : held) {
-      if (wanted.contains(id)) {
-        throw RejectedException.ofMachine("GPU " + id + " is in use: " + by);
-      }
-    }
   }
 
   private SchedulingRequest request(AskBook.Held ask, Place place) {

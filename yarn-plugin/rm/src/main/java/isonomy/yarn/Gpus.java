@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
@@ -36,12 +37,13 @@ final class Gpus {
     return request.getResourceSizing() == null ? 0 : of(request.getResourceSizing().getResources());
   }
 
-  /** Whether a container has GPUs, or will have once it is allocated. */
+  /** Whether a container has GPUs, or will have once it is allocated; executors show an opportunistic one none. */
   static boolean has(RMContainer container) {
-    return container.getState() != RMContainerState.RESERVED && of(container.getAllocatedResource()) > 0;
+    return container.getState() != RMContainerState.RESERVED && container.getExecutionType() == ExecutionType.GUARANTEED
+        && of(container.getAllocatedResource()) > 0;
   }
 
-  /** The plugin's tag in a container's token; null if the plugin did not place the container. */
+  /** The tag with a container's GPU ids; null while they are unknown, as nobody gave it any before its launch. */
   static GpuTag tag(RMContainer container) {
     return GpuTag.read(container.getAllocationTags(), of(container.getAllocatedResource()));
   }
@@ -52,7 +54,7 @@ final class Gpus {
     return new AskBook.Key(allocated.getPriority().getPriority(), allocated.getAllocationRequestId());
   }
 
-  /** Whether it has GPUs with unknown ids, because the plugin did not place it. */
+  /** Whether it has GPUs with unknown ids. */
   static boolean untagged(RMContainer container) {
     return has(container) && tag(container) == null;
   }

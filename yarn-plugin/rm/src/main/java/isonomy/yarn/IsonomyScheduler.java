@@ -21,6 +21,7 @@ import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.exceptions.YarnException;
@@ -36,6 +37,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicat
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ResourceCommitRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
@@ -52,9 +54,9 @@ import org.slf4j.LoggerFactory;
  * <p>In mode `shadow` nothing is held back and no directive is carried out: the control plane only sees what
  * CapacityScheduler does, and the ResourceManager never reports that it is ready to place containers.
  *
- * <p>An AM that asks for GPUs in its own container is held back too: no container has a GPU without a lease. With
- * `isonomy.scheduler.mode` off this is plain CapacityScheduler, as it always is for queues that
- * `isonomy.scheduler.queues` does not name.
+ * <p>An AM that asks for GPUs in its own container is held back too: no container has a GPU without a lease. In mode
+ * `off` this is plain CapacityScheduler, as it always is for queues that the mode does not name. While the mode cannot
+ * be read, all GPU asks are held back and nothing is carried out.
  *
  * <p>Failures of this class are logged and never thrown into the ResourceManager, which they would end; the control
  * plane then gets a snapshot instead of the events that it missed.
@@ -65,45 +67,64 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final ShadowAsks shadowAsks = new ShadowAsks(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final DrainingContainers ending = new DrainingContainers((gone, end) -> this.events.drained(gone, end));
-  private final ClusterView view = new ClusterView(this, ending);
+  private final GpuIds ids = new GpuIds(this, ending);
+  private final ClusterView view = new ClusterView(this, ending, ids);
   private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
-  private final Directives directives = new Directives(this, asks, ending);
-  /** Null while the mode is off and before start. */
+  private final Directives directives = new Directives(this, asks, ids);
+  /** Null before start, and where yarn-site.xml does not say how to reach the control plane. */
   private volatile Bridge bridge;
 
-  private volatile Managed managed = Managed.nothing();
+  /** Null before start. */
+  private volatile ModeSwitch modeSwitch;
+
+  volatile Managed managed = Managed.nothing();
+  private volatile boolean requireExecutor;
 
   // ---- life
 
   @Override
   public void serviceInit(Configuration conf) throws Exception {
-    managed = Managed.of(conf);
+    requireExecutor = conf.getBoolean(Managed.REQUIRE_EXECUTOR, true);
     AskGate.addTo(conf);
     super.serviceInit(conf);
-    requireGpus();
   }
 
-  void requireGpus() throws YarnException {
-    if (managed.isOn() && !managed.isShadow() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
-      throw new YarnException("resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE
-          + " (or set " + Managed.MODE + " in yarn-site.xml to off)");
-    }
-  }
-
+  /** When this ResourceManager becomes active; what it recovered before is handed over with the mode. */
   @Override
   public void serviceStart() throws Exception {
     super.serviceStart();
-    LOG.info("{} is {}", Managed.MODE, managed);
-    if (managed.isOn()) {
-      startBridge();
+    openMode();
+  }
+
+  void openMode() {
+    modeSwitch = new ModeSwitch(ModeStore.beside(rmContext, getConfig()), getConfig(), this::hindrance,
+        wanted -> guarded("the change of mode", () -> change(wanted)));
+    modeSwitch.open();
+  }
+
+  /** Why this mode cannot be in force here; empty where it can. */
+  private String hindrance(Managed wanted) {
+    if (wanted.places() && !ResourceUtils.getResourceTypes().containsKey(Gpus.RESOURCE)) {
+      return "resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE;
+    }
+    try {
+      BridgeConfig.of(getConfig());
+      return "";
+    } catch (IllegalArgumentException e) {
+      return wanted.isOn() ? e.getMessage() : "";
     }
   }
 
-  void startBridge() {
-    BridgeConfig config = BridgeConfig.of(getConfig());
-    Bridge started = new Bridge(this, links(config), config.queueSize());
-    bridge = started;
-    started.start();
+  /** In each mode, so that the control plane knows the mode. */
+  private void startBridge() {
+    try {
+      BridgeConfig config = BridgeConfig.of(getConfig());
+      Bridge started = new Bridge(this, links(config), config.queueSize());
+      bridge = started;
+      started.start();
+    } catch (IllegalArgumentException e) {
+      LOG.warn("The control plane is told nothing: {}", e.getMessage());
+    }
   }
 
   private void stopBridge() {
@@ -116,6 +137,9 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   @Override
   public void serviceStop() throws Exception {
+    if (modeSwitch != null) {
+      modeSwitch.close();
+    }
     stopBridge();
     super.serviceStop();
   }
@@ -125,39 +149,41 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return Bridge.Links.py4j(config);
   }
 
-  /** Null while the mode is off and before start. */
+  /** Null before start, and where yarn-site.xml does not say how to reach the control plane. */
   Bridge bridge() {
     return bridge;
   }
 
-  boolean isOn() {
-    return managed.isOn();
+  /** Null before start. */
+  ModeSwitch modeSwitch() {
+    return modeSwitch;
   }
 
-  boolean isShadow() {
-    return managed.isShadow();
+  Managed managed() {
+    return managed;
   }
 
-  /** `yarn rmadmin -refreshQueues`, which also reads yarn-site.xml: the mode and its queues may have changed. */
+  /** Whether it is on and places GPUs. */
+  boolean places() {
+    return managed.places();
+  }
+
+  /** `yarn rmadmin -refreshQueues`, which also reads yarn-site.xml. */
   @Override
   public void reinitialize(Configuration conf, RMContext context) throws IOException {
-    Managed wanted;
-    try {
-      wanted = Managed.of(conf);
-    } catch (IllegalArgumentException e) {
-      throw new IOException(e.getMessage(), e);
-    }
     super.reinitialize(conf, context);
-    guarded("the change of mode", () -> change(wanted));
+    requireExecutor = conf.getBoolean(Managed.REQUIRE_EXECUTOR, true);
+    if (modeSwitch != null) {
+      modeSwitch.warnOfObsoleteKeys(conf);
+    }
     resend();
   }
 
   private void change(Managed wanted) {
-    if (wanted.toString().equals(managed.toString())) {
-      return;
-    }
-    LOG.info("{} changes from {} to {}", Managed.MODE, managed, wanted);
-    if (!wanted.isOn()) {
+    LOG.info("The mode is {}; before it was {}", wanted, managed);
+    // A new life of the bridge: what happens while the mode is off is not reported.
+    boolean anew = bridge == null || !wanted.isOn() || !managed.isOn();
+    if (anew) {
       stopBridge();
     }
     writeLock.lock();
@@ -172,8 +198,10 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     } finally {
       writeLock.unlock();
     }
-    if (wanted.isOn() && bridge == null) {
+    if (anew) {
       startBridge();
+    } else {
+      resend();
     }
   }
 
@@ -204,7 +232,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   // ---- guarding the ResourceManager
 
   /** Runs an action; a failure is logged and does not end the ResourceManager. */
-  private void guarded(String what, Runnable action) {
+  void guarded(String what, Runnable action) {
     try {
       action.run();
     } catch (Throwable e) {
@@ -222,7 +250,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   /** Sends an event if there is a bridge; before that the first snapshot will contain it. */
   void emit(Supplier<Event.Builder> event) {
-    Bridge to = bridge;
+    Bridge to = managed.isOn() ? bridge : null;
     Event.Builder made = to == null ? null : event.get();
     if (made != null) {
       to.emit(made);
@@ -242,7 +270,18 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   /** Why nothing is placed on a node with these attributes; empty where something may be. */
   String withheld(Map<String, String> attributes) {
-    return managed.withheld(attributes);
+    return Managed.withheld(requireExecutor, attributes);
+  }
+
+  /** Whether tokens name the GPUs of each container on a node with these attributes. */
+  boolean numbers(Map<String, String> attributes) {
+    return managed.numbers(requireExecutor, attributes);
+  }
+
+  /** Whether an update may not change the GPUs of a container. */
+  boolean fixesGpus(RMContainer container) {
+    FiCaSchedulerNode node = getNode(container.getAllocatedNode());
+    return manages(container.getApplicationAttemptId()) || node != null && ids.numbers(node);
   }
 
   /** Why an attempt may not ask for GPUs under these keys, too; null where it may. */
@@ -351,14 +390,17 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return super.attemptAllocationOnNode(app, request, node);
   }
 
+  /** Each container with GPUs gets its ids here, in whatever mode and queue. */
+  @Override
+  @SuppressWarnings({"rawtypes", "unchecked"})  // so CapacityScheduler declares it
+  public boolean tryCommit(Resource cluster, ResourceCommitRequest request, boolean updatePending) {
+    return ids.commit(request, numbered -> super.tryCommit(cluster, numbered, updatePending));
+  }
+
   // ---- events
 
   @Override
   public void handle(SchedulerEvent event) {
-    if (!managed.isOn()) {
-      super.handle(event);
-      return;
-    }
     if (event instanceof NodeAddedSchedulerEvent) {
       // No container may be placed on a node between its registration and the recovery of its containers.
       writeLock.lock();
@@ -369,6 +411,9 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       }
     } else {
       super.handle(event);
+    }
+    if (!managed.isOn()) {
+      return;
     }
     guarded("event " + event.getType(), () -> events.publish(event));
     if (event instanceof AppAttemptRemovedSchedulerEvent) {
@@ -446,7 +491,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   @Override
   public boolean ready() {
-    return !managed.isShadow()
+    return managed.places()
         && (!rmContext.isWorkPreservingRecoveryEnabled() || rmContext.isSchedulerReadyForAllocatingContainers());
   }
 

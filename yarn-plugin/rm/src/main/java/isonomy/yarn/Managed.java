@@ -1,13 +1,24 @@
 package isonomy.yarn;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
 
-/** The mode, and the queues whose asks for GPUs the control plane serves; CapacityScheduler serves the others. */
+/**
+ * The mode, the queues whose asks for GPUs the control plane serves (CapacityScheduler serves the others), and who
+ * said so when. {@link ModeStore} keeps it.
+ */
 final class Managed {
+  /** Keys of earlier versions, which the upgrade reads once. */
   static final String MODE = "isonomy.scheduler.mode";
   static final String QUEUES = "isonomy.scheduler.queues";
   /** Version 0.1's key instead of the mode; true means off. */
@@ -18,44 +29,115 @@ final class Managed {
   /** The node attribute that Isonomy's executors report. */
   static final String EXECUTOR = "nm.yarn.io/isonomy-executor";
 
+  private static final ObjectMapper JSON = new ObjectMapper();
+
   /** What the plugin does: nothing, report only (CapacityScheduler places GPUs), or place GPUs. */
   private enum Mode {
     OFF,
     SHADOW,
-    ON
+    ON,
+    /** Never stored. Nothing with GPUs is placed, by nobody, and nothing is ended. */
+    UNREADABLE
   }
 
   private final Mode mode;
   private final List<String> queues;
-  private final boolean requireExecutor;
+  private final String by;
+  private final long atMs;
+  private final String problem;
 
-  private Managed(Mode mode, Collection<String> queues, boolean requireExecutor) {
+  private Managed(Mode mode, Collection<String> queues, String by, long atMs, String problem) {
     this.mode = mode;
     this.queues = List.copyOf(queues);
-    this.requireExecutor = requireExecutor;
+    this.by = by;
+    this.atMs = atMs;
+    this.problem = problem;
   }
 
-  /** Reads the configuration; throws IllegalArgumentException for a malformed key. */
-  static Managed of(Configuration conf) {
-    String named = conf.getTrimmed(MODE, conf.getBoolean(BYPASS, false) ? "off" : "on").toUpperCase(Locale.ROOT);
-    for (Mode mode : Mode.values()) {
-      if (mode.name().equals(named)) {
-        Collection<String> queues = conf.getTrimmedStringCollection(QUEUES);
-        for (String queue : queues) {
-          if (!queue.equals("root") && !queue.startsWith("root.")) {
-            throw new IllegalArgumentException(
-                "yarn-site.xml: " + QUEUES + " must name full paths as in root.research, not " + queue);
-          }
-        }
-        return new Managed(mode, queues, conf.getBoolean(REQUIRE_EXECUTOR, true));
+  /** Throws IllegalArgumentException for an unknown mode or a queue without a full path. */
+  static Managed of(String named, Collection<String> queues, String by, long atMs) {
+    for (String queue : queues) {
+      if (!queue.equals("root") && !queue.startsWith("root.")) {
+        throw new IllegalArgumentException("queues: must be full paths as in root.research (got " + queue + ")");
       }
     }
-    throw new IllegalArgumentException(
-        "yarn-site.xml: " + MODE + " must be on, shadow or off, not " + named.toLowerCase(Locale.ROOT));
+    return Stream.of(Mode.OFF, Mode.SHADOW, Mode.ON).filter(m -> m.toString().equalsIgnoreCase(named)).findFirst()
+        .map(m -> new Managed(m, queues, by, atMs, ""))
+        .orElseThrow(() -> new IllegalArgumentException("mode: must be on, shadow or off (got " + named + ")"));
   }
 
+  /** Off, as where nobody has switched it on. */
   static Managed nothing() {
-    return new Managed(Mode.OFF, List.of(), true);
+    return new Managed(Mode.OFF, List.of(), "", 0, "");
+  }
+
+  static Managed unreadable(String problem) {
+    return new Managed(Mode.UNREADABLE, List.of(), "", 0, String.valueOf(problem));
+  }
+
+  /** The keys of earlier versions that are set. */
+  static List<String> obsolete(Configuration conf) {
+    return Stream.of(MODE, QUEUES, BYPASS).filter(key -> conf.get(key) != null).collect(Collectors.toList());
+  }
+
+  /** The mode that an earlier version had in force, by its keys; off if there are none. */
+  static Managed before(Configuration conf) {
+    List<String> keys = obsolete(conf);
+    if (keys.isEmpty()) {
+      return nothing();
+    }
+    try {
+      return of(conf.getTrimmed(MODE, conf.getBoolean(BYPASS, false) ? "off" : "on"),
+          conf.getTrimmedStringCollection(QUEUES), "the upgrade, from " + String.join(", ", keys),
+          System.currentTimeMillis());
+    } catch (IllegalArgumentException e) {
+      throw new IllegalArgumentException("yarn-site.xml: isonomy.scheduler." + e.getMessage(), e);
+    }
+  }
+
+  /** As it is stored; throws IOException if these bytes are no mode. */
+  static Managed parse(byte[] stored) throws IOException {
+    try {
+      JsonNode json = JSON.readTree(stored);
+      if (!json.required("queues").isArray()) {
+        throw new IOException("queues: must be a list");
+      }
+      List<String> queues = new ArrayList<>();
+      json.get("queues").forEach(queue -> queues.add(queue.asText()));
+      return of(json.required("mode").asText(), queues, json.required("by").asText(), json.required("at_ms").asLong());
+    } catch (IllegalArgumentException e) {
+      throw new IOException(e.getMessage(), e);
+    }
+  }
+
+  byte[] stored() throws IOException {
+    return JSON.writeValueAsBytes(toJson());
+  }
+
+  ObjectNode toJson() {
+    ObjectNode json = JSON.createObjectNode().put("mode", name()).put("by", by).put("at_ms", atMs);
+    queues.forEach(json.putArray("queues")::add);
+    return json;
+  }
+
+  /** on, shadow, off or unreadable. */
+  String name() {
+    return mode.name().toLowerCase(Locale.ROOT);
+  }
+
+  /** The queues that are named; none: all are served. */
+  List<String> queues() {
+    return queues;
+  }
+
+  isonomy.wire.v1.Mode toWire() {
+    return isonomy.wire.v1.Mode.newBuilder().setName(name()).addAllQueues(queues).setBy(by).setAtMs(atMs)
+        .setProblem(problem).build();
+  }
+
+  /** Why the stored mode cannot be read or be in force; empty where it is. */
+  String problem() {
+    return problem;
   }
 
   /** Whether events are reported to the control plane. */
@@ -68,13 +150,24 @@ final class Managed {
     return mode == Mode.SHADOW;
   }
 
-  /** Whether the control plane serves this queue: it or a parent is named, or no queue is. */
+  /** Whether directives are carried out. */
+  boolean places() {
+    return mode == Mode.ON;
+  }
+
+  /** Whether this queue's asks for GPUs are held back: it or a parent is named, or no queue is. */
   boolean has(String queue) {
-    return mode == Mode.ON && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
+    return isOn() && !isShadow()
+        && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
+  }
+
+  /** Whether tokens name the GPUs of each container on a node with these attributes: there an executor obeys them. */
+  boolean numbers(boolean requireExecutor, Map<String, String> attributes) {
+    return !attributes.getOrDefault(EXECUTOR, "").isEmpty() || places() && !requireExecutor;
   }
 
   /** Why nothing is placed on a node with these attributes; empty where something may be. */
-  String withheld(Map<String, String> attributes) {
+  static String withheld(boolean requireExecutor, Map<String, String> attributes) {
     return requireExecutor && attributes.getOrDefault(EXECUTOR, "").isEmpty()
         ? "its NodeManager has no Isonomy executor (node attribute " + EXECUTOR + ", "
             + "yarn.nodemanager.container-executor.class)"
@@ -83,7 +176,7 @@ final class Managed {
 
   @Override
   public String toString() {
-    return mode.name().toLowerCase(Locale.ROOT) + (queues.isEmpty() ? "" : " for " + queues)
-        + (requireExecutor ? "" : ", also on nodes without our executor");
+    return name() + (queues.isEmpty() ? "" : " for " + String.join(", ", queues))
+        + (by.isEmpty() ? "" : ", by " + by) + (problem.isEmpty() ? "" : ": " + problem);
   }
 }

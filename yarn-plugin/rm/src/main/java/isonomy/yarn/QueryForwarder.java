@@ -1,11 +1,15 @@
 package isonomy.yarn;
 
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.google.protobuf.ByteString;
 import isonomy.wire.v1.Query;
 import isonomy.wire.v1.QueryReply;
+import java.io.IOException;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
 import javax.servlet.http.HttpServletRequest;
 import javax.ws.rs.core.MediaType;
 import javax.ws.rs.core.Response;
@@ -14,11 +18,14 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.CommonConfigurationKeys;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.security.YarnAuthorizationProvider;
+import org.apache.hadoop.yarn.server.resourcemanager.RMAuditLogger;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebAppUtil;
 
 /**
- * Forwards calls of the RM's web app to the control plane.
+ * Forwards calls of the RM's web app to the control plane, and answers itself what is about the mode: that must work
+ * while the control plane is stopped. In mode off only what reads is forwarded.
  *
  * <p>The caller is whom the RM's authentication filter names: the Kerberos principal's short name with SPNEGO, the
  * owner of an RM delegation token, or with simple authentication the parameter user.name (or the signed cookie for
@@ -29,6 +36,8 @@ import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebAppUtil;
 final class QueryForwarder {
   private static final int BODY_MAX = 1 << 20;
   private static final String REQUESTED_BY = "X-Requested-By";
+  private static final String OPERATION = "Isonomy mode";
+  private static final String TARGET = "IsonomyScheduler";
 
   private final ResourceManager rm;
   private final Configuration conf;
@@ -58,12 +67,20 @@ final class QueryForwarder {
           503, "yarn-site.xml: yarn.resourcemanager.scheduler.class is not " + IsonomyScheduler.class.getName());
     }
     IsonomyScheduler scheduler = (IsonomyScheduler) rm.getResourceScheduler();
-    if (!scheduler.isOn()) {
-      return error(503, "yarn-site.xml: " + Managed.MODE + " is off, Isonomy schedules nothing");
+    ModeSwitch modes = scheduler.modeSwitch();
+    if (modes == null) {
+      return error(503, "this ResourceManager is not active");
+    }
+    if (path.equals("mode")) {
+      return method.equals("POST") ? switched(scheduler, http, uri) : mode(scheduler.managed(), modes);
+    }
+    Managed managed = scheduler.managed();
+    if (!managed.isOn() && (!method.equals("GET") || path.equals("token"))) {
+      return error(503, "the mode is " + managed + ": Isonomy schedules nothing (isonomy mode)");
     }
     Bridge bridge = scheduler.bridge();
     if (bridge == null) {
-      return error(503, "this ResourceManager is not active");
+      return away(path, managed, "yarn-site.xml does not say how to reach the control plane");
     }
     Query.Builder query = Query.newBuilder().setMethod(method).setPath(path).setBody(ByteString.copyFrom(body));
     for (Map.Entry<String, List<String>> parameter : uri.getQueryParameters().entrySet()) {
@@ -79,24 +96,80 @@ final class QueryForwarder {
       reply.getHeadersMap().forEach(answer::header);
       return answer.build();
     } catch (BridgeException e) {
+      return away(path, managed, e.getMessage());
+    }
+  }
+
+  /** Of a control plane that does not answer: in mode off nobody is to be called for that. */
+  private static Response away(String path, Managed managed, String why) {
+    return path.equals("metrics") && !managed.isOn()
+        ? Response.ok("# the control plane does not answer, and the mode is off\nisonomy_mode{mode=\"off\"} 1\n")
+            .type("text/plain; version=0.0.4").build()
+        : error(503, managed.isOn() ? why : "the mode is " + managed + "; " + why);
+  }
+
+  // ---- the mode
+
+  private Response mode(Managed managed, ModeSwitch modes) {
+    ObjectNode json = managed.toJson().put("place", modes.place()).put("problem", managed.problem());
+    long atMs = json.remove("at_ms").asLong();
+    json.put("at_s", atMs == 0 ? null : atMs / 1000.0);
+    Managed.obsolete(conf).forEach(json.putArray("obsolete")::add);
+    return Response.ok(json + "\n").type(MediaType.APPLICATION_JSON).build();
+  }
+
+  private Response switched(IsonomyScheduler scheduler, HttpServletRequest http, UriInfo uri) {
+    UserGroupInformation caller = caller(http);
+    String who = caller == null ? "a caller that the ResourceManager does not know" : caller.getShortUserName();
+    if (!isAdmin(caller)) {
+      RMAuditLogger.logFailure(who, OPERATION, "yarn.admin.acl", TARGET, "not an admin");
+      return error(403, "mode: " + who + " is not in YARN's admin ACL (yarn-site.xml: yarn.admin.acl)");
+    }
+    String named = uri.getQueryParameters().getFirst("queues");
+    List<String> queues = named == null ? null : List.of(named.trim().split("\\s*,\\s*"));
+    Set<String> known = scheduler.getCapacitySchedulerQueueManager().getQueues().values().stream()
+        .map(CSQueue::getQueuePath).collect(Collectors.toSet());
+    if (queues != null && !known.containsAll(queues)) {
+      return error(400, "queues: " + queues.stream().filter(q -> !known.contains(q)).findFirst().orElseThrow()
+          + " is no queue's full path, as root.research is");
+    }
+    try {
+      Managed now = scheduler.modeSwitch().to(String.valueOf(uri.getQueryParameters().getFirst("mode")), queues, who);
+      RMAuditLogger.logSuccess(who, OPERATION + " " + now.name() + " for "
+          + (now.queues().isEmpty() ? "all queues" : String.join(",", now.queues())), TARGET);
+      return mode(now, scheduler.modeSwitch());
+    } catch (IllegalArgumentException e) {
+      return error(400, e.getMessage());
+    } catch (IOException e) {
+      RMAuditLogger.logFailure(who, OPERATION, "", TARGET, "not stored");
       return error(503, e.getMessage());
     }
   }
 
+  // ---- the caller
+
   private void setCaller(Query.Builder query, HttpServletRequest http) {
+    UserGroupInformation caller = caller(http);
+    Viewers viewers = Viewers.of(rm, http.getRemoteAddr());
+    if (viewers.enforced()) {
+      query.setAcls(true).addAllViewable(viewers.viewable(caller, rm.getRMContext().getRMApps().values()));
+    }
+    if (caller != null) {
+      query.setUser(caller.getShortUserName());
+      query.setAdmin(isAdmin(caller));
+    }
+  }
+
+  /** Null if the filter knows nobody. */
+  private UserGroupInformation caller(HttpServletRequest http) {
     UserGroupInformation caller = RMWebAppUtil.getCallerUserGroupInformation(http, true);
     boolean known = caller != null && !caller.getUserName().equals(conf.get(
         CommonConfigurationKeys.HADOOP_HTTP_STATIC_USER, CommonConfigurationKeys.DEFAULT_HADOOP_HTTP_STATIC_USER));
-    Viewers viewers = Viewers.of(rm, http.getRemoteAddr());
-    if (viewers.enforced()) {
-      query.setAcls(true).addAllViewable(
-          viewers.viewable(known ? caller : null, rm.getRMContext().getRMApps().values()));
-    }
-    if (!known) {
-      return;
-    }
-    query.setUser(caller.getShortUserName());
-    query.setAdmin(YarnAuthorizationProvider.getInstance(conf).isAdmin(caller));
+    return known ? caller : null;
+  }
+
+  private boolean isAdmin(UserGroupInformation caller) {
+    return caller != null && YarnAuthorizationProvider.getInstance(conf).isAdmin(caller);
   }
 
   private static Response error(int status, String message) {

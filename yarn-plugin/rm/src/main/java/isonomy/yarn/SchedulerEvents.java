@@ -214,6 +214,11 @@ final class SchedulerEvents {
     sink.emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
   }
 
+  /** The GPUs of a container without a lease became known. */
+  void learned(RMContainer container) {
+    sink.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+  }
+
   void launched(ContainerId id, SchedulerNode node) {
     RMContainer container = scheduler.getRMContainer(id);
     if (container == null) {

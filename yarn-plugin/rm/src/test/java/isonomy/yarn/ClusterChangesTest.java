@@ -19,8 +19,6 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Container;
-import org.apache.hadoop.yarn.api.records.NodeAttribute;
-import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeLabel;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -184,9 +182,7 @@ class ClusterChangesTest extends MiniYarn {
       DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(refused.getReason().contains("no Isonomy executor"), refused.getReason());
       int from = control.count();
-      cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
-          NodeAttribute.PREFIX_DISTRIBUTED, Map.of(node(0).getHost(), Set.of(NodeAttribute.newInstance(
-              NodeAttribute.PREFIX_DISTRIBUTED, "isonomy-executor", NodeAttributeType.STRING, "2"))));
+      attribute(node(0).getHost(), Map.of("isonomy-executor", "2"));
       control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getWithheld().isEmpty());
       DirectiveResult placed = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
       assertTrue(placed.getOk(), placed.getReason());
@@ -208,10 +204,9 @@ class ClusterChangesTest extends MiniYarn {
       QueueMetrics root = scheduler().getRootQueueMetrics();
       assertEquals(1, root.getPendingContainers());
 
-      Configuration on = new Configuration(conf);
-      on.set(Managed.MODE, "on");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
-      Snapshot snapshot = control.awaitSnapshot(1);
+      assertEquals("off", control.awaitSnapshot(1).getMode().getName());
+      mode("on");
+      Snapshot snapshot = control.awaitSnapshot(2);
       Node node = snapshot.getNodesList().stream()
           .filter(n -> n.getNodeId().equals(untagged.getNodeId().toString())).findFirst().orElseThrow();
       assertEquals(3, node.getUntaggedGpus());
@@ -225,8 +220,7 @@ class ClusterChangesTest extends MiniYarn {
       control.await(from, e -> e.hasNodeUp() && e.getNodeUp().getNodeId().equals(node.getNodeId())
           && e.getNodeUp().getUntaggedGpus() == 0);
 
-      on.set(Managed.MODE, "off");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      mode("off");
       app.heartbeatUntil(() -> app.allocated.size() == 2);
       assertEquals(Set.of(6L, 7L), app.allocated.stream().map(Container::getAllocationRequestId).collect(toSet()),
           "CapacityScheduler serves what was held back");

@@ -1,12 +1,18 @@
 package isonomy.yarn;
 
+import static java.util.stream.Collectors.toSet;
+
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.Place;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
@@ -46,14 +52,19 @@ abstract class MiniYarn {
   private int directives;
 
   @BeforeEach
-  void start(TestInfo test) {
+  void start(TestInfo test) throws Exception {
     control = new ScriptedControlPlane();
     failing = false;
     YarnConfiguration c = new YarnConfiguration();
     c.setClass(YarnConfiguration.RM_SCHEDULER, TestScheduler.class, IsonomyScheduler.class);
     c.setClass(YarnConfiguration.YARN_WEBAPP_CUSTOM_WEBSERVICE_CLASS, IsonomyWebServices.class, RMWebServices.class);
     c.set("isonomy.bridge.token-file", "unused");
+    // As an upgrade finds it.
     c.set(Managed.MODE, test.getTags().contains("off") ? "off" : test.getTags().contains("shadow") ? "shadow" : "on");
+    c.set(ModeStore.FOLDER, attributes.toString());
+    if (test.getTags().contains("unreadable")) {
+      Files.writeString(attributes.resolve("isonomy-mode.json"), "{\"mode\": \"o");
+    }
     c.setInt(YarnConfiguration.RM_SCHEDULER_MINIMUM_ALLOCATION_MB, 128);
     c.setInt(YarnConfiguration.NM_PMEM_MB, 4096);
     c.setInt(YarnConfiguration.RM_NM_HEARTBEAT_INTERVAL_MS, 100);
@@ -107,6 +118,10 @@ abstract class MiniYarn {
     return cluster.getNodeManager(number).getNMContext().getNodeId();
   }
 
+  void mode(String mode) throws Exception {
+    scheduler().modeSwitch().to(mode, null, "the test");
+  }
+
   IsonomyScheduler scheduler() {
     return (IsonomyScheduler) cluster.getResourceManager().getResourceScheduler();
   }
@@ -117,5 +132,12 @@ abstract class MiniYarn {
     app.heartbeat();
     control.awaitEither(e -> isAsk(e, requestId, 1),
         s -> s.getAsksList().stream().anyMatch(a -> a.getAllocationRequestId() == requestId));
+  }
+
+  /** Replaces what a host's NodeManagers report of themselves. */
+  void attribute(String host, Map<String, String> values) throws Exception {
+    cluster.getResourceManager().getRMContext().getNodeAttributesManager().replaceNodeAttributes(
+        NodeAttribute.PREFIX_DISTRIBUTED, Map.of(host, values.entrySet().stream().map(e -> NodeAttribute.newInstance(
+            NodeAttribute.PREFIX_DISTRIBUTED, e.getKey(), NodeAttributeType.STRING, e.getValue())).collect(toSet())));
   }
 }

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Directive;
@@ -266,14 +267,11 @@ class MiniYarnTest extends MiniYarn {
       assertEquals(200, rest("GET", "isonomy/status").statusCode());
 
       // On: what waits is held from here on, and what runs stays.
-      Configuration on = new Configuration(conf);
-      on.set(Managed.MODE, "on");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      mode("on");
       assertTrue(control.awaitSnapshot(before + 2).getReady());
       ask(app, 1, 7);
       assertEquals(1, app.allocated.size());
-      on.set(Managed.MODE, "shadow");
-      scheduler().reinitialize(on, cluster.getResourceManager().getRMContext());
+      mode("shadow");
       assertFalse(control.awaitSnapshot(before + 3).getReady());
       app.heartbeatUntil(() -> app.allocated.size() > 1);
       assertTrue(app.completed.isEmpty());
@@ -288,7 +286,74 @@ class MiniYarnTest extends MiniYarn {
       app.heartbeatUntil(() -> !app.allocated.isEmpty());
       assertEquals(1, Gpus.of(app.allocated.get(0).getResource()));
     }
-    assertEquals(0, control.snapshots());
+    Snapshot told = control.awaitSnapshot(1);
+    assertEquals("off", told.getMode().getName());
+    assertFalse(told.getReady() || told.getShadow() || told.getNodesCount() + told.getApplicationsCount() > 0);
+    assertEquals(200, rest("GET", "isonomy/status").statusCode());
+    for (HttpResponse<String> refused : List.of(rest("POST", "isonomy/pause"), rest("GET", "isonomy/token"))) {
+      assertEquals(503, refused.statusCode());
+      assertTrue(refused.body().contains("the mode is off"), refused.body());
+    }
+    control.setAway(true);
     assertEquals(503, rest("GET", "isonomy/status").statusCode());
+    assertTrue(rest("GET", "isonomy/metrics").body().contains("isonomy_mode{mode=\"off\"} 1"));
+  }
+
+  @Test
+  @Tag("off")
+  void theModeIsSwitchedWithoutAControlPlaneAndOutlivesTheResourceManager() throws Exception {
+    control.setAway(true);
+    JsonNode before = new ObjectMapper().readTree(rest("GET", "isonomy/mode").body());
+    assertEquals("off", before.get("mode").asText());
+    assertEquals("the upgrade, from isonomy.scheduler.mode", before.get("by").asText());
+    assertEquals(Managed.MODE, before.get("obsolete").get(0).asText());
+    assertEquals(403, rest("POST", "isonomy/mode?mode=on&user.name=alice").statusCode());
+    for (String wrong : List.of("mode=dark", "mode=on&queues=other", "mode=on&queues=root.other%0AX", "queues=root")) {
+      assertEquals(400, rest("POST", "isonomy/mode?" + wrong + "&user.name=root-of-test").statusCode(), wrong);
+    }
+    assertFalse(scheduler().managed().isOn());
+    assertEquals(403, rest("POST", "isonomy/mode?mode=on&user.name=root-of-test", "X-Other").statusCode());
+
+    String on = rest("POST", "isonomy/mode?mode=on&queues=root.other&user.name=root-of-test").body();
+    JsonNode switched = new ObjectMapper().readTree(on);
+    assertEquals("on", switched.get("mode").asText());
+    assertEquals("root-of-test", switched.get("by").asText());
+    assertTrue(scheduler().managed().has("root.other"));
+    assertFalse(scheduler().managed().has("root.default"));
+    assertTrue(scheduler().ready());
+
+    // What yarn-site.xml says counts no more.
+    scheduler().reinitialize(conf, cluster.getResourceManager().getRMContext());
+    assertTrue(scheduler().managed().places());
+    cluster.restartResourceManager(0);
+    JsonNode after = new ObjectMapper().readTree(rest("GET", "isonomy/mode").body());
+    assertEquals(switched, after);
+    assertTrue(scheduler().managed().has("root.other"));
+    assertFalse(scheduler().managed().has("root.default"));
+    assertEquals(503, rest("GET", "isonomy/metrics").statusCode(), "in mode on a stopped control plane is a fault");
+  }
+
+  @Test
+  @Tag("unreadable")
+  void whileTheModeIsUnreadableNothingIsPlacedAndNothingEnds() throws Exception {
+    Snapshot told = control.awaitSnapshot(1);
+    assertEquals("unreadable", told.getMode().getName());
+    assertTrue(told.getMode().getProblem().contains("isonomy-mode.json"), told.getMode().getProblem());
+    cluster.waitForNodeManagersToConnect(20_000);
+    try (UnmanagedApp app = new UnmanagedApp(conf, "bob")) {
+      ask(app, 1, 5);
+      app.ask(0, 6);
+      app.heartbeatUntil(() -> !app.allocated.isEmpty());
+      assertEquals(6, app.allocated.get(0).getAllocationRequestId(), "what needs no GPUs is served");
+      DirectiveResult refused = control.carriedOut(place(app, 5, node(0).toString(), List.of(0)));
+      assertTrue(refused.getReason().contains("unreadable"), refused.getReason());
+      assertFalse(scheduler().ready());
+      HttpResponse<String> unnamed = rest("POST", "isonomy/mode?mode=on&user.name=root-of-test");
+      assertEquals(400, unnamed.statusCode());
+      assertTrue(unnamed.body().contains("the stored ones cannot be read"), unnamed.body());
+      assertEquals(200, rest("POST", "isonomy/mode?mode=off&user.name=root-of-test").statusCode());
+      app.heartbeatUntil(() -> app.allocated.size() == 2);
+      assertTrue(app.completed.isEmpty());
+    }
   }
 }

@@ -133,31 +133,6 @@ class PartsTest {
   }
 
   @Test
-  void theModeAndItsQueues() {
-    Configuration conf = new Configuration(false);
-    assertTrue(Managed.of(conf).has("root.a"));
-    conf.set(Managed.QUEUES, "root.a, root.b.c");
-    for (String queue : List.of("root.a", "root.a.x", "root.b.c")) {
-      assertTrue(Managed.of(conf).has(queue), queue);
-    }
-    for (String queue : List.of("root", "root.ab", "root.b", "root.b.d")) {
-      assertFalse(Managed.of(conf).has(queue), queue);
-    }
-    conf.setBoolean(Managed.BYPASS, true);
-    assertFalse(Managed.of(conf).isOn(), "what 0.1 called bypass");
-    conf.set(Managed.MODE, "On");
-    assertTrue(Managed.of(conf).isOn());
-    conf.set(Managed.MODE, "shadow");
-    assertTrue(Managed.of(conf).isShadow());
-    conf.set(Managed.MODE, "dark");
-    assertTrue(
-        assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("on, shadow or off"));
-    conf.set(Managed.MODE, "off");
-    conf.set(Managed.QUEUES, "research");
-    assertTrue(assertThrows(IllegalArgumentException.class, () -> Managed.of(conf)).getMessage().contains("full paths"));
-  }
-
-  @Test
   void aTokenThatOthersMayReadIsRefused(@TempDir Path dir) throws IOException {
     Path file = dir.resolve("token");
     BridgeConfig config = new BridgeConfig("127.0.0.1", 1, file, 1);

@@ -92,6 +92,6 @@ public final class AgentApi {
   }
 
   private void finish(AmFinish finish) {
-    end.accept(Outcome.finished(finish.getSucceeded(), finish.getMessage(), finish.getTrackingUrl()));
+    end.accept(Outcome.finished(finish));
   }
 }

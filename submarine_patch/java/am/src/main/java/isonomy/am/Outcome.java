@@ -1,5 +1,6 @@
 package isonomy.am;
 
+import isonomy.wire.v1.AmFinish;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 
 /** How this attempt ends. */
@@ -37,9 +38,10 @@ final class Outcome {
     return exitCode;
   }
 
-  static Outcome finished(boolean succeeded, String message, String trackingUrl) {
-    FinalApplicationStatus status = succeeded ? FinalApplicationStatus.SUCCEEDED : FinalApplicationStatus.FAILED;
-    return new Outcome(status, message, trackingUrl, 0);
+  static Outcome finished(AmFinish finish) {
+    FinalApplicationStatus unlucky = finish.getKilled() ? FinalApplicationStatus.KILLED : FinalApplicationStatus.FAILED;
+    FinalApplicationStatus status = finish.getSucceeded() ? FinalApplicationStatus.SUCCEEDED : unlucky;
+    return new Outcome(status, finish.getMessage(), finish.getTrackingUrl(), 0);
   }
 
   /** The attempt fails; YARN shows the end of standard error with it. */

@@ -4,6 +4,8 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.stream.Collectors;
+import org.apache.commons.text.similarity.LevenshteinDistance;
 import org.apache.hadoop.yarn.api.records.NodeReport;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueInfo;
@@ -83,7 +85,9 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
         node -> node.getMemorySize() >= memoryMb && node.getVirtualCores() >= vcores);
     if (!fits) {
       throw new UserError("-worker_resources memory=" + job.memoryMb() + "M,vcores=" + job.vcores()
-          + (servers.count() == 0 ? "" : ", and -ps_resources for each of " + servers.count() + " servers") + ": no running machine has as much; the machines are " + nodes);
+          + (servers.count() == 0 ? "" : ", and -ps_resources for each of " + servers.count() + " servers") + ": no running machine has as much; the machines have "
+          + nodes.stream().map(node -> node.getMemorySize() + "M and " + node.getVirtualCores() + " vcores").distinct()
+              .collect(Collectors.joining(", or ")));
     }
   }
 
@@ -100,7 +104,12 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
       throw new UserError("-queue " + name + ": there are several, write the full path: " + String.join(", ", found));
     }
     String what = matching(parentQueues, name).isEmpty() ? "no such queue" : "not a leaf queue";
-    throw new UserError("-queue " + name + ": " + what + "; the leaf queues are " + String.join(", ", leafQueues));
+    String wanted = name.substring(name.lastIndexOf('.') + 1);
+    LevenshteinDistance distance = new LevenshteinDistance(2);
+    String near = leafQueues.stream().filter(path -> distance.apply(path.substring(path.lastIndexOf('.') + 1), wanted) >= 0)
+        .findFirst().map(path -> "did you mean " + path + "? ").orElse("");
+    throw new UserError("-queue " + name + ": " + what + "; " + near + "the leaf queues are "
+        + String.join(", ", leafQueues));
   }
 
   /** Queues with this full path, or with this last name. */

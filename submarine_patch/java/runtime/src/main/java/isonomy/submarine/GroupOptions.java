@@ -36,7 +36,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
 
   static final String PREFIX = "isonomy.";
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
-      "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "slowdown",
+      "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "hours", "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder", "unsaved", "tensorboard",
       "notify", "gpu_type", "mix_types", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
@@ -213,6 +213,10 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       }
       checkCells();
       whole("parallel", 1, null);
+      if (positive("hours") != null && text("iteration_s") != null && text("max_iterations") != null) {
+        throw new UserError("--conf isonomy.hours: isonomy.iteration_s and isonomy.max_iterations say it already;"
+            + " leave it or one of them out");
+      }
       whole("trial_steps", 0, null);
       String notify = text("notify");
       if (notify != null && !notify.matches("https?://[^\\s/@]+(/\\S*)?")) {

@@ -51,6 +51,20 @@ final class IsonomyJobSubmitter implements JobSubmitter {
 
   @Override
   public ApplicationId submitJob(Parameter holder) throws IOException, YarnException {
+    String name = ((RunJobParameters) holder.getParameters()).getName();
+    boolean submitted = false;
+    try {
+      ApplicationId id = submit(holder);
+      submitted = true;
+      return id;
+    } finally {
+      if (!submitted) {
+        Staging.deleteEmpty(context.getRemoteDirectoryManager(), name);
+      }
+    }
+  }
+
+  private ApplicationId submit(Parameter holder) throws IOException, YarnException {
     RunJobParameters parameters = (RunJobParameters) holder.getParameters();
     GroupOptions group = GroupOptions.parse(parameters.getConfPairs());
     JobSpec job = JobSpec.of(parameters, group);

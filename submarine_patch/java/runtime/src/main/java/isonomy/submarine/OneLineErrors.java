@@ -1,6 +1,7 @@
 package isonomy.submarine;
 
 import java.io.IOException;
+import java.net.UnknownHostException;
 import org.apache.commons.cli.ParseException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.submarine.commons.runtime.exception.SubmarineException;
@@ -46,6 +47,11 @@ final class OneLineErrors implements Thread.UncaughtExceptionHandler {
     if (message == null || message.isBlank()) {
       return error.getClass().getName();
     }
-    return message.strip().split("\\R\\s+at ", 2)[0].replaceAll("\\s*\\R\\s*", " ");
+    String line = message.strip().split("\\R\\s+at ", 2)[0].replaceAll("\\s*\\R\\s*", " ");
+    if (error instanceof UnknownHostException) {
+      return "no host " + line + " is known here";
+    }
+    boolean homeless = line.matches("Permission denied: user=\\S+ access=WRITE, inode=\"/user\".*");
+    return homeless ? line + "; HDFS has no home folder /user/NAME for you: an admin makes it" : line;
   }
 }

@@ -23,6 +23,7 @@ import org.apache.hadoop.yarn.api.records.LocalResourceType;
 import org.apache.hadoop.yarn.api.records.LocalResourceVisibility;
 import org.apache.hadoop.yarn.api.records.URL;
 import org.apache.submarine.client.cli.param.Localization;
+import org.apache.submarine.commons.runtime.fs.RemoteDirectoryManager;
 
 /** The application's folder in the staging area, with its containers' files, readable only by its user. */
 final class Staging {
@@ -58,6 +59,27 @@ final class Staging {
     } catch (IOException e) {
       System.err.println("submarine: " + folder + " could not be removed: " + OneLineErrors.oneLine(e));
     }
+  }
+
+  /** Deletes the folders of a refused job that are empty; the stock command line makes them before it submits. */
+  static void deleteEmpty(RemoteDirectoryManager folders, String jobName) {
+    try {
+      Path staging = folders.getJobStagingArea(jobName, false);
+      deleteEmpty(folders.getDefaultFileSystem(), staging.getParent());
+    } catch (IOException e) {
+      System.err.println("submarine: empty folders of " + jobName + " may be left: " + OneLineErrors.oneLine(e));
+    }
+  }
+
+  private static boolean deleteEmpty(FileSystem fs, Path folder) throws IOException {
+    if (!fs.exists(folder)) {
+      return true;
+    }
+    boolean empty = true;
+    for (FileStatus below : fs.listStatus(folder)) {
+      empty &= below.isDirectory() && deleteEmpty(fs, below.getPath());
+    }
+    return empty && fs.delete(folder, false);
   }
 
   Path write(String name, String text) throws IOException {

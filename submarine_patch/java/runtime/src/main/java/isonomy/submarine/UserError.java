@@ -7,10 +7,15 @@ final class UserError extends IOException {
   private static final long serialVersionUID = 1L;
 
   UserError(String message) {
-    super(message);
+    super(asTyped(message));
   }
 
   UserError(String message, Throwable cause) {
-    super(message, cause);
+    super(asTyped(message), cause);
+  }
+
+  /** The stock command line takes options with one dash, people write two. */
+  private static String asTyped(String message) {
+    return message.replaceAll("(^|[ (])-(?=[a-z]{2})", "$1--");
   }
 }

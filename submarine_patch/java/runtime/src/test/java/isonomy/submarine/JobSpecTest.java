@@ -59,13 +59,13 @@ class JobSpecTest {
 
   @Test
   void whatIsNotSupportedIsRefused() {
-    refused("-ps_resources gpu=1", "-num_workers", "2", "-num_ps", "1", "-ps_resources", "memory=1G,vcores=1,gpu=1");
-    refused("-docker_image", "-ps_docker_image", "image:1");
-    refused("-distribute_keytab", "-distribute_keytab");
-    refused("-docker_image", "-docker_image", "image:1");
-    refused("-docker_image", "-worker_docker_image", "image:1");
-    refused("-env CUDA_VISIBLE_DEVICES", "-env", "CUDA_VISIBLE_DEVICES=0");
-    refused("-env ISONOMY_ARBITER", "-env", "ISONOMY_ARBITER=x:1");
+    refused("--ps_resources gpu=1", "-num_workers", "2", "-num_ps", "1", "-ps_resources", "memory=1G,vcores=1,gpu=1");
+    refused("--docker_image", "-ps_docker_image", "image:1");
+    refused("--distribute_keytab", "-distribute_keytab");
+    refused("--docker_image", "-docker_image", "image:1");
+    refused("--docker_image", "-worker_docker_image", "image:1");
+    refused("--env CUDA_VISIBLE_DEVICES", "-env", "CUDA_VISIBLE_DEVICES=0");
+    refused("--env ISONOMY_ARBITER", "-env", "ISONOMY_ARBITER=x:1");
   }
 
   private static void refused(String start, String... options) {

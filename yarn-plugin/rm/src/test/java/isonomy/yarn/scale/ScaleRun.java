@@ -62,8 +62,10 @@ public final class ScaleRun {
     c.set("yarn.scheduler.capacity.root.default.capacity", "100");
     c.set("yarn.scheduler.capacity.root.default.user-limit-factor", "100");
     c.set("yarn.scheduler.capacity.node-locality-delay", "-1");
-    c.set(YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR,
-        Files.createTempDirectory("isonomy-scale").toUri().toString());
+    String folder = Files.createTempDirectory("isonomy-scale").toString();
+    c.set(YarnConfiguration.FS_NODE_ATTRIBUTE_STORE_ROOT_DIR, "file://" + folder);
+    c.set("isonomy.scheduler.mode", "on");  // as an upgrade finds it
+    c.set("isonomy.scheduler.mode-dir", folder);
     return c;
   }
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.auction.placing import place_gang, take
+from pycontrol.auction.placing import FreeIndex, place_gang, take
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.policies.pool import Pool
 
 TOP = Topology.of(
     Machine(f"n{i}", "abc"[i % 3], n, "V100" if i < 4 else "K80") for i, n in enumerate([4, 4, 2, 2, 1, 3])
@@ -23,7 +22,7 @@ steps = st.lists(
 @given(steps)
 def test_it_places_as_place_gang_does(drawn: list[tuple[int, Scope, str, bool]]) -> None:
     left = {h: m.gpus for h, m in TOP.machines.items()}
-    pool, taken = Pool(left, TOP), []
+    pool, taken = FreeIndex(left, TOP), []
     for size, scope, kind, back in drawn:
         of_kind = {h: n for h, n in left.items() if kind in ("", TOP.machines[h].gpu_type)}
         gang = place_gang(size, scope, of_kind, TOP)
@@ -48,7 +47,7 @@ def test_without_packing_the_first_hosts_are_filled(
 ) -> None:
     order = {h: k for k, h in enumerate(hosts)}
     left = {h: m.gpus for h, m in TOP.machines.items()}
-    pool = Pool(left, TOP, order)
+    pool = FreeIndex(left, TOP, order)
     for size, scope, kind, back in drawn:
         of_kind = {h: n for h, n in left.items() if kind in ("", TOP.machines[h].gpu_type)}
         gang = pool.place(size, scope, kind)

@@ -1,0 +1,98 @@
+"""`isonomy get`: what an app left on HDFS: its model or folder, and its results."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from pycontrol.cli.client import Failure, Misused, Rm, rm_address
+from pycontrol.configerror import ConfigError
+from pycontrol.hadoopconf.sitefile import webhdfs_url
+from pycontrol.negotiate import Negotiate
+
+TIMEOUT_S = (3.0, 30.0)
+
+
+@click.command("get")
+@click.argument("app")
+@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--rm", metavar="URL", help="The ResourceManager's web address [default: from yarn-site.xml].")
+def get_command(app: str, folder: Path | None, rm: str | None) -> None:
+    """Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.
+
+    \b
+    isonomy get my-sweep
+    isonomy get my-sweep /tmp/sweep    trials.csv, launches.csv, curves.svg are in results-APP
+
+    HADOOP_CONF_DIR names the HDFS. What is there already is not written over.
+    """
+    client = Rm(rm_address(rm))
+    about = client.get("explain", app=app)["app"]
+    store = _store(client.user)
+    folder, kept = folder or Path(about["name"]), _kept(store, about)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in kept:
+        target = folder / path.rpartition("/")[2]
+        if target.exists():
+            raise Failure(f"{target} is there already; name another folder: isonomy get {app} FOLDER")
+        _asked(path, partial(store.download, path, str(target)))
+        click.echo(target)
+
+
+def read_results(user: str, about: dict[str, Any], name: str) -> str:
+    """The text of one of the result files of an app that has ended; raises Failure."""
+    path = f"{_results(about)}/{name}"
+
+    def read() -> str:
+        with _store(user).read(path, encoding="utf-8") as file:
+            return str(file.read())
+
+    return str(_asked(path, read))
+
+
+def _kept(store: Any, about: dict[str, Any]) -> list[str]:
+    """The paths of the model, if there is one, and of the results, if they are there."""
+    results, model = _results(about), urlsplit(about["model_path"]).path
+    paths = dict.fromkeys([model, results])
+    found = [path for path in paths if _asked(path, partial(store.status, path, strict=False))]
+    if not found:
+        raise Failure(f"{about['name']}: {about['model_path']} is no longer there")
+    return found
+
+
+def _results(about: dict[str, Any]) -> str:
+    if not about["model_path"]:
+        state = f"{about['message'] or about['final_state']}" if about["finished_s"] else "it has not ended"
+        raise Failure(f"{about['name']}: nothing is kept of it: {state}")
+    return f"{urlsplit(about['model_path']).path.rpartition('/')[0]}/results-{about['app_id']}"
+
+
+def _store(user: str) -> Any:
+    """A client of WebHDFS; a secure one gets the Kerberos ticket."""
+    import requests
+    from hdfs import InsecureClient
+
+    session = requests.Session()
+    session.trust_env = False
+    session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+    session.auth = Negotiate()
+    try:
+        return InsecureClient(webhdfs_url(), user=user, timeout=TIMEOUT_S, session=session)
+    except ConfigError as e:
+        raise Misused(e.lines[0]) from e
+
+
+def _asked(path: str, call: Any) -> Any:
+    """The answer of HDFS; raises Failure with its first line."""
+    from hdfs.util import HdfsError
+    from requests import RequestException
+
+    try:
+        return call()
+    except (HdfsError, RequestException, OSError) as e:
+        raise Failure(f"{path} cannot be fetched: {(str(e).strip().splitlines() or ['no answer'])[0]}") from e

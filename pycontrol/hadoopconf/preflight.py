@@ -1,0 +1,149 @@
+"""What a machine lacks for its part in a cluster with Isonomy, asked of the machine itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pycontrol.config import Config
+from pycontrol.hadoopconf.distribution import Distribution
+from pycontrol.hadoopconf.findings import Finding, error, note
+from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, YARN
+from pycontrol.hadoopconf.properties import EXECUTOR, RM, TABLE, Choices, Sites, names
+
+HOST = "host"
+"""What findings name in place of a file."""
+CLOCK_S = 2.0
+"""Clocks of machines may differ by this much."""
+FREE_BYTES = 4 << 30
+_REMOTE = ("nfs", "cifs", "ceph", "fuse", "gluster", "lustre")
+_LINUX = "yarn.nodemanager.linux-container-executor."
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that is asked; a test asks one of its own."""
+
+    root: Path = Path("/")
+    path: str | None = None
+    """Where programs are looked for; None: as the shell does."""
+
+    def says(self, *command: str) -> str | None:
+        """What a program prints; None if it is missing or fails."""
+        program = shutil.which(command[0], path=self.path)
+        if program is None:
+            return None
+        try:
+            done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=30, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def at(self, path: str | Path) -> Path:
+        """A path of the machine."""
+        return self.root / str(path).lstrip("/")
+
+
+def findings(
+    machine: Machine, sites: Sites, config: Config | None, hadoop: Distribution, rm_time_s: float | None
+) -> Iterator[Finding]:
+    """All findings; a machine with isonomy.yaml is a ResourceManager's, one with GPUs a GPU node.
+
+    `rm_time_s` is what the ResourceManager's web app says (Unix), None if it does not answer.
+    """
+    gpus = machine.says("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+    is_gpu_node = gpus is not None or machine.at("/dev/nvidia0").exists()
+    if config is not None:
+        yield from _resourcemanager(machine, sites, config)
+    if is_gpu_node:
+        yield from _gpu_node(machine, sites, gpus)
+    if config is None and not is_gpu_node:
+        yield note(HOST, "", "has no isonomy.yaml and no GPUs: nothing of Isonomy runs here")
+    jars = {"isonomy-yarn-rm.jar": config is not None, "isonomy-yarn-nm.jar": is_gpu_node}
+    for jar in (jar for jar, wanted in jars.items() if wanted):
+        if hadoop.library is None:
+            yield note(HOST, jar, "is not looked for: HADOOP_HOME names no Hadoop")
+        elif not any((place / jar).exists() for place in (hadoop.library, hadoop.library.parent)):
+            yield error(HOST, jar, f"is not in {hadoop.library}: a daemon that names its classes does not start")
+    if rm_time_s is None:
+        yield note(HOST, "clock", "is not compared: the ResourceManager's web app does not answer")
+    elif abs(time.time() - rm_time_s) > CLOCK_S + 1:  # its header has whole seconds
+        yield error(
+            HOST, "clock", f"is {time.time() - rm_time_s:+.0f} s from the ResourceManager's; synchronise by NTP"
+        )
+
+
+def _resourcemanager(machine: Machine, sites: Sites, config: Config) -> Iterator[Finding]:
+    yarn = sites.get(YARN, {})
+    for row in (row for row in TABLE if row.who == RM and row.key.startswith("isonomy.") and row.key not in yarn):
+        if row.wanted(sites, Choices()) is not None:
+            yield error(YARN, row.key, "is missing: Isonomy places, ends and hides nothing until it is there")
+    folder = machine.at(config.state_dir)
+    if not folder.is_dir():
+        yield error(HOST, "state_dir", f"{config.state_dir} does not exist; make it, mode 0700, of the daemon's user")
+    elif not os.access(folder, os.W_OK):
+        owner = folder.owner()
+        yield error(HOST, "state_dir", f"{config.state_dir} is {owner}'s; run this as {owner}, or give it to this user")
+    else:
+        kind = _file_system(machine, config.state_dir)
+        if kind.startswith(_REMOTE):
+            yield error(HOST, "state_dir", f"{config.state_dir} is on {kind}; the journal needs a local disk")
+        if shutil.disk_usage(folder).free < FREE_BYTES:
+            yield note(HOST, "state_dir", f"{config.state_dir} has less than {FREE_BYTES >> 30} GiB free")
+    for key, host, port in (
+        ("bridge.port", config.bridge.host, config.bridge.port),
+        ("agents.port", config.agents.host, config.agents.port),
+    ):
+        try:
+            socket.create_server((host, port)).close()
+        except OSError as problem:
+            yield note(HOST, key, f"{host}:{port} is not free ({problem.strerror}): is that the control plane?")
+
+
+def _file_system(machine: Machine, path: Path) -> str:
+    """The kind of file system that a path is on, by /proc/mounts."""
+    rows = (line.split()[1:3] for line in machine.at("/proc/mounts").read_text(encoding="utf-8").splitlines())
+    kinds = {Path(at): kind for at, kind in rows}
+    return next((kinds[p] for p in (path, *path.parents) if p in kinds), "")
+
+
+def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Finding]:
+    yarn, key = sites.get(YARN, {}), f"yarn.nodemanager.resource-type.{GPU}"
+    declared = sites.get(NODE, {}).get(key)
+    found = None if gpus is None else len(gpus.split())
+    if found is None:
+        yield error(HOST, "nvidia-smi", "does not answer, though there is /dev/nvidia0: is the driver loaded?")
+    elif declared is not None and declared != str(found):
+        yield error(NODE, key, f"is {declared}, and nvidia-smi names {found}")
+    for folder in names(yarn.get("yarn.nodemanager.local-dirs", "")):
+        if not machine.at(folder.removeprefix("file://")).is_dir():
+            yield error(YARN, "yarn.nodemanager.local-dirs", f"{folder} does not exist; evidence lies beside the first")
+    if machine.says("dmesg") is None:
+        yield note(
+            HOST, "dmesg", "cannot be read (kernel.dmesg_restrict): isonomy-bad-gpus sees ECC errors but no Xids"
+        )
+    hole = _not_isolated(machine, yarn)
+    if hole and yarn.get(EXECUTOR) in OUR_EXECUTORS:
+        yield error(HOST, "", f"GPUs are not isolated on this host: {hole}")
+    elif hole:
+        yield note(HOST, "", f"with Isonomy's executor GPUs will not be isolated on this host: {hole}")
+
+
+def _not_isolated(machine: Machine, site: Mapping[str, str]) -> str:
+    """Why a container can open the GPUs of others; empty if it cannot."""
+    if not site.get(EXECUTOR, "").endswith("LinuxContainerExecutor"):
+        return "containers run as the NodeManager's user (no LinuxContainerExecutor)"
+    if machine.at("/sys/fs/cgroup/cgroup.controllers").exists():
+        return "it has cgroup v2, where container-executor knows no devices controller"
+    folder = machine.at(f"/sys/fs/cgroup/devices/{site.get(f'{_LINUX}cgroups.hierarchy', '/hadoop-yarn').strip('/')}")
+    if not os.access(folder, os.W_OK):
+        return f"the cgroup {folder} is missing or not writable for this user"
+    if site.get(f"{_LINUX}resources-handler.class") != "isonomy.nm.GpuDevices":
+        return f"{_LINUX}resources-handler.class is not isonomy.nm.GpuDevices"
+    return ""

@@ -1,0 +1,216 @@
+"""The run-book of an installation: by stage and class of host what to do, in which order, and how to undo it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pycontrol.hadoopconf.formats import Format
+from pycontrol.hadoopconf.install import PropertyChange, edited_sites, plan
+from pycontrol.hadoopconf.names import ISONOMY, OUR_EXECUTORS, OUR_SCHEDULER, SUBMARINE, YARN
+from pycontrol.hadoopconf.properties import (
+    ALL,
+    EXECUTOR,
+    NM,
+    RM,
+    SCHEDULER_CLASS,
+    Choices,
+    Sites,
+    Stage,
+    names,
+)
+
+MEANING = {
+    Stage.WATCH: "CapacityScheduler and YARN's GPU plugin go on; Isonomy watches",
+    Stage.EXECUTORS: "the GPU nodes get Isonomy's executor, one after the other",
+    Stage.QUEUE: "Isonomy serves the named queues",
+    Stage.ALL: "Isonomy serves all queues",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on one class of hosts. The next begins when it is done on all of them."""
+
+    stage: str
+    hosts: str
+    changes: tuple[PropertyChange, ...]
+    do: tuple[str, ...]
+    """Commands and acts in their order; the changes belong before the first restart."""
+    containers: str
+    """What happens to running containers."""
+    undo: str
+
+
+def steps(sites: Sites, choices: Choices, how: Format) -> Iterator[Step]:
+    """All steps from where the cluster is to the chosen stage; raises ConfigError if it is not supported."""
+    at = reached(sites)
+    for stage in range(min(choices.stage, at + 1), choices.stage + 1):
+        if stage == Stage.QUEUE != choices.stage:
+            continue  # straight to all queues
+        changes = plan(sites, replace(choices, stage=Stage(stage)))
+        yield from _of_stage(Stage(stage), sites, changes, choices.queues, how)
+        sites = edited_sites(sites, changes)
+
+
+def removal(changes: Sequence[PropertyChange], how: Format) -> Iterator[Step]:
+    """The way back: the GPU nodes before the ResourceManagers, so that no GPU is without an allocator."""
+    by_class = {who: tuple(c for c in changes if c.who == who) for who in (NM, ALL, RM)}
+    if by_class[NM]:
+        first = _gpu_nodes("remove", by_class[NM], how)
+        yield replace(first, do=(*_emptied(how), "remove the jar"), undo="install again")
+    if by_class[ALL]:
+        yield Step("remove", ALL, by_class[ALL], (_everywhere(how),), "continue", "install again")
+    if by_class[RM]:
+        restart = (f"{how.restart('resourcemanager')}; the standby first", "systemctl disable --now isonomy")
+        yield Step("remove", RM, by_class[RM], restart, "continue", "install again")
+
+
+def reached(sites: Sites) -> int:
+    """The stage that the cluster's files are in, at most EXECUTORS; -1: without Isonomy."""
+    yarn = sites.get(YARN, {})
+    if yarn.get(SCHEDULER_CLASS) != OUR_SCHEDULER:
+        return -1
+    return Stage.EXECUTORS if yarn.get(EXECUTOR) in OUR_EXECUTORS else Stage.WATCH
+
+
+def _of_stage(
+    stage: Stage, sites: Sites, changes: Sequence[PropertyChange], queues: str, how: Format
+) -> Iterator[Step]:
+    yarn, said = sites.get(YARN, {}), f"{stage.name.lower()}: {MEANING[stage]}"
+    by_class = {who: tuple(c for c in changes if c.who == who) for who in (RM, NM, ALL)}
+    if stage >= Stage.QUEUE:
+        yield Step(
+            said,
+            "gateways, where apps are submitted",
+            (),
+            (
+                f"put {SUBMARINE} beside yarn-site.xml; in it isonomy.python is /opt/isonomy/venv/bin/python",
+                "unpack the archive into /opt/isonomy, Python as on the ResourceManagers",
+                "export SUBMARINE_HOME=/opt/isonomy/submarine; submarine job run --help",
+            ),
+            "are not touched",
+            f"remove {SUBMARINE} and /opt/isonomy",
+        )
+        yield _switch(said, queues)
+    if by_class[RM]:
+        yield from _resourcemanagers(said, yarn, by_class[RM], how)
+    if by_class[ALL]:
+        yield Step(
+            said,
+            "all machines: ResourceManagers, GPU nodes, CPU nodes, gateways",
+            by_class[ALL],
+            (_everywhere(how),),
+            _recovery(yarn),
+            "restore the files, restart the same daemons",
+        )
+    if by_class[NM]:
+        yield _gpu_nodes(said, by_class[NM], how)
+
+
+def _resourcemanagers(
+    said: str, yarn: Mapping[str, str], changes: tuple[PropertyChange, ...], how: Format
+) -> Iterator[Step]:
+    hosts = f"{RM} ({', '.join(rm_hosts(yarn)) or 'as the cluster knows it'})"
+    yield Step(
+        said,
+        hosts,
+        (),
+        (
+            f"put jars/isonomy-yarn-rm.jar of the archive into {how.library}",
+            "python3 -m venv /opt/isonomy/venv; /opt/isonomy/venv/bin/pip install --no-index --find-links"
+            " python/wheelhouse python/isonomy-*.whl",
+            f"put {ISONOMY} into /etc/isonomy, and each file of systemd/ where its first line says",
+            "isonomy preflight /etc/hadoop/conf",
+            "systemctl daemon-reload; systemctl enable --now isonomy",
+            *(
+                ["copy /var/lib/isonomy/tokens.key of the first machine to the second, mode 0600"]
+                if _pair(yarn)
+                else []
+            ),
+        ),
+        "are not touched",
+        "systemctl disable --now isonomy; remove the jar",
+    )
+    kept = yarn.get("yarn.resourcemanager.recovery.enabled") == "true"
+    yield Step(
+        said,
+        hosts,
+        changes,
+        (
+            f"{how.restart('resourcemanager')}"
+            + ("; the standby first, the other when it is up" if _pair(yarn) else ""),
+            "isonomy mode shadow",
+            "isonomy status: names the mode; yarn node -list: as many nodes as before",
+        ),
+        "of both kinds, with and without GPUs, continue"
+        if kept
+        else "and applications END: recovery was not enabled before this restart. Choose a quiet hour",
+        f"restore the files (isonomy install --remove --apply OUT), {how.restart('resourcemanager')}",
+    )
+
+
+def _gpu_nodes(said: str, changes: tuple[PropertyChange, ...], how: Format) -> Step:
+    return Step(
+        said,
+        f"{NM}, one after the other; CPU nodes and gateways stay as they are",
+        changes,
+        (
+            f"put jars/isonomy-yarn-nm.jar into {how.library}, and Python as on the ResourceManagers",
+            "isonomy preflight /etc/hadoop/conf",
+            *_emptied(how),
+            "isonomy status: the node has an executor",
+            "nodes that autoscaling adds: confs/nodemanager/isonomy-bootstrap of the archive",
+        ),
+        "end by themselves before the restart: the node is emptied, since YARN's plugin and Isonomy's executor do not"
+        " know each other's GPUs",
+        f"empty the node in the same way, restore the files, {how.restart('nodemanager')}",
+    )
+
+
+def _emptied(how: Format) -> tuple[str, ...]:
+    """A restart of a NodeManager on which no container is left."""
+    return (
+        "empty the node: its name into the file of yarn.resourcemanager.nodes.exclude-path; yarn rmadmin"
+        " -refreshNodes -g -1 -server; yarn node -list -all says when it is DECOMMISSIONED",
+        how.restart("nodemanager"),
+        "its name out of that file; yarn rmadmin -refreshNodes",
+    )
+
+
+def _switch(said: str, queues: str) -> Step:
+    return Step(
+        said,
+        "anywhere, as an admin of YARN",
+        (),
+        (f"isonomy mode on --queues {queues}", "isonomy status; isonomy queue"),
+        "of both kinds continue. Isonomy takes over these queues' waiting asks for GPUs; a node whose GPUs plain"
+        " containers hold gets leases when these have ended",
+        "isonomy mode shadow: CapacityScheduler takes the waiting asks back, leased containers continue",
+    )
+
+
+def _everywhere(how: Format) -> str:
+    """The restarts for a file that all daemons read; the GPU nodes have theirs in a step of their own."""
+    return f"ResourceManagers: {how.restart('resourcemanager')}; CPU nodes: {how.restart('nodemanager')}"
+
+
+def _recovery(yarn: Mapping[str, str]) -> str:
+    nm = "yarn.nodemanager.recovery."
+    if yarn.get(f"{nm}enabled") != "true":
+        return "END with their NodeManager: recovery was not enabled before this restart"
+    if yarn.get(f"{nm}supervised") != "true":
+        return "END at an ordinary stop: recovery.supervised was not set before. After kill -9 they continue"
+    return "continue"
+
+
+def _pair(yarn: Mapping[str, str]) -> bool:
+    return yarn.get("yarn.resourcemanager.ha.enabled") == "true"
+
+
+def rm_hosts(yarn: Mapping[str, str]) -> list[str]:
+    """The hosts of the ResourceManagers, as far as yarn-site.xml names them."""
+    ids = [f".{i}" for i in names(yarn.get("yarn.resourcemanager.ha.rm-ids", ""))] if _pair(yarn) else [""]
+    keys = ("hostname", "webapp.address", "webapp.https.address", "address")
+    found = (next((v for k in keys if (v := yarn.get(f"yarn.resourcemanager.{k}{i}"))), "") for i in ids)
+    return [address.rpartition(":")[0] or address for address in found if address and "$" not in address]

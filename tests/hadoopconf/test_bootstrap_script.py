@@ -1,0 +1,89 @@
+"""The script that prepares nodes which autoscaling adds, with an archive and a root folder of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pycontrol.hadoopconf.render import confs_dir
+
+SCRIPT = confs_dir() / "nodemanager" / "isonomy-bootstrap"
+FILES = {
+    "jars/isonomy-yarn-nm.jar": b"jar",
+    "python/isonomy-1.0-py3-none-any.whl": b"wheel",
+    "python/wheelhouse/x.whl": b"other",
+}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return pack(tmp_path / "a.tar.gz", FILES)
+
+
+def pack(file: Path, files: dict[str, bytes]) -> Path:
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in FILES.items())
+    with tarfile.open(file, "w:gz") as tar:
+        for name, data in {**files, "SHA256SUMS": sums.encode()}.items():
+            entry = tarfile.TarInfo(f"isonomy-1.0-hadoop3/{name}")
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return file
+
+
+def run(tmp_path: Path, *words: str | Path, gpus: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs the script; `python3 -m venv` makes a pip that only notes its arguments."""
+    programs = {
+        "nvidia-smi": f"exit {0 if gpus else 9}",
+        "aws": f'[ "$*" = "s3 cp s3://b/a.tar.gz $4" ] && cp {tmp_path}/a.tar.gz "$4"',
+        "python3": f'mkdir -p "$3/bin"; printf \'#!/bin/sh\\necho "$@" > {tmp_path}/pip.args\\n\' > "$3/bin/pip"\n'
+        'chmod +x "$3/bin/pip"',
+    }
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    own = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "ISONOMY_ROOT": str(tmp_path / "root"), **env}
+    return subprocess.run([SCRIPT, *words], env=own, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("layout", ["usr/lib/hadoop-yarn/lib", "opt/hadoop/share/hadoop/yarn/lib"])
+def test_a_new_gpu_node_gets_jar_python_and_settings(layout: str, tmp_path: Path, archive: Path) -> None:
+    root = tmp_path / "root"
+    (root / layout).mkdir(parents=True)
+    settings = tmp_path / "settings"
+    settings.write_text(f"echo --name isonomy > {tmp_path}/set\n")
+    done = run(tmp_path, archive, settings, HADOOP_HOME=str(root / "opt/hadoop"))
+    assert (done.returncode, done.stdout) == (0, "isonomy: ready; its NodeManager may start\n"), done.stderr
+    assert (root / layout / "isonomy-yarn-nm.jar").read_bytes() == b"jar"
+    wheel = root / "opt/isonomy/python/isonomy-1.0-py3-none-any.whl"
+    assert (tmp_path / "pip.args").read_text().split()[-1] == str(wheel)
+    assert "--no-index --find-links" in (tmp_path / "pip.args").read_text()
+    assert (tmp_path / "set").exists()
+
+
+def test_it_comes_from_the_clouds_store_too(tmp_path: Path, archive: Path) -> None:
+    (tmp_path / "root/usr/lib/hadoop-yarn/lib").mkdir(parents=True)
+    assert archive.exists()
+    assert run(tmp_path, "s3://b/a.tar.gz").returncode == 0
+
+
+def test_a_node_without_gpus_is_left_alone(tmp_path: Path, archive: Path) -> None:
+    done = run(tmp_path, archive, gpus=False)
+    assert (done.returncode, done.stdout) == (0, "isonomy: no GPUs here\n")
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_damaged_archive_or_an_unknown_layout_keeps_the_node_out(tmp_path: Path) -> None:
+    (tmp_path / "root/usr/lib/hadoop-yarn/lib").mkdir(parents=True)
+    bad = pack(tmp_path / "bad.tar.gz", {**FILES, "jars/isonomy-yarn-nm.jar": b"other"})
+    assert run(tmp_path, bad).returncode != 0
+    assert not (tmp_path / "root/usr/lib/hadoop-yarn/lib/isonomy-yarn-nm.jar").exists()
+    (tmp_path / "root/usr/lib/hadoop-yarn/lib").rmdir()
+    done = run(tmp_path, pack(tmp_path / "a.tar.gz", FILES))
+    assert (done.returncode, done.stderr) == (1, "isonomy: no folder for jars of YARN here\n")

@@ -1,0 +1,173 @@
+"""`isonomy preflight` on machines of a ResourceManager and with GPUs, each with one thing missing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli import main
+from pycontrol.config import Config, load_config
+from pycontrol.hadoopconf.distribution import Distribution
+from pycontrol.hadoopconf.preflight import Machine, findings
+
+NM = "yarn.nodemanager."
+EXECUTOR = f"{NM}container-executor.class"
+LINUX = f"{NM}linux-container-executor."
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+class World:
+    """A machine in a folder, with everything that it needs until a test takes something away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.bin = folder / "root", folder / "bin"
+        self.machine = Machine(self.root, str(self.bin))
+        self.hadoop = Distribution("3.4", folder / "hadoop")
+        self.library = folder / "hadoop" / "share" / "hadoop" / "yarn" / "lib"
+        self.library.mkdir(parents=True)
+        self.root.mkdir()
+        self.bin.mkdir()
+        self.sites: dict[str, dict[str, str]] = {"yarn-site.xml": {}, "node-resources.xml": {}}
+        self.config: Config | None = None
+        self.rm_time_s: float | None = time.time()
+
+    def gpu_node(self) -> None:
+        program(self.bin, "nvidia-smi", "echo 0; echo 1")
+        program(self.bin, "dmesg", "echo fine")
+        self.mkdir("/dev/nvidia0", "/data/nm-local", "/sys/fs/cgroup/devices/hadoop-yarn")
+        (self.library / "isonomy-yarn-nm.jar").touch()
+        self.sites["yarn-site.xml"] = {
+            f"{NM}container-executor.class": "isonomy.nm.IsonomyLinuxContainerExecutor",
+            f"{NM}local-dirs": "/data/nm-local",
+            f"{LINUX}resources-handler.class": "isonomy.nm.GpuDevices",
+        }
+        self.sites["node-resources.xml"] = {f"{NM}resource-type.yarn.io/gpu": "2"}
+
+    def resourcemanager(self, folder: Path) -> None:
+        file = folder / "isonomy.yaml"
+        ports = [free_port(), free_port()]
+        file.write_text(f"state_dir: /var/lib/isonomy\nbridge: {{port: {ports[0]}}}\nagents: {{port: {ports[1]}}}\n")
+        self.config = load_config(file)
+        self.mkdir("/var/lib/isonomy", "/proc")
+        (self.root / "proc/mounts").write_text("/dev/sda1 / ext4 rw 0 0\n")
+        (self.library / "isonomy-yarn-rm.jar").touch()
+        self.sites["yarn-site.xml"] = {
+            "yarn.resourcemanager.recovery.enabled": "true",
+            "isonomy.bridge.token-file": "/var/lib/isonomy/bridge.token",
+        }
+
+    def mkdir(self, *paths: str) -> None:
+        for path in paths:
+            self.machine.at(path).mkdir(parents=True)
+
+    def found(self) -> list[str]:
+        return [str(f) for f in findings(self.machine, self.sites, self.config, self.hadoop, self.rm_time_s)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+V2 = "it has cgroup v2, where container-executor knows no devices controller"
+
+
+def v2(w: World) -> None:
+    (w.root / "sys/fs/cgroup/cgroup.controllers").touch()
+
+
+@pytest.mark.parametrize(("lost", "line"), [
+    (lambda w: program(w.bin, "nvidia-smi", "exit 9"), "error: host: nvidia-smi: does not answer"),
+    (lambda w: program(w.bin, "nvidia-smi", "echo 0"), "error: node-resources.xml: yarn.nodemanager.resource-type.yarn"
+     ".io/gpu: is 2, and nvidia-smi names 1"),
+    (lambda w: (w.bin / "dmesg").unlink(), "note: host: dmesg: cannot be read"),
+    (lambda w: w.machine.at("/data/nm-local").rmdir(), "error: yarn-site.xml: yarn.nodemanager.local-dirs: /data/nm-l"),
+    (lambda w: (w.library / "isonomy-yarn-nm.jar").unlink(), "error: host: isonomy-yarn-nm.jar: is not in"),
+    (v2, f"error: host: GPUs are not isolated on this host: {V2}"),
+    (lambda w: w.machine.at("/sys/fs/cgroup/devices/hadoop-yarn").rmdir(), "error: host: GPUs are not isolated"),
+    (lambda w: w.sites["yarn-site.xml"].pop(f"{LINUX}resources-handler.class"), "error: host: GPUs are not isolated"),
+    (lambda w: w.sites["yarn-site.xml"].update({EXECUTOR: "isonomy.nm.IsonomyContainerExecutor"}),
+     "error: host: GPUs are not isolated on this host: containers run as the NodeManager's user"),
+    (lambda w: setattr(w, "rm_time_s", time.time() - 60), "error: host: clock: is +60 s from the ResourceManager's"),
+    (lambda w: setattr(w, "rm_time_s", None), "note: host: clock: is not compared"),
+])  # fmt: skip
+def test_a_gpu_node_says_what_it_lacks(world: World, lost: Callable[[World], object], line: str) -> None:
+    world.gpu_node()
+    assert world.found() == []
+    lost(world)
+    (found,) = world.found()
+    assert found.startswith(line)
+
+
+def test_before_the_executors_a_missing_isolation_is_a_note(world: World) -> None:
+    world.gpu_node()
+    v2(world)
+    hadoops = "org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor"
+    world.sites["yarn-site.xml"][f"{NM}container-executor.class"] = hadoops
+    assert world.found() == [f"note: host: with Isonomy's executor GPUs will not be isolated on this host: {V2}"]
+
+
+def take_port(w: World) -> None:
+    assert w.config is not None
+    w.held = socket.create_server((w.config.bridge.host, w.config.bridge.port))  # type: ignore[attr-defined]
+
+
+def on_nfs(w: World) -> None:
+    (w.root / "proc/mounts").write_text("/dev/sda1 / ext4 rw 0 0\nnas:/x /var/lib nfs4 rw 0 0\n")
+
+
+@pytest.mark.parametrize(("lost", "line"), [
+    (lambda w: w.machine.at("/var/lib/isonomy").rmdir(), "error: host: state_dir: /var/lib/isonomy does not exist"),
+    (on_nfs, "error: host: state_dir: /var/lib/isonomy is on nfs4; the journal needs a local disk"),
+    (take_port, "note: host: bridge.port: 127.0.0.1:"),
+    (lambda w: (w.library / "isonomy-yarn-rm.jar").unlink(), "error: host: isonomy-yarn-rm.jar: is not in"),
+    (lambda w: w.sites["yarn-site.xml"].pop("isonomy.bridge.token-file"), "error: yarn-site.xml: isonomy.bridge"
+     ".token-file: is missing: Isonomy places, ends and hides nothing"),
+    (lambda w: setattr(w, "hadoop", Distribution()), "note: host: isonomy-yarn-rm.jar: is not looked for"),
+])  # fmt: skip
+def test_a_resourcemanagers_machine_says_what_it_lacks(
+    world: World, tmp_path: Path, lost: Callable[[World], object], line: str
+) -> None:
+    world.resourcemanager(tmp_path)
+    assert world.found() == []
+    lost(world)
+    (found,) = world.found()
+    assert found.startswith(line)
+    held = getattr(world, "held", None)
+    if held is not None:
+        held.close()
+
+
+def test_the_command_reads_the_folder_and_counts(tmp_path: Path) -> None:
+    (tmp_path / "yarn-site.xml").write_text(
+        "<configuration><property><name>yarn.resourcemanager.hostname</name><value>127.0.0.1</value></property>"
+        f"<property><name>yarn.resourcemanager.webapp.address</name><value>127.0.0.1:{free_port()}</value></property>"
+        "</configuration>"
+    )
+    (tmp_path / "isonomy.yaml").write_text(f"state_dir: {tmp_path}/none\nbridge: {{port: {free_port()}}}\n")
+    result = CliRunner().invoke(main, ["preflight", str(tmp_path), "-o", "json"])
+    told = json.loads(result.output)
+    found = {(f["level"], f["file"], f["key"]) for f in told["findings"]}
+    assert {("error", "host", "state_dir"), ("note", "host", "clock"),
+            ("error", "yarn-site.xml", "isonomy.bridge.token-file")} <= found  # fmt: skip
+    assert result.exit_code == 1
+    assert told["errors"] == len([f for f in told["findings"] if f["level"] == "error"])
+    lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output.splitlines()
+    assert lines[-1].startswith(f"{told['errors']} errors, ")

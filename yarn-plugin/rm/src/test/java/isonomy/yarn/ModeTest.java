@@ -1,0 +1,211 @@
+package isonomy.yarn;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.mockito.ArgumentMatchers.any;
+import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.when;
+
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.util.curator.ZKCuratorManager;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
+import org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore;
+import org.apache.hadoop.yarn.server.resourcemanager.recovery.NullRMStateStore;
+import org.apache.hadoop.yarn.server.resourcemanager.recovery.RMStateStore;
+import org.apache.hadoop.yarn.server.resourcemanager.recovery.ZKRMStateStore;
+import org.apache.zookeeper.server.NIOServerCnxnFactory;
+import org.apache.zookeeper.server.ServerCnxnFactory;
+import org.apache.zookeeper.server.ZooKeeperServer;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Where the mode lies, and how it is read and switched. */
+@Timeout(60)
+class ModeTest {
+  @TempDir
+  Path dir;
+
+  private final Configuration conf = new YarnConfiguration();
+  private final BlockingQueue<Managed> applied = new LinkedBlockingQueue<>();
+
+  private ModeStore beside(RMStateStore state) throws IOException {
+    RMContext context = mock(RMContext.class);
+    ResourceManager rm = mock(ResourceManager.class);
+    when(context.getStateStore()).thenReturn(state);
+    when(context.getResourceManager()).thenReturn(rm);
+    when(rm.createAndStartZKManager(any())).thenAnswer(call -> {
+      ZKCuratorManager started = new ZKCuratorManager(call.getArgument(0));
+      started.start();
+      return started;
+    });
+    return ModeStore.beside(context, conf);
+  }
+
+  private ModeStore folder() throws IOException {
+    conf.set(ModeStore.FOLDER, dir.resolve("mode").toString());
+    return beside(new NullRMStateStore());
+  }
+
+  private ModeSwitch opened(ModeStore store) {
+    ModeSwitch made = new ModeSwitch(store, conf, wanted -> "", applied::add);
+    made.open();
+    return made;
+  }
+
+  private static void keeps(ModeStore store) throws IOException {
+    assertNull(store.read());
+    for (String content : List.of("first, and longer", "second")) {
+      store.write(content.getBytes(UTF_8));
+      assertArrayEquals(content.getBytes(UTF_8), store.read());
+    }
+  }
+
+  @Test
+  void inALocalFolder() throws IOException {
+    keeps(folder());
+    assertEquals("second", Files.readString(dir.resolve("mode/isonomy-mode.json")));
+    Files.writeString(dir.resolve("mode/isonomy-mode.json"), "by hand");
+    assertArrayEquals("by hand".getBytes(UTF_8), folder().read());
+  }
+
+  @Test
+  void besideTheStateOnAFileSystem() throws IOException {
+    conf.set(YarnConfiguration.FS_RM_STATE_STORE_URI, dir.resolve("rm").toUri().toString());
+    keeps(beside(new FileSystemRMStateStore()));
+    assertEquals("second", Files.readString(dir.resolve("rm/isonomy-mode.json")));
+  }
+
+  @Test
+  void besideTheStateInZooKeeper() throws Exception {
+    ServerCnxnFactory factory = new NIOServerCnxnFactory();
+    factory.configure(new InetSocketAddress("127.0.0.1", 0), 10);
+    factory.startup(new ZooKeeperServer(dir.toFile(), dir.toFile(), 500));
+    conf.set("hadoop.zk.address", "127.0.0.1:" + factory.getLocalPort());
+    conf.setInt("hadoop.zk.retry-interval-ms", 100);
+    conf.set(YarnConfiguration.ZK_RM_STATE_STORE_PARENT_PATH, "/a/rmstore");
+    ModeStore store = beside(new ZKRMStateStore());
+    try {
+      keeps(store);
+      ZKCuratorManager look = new ZKCuratorManager(conf);
+      look.start();
+      assertEquals("second", look.getStringData("/a/rmstore/isonomy-mode"));
+      look.delete("/a/rmstore/isonomy-mode");
+      look.create("/a/rmstore/isonomy-mode");
+      look.close();
+      assertNull(store.read(), "made, and not yet filled");
+    } finally {
+      factory.shutdown();
+    }
+    assertTrue(assertThrows(IOException.class, store::read).getMessage().startsWith("ZooKeeper: "));
+  }
+
+  @Test
+  void whereNothingSaysWhere() throws IOException {
+    ModeSwitch switched = opened(beside(new NullRMStateStore()));
+    assertEquals("off", applied.remove().name());
+    String why = assertThrows(IOException.class, () -> switched.to("on", null, "ann")).getMessage();
+    assertTrue(why.contains("nothing has changed") && why.contains(ModeStore.FOLDER), why);
+    assertTrue(applied.isEmpty());
+  }
+
+  @Test
+  void aMissingModeIsOffAndWhoSwitchesIsStored() throws IOException {
+    ModeSwitch switched = opened(folder());
+    assertFalse(applied.remove().isOn());
+    assertFalse(Files.exists(dir.resolve("mode")), "nothing was switched");
+    switched.to("on", List.of("root.a", "root.b.c"), "ann");
+    switched.to("shadow", null, "bob");
+    switched.to("on", null, "cec");
+    opened(folder());
+    Managed last = null;
+    for (String by : List.of("ann", "bob", "cec", "cec")) {
+      last = applied.remove();
+      assertEquals(by, last.toJson().get("by").asText());
+      assertTrue(last.toJson().get("at_ms").asLong() > 0);
+    }
+    for (String queue : List.of("root.a", "root.a.x", "root.b.c")) {
+      assertTrue(last.has(queue), queue);
+    }
+    for (String queue : List.of("root", "root.ab", "root.b", "root.b.d")) {
+      assertFalse(last.has(queue), queue);
+    }
+  }
+
+  @Test
+  void anUpgradeStoresWhatWasInForceOnce() throws IOException {
+    conf.setBoolean(Managed.BYPASS, false);  // as the templates of 0.1 have it
+    conf.set(Managed.QUEUES, "root.a");
+    opened(folder());
+    Managed upgraded = applied.remove();
+    assertTrue(upgraded.places() && upgraded.has("root.a") && !upgraded.has("root.b"), upgraded.toString());
+    conf.setBoolean(Managed.BYPASS, true);
+    conf.set(Managed.QUEUES, "root.b");
+    opened(folder());
+    assertEquals(upgraded.toJson(), applied.remove().toJson(), "the keys are read once");
+
+    Configuration other = new Configuration(false);
+    other.setBoolean(Managed.BYPASS, true);
+    assertEquals("off", Managed.before(other).name());
+    other.set(Managed.MODE, "Shadow");
+    assertTrue(Managed.before(other).isShadow());
+    assertEquals("off", Managed.before(new Configuration(false)).name());
+  }
+
+  @Test
+  void whatCannotBeReadPlacesNothingUntilItCan() throws Exception {
+    Path file = dir.resolve("mode/isonomy-mode.json");
+    for (String wrong : List.of("", "{", "7", "{\"mode\": \"on\"}",
+        "{\"mode\": \"dark\", \"queues\": [], \"by\": \"\", \"at_ms\": 1}",
+        "{\"mode\": \"on\", \"queues\": \"root.a\", \"by\": \"\", \"at_ms\": 1}",
+        "{\"mode\": \"on\", \"queues\": [\"a\"], \"by\": \"\", \"at_ms\": 1}")) {
+      ModeStore store = folder();
+      store.write(wrong.getBytes(UTF_8));
+      ModeSwitch switched = opened(store);
+      Managed found = applied.remove();
+      assertEquals("unreadable", found.name(), wrong);
+      assertTrue(found.problem().contains(file.toString()), found.problem());
+      assertTrue(found.has("root.any") && found.isOn() && !found.places() && !found.isShadow());
+      switched.close();
+    }
+    conf.set(Managed.MODE, "dark");
+    Files.delete(file);
+    ModeSwitch switched = opened(folder());
+    assertEquals("yarn-site.xml: " + Managed.MODE + ": must be on, shadow or off (got dark)",
+        applied.remove().problem());
+    Files.writeString(file, "{\"mode\":\"shadow\",\"by\":\"ann\",\"at_ms\":1,\"queues\":[]}");
+    assertTrue(applied.poll(30, TimeUnit.SECONDS).isShadow(), "it is read again");
+    switched.close();
+  }
+
+  @Test
+  void whatCannotBeInForceIsRefusedAndAtTheStartPlacesNothing() throws IOException {
+    ModeSwitch switched = new ModeSwitch(folder(), conf, wanted -> wanted.isOn() ? "there is no key" : "", applied::add);
+    switched.open();
+    applied.remove();
+    String why = assertThrows(IllegalArgumentException.class, () -> switched.to("on", null, "ann")).getMessage();
+    assertEquals("on: there is no key", why);
+    assertNull(folder().read());
+    folder().write(Managed.of("on", List.of(), "ann", 1).stored());
+    switched.close();
+    ModeSwitch again = new ModeSwitch(folder(), conf, wanted -> wanted.isOn() ? "there is no key" : "", applied::add);
+    again.open();
+    assertEquals("it is on, but there is no key", applied.remove().problem());
+    again.close();
+  }
+}
