@@ -22,7 +22,7 @@ class Gandiva(Filling):
     """Highest placement preference first; at its lease's end a badly placed gang may move."""
 
     restart_s: Annotated[float, Field(ge=0)] = 40.0
-    """Seconds that a move costs; it must be regained within a lease. inf: never move."""
+    """Seconds that a move costs; it must be regained within a lease. 316224000, the most: never move."""
 
     name: ClassVar[str] = "gandiva"
     migrates: ClassVar[bool] = True

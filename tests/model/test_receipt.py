@@ -22,7 +22,7 @@ GOLDEN = json.loads((Path(__file__).parent / "receipts.json").read_text())
 
 def themis_world() -> World:
     """Bidders, a stand-in, an Agent that stops answering, an oversized gang, and more demand than GPUs."""
-    settings = Settings(lease_s=10, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
+    settings = Settings(lease_s=10, grant_timeout_s=20, recovery_s=2, round_retry_s=3, standin_revocable=False)
     w = World(registry.make("themis"), seed=3, settings=settings)
     w.add_app("app0", 2, 5, 160.0)
     w.add_foreign("plain", 1, 2)

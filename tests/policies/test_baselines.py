@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 from typing import Any
 
 import pytest
 
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot
+from pycontrol.model.bounds import LONGEST_S
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
@@ -127,7 +127,7 @@ def test_yarn_cs_takes_back_at_a_leases_end(waits: list[AppView], expected: dict
     [
         pytest.param({"n1": 2}, {}, gang(n1=2), id="to one machine that has room"),
         pytest.param({"n1": 2}, {"restart_s": 250.0}, gang(n3=1, n4=1), id="not where a restart costs more"),
-        pytest.param({"n1": 2}, {"restart_s": math.inf}, gang(n3=1, n4=1), id="not if moves are off"),
+        pytest.param({"n1": 2}, {"restart_s": LONGEST_S}, gang(n3=1, n4=1), id="not if moves are off"),
         pytest.param({"n1": 1, "n2": 1}, {}, gang(n3=1, n4=1), id="not to a place as bad"),
         pytest.param({}, {}, gang(n3=1, n4=1), id="not without room"),
     ],
@@ -144,7 +144,7 @@ def test_gpus_that_a_move_frees_go_to_another_app() -> None:
     b = app("b", 2, 1, scope=Scope.MACHINE, slowdown=FLAT)
     s = snapshot(a, b, free={"n3": 2, "n4": 2})
     assert gangs_of("gandiva", s) == {"a": [gang(n3=2)], "b": [gang(n4=2)]}
-    assert gangs_of("gandiva", s, restart_s=math.inf) == {"a": [gang(n3=1, n4=1)]}
+    assert gangs_of("gandiva", s, restart_s=LONGEST_S) == {"a": [gang(n3=1, n4=1)]}
 
 
 @pytest.mark.parametrize(("packing", "where"), [("tight", gang(n2=4)), ("first", gang(n1=1, n2=3)), ("random", None)])
@@ -219,7 +219,7 @@ class TestRegistry:
             ("tiresais", {}, "there is no policy tiresais; did you mean tiresias? Known are themis, "),
             ("lottery", {}, "there is no policy lottery; known are themis, "),
             ("drf", {"restart_s": 1.0}, "drf has no option restart_s; known are packing, ties"),
-            ("gandiva", {"restart_s": -1.0}, "gandiva: restart_s: Input should be greater than or equal to 0"),
+            ("gandiva", {"restart_s": -1.0}, "gandiva: restart_s: must be from 0 to 316224000 (got -1)"),
             ("drf", {"name": "x"}, "drf has no option name"),
         ],
     )
