@@ -50,6 +50,7 @@ def cells_file(folder: Path) -> Path:
     for name, host in hosts().items():
         text = text.replace(name, host)
     path = folder.parent / "cells.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
