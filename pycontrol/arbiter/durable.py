@@ -23,11 +23,15 @@ from pycontrol.arbiter.facts import (
     ClockBehind,
     ExchangeChanged,
     Fact,
+    LeaseBorrowed,
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
+    LeaseOwned,
     LeaseRevoking,
+    LeaseStarted,
+    NextDropped,
     OfLease,
     PolicyMemory,
     Restored,
@@ -200,7 +204,8 @@ class Durable:
         self.apps[f.app_id].leases += len(f.gpus)
         return self._table.take(f)
 
-    _on_LeaseStarted = _changed
+    def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
+        return self._changed(f)
 
     def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
         step = self._changed(f)
@@ -224,10 +229,14 @@ class Durable:
     def _on_LeaseEnded(self, f: LeaseEnded) -> Step:
         return self._attain(self._table.take(f), f.at_s)
 
-    def _taken(self, f: OfLease) -> Step:
+    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> Step:
         return self._table.take(f)
 
-    _on_LeaseBorrowed = _on_LeaseOwned = _on_NextDropped = _taken
+    def _on_LeaseOwned(self, f: LeaseOwned) -> Step:
+        return self._table.take(f)
+
+    def _on_NextDropped(self, f: NextDropped) -> Step:
+        return self._table.take(f)
 
     def _attain(self, step: Step, now_s: float) -> Step:
         for lease in step.before:
