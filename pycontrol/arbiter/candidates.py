@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -206,7 +207,7 @@ class Candidates:
                 yield app_id, "it is not among the apps like it"
             if app_id in s.agents.stale or app_id in self._moving or self._gpus != s.cluster.machines.gpus:
                 continue
-            if known != view(s, app_id, s.agents[app_id].rho, (), s.event_s):
+            if operator.ne(known, view(s, app_id, s.agents[app_id].rho, (), s.event_s)):  # compiled, `!=` is `is not`
                 yield app_id, "its view is outdated, and nothing says that it changed"
 
 
