@@ -49,12 +49,14 @@ class Buddy:
         A higher cell is split only while equation (2) keeps holding there, so that spare cells are used before any
         group is preempted. By Theorem 1 a legal request (need[level] > 0) always finds a cell.
         """
-        slack = self.slack()
         best: tuple[int, int] | None = None
         choice = -1
+        slack: list[int] = []
         for k in range(level, len(self.sizes)):
-            if k > level and slack[k] < 1:
-                break
+            if k > level:
+                slack = slack or self.slack()
+                if slack[k] < 1:
+                    break
             for number in self._candidates(k):
                 found = self._least(k, number, level)
                 score = (self.bad[level].get(found, 0), self.guests[level][found])
@@ -69,13 +71,13 @@ class Buddy:
     def _candidates(self, level: int) -> list[int]:
         """The best healthy free cell of a level, and all free cells with bad GPUs, which may have healthy parts."""
         buckets = self.buckets[level]
-        found = list(buckets.get(BAD, ()))
-        healthy = min((key for key in buckets if key != BAD), default=None)
-        if healthy is not None:
-            number, _ = buckets[healthy].popitem()
-            buckets[healthy][number] = None
-            found.insert(0, number)
-        return found
+        bad = list(buckets.get(BAD, ()))
+        healthy = min([key for key in buckets if key != BAD], default=None)
+        if healthy is None:
+            return bad
+        number, _ = buckets[healthy].popitem()
+        buckets[healthy][number] = None
+        return [number, *bad]
 
     def _least(self, level: int, number: int, down_to: int) -> int:
         """The part of a free cell at level `down_to` with the fewest bad, then the fewest borrowed GPUs."""

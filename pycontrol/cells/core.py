@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
-from pycontrol.cells import preemption, search
 from pycontrol.cells.gang_fit import Undecided
-from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
-from pycontrol.cells.preemption import Key
-from pycontrol.cells.space import AffinityGroup, Part, Space
+from pycontrol.cells.search import Hosts, find, take_inside
+from pycontrol.cells.space import ONE_A_NODE, AffinityGroup, Holding, Space
+from pycontrol.cells.transaction import (
+    Owners,
+    Transaction,
+    leave_cells,
+    reflag_bad,
+    return_cells,
+    return_guarantees,
+    transfer,
+    unbind,
+)
 from pycontrol.cells.values import (
     HIGHEST,
+    IDLE,
     OPPORTUNISTIC,
     CellsError,
     Decision,
     GroupRequest,
     GroupState,
+    Key,
     LeafState,
     PlacementOutcome,
     Released,
     Worker,
 )
 from pycontrol.model.topology import Gpu
+
+Round = tuple[list[Space], int | None]
+"""(chains, level within which the gang must lie) for one attempt to place a gang."""
 
 
 class Cells:
@@ -31,7 +45,7 @@ class Cells:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.groups: dict[str, AffinityGroup] = {}
-        self.by_key: dict[Key, dict[str, AffinityGroup]] = {}
+        self.owners: Owners = {}
         self.order = 0
         self.spaces: list[Space] = []
         for at, chain in enumerate(layout.chains):
@@ -73,12 +87,11 @@ class Cells:
             again = self._again(known, request, preempt)
             if again is not None:
                 return again
-        sizes, hosts = self._workers_wanted(request)
+        tx = self.begin(IDLE if request.priority == OPPORTUNISTIC else (request.vc, request.pinned))
         try:
-            if request.priority == OPPORTUNISTIC:
-                return self._opportunistic(request, sizes, hosts)
-            return self._guaranteed(request, sizes, hosts, preempt)
+            return self._place(request, tx, preempt)
         except Undecided:
+            tx.roll_back()
             return Decision(
                 PlacementOutcome.WAIT, reason="the workers' sizes are too diverse to decide whether they fit"
             )
@@ -90,53 +103,30 @@ class Cells:
             return Decision(PlacementOutcome.PLACED, group.workers)
         allowed = request.hosts
         astray = allowed is not None and any(host not in allowed for host, _ in group.workers)
-        if preempt and (astray or any(part.bad for part in group.parts)):
+        if preempt and (astray or any(holding.bad for holding in group.held)):
             self.release(group.name)
             return None
+        downgraded = tuple(victim.name for victim, _ in group.downgraded)
         if group.victims:
-            return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(group.victims), self._downgraded_by(group))
-        group.state = GroupState.ALLOCATED
-        downgraded = self._downgraded_by(group)
-        group.downgraded = []
+            return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(group.victims), downgraded)
+        group.state, group.downgraded = GroupState.ALLOCATED, []
         return Decision(PlacementOutcome.PLACED, group.workers, downgraded=downgraded)
 
-    @staticmethod
-    def _downgraded_by(group: AffinityGroup) -> tuple[str, ...]:
-        return tuple(victim.name for victim, _ in group.downgraded)
-
-    def _workers_wanted(self, request: GroupRequest) -> tuple[list[int], list[frozenset[str] | None] | None]:
-        """The sizes of the workers, largest first, and the hosts allowed for each (None: any)."""
-        if request.on:
-            wanted = sorted(request.on, key=lambda w: (-w[1], w[0]))
-            if sum(gpus for _, gpus in wanted) != request.gpus:
-                raise CellsError(f"group {request.group}: `on` and `members` disagree about the number of GPUs")
-            return [gpus for _, gpus in wanted], [frozenset([host]) for host, _ in wanted]
-        if request.inside:
-            self._validate(request)
-            return [], None
-        sizes = sorted((gpus for count, gpus in request.members for _ in range(count)), reverse=True)
-        return sizes, None if request.hosts is None else [request.hosts] * len(sizes)
-
-    def _sites(self, request: GroupRequest) -> dict[str, list[search.Site]]:
-        """GPU type -> sites that the request may use; raises CellsError if there are none."""
+    def _chains(self, request: GroupRequest, key: Key, sizes: list[int]) -> dict[str, list[Space]]:
+        """GPU type -> chains with cells that the request may use; raises CellsError if there are none."""
         self._validate(request)
-        key = (request.vc, request.pinned)
-        sites: dict[str, list[search.Site]] = {}
+        found: dict[str, list[Space]] = {}
         for space in self.spaces:
-            if request.gpu_type in (None, space.chain.gpu_type):
-                if request.priority == OPPORTUNISTIC:
-                    sites.setdefault(space.chain.gpu_type, []).append((space, space.borrowable))
-                elif key in space.pools:
-                    sites.setdefault(space.chain.gpu_type, []).append((space, space.pools[key]))
-        if not sites:
+            if request.gpu_type in (None, space.chain.gpu_type) and key in space.pools:
+                found.setdefault(space.chain.gpu_type, []).append(space)
+        if not found:
             what = f"GPUs of type {request.gpu_type}" if request.gpu_type else "cells"
             where = f"pinned cell {request.pinned} of {request.vc}" if request.pinned else request.vc
             raise CellsError(f"{where} owns no {what}")
-        largest = max(gpus for _, gpus in request.members)
-        most = max(space.chain.sizes[space.chain.node] for some in sites.values() for space, _ in some)
-        if largest > most:
-            raise CellsError(f"a worker of {largest} GPUs fits on no host; the largest has {most}")
-        return sites
+        most = max([space.sizes[space.chain.node] for spaces in found.values() for space in spaces])
+        if sizes[0] > most:
+            raise CellsError(f"a worker of {sizes[0]} GPUs fits on no host; the largest has {most}")
+        return found
 
     def _validate(self, request: GroupRequest) -> None:
         vc = self.layout.vc(request.vc)
@@ -148,138 +138,88 @@ class Cells:
             raise CellsError(f"priority {request.priority} is not between {OPPORTUNISTIC} and {HIGHEST}")
         if request.pinned is not None and request.priority == OPPORTUNISTIC:
             raise CellsError("an opportunistic group cannot ask for a pinned cell")
-        if not request.members or any(count < 1 or gpus < 1 for count, gpus in request.members):
+        if min(map(min, request.members), default=0) < 1:
             raise CellsError(f"group {request.group} needs members with at least one worker and one GPU each")
         if request.gpu_type is not None and all(s.chain.gpu_type != request.gpu_type for s in self.spaces):
             raise CellsError(f"there are no GPUs of type {request.gpu_type}")
 
-    def _rounds(self, request: GroupRequest) -> Iterable[tuple[list[search.Site], int | None]]:
-        """(sites, level within which the gang must lie) for each attempt: each chain alone, then all chains of a GPU
-        type, then, on given hosts, all chains."""
-        found = self._sites(request)
-        known = False
-        for sites in found.values():
-            for space, pool in sites:
-                level = space.chain.level_of(request.within) if request.within else None
-                if request.within is None or level is not None:
-                    known = True
-                    yield [(space, pool)], level
+    def _rounds(self, request: GroupRequest, key: Key, sizes: list[int]) -> list[Round]:
+        """Each chain alone, then all chains of a GPU type, then, on given hosts, all chains."""
+        found = self._chains(request, key, sizes)
+        each = [[space] for spaces in found.values() for space in spaces]
         if request.within is not None:
+            levels = [(spaces, spaces[0].chain.level_of(request.within)) for spaces in each]
+            known: list[Round] = [(spaces, level) for spaces, level in levels if level is not None]
             if not known:
                 raise CellsError(f"no chain of this request has the cell type {request.within}")
-            return
-        for sites in found.values():
-            if len(sites) > 1:
-                yield sites, None
+            return known
+        each += [spaces for spaces in found.values() if len(spaces) > 1]
         if request.on and len(found) > 1:  # the choice of hosts includes the choice of types
-            yield [site for sites in found.values() for site in sites], None
+            each.append([space for spaces in found.values() for space in spaces])
+        return [(spaces, None) for spaces in each]
 
-    def _opportunistic(
-        self, request: GroupRequest, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None
-    ) -> Decision:
-        free = 0
-        for sites, within in self._rounds(request):
-            free = max(free, sum(pool.free_gpus for _, pool in sites))
-            parts = search.opportunistic(sites, sizes, hosts, within)
-            if parts is not None:
-                group = self._new(request, OPPORTUNISTIC)
-                for part in parts:
-                    part.space.add_borrower(group, part.physical)
-                return self._placed(group, parts)
-        return Decision(PlacementOutcome.WAIT, reason=self._why(request, free, "idle GPUs of the cluster"))
-
-    def _guaranteed(
-        self, request: GroupRequest, sizes: list[int], hosts: Sequence[frozenset[str] | None] | None, preempt: bool
-    ) -> Decision:
-        key = (request.vc, request.pinned)
+    def _place(self, request: GroupRequest, tx: Transaction, preempt: bool) -> Decision:
         if request.inside:
-            parts = take_inside(self.spaces, key, request.inside, (), request.avoid, request.within)
-            if parts is None:
-                return Decision(
-                    PlacementOutcome.WAIT, reason=f"the cells of {request.vc} do not have that many free GPUs there"
-                )
-            return self._commit(request, parts, [], [], preempt)
-        free = 0
-        for sites, within in self._rounds(request):
-            free = max(free, sum(pool.free_gpus for _, pool in sites))
-            parts = self.find(sites, key, sizes, hosts, within)
-            if parts is not None:
-                return self._commit(request, parts, [], [], preempt)
-        for sites, within in self._rounds(request):
-            plan = preemption.plan(self, request, sites, sizes, hosts, within, preempt)
-            if plan is None:
-                continue
-            if plan.parts is None:
-                return Decision(PlacementOutcome.PREEMPT, victims=tuple(v.name for v in plan.taken))
-            return self._commit(request, plan.parts, plan.taken, plan.downgraded, preempt)
-        return Decision(
-            PlacementOutcome.WAIT, reason=self._why(request, free, f"free GPUs in the cells of {request.vc}")
-        )
+            self._validate(request)
+            if take_inside(tx, self.spaces, request.inside, (), request.avoid, request.within):
+                return self._commit(request, tx, preempt)
+            return Decision(
+                PlacementOutcome.WAIT, reason=f"the cells of {request.vc} do not have that many free GPUs there"
+            )
+        sizes, hosts = _workers_wanted(request)
+        rounds = self._rounds(request, tx.key, sizes)
+        for spaces, within in rounds:
+            if find(tx, spaces, sizes, hosts, within):
+                return self._commit(request, tx, preempt)
+        waits = _waits(request, tx.key, rounds)
+        for spaces, within in rounds:
+            search = functools.partial(find, tx, spaces, sizes, hosts, within)
+            while found := tx.take_over(request, spaces, search):
+                reservations = [g for g in found if g.state is GroupState.PREEMPTING]
+                if not preempt:
+                    named = [v for g in reservations for v in g.victims] or [g.name for g in found]
+                    return Decision(PlacementOutcome.PREEMPT, victims=tuple(named))
+                for group in reservations:
+                    self.release(group.name)
+            if found is not None:
+                return self._commit(request, tx, preempt)
+        return waits
 
-    def find(
-        self,
-        sites: Sequence[search.Site],
-        key: Key,
-        sizes: list[int],
-        hosts: Sequence[frozenset[str] | None] | None,
-        within: int | None,
-    ) -> list[Part] | None:
-        """Takes and binds guaranteed cells; None, with nothing changed, if the gang does not fit."""
-        if hosts is None:
-            return search.guaranteed(sites, sizes, within)
-        return search.guaranteed_on(sites, key, sizes, hosts)
+    def begin(self, key: Key) -> Transaction:
+        """A transaction that takes cells of a holder."""
+        return Transaction(self.owners, key)
 
-    def _commit(
-        self,
-        request: GroupRequest,
-        parts: list[Part],
-        taken: list[AffinityGroup],
-        downgraded: list[tuple[AffinityGroup, list[Part]]],
-        preempt: bool,
-    ) -> Decision:
-        key = (request.vc, request.pinned)
-        victims = {g.name: g for part in parts for g in part.space.borrowers_in(part.physical)}
-        victims |= {g.name: g for g in taken}
+    def _commit(self, request: GroupRequest, tx: Transaction, preempt: bool) -> Decision:
+        victims = {g.name: g for h in tx.held for g in h.space.borrowers_in(h.physical)}
+        victims |= {g.name: g for g in tx.lent}
         if victims and not preempt:
-            search.give_up(parts, key)
-            preemption.undo(self, taken, downgraded)
+            tx.roll_back()
             return Decision(PlacementOutcome.PREEMPT, victims=tuple(victims))
-        group = self._new(request, request.priority)
-        group.seized = bool(taken)
-        for victim in taken:
-            preemption.transfer(victim, group, parts)
-        for part in parts:
-            part.space.own(group, part.physical)
-        self.by_key.setdefault(key, {})[group.name] = group
-        decision = self._placed(group, parts)
-        names = tuple(victim.name for victim, _ in downgraded)
+        for victim in tx.lent:
+            transfer(victim, request.group, tx.held)
+        group = self.add(request, tx.held)
+        group.seized = bool(tx.lent)
+        names = tuple([victim.name for victim, _ in tx.downgraded])
         if not victims:
-            return Decision(PlacementOutcome.PLACED, decision.workers, downgraded=names)
-        group.state, group.victims, group.downgraded = GroupState.PREEMPTING, victims, downgraded
+            return Decision(PlacementOutcome.PLACED, group.workers, downgraded=names)
+        group.state, group.victims, group.downgraded = GroupState.PREEMPTING, victims, tx.downgraded
         for victim in victims.values():
             victim.state = GroupState.BEING_PREEMPTED
             victim.preemptors[group.name] = group
         return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(victims), names)
 
-    def _new(self, request: GroupRequest, priority: int) -> AffinityGroup:
-        group = AffinityGroup(request, priority, self.order, (request.vc, request.pinned))
+    def add(self, request: GroupRequest, held: list[Holding]) -> AffinityGroup:
+        """A new group that holds these cells; it is guaranteed if they are its own."""
+        name, key, borrows = request.group, (request.vc, request.pinned), held[0].borrowed
+        priority = OPPORTUNISTIC if borrows else request.priority
+        group = AffinityGroup(request, priority, self.order, key, held=held, workers=workers_of(held))
         self.order += 1
-        self.groups[request.group] = group
+        self.groups[name] = group
+        for holding in held:
+            (holding.space.add_borrower if borrows else holding.space.own)(group, holding.physical)
+        if not borrows:
+            self.owners.setdefault(key, {})[name] = group
         return group
-
-    def _placed(self, group: AffinityGroup, parts: list[Part]) -> Decision:
-        group.parts, group.state = parts, GroupState.ALLOCATED
-        group.workers = workers_of(parts)
-        return Decision(PlacementOutcome.PLACED, group.workers)
-
-    def _why(self, request: GroupRequest, free: int, what: str) -> str:
-        if free < request.gpus:
-            return f"needs {request.gpus} GPUs, but only {free} are left of the {what}"
-        where = "the hosts that it may use" if request.hosts is not None or request.on else "hosts"
-        if request.within:
-            where = f"one {request.within}"
-        sizes = " + ".join(f"{count} x {gpus}" for count, gpus in request.members)
-        return f"{free} GPUs are left of the {what}, but the gang's {sizes} do not fit into what is free on {where}"
 
     # The end of groups
 
@@ -291,24 +231,21 @@ class Cells:
         group = self.groups.pop(name, None)
         if group is None:
             raise CellsError(f"there is no group {name}")
-        if group.priority >= 0:
-            self.by_key[group.pool].pop(name)
-        restored = preemption.cancel(self, group) if group.state is GroupState.PREEMPTING else ()
-        for part in group.parts:
-            if part.virtual is None:
-                part.space.remove_borrower(part.physical)
-            else:
-                part.space.disown(part.physical)
-                part.space.pools[group.pool].give(part.virtual)
-        for part in group.parts:
-            if part.virtual is not None:
-                if group.seized:
-                    part.space.unbind_inside(part.virtual)
-                part.space.unbind(part.virtual)
-        preemption.reflag_bad(group.parts)
-        ready = preemption.finish_victim(group)
-        group.state, group.parts = GroupState.DELETED, []
-        return Released(ready, restored)
+        restored: tuple[str, ...] = ()
+        if group.guaranteed:
+            self.owners[group.key].pop(name)
+            for holding in group.held:
+                holding.space.disown(holding.physical)
+                holding.pool.give(holding.cell)
+            restored = return_cells(group)
+            unbind(group.held, group.seized)
+            return_guarantees(self.owners, self.groups, group)
+        else:
+            for holding in group.held:
+                holding.space.remove_borrower(holding.physical)
+            reflag_bad(group.held)
+        group.state = GroupState.DELETED
+        return Released(leave_cells(group), restored)
 
     # Health
 
@@ -351,19 +288,42 @@ class Cells:
         return LeafState.FREE if owner is None and borrower is None else LeafState.USED
 
 
-def workers_of(parts: Sequence[Part]) -> tuple[Worker, ...]:
+def _workers_wanted(request: GroupRequest) -> tuple[list[int], Hosts]:
+    """The sizes of the workers, largest first, and the hosts allowed for each (None: any)."""
+    if request.on:
+        wanted = sorted(request.on, key=lambda w: (-w[1], w[0]))
+        if sum(gpus for _, gpus in wanted) != request.gpus:
+            raise CellsError(f"group {request.group}: `on` and `members` disagree about the number of GPUs")
+        return [gpus for _, gpus in wanted], [frozenset([host]) for host, _ in wanted]
+    sizes = sorted([gpus for count, gpus in request.members for _ in range(count)], reverse=True)
+    return sizes, None if request.hosts is None else [request.hosts] * len(sizes)
+
+
+def _waits(request: GroupRequest, key: Key, rounds: Sequence[Round]) -> Decision:
+    """The answer to a request that does not fit, with what is missing."""
+    what = "idle GPUs of the cluster" if key == IDLE else f"free GPUs in the cells of {request.vc}"
+    free = max(sum(space.pools[key].free_gpus for space in spaces) for spaces, _ in rounds)
+    reason = f"needs {request.gpus} GPUs, but only {free} are left of the {what}"
+    if free >= request.gpus:
+        where = "the hosts that it may use" if request.hosts is not None or request.on else "hosts"
+        where = f"one {request.within}" if request.within else where
+        sizes = " + ".join(f"{count} x {gpus}" for count, gpus in request.members)
+        reason = f"{free} GPUs are left of the {what}, but the gang's {sizes} do not fit into what is free on {where}"
+    return Decision(PlacementOutcome.WAIT, reason=reason)
+
+
+def workers_of(held: Sequence[Holding]) -> tuple[Worker, ...]:
     """The host and GPU indices of each worker."""
-    if len(parts) == 1 and parts[0].worker < 0:
-        chain, (level, number) = parts[0].space.chain, parts[0].physical
-        count = chain.sizes[level] // chain.sizes[chain.node]
-        return parts[0].space.node_workers[number * count : (number + 1) * count]
+    if held[0].worker == ONE_A_NODE:
+        space, leaves = held[0].space, held[0].space.chain.leaves(held[0].physical)
+        per_node = space.sizes[space.chain.node]
+        return space.node_workers[leaves.start // per_node : leaves.stop // per_node]
     found: dict[int, tuple[str, list[int]]] = {}
-    for part in parts:
-        chain, (level, number) = part.space.chain, part.physical
+    for holding in held:
+        chain, (level, number) = holding.space.chain, holding.physical
         size = chain.sizes[level]
-        at = found.get(part.worker)
+        at = found.get(holding.worker)
         if at is None:
-            host = chain.hosts[number * size // chain.sizes[chain.node]]
-            at = found[part.worker] = (host, [])
+            at = found[holding.worker] = (chain.hosts[number * size // chain.sizes[chain.node]], [])
         at[1].extend(chain.indices[number * size : (number + 1) * size])
     return tuple((host, tuple(indices)) for host, indices in found.values())

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from pycontrol.cells import preemption
 from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell, overlaps
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cells.space import Space
+from pycontrol.cells.transaction import downgrade
 from pycontrol.cells.values import CellsError, GroupState
 from pycontrol.model.value import value
 
@@ -428,8 +428,8 @@ def _vacate(cells: Cells, space: Space, root: Cell) -> list[str]:
     def inside() -> list[Any]:
         return [
             g
-            for g in cells.by_key.get(key, {}).values()
-            if any(p.space is space and p.virtual and overlaps(space.chain, p.virtual, root) for p in g.parts)
+            for g in cells.owners.get(key, {}).values()
+            if any(h.space is space and overlaps(space.chain, h.cell, root) for h in g.held)
         ]
 
     here = inside()
@@ -439,7 +439,7 @@ def _vacate(cells: Cells, space: Space, root: Cell) -> list[str]:
             cells.release(name)
     names = []
     for group in inside():
-        preemption.downgrade(cells, group)
+        downgrade(cells.owners, group)
         names.append(group.name)
     for leaf in list(space.root_marks.get(root, ())):
         space.unmark(leaf)

@@ -79,6 +79,13 @@ class Chain:
         size = self.sizes[cell[0]]
         return range(cell[1] * size, (cell[1] + 1) * size)
 
+    def by_node(self, cell: Cell) -> list[Cell]:
+        """A cell as cells of at most node level."""
+        if cell[0] <= self.node:
+            return [cell]
+        count = self.sizes[cell[0]] // self.sizes[self.node]
+        return [(self.node, n) for n in range(cell[1] * count, (cell[1] + 1) * count)]
+
     def hosts_of(self, cell: Cell) -> Sequence[str]:
         """The hosts that a cell touches."""
         per_node = self.sizes[self.node]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell
-from pycontrol.cells.inside import Inside
 from pycontrol.cells.pool import Forest
+from pycontrol.cells.search import Inside
 from pycontrol.cells.space import FREE, Space
 from pycontrol.model.value import value
 

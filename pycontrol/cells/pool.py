@@ -226,17 +226,12 @@ class CellPool:
                 gpus -= part
         return cells
 
-    def closest(self, cell: Cell, gpus: int) -> int:
-        """The level of the smallest cell inside a bin with `gpus` free GPUs."""
-        level, number = cell
-        free = self.forest.free
-        while level:
-            fan = self.fans[level]
-            fitting = [c for c in range(number * fan, (number + 1) * fan) if free[level - 1][c] >= gpus]
-            if not fitting:
-                return level
-            level, number = level - 1, min(fitting, key=lambda c: free[level - 1][c])
-        return 0
+    def take_part(self, cell: Cell, gpus: int) -> list[Cell]:
+        """Takes what `pick` chooses."""
+        cells = self.pick(cell, gpus)
+        for part in cells:
+            self.take(part)
+        return cells
 
     def bins(self) -> list[tuple[int, Cell]]:
         """(free GPUs, bin) for every bin with free GPUs; slow, as it visits all."""

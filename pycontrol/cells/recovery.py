@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from pycontrol.cells.core import Cells, workers_of
+from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell, cover
-from pycontrol.cells.inside import take_inside
 from pycontrol.cells.layout import Layout
-from pycontrol.cells.search import give_up, virtual_for
-from pycontrol.cells.space import AffinityGroup, Part, Space
+from pycontrol.cells.search import take_inside, virtual_for
+from pycontrol.cells.space import AffinityGroup, Holding, Space
+from pycontrol.cells.transaction import Transaction
 from pycontrol.cells.trees import bind_trees
 from pycontrol.cells.values import (
+    IDLE,
     OPPORTUNISTIC,
     CellsError,
     Decision,
     GroupRequest,
     GroupState,
+    Key,
     PlacementOutcome,
     Worker,
 )
@@ -51,35 +53,21 @@ def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Dec
     found, complete = _locate(cells, workers)
     if not found:
         raise CellsError(f"group {request.group}: none of its GPUs is in the cluster")
-    parts: list[Part] | None = None
+    tx = cells.begin((request.vc, request.pinned))
     if complete and request.priority > OPPORTUNISTIC:
-        if request.inside:
-            gpus = [Gpu(host, index) for host, indices in workers for index in indices]
-            parts = take_inside(cells.spaces, (request.vc, request.pinned), request.inside, gpus)
-        if not request.strictly:
-            parts = parts or _guaranteed(cells, request, found)
-    group = AffinityGroup(request, OPPORTUNISTIC, cells.order, (request.vc, request.pinned))
-    cells.order += 1
-    cells.groups[request.group] = group
-    group.state = GroupState.ALLOCATED
-    if parts is None:
-        group.lazily_preempted = request.priority > OPPORTUNISTIC
-        group.parts = [Part(space, worker, cell) for space, worker, cell in found]
-        for part in group.parts:
-            part.space.add_borrower(group, part.physical)
-    else:
-        group.priority, group.parts = request.priority, parts
-        for part in parts:
-            part.space.own(group, part.physical)
-        cells.by_key.setdefault(group.pool, {})[group.name] = group
-    group.workers = workers_of(group.parts)
+        gpus = [Gpu(host, index) for host, indices in workers for index in indices]
+        inside = bool(request.inside) and take_inside(tx, cells.spaces, request.inside, gpus)
+        if not inside and not request.strictly:
+            _bind_all(tx, found)
+    group = cells.add(request, tx.held or found)
+    group.lazily_preempted = group.priority < request.priority
     return Decision(PlacementOutcome.PLACED, group.workers, downgraded=(group.name,) if group.lazily_preempted else ())
 
 
-def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, int, Cell]], bool]:
-    """(chain, worker, physical cell) for the workers, and whether all GPUs were found; CellsError if one is in use."""
+def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[Holding], bool]:
+    """What borrowers on these GPUs hold, and whether all GPUs were found; CellsError if one is in use."""
     found = _cells_of(cells, workers)
-    leaves = [(space, leaf) for space, _, cell in found for leaf in space.chain.leaves(cell)]
+    leaves = [(h.space, leaf) for h in found for leaf in h.space.chain.leaves(h.cell)]
     for space, leaf in leaves:
         other = space.owner_of(leaf) or space.borrower[leaf]
         if other is not None:
@@ -87,9 +75,9 @@ def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[tuple[Space, 
     return found, len(leaves) == sum(len(indices) for _, indices in workers)
 
 
-def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[tuple[Space, int, Cell]]:
-    """(chain, worker, physical cell) for the workers' GPUs that the cells know."""
-    found: list[tuple[Space, int, Cell]] = []
+def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[Holding]:
+    """What borrowers on these GPUs hold; GPUs that the cells do not know are left out."""
+    found: list[Holding] = []
     for number, (host, indices) in enumerate(workers):
         wanted = set(indices)
         for space in cells.spaces:
@@ -100,36 +88,23 @@ def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[tuple[Space, int,
                 for leaf in range(node * per_node, (node + 1) * per_node)
                 if space.chain.indices[leaf] in wanted
             ]
-            found += [(space, number, cell) for cell in cover(space.chain, leaves)]
+            found += [Holding(space, space.borrowable, number, cell, cell) for cell in cover(space.chain, leaves)]
     return found
 
 
-def _guaranteed(cells: Cells, request: GroupRequest, found: Sequence[tuple[Space, int, Cell]]) -> list[Part] | None:
-    """Takes virtual cells and binds them to exactly these physical ones; None, with nothing changed, if impossible."""
-    key = (request.vc, request.pinned)
-    parts: list[Part] = []
-    for space, worker, cell in found:
-        if key not in space.pools or not _bind(space, key, worker, cell, parts):
-            give_up(parts, key)
-            return None
-    return parts
+def _bind_all(tx: Transaction, found: Sequence[Holding]) -> None:
+    """Takes virtual cells and binds them to exactly these physical ones; changes nothing if that is impossible."""
+    if not all(tx.key in h.space.pools and _bind(tx, h.space, h.worker, h.cell) for h in found):
+        tx.roll_back()
 
 
-def _bind(space: Space, key: tuple[str, str | None], worker: int, cell: Cell, parts: list[Part]) -> bool:
-    virtual = virtual_for(space, key, cell)
-    if virtual is not None:
-        space.bind_exactly(virtual, cell[1])
-        if space.pools[key].is_free(virtual):
-            space.pools[key].take(virtual)
-            parts.append(Part(space, worker, cell, virtual))
-            return True
-        space.unbind(virtual)
-    if not cell[0]:
-        return False
-    fan = space.fans[cell[0]]
-    return all(
-        _bind(space, key, worker, (cell[0] - 1, child), parts) for child in range(cell[1] * fan, (cell[1] + 1) * fan)
-    )
+def _bind(tx: Transaction, space: Space, worker: int, physical: Cell) -> bool:
+    level, number = physical
+    virtual = virtual_for(space, tx.key, physical)
+    if virtual is not None and tx.take_exactly(space, worker, virtual, number):
+        return True
+    children = range(number * space.fans[level], (number + 1) * space.fans[level])
+    return level > 0 and all(_bind(tx, space, worker, (level - 1, child)) for child in children)
 
 
 @value
@@ -174,14 +149,14 @@ def _one_by_one(cells: Cells, groups: Sequence[tuple[GroupRequest, Sequence[Work
     return Adopted(cells, tuple(downgraded), tuple(gone))
 
 
-def _wanted(
-    cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]
-) -> dict[tuple[str, str | None], set[int]]:
+def _wanted(cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> dict[Key, set[int]]:
     """Holder -> level-0 cells of a chain on which its guaranteed groups run."""
-    wanted: dict[tuple[str, str | None], set[int]] = {}
+    wanted: dict[Key, set[int]] = {}
     for request, workers in groups:
         if request.priority > OPPORTUNISTIC:
-            leaves = [leaf for s, _, cell in _cells_of(cells, workers) if s is space for leaf in s.chain.leaves(cell)]
+            leaves = [
+                leaf for h in _cells_of(cells, workers) if h.space is space for leaf in space.chain.leaves(h.cell)
+            ]
             wanted.setdefault((request.vc, request.pinned), set()).update(leaves)
     return wanted
 
@@ -218,8 +193,8 @@ def dump(cells: Cells) -> dict[str, Any]:
     """The whole state except the layout, as JSON values."""
     numbers = {id(space): at for at, space in enumerate(cells.spaces)}
 
-    def listed(parts: Sequence[Part]) -> list[list[Any]]:
-        return [[numbers[id(p.space)], p.worker, list(p.physical), list(p.virtual or ())] for p in parts]
+    def listed(held: Sequence[Holding]) -> list[list[Any]]:
+        return [[numbers[id(h.space)], h.worker, list(h.physical), [] if h.borrowed else list(h.cell)] for h in held]
 
     groups = []
     for group in sorted(cells.groups.values(), key=lambda g: g.order):
@@ -234,12 +209,12 @@ def dump(cells: Cells) -> dict[str, Any]:
                 "lazily_preempted": group.lazily_preempted,
                 "seized": group.seized,
                 "workers": [[host, list(indices)] for host, indices in group.workers],
-                "parts": listed(group.parts),
-                "lost": {name: listed(parts) for name, parts in group.lost.items()},
+                "parts": listed(group.held),
+                "lost": {name: listed(held) for name, held in group.lost.items()},
                 "victims": list(group.victims),
                 "downgraded": [
-                    [victim.name, listed(had)]
-                    for victim, had in group.downgraded
+                    [victim.name, listed(before)]
+                    for victim, before in group.downgraded
                     if cells.groups.get(victim.name) is victim
                 ],
             }
@@ -259,10 +234,11 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
         for level, number, vc, pinned in holders:
             space.assign_root((level, number), (vc, pinned))
 
-    def parts_of(listed: Sequence[Any]) -> list[Part]:
+    def held_by(group: AffinityGroup, listed: Sequence[Any]) -> list[Holding]:
         return [
-            Part(cells.spaces[at], worker, (physical[0], physical[1]), (virtual[0], virtual[1]) if virtual else None)
-            for at, worker, physical, virtual in listed
+            Holding(space, space.pools[group.key if cell else IDLE], worker, tuple(cell or physical), tuple(physical))
+            for at, worker, physical, cell in listed
+            for space in (cells.spaces[at],)
         ]
 
     for saved in data["groups"]:
@@ -272,17 +248,18 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
         group.state = GroupState(saved["state"])
         group.lazily_preempted, group.seized = saved["lazily_preempted"], saved["seized"]
         group.workers = tuple((host, tuple(indices)) for host, indices in saved["workers"])
-        group.parts = parts_of(saved["parts"])
-        group.lost = {name: parts_of(listed) for name, listed in saved["lost"].items()}
+        group.held = held_by(group, saved["parts"])
+        group.lost = {name: held_by(group, listed) for name, listed in saved["lost"].items()}
         cells.groups[group.name] = group
         if group.guaranteed:
-            cells.by_key.setdefault(group.pool, {})[group.name] = group
+            cells.owners.setdefault(group.key, {})[group.name] = group
     for saved in data["groups"]:
         group = cells.groups[saved["request"]["group"]]
         group.victims = {name: cells.groups[name] for name in saved["victims"]}
         for victim in group.victims.values():
             victim.preemptors[group.name] = group
-        group.downgraded = [(cells.groups[name], parts_of(had)) for name, had in saved["downgraded"]]
+        downgraded = ((cells.groups[name], before) for name, before in saved["downgraded"])
+        group.downgraded = [(victim, held_by(victim, before)) for victim, before in downgraded]
     _occupy(cells)
     for space, bad in zip(cells.spaces, data["bad"], strict=True):
         for leaf in bad:
@@ -305,23 +282,17 @@ def _load_request(asked: Mapping[str, Any]) -> GroupRequest:
 
 def _occupy(cells: Cells) -> None:
     """Puts loaded groups on their GPUs: borrowers first, as owners take what these leave."""
+    lost = {name: [h for held in group.lost.values() for h in held] for name, group in cells.groups.items()}
+    for name, group in cells.groups.items():
+        for guest in [*(h for h in group.held if h.borrowed), *lost[name]]:
+            for node in guest.space.chain.by_node(guest.physical):
+                guest.space.add_borrower(group, node)
     for group in cells.groups.values():
-        guests = [p for p in group.parts if p.virtual is None] + [p for some in group.lost.values() for p in some]
-        for part in guests:
-            node = part.space.chain.node
-            level, number = part.physical
-            count = part.space.sizes[level] // part.space.sizes[node] if level > node else 1
-            cells_of = [(min(level, node), number * count + n) for n in range(count)]
-            for cell in cells_of:
-                part.space.add_borrower(group, cell)
-    for group in cells.groups.values():
-        for part in group.parts:
-            if part.virtual is not None:
-                part.space.bind_exactly(part.virtual, part.physical[1])
-                part.space.pools[group.pool].take(part.virtual)
-                part.space.own(group, part.physical)
-    for group in cells.groups.values():
-        for some in group.lost.values():
-            for part in some:
-                assert part.virtual is not None
-                part.space.bind_exactly(part.virtual, part.physical[1])
+        for own in group.held:
+            if not own.borrowed:
+                own.space.bind_exactly(own.cell, own.physical[1])
+                own.pool.take(own.cell)
+                own.space.own(group, own.physical)
+    for held in lost.values():
+        for part in held:
+            part.space.bind_exactly(part.cell, part.physical[1])

@@ -8,19 +8,30 @@ from dataclasses import dataclass, field
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Cell, Chain
 from pycontrol.cells.pool import CellPool, Forest
-from pycontrol.cells.values import GroupRequest, GroupState, Worker
+from pycontrol.cells.values import IDLE, GroupRequest, GroupState, Key, Worker
 
 FREE = -1
+ONE_A_NODE = -1
+"""The worker of a cell above node level: each of its nodes is one worker."""
 
 
 @dataclass(slots=True)
-class Part:
-    """A cell that a worker of a group holds: the virtual cell (None if opportunistic) and the physical one."""
+class Holding:
+    """GPUs that a worker holds: a cell of a pool, and the physical cell to which it is bound.
+
+    What is borrowed has no virtual cell: both are the same physical cell.
+    """
 
     space: Space
+    pool: CellPool
     worker: int
+    cell: Cell
     physical: Cell
-    virtual: Cell | None = None
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether the group has no guarantee for it."""
+        return self.pool is self.space.borrowable
 
     @property
     def bad(self) -> bool:
@@ -30,22 +41,23 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class AffinityGroup:
-    """The state of an affinity group; `parts`: what it holds."""
+    """The state of an affinity group."""
 
     request: GroupRequest
     priority: int
     order: int
     """Later groups are preempted first among equals."""
-    pool: tuple[str, str | None] = ("", None)
-    state: GroupState = GroupState.PENDING
-    parts: list[Part] = field(default_factory=list)
+    key: Key
+    """The holder of the cells that it is guaranteed."""
+    state: GroupState = GroupState.ALLOCATED
+    held: list[Holding] = field(default_factory=list)
     workers: tuple[Worker, ...] = ()
     victims: dict[str, AffinityGroup] = field(default_factory=dict)
     preemptors: dict[str, AffinityGroup] = field(default_factory=dict)
-    lost: dict[str, list[Part]] = field(default_factory=dict)
-    """Preemptor -> guaranteed parts that it took from this group, which still runs on their GPUs."""
-    downgraded: list[tuple[AffinityGroup, list[Part]]] = field(default_factory=list)
-    """Groups that this one made opportunistic, with their former parts."""
+    lost: dict[str, list[Holding]] = field(default_factory=dict)
+    """Preemptor -> guaranteed cells that it took from this group, which still runs on their GPUs."""
+    downgraded: list[tuple[AffinityGroup, list[Holding]]] = field(default_factory=list)
+    """Groups that this one made opportunistic, with what they held before."""
     lazily_preempted: bool = False
     seized: bool = False
     """Whether it took cells of other groups, so that bindings below its own cells may remain."""
@@ -60,24 +72,24 @@ class AffinityGroup:
 
 
 class Space:
-    """The state of a chain. `pools[(vc, pinned)]`: the trees of each holder.
+    """The state of a chain. `pools`: the free cells of each holder.
 
     `v2p`, `p2v`: the binding by level, both ways. `owner[k]`: physical cell -> group that owns it (runs on it or has
     reserved it). `borrower[leaf]`: group that uses a GPU without owning it. `marks`: bad GPU in a bound tree -> the
     virtual GPU that is bound to it.
     """
 
-    def __init__(self, chain: Chain, roots: Iterable[tuple[tuple[str, str | None], int]], static: bool) -> None:
+    def __init__(self, chain: Chain, roots: Iterable[tuple[Key, int]], static: bool) -> None:
         self.chain, self.static = chain, static
         self.sizes, self.fans = chain.sizes, chain.fans
         self.roots = sorted(((level, key) for key, level in roots), key=lambda r: (-r[0], r[1][0], r[1][1] or ""))
         leaf_roots: list[int] = []
-        self.holder: dict[Cell, tuple[str, str | None]] = {}
+        self.holder: dict[Cell, Key] = {}
         for level, key in self.roots:
             self.holder[(level, len(leaf_roots) // self.sizes[level])] = key
             leaf_roots += [level] * self.sizes[level]
         self.forest = Forest(chain, leaf_roots)
-        self.pools: dict[tuple[str, str | None], CellPool] = {}
+        self.pools: dict[Key, CellPool] = {}
         for cell, key in reversed(self.holder.items()):
             self.pools.setdefault(key, CellPool(self.forest)).add_root(cell)
         self.buddy = Buddy(chain)
@@ -89,8 +101,8 @@ class Space:
         """Roots that stay bound: pinned ones, or all with static binding."""
         self.pins: dict[Cell, str] = {}
         """Pinned root -> name."""
-        self.held: set[Cell] = set()
-        """Virtual cells that were freed tentatively; their binding stays."""
+        self.kept: set[Cell] = set()
+        """Virtual cells that are free for now; their binding stays."""
         per_node, indices = chain.sizes[chain.node], chain.indices
         self.node_workers: tuple[Worker, ...] = tuple(
             (host, indices[n * per_node : (n + 1) * per_node]) for n, host in enumerate(chain.hosts)
@@ -100,6 +112,7 @@ class Space:
             self.nodes_of.setdefault(host, []).append(number)
         self.borrowable_sides = [0] * chain.count(chain.node)
         self.borrowable = CellPool(Forest(chain, [chain.top] * len(chain.indices)), self.borrowable_sides)
+        self.pools[IDLE] = self.borrowable
         for number in range(chain.count(chain.top) - 1, -1, -1):
             self.borrowable.add_root((chain.top, number))
         self.owner: list[dict[int, AffinityGroup]] = [{} for _ in self.sizes]
@@ -138,9 +151,12 @@ class Space:
         """The physical cell of a virtual one; unbound cells are bound, below the root to the parts with the fewest
         borrowed GPUs."""
         level, number = cell
-        v2p = self.v2p
-        if v2p[level][number] != FREE:
-            return v2p[level][number]
+        v2p = self.v2p[level]
+        if v2p[number] != FREE:
+            return v2p[number]
+        if self.forest.roots[number * self.sizes[level]] == level:
+            self.bind_root(cell)
+            return v2p[number]
         fan = self.fans[level + 1]
         parent = self.bind((level + 1, number // fan))
         first, p2v = parent * fan, self.p2v[level]
@@ -154,7 +170,7 @@ class Space:
                     chosen, fewest = child, guests[child]
                     if not fewest:
                         break
-        v2p[level][number] = chosen
+        v2p[number] = chosen
         p2v[chosen] = number
         return chosen
 
@@ -193,7 +209,7 @@ class Space:
         while True:
             if free[level][number] != self.sizes[level]:
                 break
-            if (level, number) in self.fixed or (self.held and self._holds(level, number)):
+            if (level, number) in self.fixed or (self.kept and self._keeps(level, number)):
                 return
             physical = self.v2p[level][number]
             if physical != FREE:
@@ -207,10 +223,10 @@ class Space:
             level += 1
         self.unbind_marked(root)
 
-    def _holds(self, level: int, number: int) -> bool:
-        """Whether a cell is, or contains, one that was freed tentatively."""
+    def _keeps(self, level: int, number: int) -> bool:
+        """Whether a cell is, or contains, one whose binding stays."""
         sizes = self.sizes
-        return any(k <= level and n * sizes[k] // sizes[level] == number for k, n in self.held)
+        return any(k <= level and n * sizes[k] // sizes[level] == number for k, n in self.kept)
 
     def unbind_inside(self, cell: Cell) -> None:
         """Unbinds free cells below a cell, which preempted groups had bound."""
@@ -228,7 +244,7 @@ class Space:
     def unbind_marked(self, root: Cell) -> None:
         """Unmarks and unbinds a tree in which only bad GPUs are taken."""
         marked = self.root_marks.get(root)
-        if not marked or root in self.fixed or (self.held and self._holds(*root)):
+        if not marked or root in self.fixed or (self.kept and self._keeps(*root)):
             return
         if self.forest.free[root[0]][root[1]] + len(marked) != self.sizes[root[0]]:
             return
@@ -244,7 +260,7 @@ class Space:
         """The pool of a tree's holder."""
         return self.pools[self.holder[root]]
 
-    def assign_root(self, root: Cell, key: tuple[str, str | None]) -> None:
+    def assign_root(self, root: Cell, key: Key) -> None:
         """Moves a free tree to another holder (exchange)."""
         if self.holder[root] == key:
             return
@@ -417,22 +433,23 @@ class Space:
                 if leaf in self.bad:
                     self.borrowable.take((0, leaf))
 
+    def take_by_node(self, cell: Cell) -> list[Cell]:
+        """A cell as cells of at most node level; one that was taken as a whole is taken node by node instead."""
+        nodes = self.chain.by_node(cell)
+        if cell[0] > self.chain.node and cell in self.borrowable.forest.whole:
+            self.borrowable.give(cell)
+            for node in nodes:
+                self.borrowable.take(node)
+        return nodes
+
     def split_to_nodes(self, cell: Cell) -> list[Cell]:
         """Splits an owned cell into owned cells of at most node level, so that they can change owners one by one."""
-        level, number = cell
-        if level <= self.chain.node:
-            return [cell]
-        group = self.owner[level].pop(number)
-        count = self.sizes[level] // self.sizes[self.chain.node]
-        nodes = [(self.chain.node, n) for n in range(number * count, (number + 1) * count)]
-        whole = cell in self.borrowable.forest.whole
-        if whole:
-            self.borrowable.give(cell)
-        for node in nodes:
-            self.owner[node[0]][node[1]] = group
-            self.borrowable_sides[node[1]] += 1
-            if whole:
-                self.borrowable.take(node)
+        nodes = self.take_by_node(cell)
+        if nodes != [cell]:
+            group = self.owner[cell[0]].pop(cell[1])
+            for level, number in nodes:
+                self.owner[level][number] = group
+                self.borrowable_sides[number] += 1
         return nodes
 
     def borrowers_in(self, cell: Cell) -> list[AffinityGroup]:

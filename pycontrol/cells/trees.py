@@ -10,11 +10,10 @@ from scipy.sparse import coo_array
 
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.space import FREE, Space
+from pycontrol.cells.values import Key
 
-Holder = tuple[str, str | None]
 
-
-def bind_trees(space: Space, wanted: Mapping[Holder, Collection[int]]) -> list[Cell]:
+def bind_trees(space: Space, wanted: Mapping[Key, Collection[int]]) -> list[Cell]:
     """Binds free trees so that as many of these level-0 cells as possible lie in a tree of their holder; returns them.
 
     Of all solutions it takes one that binds the fewest GPUs. No tree covers a cell that another holder wants. The
@@ -22,7 +21,7 @@ def bind_trees(space: Space, wanted: Mapping[Holder, Collection[int]]) -> list[C
     """
     sizes = space.sizes
     of = {leaf: key for key, leaves in wanted.items() for leaf in leaves if not _bound(space, leaf)}
-    trees: dict[tuple[Holder, int], list[Cell]] = {}
+    trees: dict[tuple[Key, int], list[Cell]] = {}
     for root, key in space.holder.items():
         if space.v2p[root[0]][root[1]] == FREE and space.forest.free[root[0]][root[1]] == sizes[root[0]]:
             trees.setdefault((key, root[0]), []).append(root)
@@ -47,11 +46,11 @@ def _bound(space: Space, leaf: int) -> bool:
 
 
 def _chosen(
-    places: list[tuple[Holder, int, int]],
-    of: Mapping[int, Holder],
-    trees: Mapping[tuple[Holder, int], int],
+    places: list[tuple[Key, int, int]],
+    of: Mapping[int, Key],
+    trees: Mapping[tuple[Key, int], int],
     sizes: tuple[int, ...],
-) -> list[tuple[Holder, int, int]]:
+) -> list[tuple[Key, int, int]]:
     """Disjoint places of trees that leave out the fewest level-0 cells, then cover the fewest GPUs; solved by HiGHS."""
     if not places:
         return []

@@ -11,6 +11,11 @@ OPPORTUNISTIC = -1
 """The priority of groups without a guarantee: they may use any idle GPUs and are evicted for guaranteed groups."""
 HIGHEST = 1000
 
+Key = tuple[str, str | None]
+"""(virtual cluster, its pinned cell or None): a holder of cells."""
+IDLE: Key = ("", "")
+"""The holder of the GPUs that no guaranteed group uses: opportunistic groups borrow them."""
+
 
 class CellsError(Exception):
     """An invalid request; nothing has changed."""

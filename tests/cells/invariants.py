@@ -11,7 +11,7 @@ def check(cells: Cells) -> None:
     """Checks: no leaf is used twice, owners lose nothing, counts are right, gangs are whole, equation (2) holds."""
     for space in cells.spaces:
         space.buddy.check()
-        assert not space.held
+        assert not space.kept
         _check_leaves(cells, space)
         _check_binding(space)
         _check_counts(space)
@@ -24,10 +24,10 @@ def _check_leaves(cells: Cells, space: Space) -> None:
     owners: dict[int, str] = {}
     guests: dict[int, str] = {}
     for group in cells.groups.values():
-        for part in group.parts:
+        for part in group.held:
             if part.space is space:
                 for leaf in space.chain.leaves(part.physical):
-                    side = guests if part.virtual is None else owners
+                    side = guests if part.borrowed else owners
                     assert leaf not in side, f"leaf {leaf} held twice"
                     side[leaf] = group.name
         for parts in group.lost.values():
@@ -83,11 +83,12 @@ def _check_counts(space: Space) -> None:
     owners: dict[int, int] = {}
     for k, groups in enumerate(space.owner):
         for number, group in groups.items():
-            part = next(p for p in group.parts if p.space is space and p.physical == (k, number))
-            assert part.virtual is not None
-            assert space.v2p[k][part.virtual[1]] == number
-            assert space.holder[space.root_of(part.virtual)] == group.pool
-            for leaf in space.chain.leaves(part.virtual):
+            part = next(p for p in group.held if p.space is space and p.physical == (k, number))
+            assert not part.borrowed
+            assert space.v2p[k][part.cell[1]] == number
+            assert space.holder[space.root_of(part.cell)] == group.key
+            assert part.pool is space.pools[group.key]
+            for leaf in space.chain.leaves(part.cell):
                 taken[leaf] += 1
     for virtual in space.marks.values():
         taken[virtual] += 1
@@ -121,7 +122,7 @@ def _check_buddy(space: Space) -> None:
 
 
 def _check_group(cells: Cells, group) -> None:
-    held = list(group.parts) + [p for some in group.lost.values() for p in some]
+    held = list(group.held) + [p for some in group.lost.values() for p in some]
     gpus = sum(p.space.sizes[p.physical[0]] for p in held)
     assert gpus == group.request.gpus, f"{group.name} is not whole"
     mine = {(w, i) for w, indices in group.workers for i in indices}
@@ -129,6 +130,6 @@ def _check_group(cells: Cells, group) -> None:
     assert (group.state is GroupState.PREEMPTING) == bool(group.victims) or group.state is GroupState.PREEMPTING
     assert (group.state is GroupState.BEING_PREEMPTED) == bool(group.preemptors)
     if group.guaranteed:
-        assert cells.by_key[group.pool][group.name] is group
+        assert cells.owners[group.key][group.name] is group
     else:
-        assert all(p.virtual is None for p in group.parts)
+        assert all(p.borrowed for p in group.held)

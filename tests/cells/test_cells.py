@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.cells import gang_fit
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.idle import max_min, shares
@@ -248,6 +249,17 @@ def test_an_error_changes_nothing(request_: GroupRequest) -> None:
     assert dump(cells) == before
 
 
+def test_a_search_that_gives_up_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = build({"node": 8}, 2, {"a": {"node": 2}})
+    for host, gpus in (("h0", 1), ("h1", 2)):
+        ask(cells, host, "a", 9, gpus, hosts=frozenset({host}))
+    ask(cells, "weak", "a", 0, 5)
+    before = dump(cells)
+    monkeypatch.setattr(gang_fit, "STEPS", 0)
+    assert "too diverse" in ask(cells, "strong", "a", 5, 4, 3, 3, 3).reason
+    assert dump(cells) == before
+
+
 def test_static_binding_stays() -> None:
     cells = build(NODE4, 2, {"a": {"node": 1}, "b": {"node": 1}}, binding="static")
     home = hosts(ask(cells, "g", "a", 0, 4))
@@ -280,9 +292,9 @@ def test_every_request_that_a_private_cluster_would_grant_is_granted(seed: int) 
                 used = {
                     leaf
                     for g in cells.groups.values()
-                    for p in g.parts
-                    if p.virtual
-                    for leaf in space.chain.leaves(p.virtual)
+                    for h in g.held
+                    if not h.borrowed
+                    for leaf in space.chain.leaves(h.cell)
                 }
                 for bin_cell in range(max(1, space.sizes[root[0]] // 4)):
                     leaves = list(space.chain.leaves(root))[bin_cell * 4 : bin_cell * 4 + 4]

@@ -44,9 +44,9 @@ class Machine(RuleBasedStateMachine):
         used = {
             leaf
             for g in self.cells.groups.values()
-            for p in [*g.parts, *(p for some in g.lost.values() for p in some)]
-            if p.virtual
-            for leaf in space.chain.leaves(p.virtual)
+            for h in [*g.held, *(h for some in g.lost.values() for h in some)]
+            if not h.borrowed
+            for leaf in space.chain.leaves(h.cell)
         }
         per_node = space.sizes[space.chain.node]
         found = []
@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
         name = self.pick(data, GroupState.BEING_PREEMPTED)
         if name:
             for ready in self.cells.release(name).ready:
-                if not any(p.bad for p in self.cells.groups[ready].parts):
+                if not any(h.bad for h in self.cells.groups[ready].held):
                     assert self.cells.request(self.cells.groups[ready].request).outcome is PlacementOutcome.PLACED
 
     @rule(host=st.integers(0, 3), gpu=st.none() | st.integers(0, 1))
