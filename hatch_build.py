@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 COMPILED = (
     "agentlogic/*.py",
     "arbiter/*.py",
+    "arbiter/*/*.py",
     "model/*.py",
     *(f"simulation/{name}.py" for name in ("agents", "engine", "jobs", "yarn")),
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pycontrol.arbiter import leases
-from pycontrol.arbiter.durable import FOREIGN
-from pycontrol.arbiter.facts import AppArrived, AppChanged, AppEnded, AppMoved
+from pycontrol.arbiter.ledger.durable import FOREIGN
+from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, AppMoved
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.worker_plans import WAITING
+from pycontrol.arbiter.views.workers import WAITING
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Cause, EndReason
 

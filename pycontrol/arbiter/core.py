@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pycontrol.arbiter import apps, eligibility, leases, workers
-from pycontrol.arbiter.agent_events import AgentEvents
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.exchange_service import ExchangeService, downgrade
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter import apps, leases
+from pycontrol.arbiter import placements as workers
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
     AppMoved,
     ClockBehind,
     Fact,
@@ -21,13 +20,16 @@ from pycontrol.arbiter.facts import (
     Restored,
     Switched,
 )
-from pycontrol.arbiter.gpu_index import GpuState
-from pycontrol.arbiter.lease import REVOKING
-from pycontrol.arbiter.round_parts import own_as_asked
-from pycontrol.arbiter.rounds import Rounds
+from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.messages import AgentEvents
+from pycontrol.arbiter.round import eligibility
+from pycontrol.arbiter.round.parts import own_as_asked
+from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
-from pycontrol.arbiter.supply import Supply, WholeCluster
+from pycontrol.arbiter.supply.exchange import ExchangeService, downgrade
+from pycontrol.arbiter.supply.port import Supply, WholeCluster
 from pycontrol.arbiter.validate import Story, classify, validate
+from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp

@@ -11,8 +11,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.arbiter import eligibility
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.facts import (
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
@@ -21,10 +20,10 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, round_of
-from pycontrol.arbiter.lease_table import part
+from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
+from pycontrol.arbiter.round import eligibility
 from pycontrol.arbiter.state import KILL_RETRY_S, State
-from pycontrol.arbiter.worker_plans import PLACING, WAITING, PlannedWorker
+from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt

@@ -8,11 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter import retention, tags
-from pycontrol.arbiter.agents_view import AgentsView
-from pycontrol.arbiter.cluster_view import ClusterView
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
     AppEnded,
     AppsForgotten,
     Fact,
@@ -21,16 +18,18 @@ from pycontrol.arbiter.facts import (
     LeaseRevoking,
     NextDropped,
 )
-from pycontrol.arbiter.gpu_index import GpuIndex
-from pycontrol.arbiter.groups import Groups
-from pycontrol.arbiter.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking
-from pycontrol.arbiter.lease_table import part
-from pycontrol.arbiter.ledger import Ledger
-from pycontrol.arbiter.limits import Limit, limit
-from pycontrol.arbiter.round_timer import RoundTimer
-from pycontrol.arbiter.settings import Settings as Settings
-from pycontrol.arbiter.supply import Supply, WholeCluster
-from pycontrol.arbiter.worker_plans import PlannedWorker, WorkerPlans
+from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
+from pycontrol.arbiter.ledger.writer import Ledger, forgettable
+from pycontrol.arbiter.supply.groups import Groups
+from pycontrol.arbiter.supply.port import Supply, WholeCluster
+from pycontrol.arbiter.views import tags
+from pycontrol.arbiter.views.agents import AgentsView
+from pycontrol.arbiter.views.cluster import ClusterView
+from pycontrol.arbiter.views.gpus import GpuIndex
+from pycontrol.arbiter.views.settings import Settings as Settings
+from pycontrol.arbiter.views.tags import Limit, limit
+from pycontrol.arbiter.views.timer import RoundTimer
+from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
@@ -120,7 +119,7 @@ class State:
 
     def _forget_ended(self, now_s: float) -> None:
         """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
-        gone = tuple(retention.forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
+        gone = tuple(forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
         if gone:
             self.record(AppsForgotten(gone))
             self.agents.forget(gone)

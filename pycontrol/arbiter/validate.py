@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from pycontrol.arbiter.gpu_index import GpuState
-from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.state import State
+from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.model.topology import Gpu, count_by_host
 
 STORY_MAX = 20_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.facts import (
     AppArrived,
     AppMoved,
     ExchangeChanged,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.facts import AppEnded, ClockBehind, Fact, LeaseGranted, LeaseStarted, RoundHeld
+from pycontrol.arbiter.ledger.facts import AppEnded, ClockBehind, Fact, LeaseGranted, LeaseStarted, RoundHeld
 from pycontrol.audit.guarantees import GuaranteedGpus
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import OVERWRITTEN, IntervalChange, Journal, LeaseInterval, SpanFold, changes_of

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.durable import AppRecord, Durable
-from pycontrol.arbiter.facts import AllocationChanged, AppChanged, Fact, RoundHeld
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable
+from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged, Fact, RoundHeld
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model.receipt import Receipt
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import OF_LEASE, AllocationChanged, AppArrived, AppEnded, Fact, Restored
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import OF_LEASE, AllocationChanged, AppArrived, AppEnded, Fact, Restored
 from pycontrol.audit.report import quantile
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import IntervalChange, Journal, LeaseInterval, SpanFold, changes_of

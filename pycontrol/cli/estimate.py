@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from pycontrol.arbiter.lease import load_lease
+from pycontrol.arbiter.ledger.lease import load_lease
 from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
 from pycontrol.cli.screens import estimate
 from pycontrol.cli.simulate import _cells

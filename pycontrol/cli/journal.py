@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pycontrol.arbiter.facts import FACTS, to_json
+from pycontrol.arbiter.ledger.facts import FACTS, to_json
 from pycontrol.cli.client import Failure, output_option
 from pycontrol.cli.tables import Data, clock, emit
 from pycontrol.runtime.journal import JournalError, read_facts

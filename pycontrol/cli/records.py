@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.audit import report as reports
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log

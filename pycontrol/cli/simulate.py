@@ -13,8 +13,8 @@ from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.state import Settings as ArbiterSettings
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli.client import output_option
 from pycontrol.cli.tables import emit, lines, table

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.state import RECEIPTS_KEPT
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.model.events import Event

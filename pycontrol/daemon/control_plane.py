@@ -16,11 +16,10 @@ from typing import Any
 import click
 import structlog
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.clock import STEP_S
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeServer
@@ -45,6 +44,7 @@ from pycontrol.queries import shadow
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.trends import SAMPLE_S
 from pycontrol.rpc.tokens import Tokens
+from pycontrol.runtime.clock import STEP_S
 from pycontrol.runtime.driver import Driver, Overloaded, SteadyClock
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper

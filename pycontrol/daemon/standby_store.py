@@ -18,7 +18,7 @@ import requests
 import structlog
 from hdfs import HdfsError, InsecureClient
 
-from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.config import Standby
 from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.exchange_service import deals_of
+from pycontrol.arbiter.supply.exchange import deals_of
 
 
 def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:

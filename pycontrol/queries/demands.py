@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter import standin
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.round import standin
 from pycontrol.model.auction import Demand
 
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter import tags
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.exchange_service import deals_of
-from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.supply.exchange import deals_of
+from pycontrol.arbiter.views import tags
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model.auction import Award, BidReceipt, Demand
 from pycontrol.model.receipt import Receipt

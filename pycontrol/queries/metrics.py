@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import AppRecord, Durable
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable
+from pycontrol.arbiter.ledger.facts import (
     AllocationChanged,
     AppArrived,
     AppEnded,
@@ -22,7 +22,7 @@ from pycontrol.arbiter.facts import (
     LeaseStarted,
     RoundHeld,
 )
-from pycontrol.arbiter.reasons import Reasons
+from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands

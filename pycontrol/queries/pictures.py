@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import AppRecord, Durable
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable
+from pycontrol.arbiter.ledger.writer import Touched
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.touched import Touched
 from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ from dataclasses import field, replace
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact, LeaseGranted, LeaseRevoking
-from pycontrol.arbiter.reasons import Reasons
-from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseRevoking
+from pycontrol.arbiter.round.reasons import Reasons
+from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Mode, YarnApp
 from pycontrol.model.topology import Gpu, Topology

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AllocationChanged, Fact, LeaseStarted
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import AllocationChanged, Fact, LeaseStarted
 from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.candidates import view
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.eligibility import within_cluster
-from pycontrol.arbiter.memory import remembered
-from pycontrol.arbiter.round_parts import private_part
-from pycontrol.arbiter.supply import RoundPart
+from pycontrol.arbiter.round.candidates import view
+from pycontrol.arbiter.round.eligibility import within_cluster
+from pycontrol.arbiter.round.parts import private_part
+from pycontrol.arbiter.round.round import remembered
+from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value

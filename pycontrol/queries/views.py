@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.reasons import Reasons
+from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
+from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt

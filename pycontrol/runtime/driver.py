@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import structlog
 
-from pycontrol.arbiter.clock import SteadyClock
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.model import events as ev
 from pycontrol.policies import salvage
 from pycontrol.policies.port import Policy
+from pycontrol.runtime.clock import SteadyClock
 from pycontrol.runtime.inbox import Inbox, Lane, Overloaded, lane_of
 from pycontrol.runtime.journal import Journal, JournalError
 from pycontrol.runtime.ports import AgentPort, Clock, ClusterPort

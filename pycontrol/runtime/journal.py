@@ -16,8 +16,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Protocol
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal_rows import (
     BAD,

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.runtime.journal import lock_journal, open_journal, quarantine, reading, transaction
 from pycontrol.runtime.journal_rows import (
     BAD,

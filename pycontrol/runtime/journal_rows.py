@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import FACTS, AllocationChanged, Fact, PolicyMemory, RoundHeld, from_json, to_json
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import FACTS, AllocationChanged, Fact, PolicyMemory, RoundHeld, from_json, to_json
 from pycontrol.model.value import value
 
 VERSION = 3

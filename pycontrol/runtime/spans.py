@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.facts import (
     OF_LEASE,
     AppEnded,
     Fact,
@@ -19,8 +19,7 @@ from pycontrol.arbiter.facts import (
     OfLease,
     RoundHeld,
 )
-from pycontrol.arbiter.lease import Lease, Reservation
-from pycontrol.arbiter.lease_table import LeaseTable, part
+from pycontrol.arbiter.ledger.lease import Lease, LeaseTable, Reservation, part
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value

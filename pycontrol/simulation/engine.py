@@ -19,8 +19,8 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import Fact, LeaseGranted, LeaseOwned
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseOwned
+from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Queue, YarnApp

@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import LAUNCHES_MIN, Durable
-from pycontrol.arbiter.lease import ACTIVE, dump_lease, load_lease
-from pycontrol.arbiter.lease_table import part
+from pycontrol.arbiter.ledger.durable import LAUNCHES_MIN, Durable
+from pycontrol.arbiter.ledger.lease import ACTIVE, dump_lease, load_lease, part
 from pycontrol.arbiter.state import Settings as ArbiterSettings
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.port import Supply
 from pycontrol.cells.layout import Layout, Terms
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology

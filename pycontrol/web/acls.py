@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.facts import AppChanged
+from pycontrol.arbiter.ledger.facts import AppChanged
 from pycontrol.queries.lookup import Refusal
 
 Answer = dict[str, Any]

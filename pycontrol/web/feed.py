@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.exchange_service import deals_of
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
     OF_LEASE,
     AllocationChanged,
     AppArrived,
@@ -32,6 +31,7 @@ from pycontrol.arbiter.facts import (
     Switched,
 )
 from pycontrol.arbiter.state import DRAINED
+from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.model.cluster import STANDIN
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
 from pycontrol.model.reasons import PREEMPTIONS
 from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.web.poster import Poster

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact
-from pycontrol.arbiter.lease import gpus_in
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import Fact
+from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.reasons import REASONS, reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.round.reasons import REASONS, reason
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev

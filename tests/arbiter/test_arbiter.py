@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.facts import AllocationChanged, AppEnded
-from pycontrol.arbiter.lease import Reservation
-from pycontrol.arbiter.reasons import REASONS, reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import AllocationChanged, AppEnded
+from pycontrol.arbiter.ledger.lease import Reservation
+from pycontrol.arbiter.round.reasons import REASONS, reason
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AppArrived, LeaseEnded, LeaseGranted, LeaseStarted
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import AppArrived, LeaseEnded, LeaseGranted, LeaseStarted
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import TraceApp, Workload

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.facts import LeaseRevoking
-from pycontrol.arbiter.lease import REVOKING
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import LeaseRevoking
+from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.clock import SLOW, STEP_S, SteadyClock
-from pycontrol.arbiter.facts import ClockBehind
-from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.ledger.facts import ClockBehind
+from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.model import events as ev
+from pycontrol.runtime.clock import SLOW, STEP_S, SteadyClock
 from tests.arbiter.mini import SETTINGS, Mini
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container, Mode, ModeSwitch, Node, YarnApp
 from pycontrol.model.topology import Gpu

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from pycontrol.arbiter.commit import Work, commit
-from pycontrol.arbiter.facts import LeaseGranted
-from pycontrol.arbiter.supply import RoundPart
+from pycontrol.arbiter.ledger.facts import LeaseGranted
+from pycontrol.arbiter.round.commit import Work, commit
+from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.receipt import Outcome

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.tags import GANG as GANG_TAG
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
+from pycontrol.arbiter.views.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import pack
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.lease import gpus_in
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
@@ -221,7 +221,7 @@ def test_an_opportunistic_app_uses_no_guarantee_and_gives_way(policy: str) -> No
 
 def test_an_opportunistic_app_owns_nothing_after_a_lost_journal_either() -> None:
     from pycontrol.arbiter.core import Arbiter
-    from pycontrol.arbiter.durable import Durable
+    from pycontrol.arbiter.ledger.durable import Durable
 
     w = world("{root.a: {node: 2}}")
     w.add_app("cheap", 2, 8, EVER, "root.a", opportunistic=True)

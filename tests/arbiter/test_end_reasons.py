@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.facts import LeaseEnded, LeaseRevoking
+from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason
 from tests.arbiter.mini import Mini

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import ExchangeChanged, LeaseBorrowed
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
@@ -220,7 +220,7 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     def fails(*_: object) -> None:
         raise CellsError("no")
 
-    monkeypatch.setattr("pycontrol.arbiter.cells.reconfigured", fails)
+    monkeypatch.setattr("pycontrol.arbiter.supply.cells.reconfigured", fails)
     with pytest.raises(CellsError):
         w.arbiter.reconfigure(assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
     assert guaranteed_gpus(w, "b") == before

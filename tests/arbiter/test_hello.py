@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import LeaseEnded
-from pycontrol.arbiter.lease import REVOKING, gpus_in
-from pycontrol.arbiter.reasons import reason
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import LeaseEnded
+from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
 from pycontrol.model.cluster import Ask, YarnApp

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from tests.arbiter.mini import Mini

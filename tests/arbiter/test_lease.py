@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
     AppArrived,
     Fact,
     LeaseBorrowed,
@@ -23,7 +23,7 @@ from pycontrol.arbiter.facts import (
     from_json,
     to_json,
 )
-from pycontrol.arbiter.lease import TRANSITIONS, LeaseState
+from pycontrol.arbiter.ledger.lease import TRANSITIONS, LeaseState
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from tests.arbiter.diagrams import transitions_drawn
@@ -65,7 +65,7 @@ def test_each_transition_of_the_table_is_what_the_ledger_does(state: LeaseState 
 
 def test_the_diagram_in_the_docs_has_the_transitions_of_the_table() -> None:
     table = {(str(old or "[*]"), fact.__name__, str(new or "[*]")) for (old, fact), new in TRANSITIONS.items()}
-    assert transitions_drawn("pycontrol/arbiter/lease.py") == table
+    assert transitions_drawn("pycontrol/arbiter/ledger/lease.py") == table
 
 
 @pytest.mark.parametrize("state", INTO)

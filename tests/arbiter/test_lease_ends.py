@@ -6,8 +6,8 @@ import dataclasses
 import random
 from collections.abc import Mapping
 
-from pycontrol.arbiter.facts import LeaseEnded
-from pycontrol.arbiter.lease import REVOKING
+from pycontrol.arbiter.ledger.facts import LeaseEnded
+from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Container

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pycontrol.arbiter.facts import LeaseGranted, LeaseRevoking
-from pycontrol.arbiter.gpu_index import GpuState
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import LeaseGranted, LeaseRevoking
+from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu

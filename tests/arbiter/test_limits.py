@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter import standin, tags
-from pycontrol.arbiter.facts import LeaseEnded
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import LeaseEnded
+from pycontrol.arbiter.round import standin
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.views import tags
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import EndReason, Pending

@@ -4,8 +4,8 @@ import random
 import sys
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.machines import Machines
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.machines import Machines
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node, YarnApp

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import PolicyMemory
-from pycontrol.arbiter.memory import REMEMBERED_BY
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import PolicyMemory
+from pycontrol.arbiter.round.round import REMEMBERED_BY
 from pycontrol.policies import registry
 from tests.arbiter.mini import Mini
 

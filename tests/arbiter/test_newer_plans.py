@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.worker_plans import PlannedWorker
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
+from pycontrol.arbiter.views.workers import PlannedWorker
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev

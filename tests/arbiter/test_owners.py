@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from tests.arbiter.mini import Mini
 
 pytestmark = pytest.mark.interpreted

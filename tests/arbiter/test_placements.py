@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from pycontrol.arbiter import worker_plans
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import LeaseEnded
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import LeaseEnded
+from pycontrol.arbiter.views import workers as worker_plans
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.policies.registry import make

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter import leases, standin
-from pycontrol.arbiter.facts import LeaseGranted
-from pycontrol.arbiter.lease import Reservation
+from pycontrol.arbiter import leases
+from pycontrol.arbiter.ledger.facts import LeaseGranted
+from pycontrol.arbiter.ledger.lease import Reservation
+from pycontrol.arbiter.round import standin
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, YarnApp
 from pycontrol.model.reasons import Cause, EndReason

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from pycontrol.arbiter.candidates import UNLIMITED_GPUS
-from pycontrol.arbiter.commit import Work, commit
-from pycontrol.arbiter.supply import RoundPart
+from pycontrol.arbiter.round.candidates import UNLIMITED_GPUS
+from pycontrol.arbiter.round.commit import Work, commit
+from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.cluster import Queue

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.arbiter.reasons import REASONS, reason
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.round.reasons import REASONS, reason
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid
 from tests.arbiter.mini import Mini

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.refusals import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.views.machines import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
 from pycontrol.model import events as ev
 from pycontrol.policies import registry
 from tests.arbiter.mini import Mini

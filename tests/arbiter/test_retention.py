@@ -2,10 +2,11 @@
 
 import pytest
 
-from pycontrol.arbiter import apps, retention
+from pycontrol.arbiter import apps
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger import writer as retention
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.policies.registry import make

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.supply import GroupGpus, Placed
+from pycontrol.arbiter.supply.port import GroupGpus, Placed
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Gang

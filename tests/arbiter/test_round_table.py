@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.round import RoundPhase
-from pycontrol.arbiter.rounds import SOLVE_PATIENCE
+from pycontrol.arbiter.round.round import RoundPhase
+from pycontrol.arbiter.round.rounds import SOLVE_PATIENCE
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand, Plan
 from pycontrol.model.reasons import Pending

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from pycontrol.arbiter import tags
 from pycontrol.arbiter.state import HOUR_S, Settings
+from pycontrol.arbiter.views import tags
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask
 from pycontrol.policies.registry import make

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.arbiter.lease import gpus_in
+from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, parse

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.idle_shares import shares_by_type, speed_vector
-from pycontrol.arbiter.lease import gpus_in
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.round.parts import shares_by_type, speed_vector
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.facts import LeaseGranted
-from pycontrol.arbiter.gpu_index import GpuState
-from pycontrol.arbiter.lease import Reservation
-from pycontrol.arbiter.settings import Settings
+from pycontrol.arbiter.ledger.facts import LeaseGranted
+from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.arbiter.validate import Inconsistent
+from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Gpu

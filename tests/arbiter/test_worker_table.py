@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.worker_plans import (
+from pycontrol.arbiter.views.workers import (
     TRANSITIONS,
     PlannedWorker,
     WorkerChange,
@@ -54,7 +54,7 @@ def test_each_transition_of_the_table_is_what_the_plans_do(state: WorkerState | 
 
 def test_the_diagram_in_the_docs_has_the_transitions_of_the_table() -> None:
     table = {(str(old or "[*]"), str(change), str(new or "[*]")) for (old, change), new in TRANSITIONS.items()}
-    assert transitions_drawn("pycontrol/arbiter/worker_plans.py") == table
+    assert transitions_drawn("pycontrol/arbiter/views/workers.py") == table
 
 
 # ---- from events to states

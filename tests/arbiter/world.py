@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact, LeaseGranted, from_json, to_json
-from pycontrol.arbiter.lease import REVOKING, gpus_in
-from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.supply import Supply
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, from_json, to_json
+from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
+from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.model.topology import Gpu

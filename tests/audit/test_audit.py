@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter import facts as f
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.audit import audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
 from pycontrol.audit.history import History

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter import leases
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.facts import Fact
-from pycontrol.arbiter.lease import Lease, gpus_in
+from pycontrol.arbiter.ledger.facts import Fact
+from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.state import Settings, State
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.audit.audit import audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
 from pycontrol.audit.history import History

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pycontrol.arbiter import facts as f
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.report import build, quantile
 from pycontrol.model.topology import Gpu
 from tests.web.scene import EARLY, LATE, SHELL, Scene

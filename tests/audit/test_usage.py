@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.arbiter import facts as f
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.usage import Usage, usage
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused, moment_s

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pycontrol.arbiter.facts import LeaseGranted
+from pycontrol.arbiter.ledger.facts import LeaseGranted
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
 from tests.bench import arbiter, auction, bids, cells, cells_round, hived, kernel, policies, shares, simulation

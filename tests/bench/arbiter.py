@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.placing import place_gang, take
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Bid, Demand, Offer, Plan, Snapshot, gang_gpus

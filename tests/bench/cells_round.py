@@ -6,9 +6,9 @@ import random
 import time
 from typing import Any
 
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand

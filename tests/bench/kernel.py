@@ -11,6 +11,7 @@ import ast
 import csv
 import dataclasses
 import gzip
+import importlib
 import itertools
 import json
 import os
@@ -38,6 +39,14 @@ IGNORED_FILES = ("pycontrol/wire/v1", "pycontrol/auction")
 
 
 # ---- in one tree
+
+
+def _either(now: str, before: str) -> Any:
+    """A module that was moved."""
+    try:
+        return importlib.import_module(f"pycontrol.{now}")
+    except ModuleNotFoundError:
+        return importlib.import_module(f"pycontrol.{before}")
 
 
 class Warm(Exception):
@@ -68,8 +77,6 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
     An app that ends is followed by another. `policy` "cells": isonomy in eleven virtual clusters. Measured is a window
     around the first common end of leases.
     """
-    from pycontrol.arbiter.cells import CellSupply
-    from pycontrol.arbiter.facts import AppEnded
     from pycontrol.cells.config import CellsFile, layout
     from pycontrol.model.topology import Scope
     from pycontrol.policies.by_vc import ByVirtualCluster
@@ -93,7 +100,10 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
             "levels": {"node": 8}, "hosts": sorted(cluster.machines),
             "virtual_clusters": {f"root.t{k}": {"node": machines // TENANTS} for k in range(TENANTS)},
         })  # fmt: skip
-        supply, chosen = CellSupply(layout(file)), ByVirtualCluster(chosen)
+        supply, chosen = (
+            _either("arbiter.supply.cells", "arbiter.cells").CellSupply(layout(file)),
+            ByVirtualCluster(chosen),
+        )
     settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S))
     load = Workload("two", tuple(app(0.0) for _ in range(2 * machines)))
     sim = Simulator(load, cluster, chosen, settings, supply=supply)
@@ -103,9 +113,9 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
     def spent() -> list[float]:
         return [time.process_time(), sim.events + sim.steps, sim.rounds]
 
-    def watch(facts: Iterable[object]) -> None:
+    def watch(facts: Iterable[Any]) -> None:
         for fact in facts:
-            if isinstance(fact, AppEnded) and fact.app_id not in ended:
+            if type(fact).__name__ == "AppEnded" and fact.app_id not in ended:
                 ended.add(fact.app_id)
                 sim.at(sim.now + 1.0, sim._arrive, app(sim.now + 1.0))
         if not begun and sim.now > LEASE_S - 0.75 * window_s:
@@ -124,9 +134,7 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
 
 def a_round(apps: int, tenants: int, machines: int) -> dict[str, float]:
     """One round on a free cluster: to one app of 10,000 GPUs, to 2,000 apps of 40 users, or over eleven tenants."""
-    from pycontrol.arbiter.cells import CellSupply
     from pycontrol.arbiter.core import Arbiter
-    from pycontrol.arbiter.state import Settings
     from pycontrol.cells.config import CellsFile, layout
     from pycontrol.model import events as ev
     from pycontrol.model.auction import Demand
@@ -141,8 +149,9 @@ def a_round(apps: int, tenants: int, machines: int) -> dict[str, float]:
             "levels": {"switch": 2, "socket": 2, "node": 2}, "hosts": hosts,
             "virtual_clusters": {f"root.t{k}": {"node": machines // tenants} for k in range(tenants)},
         })  # fmt: skip
-        supply = CellSupply(layout(file))
-    arbiter = Arbiter(Settings(recovery_s=0.0, round_retry_s=1e6), policy, supply=supply)
+        supply = _either("arbiter.supply.cells", "arbiter.cells").CellSupply(layout(file))
+    settings = _either("arbiter.views.settings", "arbiter.settings").Settings(recovery_s=0.0, round_retry_s=1e6)
+    arbiter = Arbiter(settings, policy, supply=supply)
     arbiter.handle(ev.ClusterSnapshot(True, tuple(Node(f"{h}:1", h, "r", 8) for h in hosts), (), (), ()), 0.0)
     arbiter.handle(ev.Tick(), 1.0)
     rng = random.Random(7)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pycontrol.arbiter.facts import AppArrived, AppEnded, Fact, LeaseEnded, LeaseGranted, LeaseStarted, RoundHeld
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseEnded, LeaseGranted, LeaseStarted, RoundHeld
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from pycontrol.arbiter.facts import AppArrived, AppChanged, RoundHeld
+from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, RoundHeld
 from pycontrol.cli import main
 from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console, RenderableType
 
-from pycontrol.arbiter.facts import LeaseStarted
+from pycontrol.arbiter.ledger.facts import LeaseStarted
 from pycontrol.cli import COMMANDS, client, main, screens
 from pycontrol.cli.get import read_results
 from pycontrol.cli.logs import newest_line

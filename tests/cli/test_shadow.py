@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cli import main
 from pycontrol.cli.screens import status as screen
 from pycontrol.model import events as ev

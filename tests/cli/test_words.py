@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.arbiter.reasons import REASONS, reason
+from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.cli import main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, LeaseGranted, PolicyMemory, Switched
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.config import Standby
 from pycontrol.daemon.standby_store import KEEP, StandbySnapshot, StandbyStore, StandbyStoreError
 from pycontrol.model.auction import Demand

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.daemon.standby_store import StandbySnapshot, StandbyStoreError
 from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import OperatorCommand, StandbyRestored

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pycontrol.arbiter import facts
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import Fact
-from pycontrol.arbiter.reasons import Reasons
+from pycontrol.arbiter.ledger import facts
+from pycontrol.arbiter.ledger.facts import Fact
+from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.model.topology import Gpu
 
 _Event = tuple[str, ...]

@@ -6,8 +6,8 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterable, Iterator
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.facts import Fact
+from pycontrol.arbiter.ledger.facts import Fact
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.topology import Machine, Scope, Topology

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.arbiter.facts import Switched
+from pycontrol.arbiter.ledger.facts import Switched
 from pycontrol.cli import main
 from pycontrol.hadoopconf import render
 from pycontrol.runtime.journal import SqliteJournal

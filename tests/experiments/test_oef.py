@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pycontrol.arbiter import rounds
+from pycontrol.arbiter.round import rounds
 from pycontrol.experiments import catalogue
 from pycontrol.experiments.kit import Findings, Setup, shown
 from pycontrol.experiments.oef.fairness import four

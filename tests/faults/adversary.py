@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pycontrol.arbiter.lease import gpus_in
+from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.wire.v1 import agent_pb2 as pb
 from tests.faults.apps import Master
 from tests.faults.clock import Life, Stream, Violation

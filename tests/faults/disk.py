@@ -14,8 +14,8 @@ from typing import Any
 
 from hdfs import HdfsError
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import Fact, RoundHeld, from_json, to_json
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import Fact, RoundHeld, from_json, to_json
 from pycontrol.daemon.standby_store import StandbyStore
 from pycontrol.model.receipt import Receipt
 from pycontrol.runtime.journal import SqliteJournal

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from pycontrol.arbiter import leases as lease_rules
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
     Fact,
     LeaseEnded,
     LeaseExtended,
@@ -17,7 +17,7 @@ from pycontrol.arbiter.facts import (
     from_json,
     to_json,
 )
-from pycontrol.arbiter.lease import GRANTED, REVOKING, gpus_in, is_revoking
+from pycontrol.arbiter.ledger.lease import GRANTED, REVOKING, gpus_in, is_revoking
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange_policies import POLICIES

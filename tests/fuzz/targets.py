@@ -22,11 +22,11 @@ from typing import Any
 import structlog
 from google.protobuf.message import DecodeError
 
-from pycontrol.arbiter import tags
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views import tags
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.bridge import translate as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, bridge_token

@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 import pycontrol
-from pycontrol.arbiter import tags
+from pycontrol.arbiter.views import tags
 from pycontrol.cli import main
 from pycontrol.config import ConfigError, parse
 from pycontrol.config.reading import Section

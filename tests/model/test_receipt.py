@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.facts import LeaseEnded, LeaseRevoking, RoundHeld, from_json, to_json
-from pycontrol.arbiter.settings import Settings
+from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking, RoundHeld, from_json, to_json
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model.reasons import EndReason, Pending, Reason, read_reason
 from pycontrol.model.receipt import Granted, Receipt
 from pycontrol.model.topology import Gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.policies import registry
 from tests.arbiter.world import World
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev

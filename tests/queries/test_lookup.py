@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import AppArrived, AppEnded
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.policies.themis import Themis
 from pycontrol.queries.lookup import Refusal, find_app
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AppChanged, Restored
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import AppChanged, Restored
 from pycontrol.arbiter.state import State
 from pycontrol.queries import explain, pictures, views
 from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complete

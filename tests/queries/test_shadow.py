@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.policies import registry

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from pycontrol.arbiter import standin
-from pycontrol.arbiter.candidates import view
-from pycontrol.arbiter.facts import LeaseStarted
-from pycontrol.arbiter.reasons import REASONS
+from pycontrol.arbiter.ledger.facts import LeaseStarted
+from pycontrol.arbiter.round import standin
+from pycontrol.arbiter.round.candidates import view
+from pycontrol.arbiter.round.reasons import REASONS
 from pycontrol.arbiter.state import State
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev

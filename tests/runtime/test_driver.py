@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import AppArrived, Fact
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import AppArrived, Fact
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node, YarnApp

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import (
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
     FACTS,
     AllocationChanged,
     AppArrived,

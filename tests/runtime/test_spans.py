@@ -2,8 +2,8 @@
 
 import pytest
 
-from pycontrol.arbiter import facts as f
-from pycontrol.arbiter.durable import Durable
+from pycontrol.arbiter.ledger import facts as f
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.audit.usage import usage
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt

@@ -13,16 +13,16 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.candidates import Candidates
-from pycontrol.arbiter.cells import CellSupply
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.eligibility import demand_of
-from pycontrol.arbiter.lease import REVOKING, Lease, gpus_in
-from pycontrol.arbiter.reasons import reason
-from pycontrol.arbiter.state import Settings
-from pycontrol.arbiter.supply import Supply
-from pycontrol.arbiter.tags import GANG as GANG_TAG
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
+from pycontrol.arbiter.round.candidates import Candidates
+from pycontrol.arbiter.round.eligibility import demand_of
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.views.settings import Settings
+from pycontrol.arbiter.views.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import place_gang
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.lease import gpus_in
-from pycontrol.arbiter.reasons import Reason, reason
+from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.round.reasons import Reason, reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
 from tests.safety.oracle import Shared, complaints, play_private, play_shared
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from pycontrol.arbiter.facts import Fact, RoundHeld
+from pycontrol.arbiter.ledger.facts import Fact, RoundHeld
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import AppView, Bid, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.receipt import Receipt

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.durable import Durable
-from pycontrol.arbiter.facts import AllocationChanged, AppChanged
-from pycontrol.arbiter.lease import gpus_in
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged
+from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.cluster import PartitionCapacity, Queue

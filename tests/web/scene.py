@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.facts import Fact, LeaseStarted
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.ledger.facts import Fact, LeaseStarted
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.policies.port import Policy

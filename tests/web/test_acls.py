@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.facts import AppChanged
+from pycontrol.arbiter.ledger.facts import AppChanged
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import picture

@@ -15,8 +15,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.reasons import REASONS
-from pycontrol.arbiter.state import Settings
+from pycontrol.arbiter.round.reasons import REASONS
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.config import ConfigError, MetricsListener
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, ModeSwitch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pycontrol.arbiter import facts as f
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.config import NotifySettings
 from pycontrol.model.events import AppRemoved, OperatorCommand
 from pycontrol.web import poster

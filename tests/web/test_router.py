@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pycontrol.arbiter.facts import Switched
+from pycontrol.arbiter.ledger.facts import Switched
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded
 from pycontrol.runtime.driver import Overloaded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.experiments.hived import simulated
 from pycontrol.experiments.kit import Claim, Findings, Setup, Table

@@ -6,7 +6,7 @@ import dataclasses
 import random
 from dataclasses import dataclass
 
-from pycontrol.arbiter.cells import CellSupply
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.experiments.hived import simulated
 from pycontrol.experiments.hived.cases import CONVENTIONS, made, on_nodes, size
 from pycontrol.experiments.hived.sharing import FEWER_NODES, NOTICED_S, REORDERED

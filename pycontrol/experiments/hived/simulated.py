@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter.cells import CellSupply
-from pycontrol.arbiter.facts import Fact, LeaseRevoking, PolicyMemory
-from pycontrol.arbiter.lease import Lease
+from pycontrol.arbiter.ledger.facts import Fact, LeaseRevoking, PolicyMemory
+from pycontrol.arbiter.ledger.lease import Lease
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.experiments.hived.trace_case import TraceCase

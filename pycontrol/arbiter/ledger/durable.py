@@ -1,0 +1,399 @@
+"""The durable state: the fold of all facts.
+
+Only `Durable.apply(fact)` changes it, so replaying the journal gives the same state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pycontrol.arbiter.ledger.facts import (
+    FACTS,
+    AllocationChanged,
+    AppArrived,
+    AppChanged,
+    AppEnded,
+    AppMoved,
+    AppsForgotten,
+    ClockBehind,
+    ExchangeChanged,
+    Fact,
+    LeaseBorrowed,
+    LeaseEnded,
+    LeaseExtended,
+    LeaseGranted,
+    LeaseIdle,
+    LeaseOwned,
+    LeaseRevoking,
+    LeaseStarted,
+    NextDropped,
+    OfLease,
+    PolicyMemory,
+    Restored,
+    RoundHeld,
+    Switched,
+)  # fmt: skip
+from pycontrol.arbiter.ledger.lease import (
+    REVOKING,
+    Lease,
+    LeaseTable,
+    Reservation,
+    Step,
+    dump_lease,
+    dump_reservation,
+    gpus_in,
+    load_lease,
+    load_reservation,
+)
+from pycontrol.fairness.contention import ContentionClock
+from pycontrol.model.reasons import EndReason
+
+FOREIGN = "foreign"
+"""`AppRecord.kind` of an unmanaged app."""
+PREEMPTIONS_KEPT = 60
+LAUNCHES_MIN = 3
+LAUNCHES_KEPT = 30
+"""Measured launches kept of each kind."""
+
+
+@dataclass(slots=True)
+class AppRecord:
+    """The fairness clock and the counters of one app."""
+
+    app_id: str
+    name: str
+    queue: str
+    user: str
+    kind: str
+    """The app scheduler that its Agent named (hyperband, ...), "job" for one job; "foreign" for an unmanaged app."""
+    submitted_s: float
+    arrived_s: float
+    clock_at_arrival: float
+    vc: str = ""
+    """Its virtual cluster; empty where there are none."""
+    finished_s: float | None = None
+    final_state: str = ""
+    n_avg: float | None = None
+    """N_avg at the app's end; None before."""
+    leases: int = 0
+    renewals: int = 0
+    revocations: int = 0
+    preempted_s: list[float] = field(default_factory=list)
+    """When an unmanaged app's newest containers lost in rounds had to end, one entry a round."""
+    launches: dict[str, int] = field(default_factory=dict)
+    """Gang launches by job."""
+    work_done_gpu_s: float = 0.0
+    attained_gpu_s: float = 0.0
+    """Attained service in containers that have ended, GPU-s; running containers are not included."""
+    slowed_gpu_s: float = 0.0
+    """The part of `attained_gpu_s` lost to slow placements: the fraction 1 - 1 / S."""
+    launching_gpu_s: float = 0.0
+    """The part of `attained_gpu_s` that launches on new grants take on this cluster; 0 until it was measured."""
+    demand_gpus: int = 0
+    """Largest demand seen, GPUs."""
+    best: dict[str, Any] | None = None
+    done: bool = False
+    model_path: str = ""
+    message: str = ""
+
+    @property
+    def restarts(self) -> int:
+        """Gang launches after each job's first."""
+        return sum(max(0, n - 1) for n in self.launches.values())
+
+
+class Durable:
+    """The fold of all facts."""
+
+    def __init__(self) -> None:
+        self.apps: dict[str, AppRecord] = {}
+        self.live: dict[str, AppRecord] = {}
+        """The apps that have not ended, in the order of their arrival."""
+        self.ended: OrderedDict[str, AppRecord] = OrderedDict()
+        """The apps that have ended, in the order of their end."""
+        self._table = LeaseTable()
+        self.leases, self.reservations = self._table.leases, self._table.reservations
+        self.held, self.grants = self._table.held, self._table.grants
+        self.switches: set[str] = set()
+        self.rounds = 0
+        self.memory: dict[str, Mapping[str, Any]] = {}
+        """Virtual cluster -> what its policy remembers from its last plan."""
+        self.clocks: dict[str, ContentionClock] = {}
+        """Virtual cluster -> the clock of its active apps."""
+        self.exchange: Mapping[str, Any] = {}
+        """The cell exchange as last recorded; empty before the first posting."""
+        self.behind_s = 0.0
+        """Seconds by which this clock is behind the cluster's, as last recorded."""
+        self.first_launches_s: tuple[float, ...] = ()
+        """Seconds from a grant to the first step in the newest first launches of jobs."""
+        self.restarts_s: tuple[float, ...] = ()
+        """The same for the newest later launches."""
+
+    # ---- the N_avg clocks (Themis, section 4.3: time-weighted mean number of apps in the app's life)
+
+    def n_avg(self, app_id: str, now_s: float) -> float:
+        """Time-weighted mean number of active apps in its virtual cluster since it arrived; at least 1."""
+        app = self.apps[app_id]
+        if app.n_avg is not None:
+            return app.n_avg
+        return self.clocks.get(app.vc, ContentionClock()).n_avg(app.arrived_s, app.clock_at_arrival, now_s)
+
+    def _turn_clock(self, vc: str, now_s: float, change: int) -> float:
+        self.clocks[vc] = self.clocks.get(vc, ContentionClock()).turned(now_s, change)
+        return self.clocks[vc].value
+
+    def put(self, lease: Lease) -> None:
+        """Replaces the lease of these GPUs by another of the same app; no fact is recorded."""
+        self.leases.parted(lease.gpus)
+        self.leases.put(lease)
+
+    def claims(self) -> list[Lease | Reservation]:
+        """All leases, then all reservations."""
+        return [*self.leases.each(), *self.reservations.each()]
+
+    def claims_of(self, app_id: str) -> list[Lease | Reservation]:
+        """The leases of an app, then its reservations."""
+        return [*self.leases.of(app_id), *self.reservations.of(app_id)]
+
+    def is_whole(self, gang: Sequence[Lease]) -> bool:
+        """Whether these leases are all that is left of one grant."""
+        return len({x.grant_id for x in gang}) == 1 and self.grants.get(gang[0].grant_id) == len(gpus_in(gang))
+
+    # ---- the fold
+
+    def apply(self, fact: Fact) -> Step | None:
+        """Changes the state by one fact; returns what it did to leases, None for a fact about something else."""
+        step: Step | None = _FOLDS[type(fact)](self, fact)
+        return step
+
+    def _on_AppArrived(self, f: AppArrived) -> None:
+        clock = self._turn_clock(f.vc, f.at_s, 1)
+        self.apps[f.app_id] = self.live[f.app_id] = AppRecord(
+            f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, clock, f.vc
+        )
+
+    def _on_AppChanged(self, f: AppChanged) -> None:
+        app = self.apps[f.app_id]
+        for name, changed in f.changes.items():
+            if name == "launched":
+                app.launches = app.launches | changed  # not in place: pictures and loaded facts share the old dict
+            else:
+                setattr(app, name, changed)
+
+    def _on_AppEnded(self, f: AppEnded) -> None:
+        app = self.apps[f.app_id]
+        if app.finished_s is None:
+            app.n_avg = self.n_avg(f.app_id, f.at_s)
+            self._turn_clock(app.vc, f.at_s, -1)
+            app.finished_s = f.at_s
+            self.live.pop(f.app_id, None)
+            self.ended[f.app_id] = app
+        app.final_state = f.final_state or app.final_state
+
+    def _changed(self, f: OfLease) -> Step:
+        """Folds a fact about leases; raises KeyError if one of its GPUs has none."""
+        for gpu in f.gpus:
+            self.leases[gpu]
+        return self._table.take(f)
+
+    def _on_LeaseGranted(self, f: LeaseGranted) -> Step:
+        self.apps[f.app_id].leases += len(f.gpus)
+        return self._table.take(f)
+
+    def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
+        return self._changed(f)
+
+    def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
+        step = self._changed(f)
+        for lease in step.before if f.counted else ():
+            self.apps[lease.app_id].renewals += len(lease.gpus)
+        return step
+
+    def _on_LeaseRevoking(self, f: LeaseRevoking) -> Step:
+        step = self._changed(f)
+        for before in step.before:
+            if before.state != REVOKING and before.container_id:
+                app = self.apps[before.app_id]
+                app.revocations += len(before.gpus)
+                if app.kind == FOREIGN and f.cause is EndReason.LOST_ROUND and f.end_s not in app.preempted_s:
+                    app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
+        return step
+
+    def _on_LeaseIdle(self, f: LeaseIdle) -> Step:
+        return self._attain(self._changed(f), f.at_s)
+
+    def _on_LeaseEnded(self, f: LeaseEnded) -> Step:
+        return self._attain(self._table.take(f), f.at_s)
+
+    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> Step:
+        return self._table.take(f)
+
+    def _on_LeaseOwned(self, f: LeaseOwned) -> Step:
+        return self._table.take(f)
+
+    def _on_NextDropped(self, f: NextDropped) -> Step:
+        return self._table.take(f)
+
+    def _attain(self, step: Step, now_s: float) -> Step:
+        for lease in step.before:
+            if lease.started_s is not None:
+                app = self.apps[lease.app_id]
+                app.attained_gpu_s += lease.attained_gpu_s(now_s)
+                app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
+                app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
+        return step
+
+    def launching_gpu_s(self, lease: Lease, now_s: float) -> float:
+        """The part of the attained service in its present container that a launch takes on this cluster, GPU-s.
+
+        Only the first container of a lease counts: the Arbiter chose it, not the app.
+        """
+        if lease.container_id != lease.first_container:
+            return 0.0
+        return min(lease.attained_gpu_s(now_s), len(lease.gpus) * self.launch_s)
+
+    @property
+    def launch_s(self) -> float:
+        """The median of the newest measured launches and restarts, seconds; 0 while there are too few."""
+        found = (*self.first_launches_s, *self.restarts_s)
+        return statistics.median(found) if len(found) >= LAUNCHES_MIN else 0.0
+
+    def _on_AppMoved(self, f: AppMoved) -> None:
+        """The app's clock continues in the new virtual cluster from its reading in the old one."""
+        app = self.apps[f.app_id]
+        if f.vc != app.vc:
+            since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
+            app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
+        app.vc, app.queue = f.vc, f.queue or app.queue
+
+    def _on_Switched(self, f: Switched) -> None:
+        (self.switches.add if f.on else self.switches.discard)(f.switch)
+
+    def _on_RoundHeld(self, f: RoundHeld) -> None:
+        self.rounds += 1
+
+    def _on_PolicyMemory(self, f: PolicyMemory) -> None:
+        self.memory[f.vc] = f.values
+
+    def _on_AppsForgotten(self, f: AppsForgotten) -> None:
+        for app_id in f.app_ids:
+            del self.apps[app_id]
+            self.ended.pop(app_id, None)
+
+    def _on_ExchangeChanged(self, f: ExchangeChanged) -> None:
+        self.exchange = f.values
+
+    def _on_ClockBehind(self, f: ClockBehind) -> None:
+        self.behind_s = f.by_s
+
+    def _on_AllocationChanged(self, f: AllocationChanged) -> None:
+        """A measurement: only estimates use it."""
+        app = self.apps.get(f.app_id)
+        if app is not None and app.launches.get(f.job_id, 1) > 1:
+            self.restarts_s = (*self.restarts_s, f.seconds)[-LAUNCHES_KEPT:]
+        else:
+            self.first_launches_s = (*self.first_launches_s, f.seconds)[-LAUNCHES_KEPT:]
+
+    def _on_Restored(self, f: Restored) -> None:
+        kept = Durable.load(f.data)
+        self.apps.update(kept.apps)
+        self.live.update(kept.live)
+        self.ended.update(kept.ended)
+        self.switches.update(kept.switches)
+        self.memory.update(kept.memory)
+        self.clocks.update(kept.clocks)
+        self.rounds = kept.rounds
+        self.exchange = kept.exchange
+        self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has happened yet."""
+        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
+
+    def kept(self) -> dict[str, Any]:
+        """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
+        live = [dataclasses.asdict(a) for a in self.live.values()]
+        return {**self._dump_rest(), "apps": live}
+
+    def kept_here(self) -> dict[str, Any]:
+        """dump() without leases, for a journal that has lost its tail: container tags tell the leases."""
+        return {**self.dump(), "leases": [], "next": []}
+
+    # ---- JSON form, for the journal's snapshots and for comparing two states
+
+    def dump(self) -> dict[str, Any]:
+        """The state as JSON values."""
+        data = self._dump_rest()
+        for name, record in self._records():
+            data[name].append(record)
+        return data
+
+    def dump_lines(self) -> Iterator[Any]:
+        """dump() in small pieces: first everything but the records, then [list, record] for each record."""
+        yield self._dump_rest()
+        for name, record in self._records():
+            yield [name, record]
+
+    def _records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for app in self.apps.values():
+            yield "apps", dataclasses.asdict(app)
+        for lease in self.leases.each():
+            yield "leases", dump_lease(lease)
+        for reservation in self.reservations.each():
+            yield "next", dump_reservation(reservation)
+
+    def _dump_rest(self) -> dict[str, Any]:
+        return {
+            "apps": [],
+            "leases": [],
+            "next": [],
+            "switches": sorted(self.switches),
+            "rounds": self.rounds,
+            "memory": dict(self.memory),
+            "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
+            "exchange": dict(self.exchange),
+            "behind_s": self.behind_s,
+            "first_launches_s": list(self.first_launches_s),
+            "restarts_s": list(self.restarts_s),
+        }
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Durable:
+        """The inverse of dump()."""
+        state = cls()
+        state.apps = {a["app_id"]: AppRecord(**a) for a in data["apps"]}
+        state.live = {a.app_id: a for a in state.apps.values() if a.finished_s is None}
+        ended = [(a.finished_s, a) for a in state.apps.values() if a.finished_s is not None]
+        state.ended = OrderedDict((a.app_id, a) for _, a in sorted(ended, key=lambda x: x[0]))
+        for lease in map(load_lease, data["leases"]):
+            state._table.load(lease)
+        for reservation in map(load_reservation, data["next"]):
+            state._table.load(reservation)
+        state.switches = set(data["switches"])
+        state.rounds = data["rounds"]
+        state.memory = dict(data.get("memory", {}))
+        state.exchange = dict(data.get("exchange", {}))
+        state.behind_s = data.get("behind_s", 0.0)
+        state.first_launches_s = tuple(data.get("first_launches_s", ()))
+        state.restarts_s = tuple(data.get("restarts_s", ()))
+        clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
+        state.clocks = {vc: ContentionClock(*values) for vc, values in clocks.items()}
+        return state
+
+    @classmethod
+    def load_lines(cls, lines: Iterable[Any]) -> Durable:
+        """The inverse of dump_lines()."""
+        pieces = iter(lines)
+        data = dict(next(pieces, {}))
+        for name, record in pieces:
+            data[name].append(record)
+        return cls.load(data)
+
+
+_FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}

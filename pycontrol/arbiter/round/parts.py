@@ -1,0 +1,308 @@
+"""The parts of a round with virtual clusters: first each one's own machines, then the GPUs that they may borrow.
+
+Where idle GPUs are of several types, cooperative OEF computes fractional shares from the apps' measured speeds and the
+virtual clusters' weights. They are rounded to whole GPUs by largest remainder; GPUs that are left go to any virtual
+cluster that wants them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+from pycontrol.arbiter import leases
+from pycontrol.arbiter.ledger.facts import LeaseBorrowed
+from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply.port import RoundPart, Supply
+from pycontrol.model.auction import Demand
+from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology
+from pycontrol.shares.capped import within_demand
+from pycontrol.shares.cooperative import OefCooperative
+from pycontrol.shares.problem import ShareProblem
+
+Ending = Mapping[str, Sequence[list[Lease]]]
+"""App -> its gangs on offer."""
+
+
+Share = Mapping[str, int]
+"""Type -> GPUs that a virtual cluster may borrow; the key is ANY where the type does not matter."""
+ANY = ""
+
+
+class RoundParts:
+    """The parts of one round, each computed when its turn comes."""
+
+    def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
+        self.s, self.ending, self.now_s = s, ending, now_s
+        self._wanting: dict[str, list[str]] = {}
+        for app_id in wanting if not s.supply.whole else ():
+            self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
+        supply = s.supply
+        self.borrowers = borrowers(s)
+        """Virtual cluster -> its apps that borrow; they take part where its own machines are shared out."""
+        self._whole = [RoundPart()] if supply.whole else []
+        self._own = deque(sorted(supply.virtual_clusters()))
+        self._without: dict[str, frozenset[str]] = {}
+        """Virtual cluster -> apps excluded from its next part."""
+        self._borrowing: deque[tuple[str, Share | None]] | None = None
+
+    def next(self) -> RoundPart | None:
+        """The next part with GPUs to share out; None after the last."""
+        supply = self.s.supply
+        if supply.whole:
+            return self._whole.pop() if self._whole else None
+        while self._own:
+            vc = self._own.popleft()
+            ending = self.ending_of(vc, True)
+            if ending or vc in self._wanting or vc in self.borrowers:
+                part = private_part(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
+                if part.free:
+                    return part
+        if self._borrowing is None:
+            self._borrowing = self._shares(supply)
+        while self._borrowing:
+            vc, share = self._borrowing.popleft()
+            free = dict(supply.idle()) if share is None else self._borrowed(supply, vc, share)
+            if free:
+                return RoundPart(vc, False, free)
+        return None
+
+    def again(self, part: RoundPart, without: frozenset[str]) -> None:
+        """Repeats a private part without apps that were awarded gangs that cells cannot hold."""
+        if part.private and not without <= part.without:
+            self._without[part.vc] = part.without | without
+            self._own.appendleft(part.vc)
+
+    def once_more(self, part: RoundPart) -> None:
+        """Repeats a part, so that an unmanaged app gets containers of its other sizes before GPUs are borrowed."""
+        if part.whole:
+            self._whole.append(part)
+        elif part.private:
+            self._without[part.vc] = part.without
+            self._own.appendleft(part.vc)
+
+    def borrowers_of(self, part: RoundPart) -> list[str]:
+        """Borrowing apps that may get guaranteed GPUs in the part."""
+        mine = self.borrowers.get(part.vc, []) if part.private else []
+        return [a for a in mine if a in self.s.durable.live and a not in part.without]
+
+    def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
+        """App -> its gangs on offer, guaranteed or borrowed ones, in the parts of a virtual cluster."""
+        s, result = self.s, {}
+        if s.supply.whole:
+            return {app_id: list(gangs) for app_id, gangs in self.ending.items()}
+        for app_id, gangs in self.ending.items():
+            if s.durable.apps[app_id].vc == vc:
+                now = [g for gang in gangs if (g := leases.in_force(s, gang)) is not None]
+                mine = [g for g in now if all(x.guaranteed for x in g) == guaranteed]
+                if mine:
+                    result[app_id] = mine
+        return result
+
+    def _shares(self, supply: Supply) -> deque[tuple[str, Share | None]]:
+        """(virtual cluster, its share) in the order of their turns; then again, with None for the idle GPUs left over.
+
+        Virtual clusters that must return the most GPUs come first, so that the others find these.
+        """
+        s = self.s
+        wanted = {vc: sum(self._unmet(a) for a in apps) for vc, apps in self._wanting.items()}
+        lent = {vc: _count(self.ending_of(vc, False)) for vc in {s.durable.apps[a].vc for a in self.ending}}
+        for vc, gpus in lent.items():
+            wanted[vc] = wanted.get(vc, 0) + gpus
+        wanted = {vc: n for vc, n in wanted.items() if n > 0}
+        shares = self._whole_shares(supply, wanted, sum(lent.values()))
+        order = sorted(shares, key=lambda vc: (sum(shares[vc].values()) - lent.get(vc, 0), vc))
+        rest: list[tuple[str, Share | None]] = [(vc, None) for vc in order if vc in self._wanting]
+        return deque([*((vc, shares[vc]) for vc in order), *rest])
+
+    def _whole_shares(self, supply: Supply, wanted: Mapping[str, int], lent_gpus: int) -> Mapping[str, Share]:
+        """Shares in whole GPUs: max-min by number if all GPUs are of one type, else by type with OEF."""
+        s = self.s
+        gpus = Counter({self._type_of(host): 0 for host in supply.idle()})
+        for host, n in supply.idle().items():
+            gpus[self._type_of(host)] += n
+        for app_id in self.ending:
+            if s.durable.apps[app_id].vc in wanted:
+                mine = self.ending_of(s.durable.apps[app_id].vc, False).get(app_id, ())
+                gpus.update(self._type_of(gpu.host) for gang in mine for gpu in gpus_in(gang))
+        if len(+gpus) < 2:
+            return {vc: {ANY: n} for vc, n in supply.shares(wanted, s.gpus.free.count + lent_gpus).items()}
+        apps = {vc: [(a, self._unmet(a)) for a in own] for vc, own in self._wanting.items()}
+        for app_id in self.ending:
+            vc = s.durable.apps[app_id].vc
+            apps.setdefault(vc, []).append((app_id, _count({app_id: self.ending_of(vc, False).get(app_id, [])})))
+        return shares_by_type(s, apps, wanted, gpus, supply.weights())
+
+    def _type_of(self, host: str) -> str:
+        return self.s.topology.type_of(host)
+
+    def _unmet(self, app_id: str) -> int:
+        agent = self.s.agents.get(app_id)
+        if agent is None:
+            return 1
+        return 0 if agent.demand.pinned else agent.demand.gpus - self.s.holding(app_id)
+
+    def _borrowed(self, supply: Supply, vc: str, share: Share) -> dict[str, int]:
+        """GPUs by host that a virtual cluster may borrow: its ending borrowed gangs and idle GPUs, up to its share.
+
+        Hosts with the most idle GPUs come first. Ending gangs beyond the share are revoked.
+        """
+        s, stay, left = self.s, dict[str, list[list[Lease]]](), dict(share)
+        for app_id, gangs in self.ending_of(vc, False).items():
+            for gang in gangs:
+                kind = self._type_of(gang[0].gpus[0].host) if ANY not in share else ANY
+                if left.get(kind, 0) > 0:
+                    left[kind] -= len(gpus_in(gang))
+                    stay.setdefault(app_id, []).append(gang)
+                else:
+                    deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
+                    why = Cause(EndReason.BORROWED_SHARE, f"{app_id} borrowed more than its share")
+                    leases.revoke(s, gang, self.now_s, deadline_s, why)
+        free = dict[str, int]()
+        for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):
+            kind = self._type_of(host) if ANY not in share else ANY
+            if left.get(kind, 0) > 0:
+                free[host] = min(n, left[kind])
+                left[kind] -= free[host]
+        for gangs in stay.values():
+            for gpu in (gpu for gang in gangs for gpu in gpus_in(gang)):
+                free[gpu.host] = free.get(gpu.host, 0) + 1
+        return free
+
+
+def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
+    """A virtual cluster's own machines, with their free GPUs and those with leases that end."""
+    free, host_of, machines = dict[str, int](), dict[str, str](), list[Machine]()
+    found = supply.machines(vc)
+    for m in found:
+        at = s.topology.machines.get(m.host)
+        kind = at.gpu_type if at else "gpu"
+        machines.append(Machine(m.name, s.topology.rack_of(m.host), m.gpus, kind, at is not None and at.virtual))
+        host_of[m.name] = m.host
+        if m.free > 0:
+            free[m.name] = m.free
+    for gangs in ending.values():
+        for gpu in (gpu for gang in gangs for gpu in gpus_in(gang)):
+            name = supply.machine_of(gpu)
+            free[name] = free.get(name, 0) + 1
+    bound = frozenset(m.name for m in found if m.bound)
+    pinned = {m.name: m.pinned for m in found if m.pinned}
+    return RoundPart(vc, True, free, Topology.of(machines), host_of, bound, without, pinned)
+
+
+def borrowers(s: State) -> dict[str, list[str]]:
+    """Virtual cluster -> its apps that borrow and may own its cells when these become free."""
+    found: dict[str, list[str]] = {}
+    for app_id in s.durable.held if not s.supply.whole else ():
+        app = s.durable.live.get(app_id)
+        agent = s.agents.get(app_id)
+        if app is not None and app.vc and s.borrowing(app_id) and not (agent and agent.demand.opportunistic):
+            found.setdefault(app.vc, []).append(app_id)
+    return found
+
+
+def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
+    """An app's borrowed gangs that are each one complete group of cells, oldest first."""
+    gangs = [
+        g for g in s.gangs_of(app_id)
+        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
+    ]  # fmt: skip
+    return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
+
+
+def own_as_asked(s: State, app_id: str) -> None:
+    """Makes an adopted app's guaranteed grants borrowed where its demand, known only now, does not allow them.
+
+    These are all grants of an opportunistic app, and grants with a gang (or a container of an unmanaged app) that must
+    lie on one machine while its virtual cells are on several: a private cluster would have no room for it.
+    """
+    supply = s.supply
+    if supply.whole:
+        return
+    grants: dict[str, list[Lease | Reservation]] = {}
+    for x in s.durable.claims_of(app_id):
+        if x.guaranteed:
+            grants.setdefault(x.grant_id, []).append(x)
+    agent = s.agents.get(app_id)
+    for grant_id, claims in grants.items():
+        if agent is not None and agent.demand.scope is not Scope.MACHINE:
+            parts: list[list[Gpu]] = []
+        elif agent is not None:
+            parts = [gpus_in(claims)]
+        else:
+            of = {gpu: s.cluster.container_at.get(gpu, "") for gpu in gpus_in(claims)}
+            parts = [[gpu for gpu in of if of[gpu] == c] for c in sorted({*of.values()} - {""})]
+        split = any(len({supply.machine_of(gpu) for gpu in part}) > 1 for part in parts)
+        if split or (agent is not None and agent.demand.opportunistic):
+            supply.downgrade(grant_id)
+            s.record(LeaseBorrowed(tuple(gpus_in(claims)), grant_id))
+
+
+def _count(ending: Ending) -> int:
+    return sum(len(gpus_in(gang)) for gangs in ending.values() for gang in gangs)
+
+
+ByType = Mapping[str, int]
+"""GPUs by type."""
+
+
+def speed_vector(demands: Sequence[tuple[Demand, int]], types: Sequence[str]) -> list[float]:
+    """The mean speed of a virtual cluster's apps on each type, weighted by the GPUs that each app wants.
+
+    An app counts 1 on a type that was not measured, and 0 on a type that it does not take.
+    """
+    total = sum(gpus for _, gpus in demands) or 1
+    return [sum(_speed(d, t) * gpus for d, gpus in demands) / total for t in types]
+
+
+def _speed(demand: Demand, gpu_type: str) -> float:
+    if demand.gpu_type and demand.gpu_type != gpu_type:
+        return 0.0
+    return demand.speedups.get(gpu_type, 1.0)
+
+
+def shares_by_type(
+    s: State,
+    wanting: Mapping[str, Sequence[tuple[str, int]]],
+    wanted: Mapping[str, int],
+    gpus: ByType,
+    weights: Mapping[str, float],
+) -> dict[str, dict[str, int]]:
+    """Virtual cluster -> type -> whole GPUs that it may borrow.
+
+    `wanting`: virtual cluster -> (app, further GPUs that it could use). `wanted`: virtual cluster -> GPUs of the
+    offer `gpus` that it could use.
+    """
+    vcs, types = sorted(wanted), sorted(t for t, n in gpus.items() if n > 0)
+    if not vcs or not types:
+        return {vc: {} for vc in vcs}
+    rows = []
+    for vc in vcs:
+        known = [(s.agents[a].demand, n) for a, n in wanting.get(vc, ()) if a in s.agents and n > 0]
+        rows.append(speed_vector(known, types) if known else [1.0] * len(types))
+    problem = ShareProblem.of(
+        rows, [float(gpus[t]) for t in types], [weights.get(vc, 1.0) or 1.0 for vc in vcs],
+        [float(wanted[vc]) for vc in vcs],
+    )  # fmt: skip
+    x = within_demand(OefCooperative(), problem)
+    found: dict[str, dict[str, int]] = {vc: {} for vc in vcs}
+    for j, gpu_type in enumerate(types):
+        column = {vc: float(x[i, j]) for i, vc in enumerate(vcs)}
+        for vc, n in _whole(column, gpus[gpu_type], {vc: wanted[vc] - sum(found[vc].values()) for vc in vcs}).items():
+            if n:
+                found[vc][gpu_type] = n
+    return found
+
+
+def _whole(share: Mapping[str, float], gpus: int, most: Mapping[str, int]) -> dict[str, int]:
+    """Rounds shares by largest remainder, within `gpus` and at most `most` each."""
+    whole = {vc: min(math.floor(n + 1e-6), most[vc]) for vc, n in share.items()}
+    left = min(gpus, round(sum(share.values()))) - sum(whole.values())
+    for vc in sorted(share, key=lambda vc: (whole[vc] - share[vc], vc)):
+        if left > 0 and share[vc] - whole[vc] > 1e-6 and whole[vc] < most[vc]:
+            whole[vc] += 1
+            left -= 1
+    return whole

@@ -1,0 +1,427 @@
+"""One round: pool -> rho from all -> offer to the worst 1-f -> bids -> decide -> leases (Themis, Pseudocode 1).
+
+A round is a state machine inside the Arbiter. Every wait has a deadline: a late app misses the round and delays no
+other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from pycontrol.arbiter import leases
+from pycontrol.arbiter.ledger.facts import RoundHeld
+from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in, round_of
+from pycontrol.arbiter.round import standin
+from pycontrol.arbiter.round.candidates import NOT_CONNECTED, Candidates
+from pycontrol.arbiter.round.commit import Work, commit
+from pycontrol.arbiter.round.eligibility import Eligibility, Openings, demand_of
+from pycontrol.arbiter.round.parts import RoundParts, borrowers
+from pycontrol.arbiter.round.relocation import relocate
+from pycontrol.arbiter.round.reports import Reports
+from pycontrol.arbiter.round.round import Round, RoundPhase, receipt, remember, remembered
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.views.gpus import End
+from pycontrol.auction.bids import as_demanded, validate_bid
+from pycontrol.model.auction import Bid, BidRow, Gang, Plan, Snapshot, as_gang
+from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
+from pycontrol.model.reasons import Pending, Reason
+from pycontrol.model.receipt import Outcome, Receipt
+from pycontrol.policies import salvage
+from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.filling import Filling
+from pycontrol.policies.last_pass import last_pass
+from pycontrol.policies.port import Policy
+
+
+def _one_type(policy: Policy) -> bool:
+    return policy.asks_agents or (isinstance(policy, Filling) and policy.one_type)
+
+
+WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
+SOLVE_PATIENCE = 10.0
+"""A round is given up when its solution has not come after this many solve deadlines."""
+
+
+class Rounds:
+    """Holds rounds, one at a time."""
+
+    def __init__(self, state: State, policy: Policy, epoch: int) -> None:
+        self.s = state
+        self.policy = policy
+        self.epoch = epoch
+        self.current: Round | None = None
+        self._granted: tuple[str, frozenset[str]] = ("", frozenset())
+        """(last round that granted GPUs, apps that got them)."""
+        self.eligibility = Eligibility(state)
+        self.candidates = Candidates(state)
+        self.reports = Reports(state)
+        self._named = False
+        """Whether the round ids that leases name were collected."""
+        self._parts: RoundParts | None = None
+
+    def _policy_of(self, vc: str) -> Policy:
+        return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
+
+    def typed(self, vc: str) -> bool:
+        """Whether gangs get GPUs of one type, unless their app mixes types: so with policies that ask Agents."""
+        return _one_type(self._policy_of(vc))
+
+    # ---- when
+
+    def _ending(self, now_s: float) -> dict[str, list[list[Lease]]]:
+        """App -> its gangs with leases that end within 1.5 leads; the extra half lets close ends share a round."""
+        s, horizon_s = self.s, now_s + 1.5 * self.s.lead_s
+        due = s.gpus.ends_by(horizon_s, self._goes_on_offer)
+        app_ids = dict.fromkeys(s.durable.leases[gpu].app_id for gpu in due)
+        return {a: [g for g in s.gangs_of(a) if min(x.end_s for x in g) <= horizon_s] for a in app_ids}
+
+    def _goes_on_offer(self, end: End) -> bool:
+        """Whether the end is that of a present lease that goes on offer: not revoking, nor renewed without rounds."""
+        lease = self.s.durable.leases.get(end[1])
+        if lease is None or lease.end_s != end[0] or lease.state == REVOKING:
+            return False
+        return not self.s.renews_itself(lease)
+
+    def _first_end_s(self) -> float | None:
+        """When the next lease must go on offer; None if none must."""
+        end_s = self.s.gpus.first_end_s(self._goes_on_offer)
+        return end_s - self.s.lead_s if end_s is not None else None
+
+    def due_s(self) -> float | None:
+        """When the next round is due; None if none is."""
+        return self.s.timer.due_s(self._first_end_s())
+
+    def next_wake_s(self, now_s: float) -> float | None:
+        """When tick() has something to do; None: not before the next event."""
+        if self.current is not None:
+            return self.current.deadline_s
+        return None if leases.suspended(self.s, now_s) else self.due_s()
+
+    def tick(self, now_s: float) -> None:
+        """Starts a round that is due, or continues the current one after its deadline."""
+        if self.current is not None:
+            if leases.suspended(self.s, now_s):
+                self._parts = None
+                self._finish(self.current, None, "given up: leases are suspended", now_s)
+            elif now_s >= self.current.deadline_s:
+                self._run(now_s, late=True)
+            return
+        wanted_s = self.s.timer.wanted_s
+        if (wanted_s is None or now_s < wanted_s) and not self.s.gpus.may_go_on_offer(now_s):
+            return
+        due_s = self.due_s()
+        if leases.suspended(self.s, now_s) or due_s is None or now_s < due_s:
+            return
+        self._begin(now_s)
+
+    # ---- the recipe
+
+    def _run(self, now_s: float, late: bool = False) -> None:
+        """Runs the current round, part by part, until it has to wait or the last part has ended.
+
+        0. The round is divided into parts: the whole cluster, or what each virtual cluster shares out (`_begin`).
+        1. The next part begins; Agents are asked for rho if its policy asks them (`_hold`).
+        2. *It waits for rho.*
+        3. The policy chooses the participants from what all apps want and hold; they are sent the offer (`_offer`).
+        4. *It waits for their bids.*
+        5. The policy decides, on another thread (`_solve`).
+        6. *It waits for the plan.*
+        7. Gangs that may not start where the plan puts them are moved, the last pass gives away what the plan leaves,
+           and the plan is applied to the present state: renewals, revocations, grants (`_carry_out`, `commit`).
+        8. The receipt is journaled (`_finish`), and the next part begins.
+
+        `late`: the deadline of the present wait has passed.
+        """
+        while self._parts is not None:
+            r = self.current
+            if r is None:
+                self._next_part(now_s)
+            elif r.waiting and not late:
+                return
+            elif r.phase is RoundPhase.RHO:
+                self._offer(r, now_s)
+            elif r.phase is RoundPhase.BIDS:
+                self._solve(r, now_s)
+            elif late:
+                self._finish(r, None, "the solver did not answer in time", now_s)
+            else:
+                return
+            late = False
+
+    def _next_part(self, now_s: float) -> None:
+        """Holds the next part; without one, the parts are done."""
+        assert self._parts is not None
+        part = self._parts.next()
+        if part is None:
+            self._parts = None
+        else:
+            self._hold(self._parts, part, now_s)
+
+    def _begin(self, now_s: float) -> None:
+        """Divides the round into parts and runs it, unless it would achieve nothing."""
+        s = self.s
+        s.timer.begun()
+        if s.hosts_due_s is not None:
+            s.announce_hosts()
+        wanting = self.candidates.wanting()
+        ending = self._ending(now_s)
+        if s.supply.whole and s.settings.open_leases and not (wanting and ending):
+            if not wanting:
+                leases.make_open_ended(s, ending)
+                return
+            if not s.gpus.free.count and not s.gpus.revoking:
+                leases.set_expiry(s, now_s)
+                return
+        if not ending and self._grants_unused(now_s):
+            return
+        if ending or wanting or borrowers(s):
+            self._parts = RoundParts(s, wanting, ending, now_s)
+            self._run(now_s)
+
+    def _grants_unused(self, now_s: float) -> bool:
+        """Whether to postpone the round, as apps return whatever they get (for its type, say) and would do so again."""
+        s, (round_id, app_ids) = self.s, self._granted
+        self._granted = ("", frozenset())
+        if not app_ids:
+            return False
+        used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.durable.claims_of(app_id))
+        return s.timer.grants_used(used, now_s)
+
+    def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
+        """Begins the round of a part, if there are GPUs on offer and apps that may want them."""
+        s, ending = self.s, parts.ending_of(part.vc, part.guaranteed)
+        offered = self._on_offer(ending) if part.free is None else dict(part.free)
+        policy, wanting = self._policy_of(part.vc), self._wanting(part, now_s)
+        first = next(wanting, None)
+        if not offered or not (ending or first or parts.borrowers_of(part)):
+            return
+        ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
+        openings = Openings(self.eligibility, part, ending_gpus, _one_type(policy))
+        self.current = r = Round(self._new_id(), now_s, offered, ending, part, parts, policy, openings)
+        r.since_s = dict(s.agents.unmet_since_s)
+        r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
+        r.deadline_s = now_s + s.settings.rho_s
+        if policy.asks_agents:
+            for app_id in dict.fromkeys([*ending, *filter(None, [first]), *wanting]):
+                self._ask_rho(r, app_id, now_s)
+
+    def _wanting(self, part: RoundPart, now_s: float) -> Iterator[str]:
+        """The apps that may want GPUs of a part."""
+        s = self.s
+        for app_id in self.candidates.wanting():
+            mine = part.is_of(s.durable.apps[app_id].vc) and app_id not in part.without
+            if mine and (part.whole or part.admits(demand_of(s, app_id, now_s))):
+                yield app_id
+
+    def _new_id(self) -> str:
+        """The id of a new round, one that no lease names, not even one of a lost journal."""
+        taken, number = self.s.taken_rounds, self.s.durable.rounds + 1
+        if not self._named:
+            self._named = True
+            taken.update(round_of(x.grant_id) for x in self.s.durable.claims())
+        if f"r{self.epoch}.{number}" not in taken:
+            return f"r{self.epoch}.{number}"
+        while f"r{self.epoch}.{number}" in taken:
+            number += 1
+        taken.add(f"r{self.epoch}.{number}")
+        return f"r{self.epoch}.{number}"
+
+    def _ask_rho(self, r: Round, app_id: str, now_s: float) -> None:
+        """Asks an app's Agent for its rho, unless the app takes no part."""
+        s, agent = self.s, self.s.agents.get(app_id)
+        if self.candidates.left_out(r, app_id, now_s):
+            return
+        if app_id in s.agents.unmanaged_apps:
+            self.candidates.stand_in(r, app_id, now_s)
+        elif agent is None or not agent.connected:
+            r.out[app_id] = NOT_CONNECTED
+        else:
+            r.waiting.add(app_id)
+            s.emit(SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
+
+    def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
+        """GPUs by host: free, with leases that end, and revoking without a reservation."""
+        s = self.s
+        counts = s.gpus.free.counts()
+        more = [gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)]
+        for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
+            if s.usable(gpu):
+                counts[gpu.host] = counts.get(gpu.host, 0) + 1
+        return counts
+
+    def rho_reported(self, e: RhoReported, now_s: float) -> None:
+        """An Agent answered `SendAskRho`."""
+        if e.app_id not in self.s.agents:
+            return
+        r = self.current
+        asked = r is not None and r.phase is RoundPhase.RHO and r.round_id == e.round_id and e.app_id in r.waiting
+        ending = frozenset(r.ending_gpus(e.app_id)) if r is not None and asked else frozenset()
+        demand, rho, corrected = self.reports.rho(e, ending, now_s)
+        self.s.agents.answered(e.app_id, demand, rho)
+        self.s.update_demand(e.app_id)
+        if r is None or not asked:
+            return
+        r.waiting.discard(e.app_id)
+        r.rho[e.app_id] = rho
+        r.note_corrected(e.app_id, corrected)
+        self._run(now_s)
+
+    def _offer(self, r: Round, now_s: float) -> None:
+        """The policy says who may bid; the stand-in bids immediately, Agents are sent the offer."""
+        s = self.s
+        r.late(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
+        machines = (r.part.topology or s.topology).machines  # some may be lost since the round began
+        if not r.offered.keys() <= machines.keys():
+            r.offered = {host: n for host, n in r.offered.items() if host in machines}
+        r.views = self.candidates.views(r, now_s)
+        r.snapshot = self._snapshot(r, now_s)
+        offer, bad = salvage.offer(r.policy, r.snapshot)
+        if bad:
+            self.candidates.set_aside(r, bad, now_s)
+            r.snapshot = dataclasses.replace(r.snapshot, apps=tuple(v for v in r.snapshot.apps if v.app_id not in bad))
+        r.participants = offer.app_ids if offer else ()
+        r.phase, r.offered_at_s, r.deadline_s = RoundPhase.BIDS, now_s, now_s + s.settings.bid_s
+        for app_id in r.participants:
+            if app_id not in s.agents:
+                r.bids[app_id] = standin.bid(s, r.views[app_id], r.snapshot.free, now_s)
+                r.bid_s[app_id] = 0.0
+                continue
+            r.waiting.add(app_id)
+            s.emit(
+                SendOffer(
+                    app_id, r.round_id, s.contention(app_id, now_s), r.part.by_host(r.snapshot.free),
+                    r.ending_gpus(app_id), r.deadline_s,
+                )
+            )  # fmt: skip
+
+    def _snapshot(self, r: Round, now_s: float) -> Snapshot:
+        """The snapshot for the policy."""
+        s, part = self.s, r.part
+        memory, present = remembered(s, r.memory_key, r.policy.name), self.candidates.present(part)
+        return Snapshot(
+            r.round_id, now_s, part.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(part.vc),
+            s.lease_s_of(part.vc), {} if part.private else s.cluster.queues, part.vc, memory, present,
+            self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), part.private, s.lead_s,
+        )  # fmt: skip
+
+    def bid_received(self, e: BidReceived, now_s: float) -> None:
+        """An Agent's bid, or what is wrong with it: then the app takes no part in the round."""
+        r = self.current
+        if r is None or r.phase is not RoundPhase.BIDS or r.round_id != e.round_id or e.app_id not in r.waiting:
+            return
+        assert r.snapshot is not None
+        r.waiting.discard(e.app_id)
+        r.bid_s[e.app_id] = now_s - r.offered_at_s
+        bid = e.bid and self._of_machines(r, e.bid)
+        problem = e.problem or (validate_bid(bid, r.snapshot, r.views[e.app_id]) if bid is not None else "empty")
+        if problem or bid is None:
+            r.out[e.app_id] = Reason(Pending.BAD_BID, problem)
+        else:
+            held, corrected = self.reports.bid(e.bid or bid)
+            r.bids[e.app_id] = as_demanded(self._of_machines(r, held), r.views[e.app_id].demand)
+            r.note_corrected(e.app_id, corrected)
+        self._run(now_s)
+
+    def cells_changed(self, now_s: float) -> None:
+        """The cells were told of all leases again: abandons the round if it is about cells."""
+        if self.current is not None and not self.current.part.whole:
+            self.abandon(now_s)
+
+    def abandon(self, now_s: float) -> None:
+        """Gives up the round, as the cells changed, and requests another."""
+        r, self.current, self._parts = self.current, None, None
+        if r is not None:
+            self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
+        self.s.request_round(now_s + self.s.settings.settle_s)
+
+    def _of_machines(self, r: Round, bid: Bid) -> Bid:
+        """The bid with kept gangs on the virtual cluster's machines instead of hosts: Agents know only hosts."""
+        if not r.part.private:
+            return bid
+        names: dict[Gang, list[Gang]] = {}
+        for gang in r.ending.get(bid.app_id, ()):
+            names.setdefault(as_gang(gpus_in(gang)), []).append(self.s.places(gpus_in(gang), True))
+
+        def kept(row: BidRow) -> tuple[Gang, ...]:
+            left = {gang: iter(found) for gang, found in names.items()}
+            return tuple(next(left.get(gang, iter(())), gang) for gang in row.keep)
+
+        return dataclasses.replace(bid, rows=tuple(dataclasses.replace(row, keep=kept(row)) for row in bid.rows))
+
+    def app_gone(self, app_id: str, now_s: float) -> None:
+        """An app ended or its Agent disconnected: the round does not wait for it."""
+        r = self.current
+        if r is None or app_id not in r.waiting:
+            return
+        r.waiting.discard(app_id)
+        r.out[app_id] = WENT_AWAY
+        self._run(now_s)
+
+    def _solve(self, r: Round, now_s: float) -> None:
+        """Sends the snapshot and the bids to the policy, on another thread."""
+        assert r.snapshot is not None
+        r.late(Pending.LATE_BID, f"no bid within {self.s.settings.bid_s:g} s")
+        r.phase = RoundPhase.PLAN
+        r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
+        r.leave_out()
+        self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
+
+    # ---- decision
+
+    def decided(self, e: Decided, now_s: float) -> None:
+        """The policy's plan, or its failure."""
+        r = self.current
+        self.candidates.set_aside(r, e.left_out, now_s)
+        if r is not None and r.phase is RoundPhase.PLAN and r.round_id == e.round_id:
+            self._finish(r, e.plan, e.problem, now_s)
+            self._run(now_s)
+
+    def _finish(self, r: Round, plan: Plan | None, problem: str, now_s: float) -> None:
+        """Ends the round: carries out its plan, unless there is none or a problem."""
+        self.current = None
+        if leases.suspended(self.s, now_s):
+            problem = problem or "given up: leases are suspended"
+        if plan is None or problem:
+            outcome, note = None, problem or "no plan"
+            self.s.timer.failed(now_s)
+        else:
+            outcome, note = self._carry_out(r, plan, now_s)
+        self._hand_out(receipt(self.s, r, outcome, note))
+
+    def _carry_out(self, r: Round, plan: Plan, now_s: float) -> tuple[Outcome, str]:
+        """Carries out the plan; returns its outcome and a note for the receipt."""
+        s = self.s
+        kept_out = {a.app_id: r.openings.kept_out(a.app_id) for a in plan.awards}
+        plan = relocate(plan, r.views, r.offered, r.part.topology or s.topology, kept_out)
+        r.leave_out()
+        if s.settings.last_pass and r.snapshot is not None:
+            plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)
+        borrowing = r.parts.borrowers_of(r.part)
+        moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
+        work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.openings.closed_hosts)
+        remember(s, r.memory_key, r.policy.name, plan.memory)
+        outcome, note, why_refused = commit(s, work, plan, now_s)
+        r.out.update(why_refused)
+        if outcome.refused:
+            r.parts.again(r.part, frozenset(outcome.refused))
+        elif not r.ending and self._more_sizes(outcome):
+            r.parts.once_more(r.part)
+        wanting = self.candidates.wanting()
+        if wanting and s.gpus.open:
+            leases.set_expiry(s, now_s)
+        if outcome.granted:
+            self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
+        more_to_do = bool(outcome.unused_gpus and wanting)
+        s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
+        return outcome, note
+
+    def _more_sizes(self, outcome: Outcome) -> bool:
+        """Whether an unmanaged app that was granted GPUs asks for more containers one by one."""
+        served = {x.app_id for x in outcome.granted}
+        return any(a in self.s.agents.unmanaged_apps and standin.sizes(self.s, a) for a in served)
+
+    def _hand_out(self, x: Receipt) -> None:
+        self.s.receipts.append(x)
+        self.s.record(RoundHeld(x.round_id, x.at_s, x))

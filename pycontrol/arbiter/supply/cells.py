@@ -1,0 +1,298 @@
+"""HiveD's cells as the Arbiter's supply: grants are affinity groups, and cells decide which GPUs they get."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pycontrol.arbiter.supply.port import GroupGpus, Placed
+from pycontrol.cells import idle
+from pycontrol.cells.automatic import Automatic
+from pycontrol.cells.core import Cells
+from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
+from pycontrol.cells.exchange_policies import Balanced
+from pycontrol.cells.inspect import idle_gpus, idle_within, summary
+from pycontrol.cells.layout import Layout, Terms, Vc
+from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines, room_within
+from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
+from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome, Worker
+from pycontrol.model.auction import Gang, gang_gpus
+from pycontrol.model.topology import Gpu
+
+NOBODY = Vc("")
+"""The virtual cluster of apps in queues without one: it owns no cells, its apps may borrow."""
+GUARANTEED = 0
+"""The one priority of all guaranteed groups: inside a virtual cluster its policy decides, by leases."""
+
+
+class CellSupply:
+    """The `Supply` of a cluster with virtual clusters that own cells."""
+
+    def __init__(
+        self, layout: Layout, policy: ExchangePolicy | None = None, automatic: Automatic | None = None
+    ) -> None:
+        self.automatic = automatic
+        self._file = _with_nobody(layout)
+        """The layout of the cells file; deals in force change what each virtual cluster owns now."""
+        self._cells = Cells(self._file)
+        self.exchange = Exchange(self._cells, policy or Balanced())
+        self._bad: set[Gpu] = set()
+        """GPUs of the layout that are not up and in use."""
+        self._up: dict[str, Collection[int]] | None = None
+        """Host in use -> indices of its good GPUs; None before the first is known."""
+        self._know_gpus(layout)
+        self._queues = {vc.name for vc in layout.vcs}
+
+    def _know_gpus(self, layout: Layout) -> None:
+        self._place_of = {
+            chain.gpu(leaf): (at, leaf) for at, chain in enumerate(layout.chains) for leaf in range(len(chain.indices))
+        }
+        """GPU -> (chain, level-0 cell)."""
+        self._gpus = self._place_of.keys()
+        self._gpus_on: dict[str, list[Gpu]] = {}
+        for gpu in sorted(self._gpus):
+            self._gpus_on.setdefault(gpu.host, []).append(gpu)
+
+    @property
+    def whole(self) -> bool:
+        """False: virtual clusters own parts of the cluster."""
+        return False
+
+    @property
+    def trading(self) -> CellSupply:
+        """This supply: its cells can be exchanged."""
+        return self
+
+    # ---- ownership
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the cells file, without deals."""
+        return dataclasses.replace(self._file, vcs=tuple(vc for vc in self._file.vcs if vc is not NOBODY))
+
+    def vc_of(self, queue: str) -> str:
+        """The virtual cluster of a leaf queue; the cells file may name queues with or without `root.`."""
+        names = (queue, queue.removeprefix("root."), f"root.{queue}")
+        return next((name for name in names if name in self._queues), "")
+
+    def gpus_of(self, vc: str) -> int:
+        """GPUs of the virtual cluster's cells; 0 if there is none of this name."""
+        found = self._cells.layout.vc(vc)
+        return self._cells.layout.gpus(found) if found is not None else 0
+
+    def virtual_clusters(self) -> Iterable[str]:
+        """The virtual clusters of the cells file, sorted."""
+        return sorted(self._queues)
+
+    def terms(self, vc: str) -> Terms:
+        """The policy, f and lease length that the file gives for the virtual cluster."""
+        found = self._cells.layout.vc(vc)
+        return found.terms if found is not None else Terms()
+
+    # ---- what may be used
+
+    def machines(self, vc: str) -> Sequence[VirtualMachine]:
+        """The virtual cluster's cells as machines, each bound tentatively to a host."""
+        return machines(self._cells, vc)
+
+    def machine_of(self, gpu: Gpu) -> str:
+        """The virtual machine of a guaranteed group's GPU; its host where no virtual cell is bound to it."""
+        found = self._place_of.get(gpu)
+        return (machine_of(self._cells, *found) if found is not None else "") or gpu.host
+
+    def idle(self) -> Mapping[str, int]:
+        """Idle GPUs by host."""
+        return idle_gpus(self._cells)
+
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
+        """Room in the cell of a type that has the most, by machine of a virtual cluster or by host of idle GPUs."""
+        places = {self._place_of[gpu] for gpu in coming if gpu in self._place_of}
+        return room_within(self._cells, vc, kind, places) if vc is not None else idle_within(self._cells, kind, places)
+
+    def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
+        """The physical cell of a type that holds the GPU, as (chain, number); None where there is none."""
+        at, leaf = self._place_of.get(gpu, (-1, 0))
+        chain = self._cells.layout.chains[at] if at >= 0 else None
+        level = chain.level_of(kind) if chain is not None else None
+        return None if chain is None or level is None else (at, leaf // self._cells.spaces[at].sizes[level])
+
+    def weights(self) -> Mapping[str, float]:
+        """The weights in the cells file."""
+        return {vc.name: vc.weight for vc in self._cells.layout.vcs}
+
+    def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
+        """Weighted max-min (HiveD, section 3.2)."""
+        return idle.max_min(idle_gpus, wanted, self.weights())
+
+    # ---- groups
+
+    def place(
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
+    ) -> Placed | None:
+        """Takes cells for the gang; opportunistic groups in the way are released and named."""
+        request = self._request(group, vc, guaranteed, gang)
+        if avoid or within:
+            request = dataclasses.replace(request, avoid=frozenset(avoid), within=within or None)
+        evicted: list[str] = []
+        try:
+            decision = self._cells.request(request)
+            while decision.outcome is PlacementOutcome.PREEMPT:
+                for victim in decision.victims:
+                    evicted.append(victim)
+                    self._cells.release(victim)
+                decision = self._cells.request(request)
+        except CellsError:
+            return None
+        return Placed(decision.gpus, tuple(evicted)) if decision.outcome is PlacementOutcome.PLACED else None
+
+    def own(self, group: str, vc: str, gang: Gang) -> bool:
+        """Makes a borrowing group guaranteed in place, if virtual cells of its own can be bound where it runs."""
+        known = self._cells.groups.get(group)
+        if known is None or known.guaranteed or sum(len(x) for _, x in known.workers) != gang_gpus(gang):
+            return False
+        workers = known.workers
+        self._cells.release(group)
+        request = self._request(group, vc, True, gang)
+        adopt(self._cells, dataclasses.replace(request, strictly=True), workers)
+        return self._cells.groups[group].guaranteed
+
+    def downgrade(self, group: str) -> bool:
+        """Makes a guaranteed group a borrowing one in place (lazy preemption)."""
+        known = self._cells.groups.get(group)
+        if known is None or not known.guaranteed:
+            return False
+        request, workers = known.request, known.workers
+        self._cells.release(group)
+        members = tuple((1, len(indices)) for _, indices in workers)
+        adopt(self._cells, GroupRequest(group, request.vc, OPPORTUNISTIC, members, lazy=False), workers)
+        return True
+
+    def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> GroupRequest:
+        members = tuple((1, n) for _, n in gang)
+        if guaranteed:
+            inside = cells_inside(self._cells, gang)
+            return GroupRequest(group, vc, GUARANTEED, members, lazy=False, inside=inside)
+        return GroupRequest(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
+
+    def release(self, group: str) -> None:
+        """Frees the cells of a group."""
+        if group in self._cells.groups:
+            self._cells.release(group)
+
+    def shrink(self, held: GroupGpus) -> bool:
+        """Reduces a group to the GPUs in `held`; False if it was guaranteed and borrows from now on."""
+        if held.group not in self._cells.groups:
+            return True
+        self._cells.release(held.group)
+        try:
+            adopt(self._cells, *_running(held))
+        except CellsError:  # on machines that the file does not know
+            return not held.guaranteed
+        return self._cells.groups[held.group].guaranteed or not held.guaranteed
+
+    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
+        """Restores running groups on their GPUs; returns those that can no longer be guaranteed and now borrow."""
+        found = adopt_all(self._empty, [_running(held) for held in groups])
+        self._cells = self.exchange.cells = found.cells
+        return (*found.downgraded, *found.gone)  # `gone`: on machines that the file does not know
+
+    def _empty(self) -> Cells:
+        """The same cells and health, with no groups."""
+        cells = Cells(self._cells.layout)
+        _tell_health(cells, self._bad, False)
+        return cells
+
+    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow.
+
+        If it raises, the assignment stays the old one, and the caller must restore groups and deals.
+        """
+        before = self._file
+        try:
+            return self._reconfigure(layout, now_s)
+        except Exception:
+            self._file = before
+            raise
+
+    def _reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+        self._file = _with_nobody(layout)
+        borrowing = [name for name, group in self._cells.groups.items() if not group.guaranteed]
+        found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
+        self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}
+        for group in borrowing:
+            self.downgrade(group)  # its leases say so until a round makes it guaranteed
+        self.exchange.cells = self._cells
+        self._know_gpus(layout)
+        self._bad &= self._gpus
+        if self._up is not None:
+            self.machines_changed(self._up)  # the file may name hosts that are not there
+        return (*found.downgraded, *found.gone)
+
+    # ---- exchange
+
+    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
+        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
+        policy = self.exchange.policy
+        self.exchange = Exchange.load(self._cells, policy, data) if data else Exchange(self._cells, policy)
+        self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
+
+    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
+        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
+        made, downgraded = self.exchange.step(now_s)
+        self._cells.layout = with_deals(self._file, self.exchange.deals.values())[0]
+        return made, downgraded
+
+    # ---- machines
+
+    def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
+        """Marks GPUs that are not in `up` bad: their host is away or drained, or has fewer GPUs than the file says."""
+        self._up = dict(up)
+        bad = {gpu for gpu in self._gpus if gpu.index not in up.get(gpu.host, ())}
+        _tell_health(self._cells, self._bad - bad, True)
+        _tell_health(self._cells, bad - self._bad, False)
+        self._bad = bad
+
+    def machine_changed(self, host: str, up: Collection[int]) -> None:
+        """The same for one host."""
+        if self._up is not None:
+            self._up[host] = up
+        changed = [gpu for gpu in self._gpus_on.get(host, ()) if (gpu.index in up) == (gpu in self._bad)]
+        for healthy in (True, False):
+            gpus = [gpu for gpu in changed if (gpu.index in up) is healthy]
+            _tell_health(self._cells, gpus, healthy)
+            (self._bad.difference_update if healthy else self._bad.update)(gpus)
+
+    def guarantees(self) -> Mapping[str, bool]:
+        """Group -> whether it is guaranteed."""
+        return {name: group.guaranteed for name, group in self._cells.groups.items()}
+
+    def inspect(self) -> Mapping[str, Any]:
+        """Groups, physical cells and virtual clusters with their bindings, as JSON values."""
+        return summary(self._cells)
+
+
+def _running(held: GroupGpus) -> tuple[GroupRequest, list[Worker]]:
+    """The request and the workers with which cells adopt a running group."""
+    workers = _by_host(held.gpus)
+    gang = tuple((host, len(indices)) for host, indices in workers)
+    priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
+    members = tuple((1, n) for _, n in gang)
+    return GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers
+
+
+def _with_nobody(layout: Layout) -> Layout:
+    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY), pins_shared=True)
+
+
+def _tell_health(cells: Cells, gpus: Iterable[Gpu], healthy: bool) -> None:
+    for host, indices in _by_host(gpus):
+        cells.set_health(host, healthy, indices)
+
+
+def _by_host(gpus: Iterable[Gpu]) -> list[tuple[str, tuple[int, ...]]]:
+    """Hosts in order, and the indices on each."""
+    hosts: dict[str, list[int]] = {}
+    for gpu in gpus:
+        hosts.setdefault(gpu.host, []).append(gpu.index)
+    return [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]

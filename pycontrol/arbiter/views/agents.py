@@ -1,0 +1,263 @@
+"""What Agents reported about their apps, which apps want more GPUs, and the launches of jobs that Agents reported.
+
+All is rebuilt when Agents register again. Memory and journal entries are bounded for each app, as an Agent may report
+anything at any rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import dataclass
+
+from pycontrol.arbiter.ledger.durable import AppRecord
+from pycontrol.arbiter.ledger.lease import Lease
+from pycontrol.model.auction import Demand
+from pycontrol.model.events import JobProgress
+
+
+@dataclass(slots=True)
+class AgentState:
+    """What an Agent last reported about its app."""
+
+    demand: Demand
+    app_scheduler: str
+    attempt_id: str = ""
+    jobs: tuple[JobProgress, ...] = ()
+    rho: float | None = None
+    connected: bool = True
+    links: tuple[tuple[str, str], ...] = ()
+
+
+class AgentsView:
+    """The Agents by app. Only its methods change it; any part may read it."""
+
+    def __init__(self) -> None:
+        self._by_app: dict[str, AgentState] = {}
+        self.unmet: dict[str, None] = {}
+        """Apps with Agents that can use more GPUs than they hold, in the order in which they began to."""
+        self.unmet_since_s: dict[str, float] = {}
+        """App -> since when it could, not counting time up to the end of the last suspension of leases."""
+        self.stale: set[str] = set()
+        """Apps that changed since the policies last looked at them."""
+        self.unmanaged_apps: dict[str, None] = {}
+        """Live apps for which the stand-in bids."""
+        self.interactive: dict[str, dict[str, None]] = {}
+        """User -> those of them that are interactive, oldest first."""
+        self._interactive_user: dict[str, str] = {}
+        self.terminating: set[str] = set()
+        """Apps without an Agent that the operator ended: their asks are not served."""
+
+    def copy(self) -> AgentsView:
+        """An independent copy, without `stale`."""
+        other = AgentsView()
+        other._by_app = {app_id: _copy(x) for app_id, x in self._by_app.items()}
+        other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
+        other.unmanaged_apps, other.terminating = dict(self.unmanaged_apps), set(self.terminating)
+        other.interactive = {user: dict(mine) for user, mine in self.interactive.items()}
+        other._interactive_user = dict(self._interactive_user)
+        return other
+
+    # ---- reading
+
+    def get(self, app_id: str) -> AgentState | None:
+        """The Agent of an app; None if none has registered."""
+        return self._by_app.get(app_id)
+
+    def __getitem__(self, app_id: str) -> AgentState:
+        return self._by_app[app_id]
+
+    def __contains__(self, app_id: object) -> bool:
+        return app_id in self._by_app
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_app)
+
+    def __len__(self) -> int:
+        return len(self._by_app)
+
+    def values(self) -> ValuesView[AgentState]:
+        """All Agents."""
+        return self._by_app.values()
+
+    def items(self) -> ItemsView[str, AgentState]:
+        """Pairs (app, its Agent)."""
+        return self._by_app.items()
+
+    # ---- what Agents reported
+
+    def registered(self, app_id: str, demand: Demand, app_scheduler: str, attempt_id: str) -> None:
+        """An Agent registered, perhaps again: the jobs and rho of its predecessor hold until it reports its own."""
+        before = self._by_app.get(app_id)
+        jobs, rho = (before.jobs, before.rho) if before is not None else ((), None)
+        self._by_app[app_id] = AgentState(demand, app_scheduler, attempt_id, jobs, rho)
+
+    def disconnected(self, app_id: str) -> None:
+        """The Agent's stream ended."""
+        agent = self._by_app.get(app_id)
+        if agent is not None:
+            agent.connected = False
+            self.stale.add(app_id)
+
+    def progressed(
+        self, app_id: str, demand: Demand, jobs: tuple[JobProgress, ...], rho: float, links: tuple[tuple[str, str], ...]
+    ) -> None:
+        """A progress report; a rho of 0 means that it has none."""
+        agent = self._by_app[app_id]
+        agent.demand, agent.jobs, agent.links = demand, jobs, links
+        if rho > 0:
+            agent.rho = rho
+
+    def answered(self, app_id: str, demand: Demand, rho: float | None) -> None:
+        """The Agent's rho in a round."""
+        agent = self._by_app[app_id]
+        agent.demand, agent.rho = demand, rho
+
+    def gone(self, app_id: str) -> None:
+        """YARN has removed the application."""
+        self._by_app.pop(app_id, None)
+
+    def forget(self, app_ids: Iterable[str]) -> None:
+        """Drops everything about these apps."""
+        for app_id in app_ids:
+            self._by_app.pop(app_id, None)
+            self.stale.discard(app_id)
+            self.terminating.discard(app_id)
+
+    # ---- what is derived
+
+    def update_demand(self, app_id: str, live: bool, known: bool, holding: int, now_s: float) -> None:
+        """The app's GPUs or demand changed. `live`: it is active; `known`: YARN knows it; `holding`: its GPUs."""
+        if live or known:
+            self.stale.add(app_id)
+        agent = self._by_app.get(app_id)
+        if live and agent is not None and agent.demand.gpus > holding:
+            self.unmet[app_id] = None
+            self.unmet_since_s.setdefault(app_id, now_s)
+        else:
+            self.unmet.pop(app_id, None)
+            self.unmet_since_s.pop(app_id, None)
+
+    def restart_waits(self, now_s: float) -> None:
+        """Leases were suspended until now: restarts the waiting times."""
+        self.unmet_since_s = dict.fromkeys(self.unmet_since_s, now_s)
+
+    def unmanaged(self, app_id: str, yes: bool) -> None:
+        """Sets whether the stand-in bids for the app."""
+        if yes:
+            self.unmanaged_apps[app_id] = None
+        else:
+            self.unmanaged_apps.pop(app_id, None)
+
+    def note_interactive(self, app_id: str, user: str) -> None:
+        """Counts the app among this user's interactive apps; empty: among nobody's."""
+        before = self._interactive_user.get(app_id, "")
+        if user == before:
+            return
+        if before:
+            del self.interactive[before][app_id], self._interactive_user[app_id]
+            if not self.interactive[before]:
+                del self.interactive[before]
+        if user:
+            self.interactive.setdefault(user, {})[app_id] = None
+            self._interactive_user[app_id] = user
+
+    def changed(self, app_ids: Iterable[str]) -> None:
+        """Marks apps that policies must look at again."""
+        self.stale.update(app_ids)
+
+    def no_longer_changed(self, app_id: str) -> None:
+        """The app is gone, or the policies' view of it is up to date."""
+        self.stale.discard(app_id)
+
+    def end_by_operator(self, app_id: str) -> None:
+        """The operator ended the app: its asks are no longer served."""
+        self.terminating.add(app_id)
+
+    def clear_termination(self, app_id: str) -> None:
+        """Forgets that the operator ended the app; called when YARN has removed it."""
+        self.terminating.discard(app_id)
+
+    def validate(self, live: Mapping[str, object], holding: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yields (app, what is wrong). `holding`: GPUs by app."""
+        for app_id, agent in self._by_app.items():
+            wants = app_id in live and agent.demand.gpus > holding.get(app_id, 0)
+            if (app_id in self.unmet) != wants:
+                more = "more" if wants else "no more"
+                yield app_id, f"it wants {more} GPUs, but the list of apps with unmet demand disagrees"
+        for app_id in self.unmet.keys() - self._by_app.keys():
+            yield app_id, "it has no Agent but is listed as wanting more"
+        if self.unmet.keys() != self.unmet_since_s.keys():
+            for app_id in self.unmet.keys() ^ self.unmet_since_s.keys():
+                yield app_id, "it wants more GPUs, but since when is not recorded"
+
+
+def _copy(x: AgentState) -> AgentState:
+    return AgentState(x.demand, x.app_scheduler, x.attempt_id, x.jobs, x.rho, x.connected, x.links)
+
+
+JOBS_KEPT = 4096
+"""The most jobs of one app with counted launches."""
+TOLD_AT_ONCE = 64
+"""Changed counts in one fact; the others follow with the next report."""
+MEASURED = -1
+
+
+class Launches:
+    """Launches of all active apps."""
+
+    def __init__(self, live: Iterable[AppRecord]) -> None:
+        self._seen = {a.app_id: {job: (n, MEASURED) for job, n in a.launches.items()} for a in live}
+        """App -> job -> (newest launch, step of its first report).
+
+        MEASURED instead of a step: the launch was measured, or began before this control plane did.
+        """
+
+    def new(self, record: AppRecord, jobs: Iterable[JobProgress]) -> dict[str, int]:
+        """Job -> launches, where the count differs from the record's; at most TOLD_AT_ONCE jobs."""
+        room, changed = JOBS_KEPT - len(record.launches), dict[str, int]()
+        for job in jobs:
+            before = record.launches.get(job.job_id)
+            if not job.launches or job.launches == before:
+                continue
+            if before is None:
+                room -= 1
+            if before is not None or room >= 0:
+                changed[job.job_id] = job.launches
+            if len(changed) == TOLD_AT_ONCE:
+                break
+        return changed
+
+    def started(self, app_id: str, jobs: Iterable[JobProgress], leases: Iterable[Lease]) -> list[tuple[str, float]]:
+        """(job, time of the grant) for each job that made its first step on a grant since the last report.
+
+        Only the first launch on each grant counts.
+        """
+        by_job: dict[str, list[Lease]] = {}
+        for lease in leases:
+            if lease.job_id:
+                by_job.setdefault(lease.job_id, []).append(lease)
+        seen, found = self._seen.setdefault(app_id, {}), []
+        for job in jobs:
+            if job.state != "running" or not job.launches:
+                continue
+            if self._first_step(seen, job, by_job):
+                mine = by_job[job.job_id]
+                if all(x.container_id == x.first_container for x in mine):
+                    found.append((job.job_id, max(x.granted_s for x in mine)))
+        return found
+
+    @staticmethod
+    def _first_step(seen: dict[str, tuple[int, int]], job: JobProgress, leases: Mapping[str, Sequence[Lease]]) -> bool:
+        launch, base = seen.get(job.job_id, (0, MEASURED))
+        if job.launches > launch:
+            if launch or len(seen) < JOBS_KEPT:
+                seen[job.job_id] = (job.launches, job.step)
+            return False
+        if job.launches < launch or base == MEASURED or job.step <= base or job.job_id not in leases:
+            return False
+        seen[job.job_id] = (launch, MEASURED)
+        return True
+
+    def forget(self, app_id: str) -> None:
+        """Drops the launches of an app."""
+        self._seen.pop(app_id, None)

@@ -1,0 +1,284 @@
+"""Planned workers, indexed by app, GPU and directive, and the gangs that wait to be placed.
+
+The table `TRANSITIONS` has the states of a worker and what changes them; docs/architecture.md draws it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pycontrol.arbiter.views.cluster import AskKey
+from pycontrol.model.events import WorkerPlan
+from pycontrol.model.topology import Gpu
+
+GangKey = tuple[str, str, str]
+
+WINDOW_FIRST, WINDOW_LEAST, WINDOW_MOST = 256, 32, 2_000
+"""Limit of simultaneous placements: initial, least and largest."""
+QUICK_S = 5.0
+"""An answer within this time means that the ResourceManager could take more placements."""
+
+
+class WorkerState(enum.StrEnum):
+    """How far a planned worker's container is."""
+
+    WAITING = "waiting"
+    """Its gang waits: for its asks, for GPUs that others still use, or to try again."""
+    PLACING = "placing"
+    """A placement was sent; the ResourceManager has not answered."""
+    PLACED = "placed"
+    """The ResourceManager allocated a container, which has not been reported."""
+    REPORTED = "reported"
+    """Its container was reported, as allocated or as running."""
+
+
+class WorkerChange(enum.StrEnum):
+    """What changes the state of a planned worker; each is a method of `WorkerPlans`."""
+
+    ADD = "add"
+    SENT = "sent"
+    ACKNOWLEDGED = "acknowledged"
+    CARRIED = "carried"
+    BACK = "back"
+    DROP = "drop"
+
+
+WAITING, PLACING, PLACED, REPORTED = (
+    WorkerState.WAITING, WorkerState.PLACING, WorkerState.PLACED, WorkerState.REPORTED,
+)  # fmt: skip
+TRANSITIONS: Mapping[tuple[WorkerState | None, WorkerChange], WorkerState | None] = {
+    (None, WorkerChange.ADD): WAITING,
+    (WAITING, WorkerChange.SENT): PLACING,
+    (WAITING, WorkerChange.CARRIED): REPORTED,
+    (WAITING, WorkerChange.BACK): WAITING,
+    (WAITING, WorkerChange.DROP): None,
+    (PLACING, WorkerChange.ACKNOWLEDGED): PLACED,
+    (PLACING, WorkerChange.CARRIED): REPORTED,
+    (PLACING, WorkerChange.BACK): WAITING,
+    (PLACING, WorkerChange.DROP): None,
+    (PLACED, WorkerChange.ACKNOWLEDGED): PLACED,
+    (PLACED, WorkerChange.CARRIED): REPORTED,
+    (PLACED, WorkerChange.BACK): WAITING,
+    (PLACED, WorkerChange.DROP): None,
+    (REPORTED, WorkerChange.CARRIED): REPORTED,
+    (REPORTED, WorkerChange.BACK): WAITING,
+    (REPORTED, WorkerChange.DROP): None,
+}
+"""(state, change) -> the next state; None: there is no such worker."""
+
+
+@dataclass(slots=True)
+class PlannedWorker:
+    """A worker that an Agent or the stand-in planned, and the progress of its container."""
+
+    app_id: str
+    use_id: str
+    plan: WorkerPlan
+    state: WorkerState | None = None
+    """None until it is added, and once it is dropped."""
+    container_id: str = ""
+    directive_id: str = ""
+    sent_s: float = 0.0
+    """When its placement was sent."""
+    placing_until_s: float = 0.0
+    """When a placement without a container is given up."""
+    retry_at_s: float = 0.0
+    """When a refused placement may be tried again; 0 before the first refusal."""
+    refusals: int = 0
+    problem: str = ""
+    ask_key: AskKey | None = None
+    """The ask that its container will serve, if the stand-in chose one."""
+    void: bool = False
+    """A reservation that it was planned for was cancelled; the app may have another of the same GPU since."""
+    coming: bool = False
+    """Whether `WorkerPlans.coming` counts it."""
+
+    @property
+    def gang(self) -> GangKey:
+        """The key of its gang: workers with the same key are placed together or not at all."""
+        return (self.app_id, self.use_id, self.plan.job_id)
+
+
+class WorkerPlans:
+    """All planned workers."""
+
+    def __init__(self) -> None:
+        self._by_app: dict[str, dict[str, PlannedWorker]] = {}
+        self._by_directive: dict[str, PlannedWorker] = {}
+        self.at: dict[Gpu, PlannedWorker] = {}
+        """The newest plan for each GPU."""
+        self.placing: dict[Gpu, PlannedWorker] = {}
+        """GPU -> the worker with a placement that was sent and a container that has not come."""
+        self.pending: dict[GangKey, dict[str, PlannedWorker]] = {}
+        """Gang -> worker id -> worker, for those without a container and without a directive in progress."""
+        self.refused: dict[tuple[str, str], PlannedWorker] = {}
+        """App and worker id -> worker, for those in `pending` with a placement that was refused before."""
+        self._coming: dict[str, Counter[AskKey | None]] = {}
+        """App -> ask -> planned workers without a container."""
+        self._window = WINDOW_FIRST
+
+    def copy(self) -> WorkerPlans:
+        """A copy for readers, who place nothing, so it lists no pending gangs.
+
+        It has its own indexes but shares the worker objects, so their fields may change later.
+        """
+        other = WorkerPlans()
+        other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
+        other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
+        other._coming = {app_id: counts.copy() for app_id, counts in self._coming.items()}
+        other._window = self._window
+        return other
+
+    def __iter__(self) -> Iterator[PlannedWorker]:
+        return (w for workers in self._by_app.values() for w in workers.values())
+
+    def room_for(self, gang_workers: int) -> bool:
+        """Whether this many more placements may be sent now; always true if none is in progress.
+
+        A busy ResourceManager needs seconds for each. Gangs that wait here do not use up their grant timeout.
+        """
+        under_way = len(self._by_directive)
+        return not under_way or under_way + gang_workers <= self._window
+
+    def of(self, app_id: str) -> list[PlannedWorker]:
+        """The workers of an app."""
+        return list(self._by_app.get(app_id, {}).values())
+
+    def coming(self, app_id: str, ask_key: AskKey) -> int:
+        """The app's planned workers without a container that will serve this ask."""
+        counts = self._coming.get(app_id)
+        return counts[ask_key] if counts is not None else 0
+
+    def has(self, app_id: str, worker_id: str) -> bool:
+        """Whether the app has a planned worker with this id."""
+        return worker_id in self._by_app.get(app_id, {})
+
+    def add(self, worker: PlannedWorker) -> None:
+        """Adds a planned worker, which waits to be placed."""
+        self._by_app.setdefault(worker.app_id, {})[worker.plan.worker_id] = worker
+        for gpu in worker.plan.gpus:
+            self.at[gpu] = worker
+        _change(worker, WorkerChange.ADD)
+        self._count(worker)
+        self._wait(worker)
+
+    def drop(self, worker: PlannedWorker) -> None:
+        """Removes a planned worker; one that is removed already stays so."""
+        if worker.state is None:
+            return
+        _change(worker, WorkerChange.DROP)
+        self._count(worker)
+        mine = self._by_app.get(worker.app_id, {})
+        mine.pop(worker.plan.worker_id, None)
+        if not mine:
+            self._by_app.pop(worker.app_id, None)
+        for gpu in worker.plan.gpus:
+            if self.at.get(gpu) is worker:
+                self._newest_is_gone(worker, gpu)
+        self._no_longer_placed(worker)
+        self._no_longer_waits(worker)
+
+    def sent(self, worker: PlannedWorker, directive_id: str, now_s: float, until_s: float) -> None:
+        """The worker's placement was sent; it is given up at `until_s`."""
+        _change(worker, WorkerChange.SENT)
+        worker.directive_id, worker.sent_s, worker.placing_until_s = directive_id, now_s, until_s
+        self._by_directive[directive_id] = worker
+        self.placing.update(dict.fromkeys(worker.plan.gpus, worker))
+        self._no_longer_waits(worker)
+
+    def answered(self, worker: PlannedWorker, now_s: float) -> None:
+        """The ResourceManager answered a placement: raises the limit if it was quick, else lowers it."""
+        step = 1 if now_s - worker.sent_s <= QUICK_S else -1
+        self._window = min(WINDOW_MOST, max(WINDOW_LEAST, self._window + step))
+
+    def acknowledged(self, worker: PlannedWorker, container_id: str) -> None:
+        """The worker's placement succeeded; its container has yet to be reported."""
+        _change(worker, WorkerChange.ACKNOWLEDGED)
+        worker.container_id = worker.container_id or container_id
+        self._count(worker)
+        self._no_longer_waits(worker)
+
+    def carried(self, worker: PlannedWorker, container_id: str) -> None:
+        """The worker's container was reported."""
+        _change(worker, WorkerChange.CARRIED)
+        worker.container_id = container_id
+        self._count(worker)
+        self._no_longer_placed(worker)
+        self._no_longer_waits(worker)
+
+    def back(self, worker: PlannedWorker) -> None:
+        """The worker's placement failed, or its container is lost: it waits again."""
+        _change(worker, WorkerChange.BACK)
+        self._no_longer_placed(worker)
+        worker.directive_id = worker.container_id = ""
+        self._count(worker)
+        self._wait(worker)
+
+    def sent_as(self, directive_id: str) -> PlannedWorker | None:
+        """The worker of a directive; None if there is none."""
+        return self._by_directive.get(directive_id)
+
+    def _newest_is_gone(self, worker: PlannedWorker, gpu: Gpu) -> None:
+        """Makes the worker that is being placed on the GPU its newest plan again."""
+        before = self.placing.get(gpu)
+        if before is None or before is worker:
+            del self.at[gpu]
+        else:
+            self.at[gpu] = before
+
+    def _count(self, worker: PlannedWorker) -> None:
+        """Counts the worker as coming or no longer so."""
+        comes = worker.state is not None and not worker.container_id
+        if comes == worker.coming:
+            return
+        worker.coming = comes
+        counts = self._coming.setdefault(worker.app_id, Counter())
+        counts[worker.ask_key] += 1 if comes else -1
+        if not counts[worker.ask_key]:
+            del counts[worker.ask_key]
+        if not counts:
+            del self._coming[worker.app_id]
+
+    def _wait(self, worker: PlannedWorker) -> None:
+        self.pending.setdefault(worker.gang, {})[worker.plan.worker_id] = worker
+        if worker.retry_at_s:
+            self.refused[worker.app_id, worker.plan.worker_id] = worker
+
+    def _no_longer_placed(self, worker: PlannedWorker) -> None:
+        self._by_directive.pop(worker.directive_id, None)
+        for gpu in worker.plan.gpus:
+            if self.placing.get(gpu) is worker:
+                del self.placing[gpu]
+
+    def _no_longer_waits(self, worker: PlannedWorker) -> None:
+        gang = self.pending.get(worker.gang)
+        if gang is not None and gang.pop(worker.plan.worker_id, None) is not None and not gang:
+            del self.pending[worker.gang]
+        self.refused.pop((worker.app_id, worker.plan.worker_id), None)
+
+    def validate(self) -> Iterator[tuple[Gpu | str, str]]:
+        """Yields (GPU or app, what is wrong) for each contradiction between the workers and their indexes."""
+        waiting = {w.gang for w in self if w.state is WAITING}
+        for gang in sorted(waiting ^ set(self.pending)):
+            yield gang[0], f"gang {gang} waits to be placed although it is not listed, or the other way round"
+        coming: dict[str, Counter[AskKey | None]] = {}
+        for worker in self:
+            if not worker.container_id:
+                coming.setdefault(worker.app_id, Counter())[worker.ask_key] += 1
+        for app_id in sorted(coming.keys() | self._coming.keys()):
+            if coming.get(app_id) != self._coming.get(app_id):
+                yield app_id, "its workers without a container are miscounted"
+        for worker in self:
+            for gpu in worker.plan.gpus:
+                newest = self.at.get(gpu)
+                if newest is worker or worker.container_id or worker.void or self.placing.get(gpu) is worker:
+                    continue  # a newer plan may follow a worker with a container or a placement
+                if newest is None or newest.app_id == worker.app_id:
+                    yield gpu, f"worker {worker.plan.worker_id} of {worker.app_id} is planned there but not indexed"
+
+
+def _change(worker: PlannedWorker, change: WorkerChange) -> None:
+    worker.state = TRANSITIONS[worker.state, change]
