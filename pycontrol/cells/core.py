@@ -112,22 +112,6 @@ class Cells:
         group.state, group.downgraded = GroupState.ALLOCATED, []
         return Decision(PlacementOutcome.PLACED, group.workers, downgraded=downgraded)
 
-    def _chains(self, request: GroupRequest, key: Key, sizes: list[int]) -> dict[str, list[Space]]:
-        """GPU type -> chains with cells that the request may use; raises CellsError if there are none."""
-        self._validate(request)
-        found: dict[str, list[Space]] = {}
-        for space in self.spaces:
-            if request.gpu_type in (None, space.chain.gpu_type) and key in space.pools:
-                found.setdefault(space.chain.gpu_type, []).append(space)
-        if not found:
-            what = f"GPUs of type {request.gpu_type}" if request.gpu_type else "cells"
-            where = f"pinned cell {request.pinned} of {request.vc}" if request.pinned else request.vc
-            raise CellsError(f"{where} owns no {what}")
-        most = max([space.sizes[space.chain.node] for spaces in found.values() for space in spaces])
-        if sizes[0] > most:
-            raise CellsError(f"a worker of {sizes[0]} GPUs fits on no host; the largest has {most}")
-        return found
-
     def _validate(self, request: GroupRequest) -> None:
         vc = self.layout.vc(request.vc)
         if vc is None:
@@ -145,18 +129,31 @@ class Cells:
 
     def _rounds(self, request: GroupRequest, key: Key, sizes: list[int]) -> list[Round]:
         """Each chain alone, then all chains of a GPU type, then, on given hosts, all chains."""
-        found = self._chains(request, key, sizes)
-        each = [[space] for spaces in found.values() for space in spaces]
+        self._validate(request)
+        of_type: dict[str, list[Space]] = {}
+        for space in self.spaces:
+            if key in space.pools and request.gpu_type in (None, space.chain.gpu_type):
+                of_type.setdefault(space.chain.gpu_type, []).append(space)
+        each = [space for spaces in of_type.values() for space in spaces]
+        if not each:
+            what = f"GPUs of type {request.gpu_type}" if request.gpu_type else "cells"
+            where = f"pinned cell {request.pinned} of {request.vc}" if request.pinned else request.vc
+            raise CellsError(f"{where} owns no {what}")
+        most = max([space.sizes[space.chain.node] for space in each])
+        if sizes[0] > most:
+            raise CellsError(f"a worker of {sizes[0]} GPUs fits on no host; the largest has {most}")
         if request.within is not None:
-            levels = [(spaces, spaces[0].chain.level_of(request.within)) for spaces in each]
-            known: list[Round] = [(spaces, level) for spaces, level in levels if level is not None]
+            levels = [(space, space.chain.level_of(request.within)) for space in each]
+            known: list[Round] = [([space], level) for space, level in levels if level is not None]
             if not known:
                 raise CellsError(f"no chain of this request has the cell type {request.within}")
             return known
-        each += [spaces for spaces in found.values() if len(spaces) > 1]
-        if request.on and len(found) > 1:  # the choice of hosts includes the choice of types
-            each.append([space for spaces in found.values() for space in spaces])
-        return [(spaces, None) for spaces in each]
+        rounds: list[Round] = [([space], None) for space in each]
+        if len(each) > 1:
+            rounds += [(spaces, None) for spaces in of_type.values() if len(spaces) > 1]
+            if request.on and len(of_type) > 1:  # the choice of hosts includes the choice of types
+                rounds.append((each, None))
+        return rounds
 
     def _place(self, request: GroupRequest, tx: Transaction, preempt: bool) -> Decision:
         if request.inside:
@@ -237,15 +234,17 @@ class Cells:
             for holding in group.held:
                 holding.space.disown(holding.physical)
                 holding.pool.give(holding.cell)
-            restored = return_cells(group)
+            if group.victims:
+                restored = return_cells(group)
             unbind(group.held, group.seized)
-            return_guarantees(self.owners, self.groups, group)
+            if group.downgraded:
+                return_guarantees(self.owners, self.groups, group)
         else:
             for holding in group.held:
                 holding.space.remove_borrower(holding.physical)
             reflag_bad(group.held)
         group.state = GroupState.DELETED
-        return Released(leave_cells(group), restored)
+        return Released(leave_cells(group) if group.preemptors else (), restored)
 
     # Health
 
