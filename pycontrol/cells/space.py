@@ -199,7 +199,10 @@ class Space:
                 return bound == at and back == cell[1]
             if cell == root:
                 return self.buddy.may_bind((cell[0], at))
-            cell = (cell[0] + 1, cell[1] // self.fans[cell[0] + 1])
+            fan = self.fans[cell[0] + 1]
+            if self.static and at % fan != cell[1] % fan:
+                return False
+            cell = (cell[0] + 1, cell[1] // fan)
 
     def unbind(self, cell: Cell) -> None:
         """After a virtual cell was given back: unbinds it and its ancestors that are completely free."""
@@ -304,9 +307,8 @@ class Space:
             k -= 1
             at = leaf // self.sizes[k]
             full, free = self.sizes[k], self.forest.free[k]
-            same = first + at % fan
-            if self.static and self.v2p[k][same] == FREE:
-                number = same
+            if self.static:
+                number = first + at % fan
             else:
                 number = next(
                     c for c in range(first + fan - 1, first - 1, -1) if self.v2p[k][c] == FREE and free[c] == full

@@ -268,6 +268,16 @@ def test_static_binding_stays() -> None:
     assert ask(cells, "g", "a", 0, 4).victims == ("opp",)
 
 
+def test_static_binding_keeps_the_order_of_a_trees_cells() -> None:
+    cells = build({"node": 2, "pod": 2}, 2, {"a": {"pod": 1}}, binding="static")
+    second = GroupRequest("g", "a", 0, ((1, 2),), inside=((0, 1, 1, 2),), strictly=True)
+    assert adopt(cells, second, (("h0", (0, 1)),)).downgraded == ("g",)  # the pod's second node is h1
+    cells.set_health("h0", False, [1])
+    cells.release("g")
+    assert hosts(ask(cells, "x", "a", 0, 2)) == {"h1"}
+    assert hosts(ask(cells, "y", "a", 0, 1)) == {"h0"}
+
+
 def fits(frees: list[int], sizes: list[int]) -> bool:
     return any(
         all(sum(s for s, at in zip(sizes, places, strict=True) if at == b) <= free for b, free in enumerate(frees))
