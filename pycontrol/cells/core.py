@@ -79,8 +79,8 @@ class Cells:
         """Places a group, starts a preemption for it, or says why it waits.
 
         Requests may be repeated: an allocated group stays, a preempting one is placed once its victims are gone. With
-        `preempt` False, nothing changes if groups would have to be preempted, and the answer names them. Raises
-        CellsError, with nothing changed, for an invalid request.
+        `preempt` False, nothing changes if running groups would have to be preempted, and the answer names them; what
+        lower priorities have only reserved is taken. Raises CellsError, with nothing changed, for an invalid request.
         """
         known = self.groups.get(request.group)
         if known is not None:
@@ -171,15 +171,15 @@ class Cells:
         waits = _waits(request, tx.key, rounds)
         for spaces, within in rounds:
             search = functools.partial(find, tx, spaces, sizes, hosts, within)
-            while found := tx.take_over(request, spaces, search):
-                reservations = [g for g in found if g.state is GroupState.PREEMPTING]
-                if not preempt:
-                    named = [v for g in reservations for v in g.victims] or [g.name for g in found]
-                    return Decision(PlacementOutcome.PREEMPT, victims=tuple(named))
-                for group in reservations:
-                    self.release(group.name)
-            if found is not None:
+            if not tx.take_over(request, spaces, search):
+                continue
+            reservations = [g for g in tx.lent if g.state is GroupState.PREEMPTING]
+            if not reservations or not preempt:
                 return self._commit(request, tx, preempt)
+            tx.roll_back()
+            for group in reservations:  # their victims continue, and what they leave may be enough
+                self.release(group.name)
+            return self._place(request, tx, preempt)
         return waits
 
     def begin(self, key: Key) -> Transaction:
@@ -188,13 +188,16 @@ class Cells:
 
     def _commit(self, request: GroupRequest, tx: Transaction, preempt: bool) -> Decision:
         victims = {g.name: g for h in tx.held for g in h.space.borrowers_in(h.physical)}
-        victims |= {g.name: g for g in tx.lent}
+        victims |= {g.name: g for g in tx.lent if g.state is not GroupState.PREEMPTING}
         if victims and not preempt:
             tx.roll_back()
             return Decision(PlacementOutcome.PREEMPT, victims=tuple(victims))
         for victim in tx.lent:
             transfer(victim, request.group, tx.held)
         group = self.add(request, tx.held)
+        for reservation in tx.lent:
+            if reservation.name not in victims:
+                self.release(reservation.name)
         group.seized = bool(tx.lent)
         names = tuple([victim.name for victim, _ in tx.downgraded])
         if not victims:

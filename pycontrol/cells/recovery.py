@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -119,11 +120,12 @@ class Adopted:
 
 
 def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> Adopted:
-    """Adopts running groups on the cells that `make` returns, which have no groups.
+    """Adopts running groups on the cells that `make` returns, which have no groups; the highest priority comes first.
 
     If groups are adopted one by one, one may get a tree that another needs. If a group loses its guarantee that way,
     all are adopted again with trees chosen for all of them together, and the result with more guaranteed GPUs counts.
     """
+    groups = sorted(groups, key=lambda group: -max(group[0].priority, 0))
     found = _one_by_one(make(), groups)
     if not found.downgraded:
         return found
@@ -135,8 +137,13 @@ def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[GroupRequest, Se
     return max(found, again, key=_guaranteed_gpus)
 
 
-def _guaranteed_gpus(a: Adopted) -> int:
-    return sum(len(indices) for g in a.cells.groups.values() if g.guaranteed for _, indices in g.workers)
+def _guaranteed_gpus(a: Adopted) -> list[tuple[int, int]]:
+    """(priority, GPUs) that are guaranteed, the highest priority first."""
+    gpus = Counter[int]()
+    for group in a.cells.groups.values():
+        if group.guaranteed:
+            gpus[group.priority] += group.request.gpus
+    return sorted(gpus.items(), reverse=True)
 
 
 def _one_by_one(cells: Cells, groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> Adopted:
@@ -162,7 +169,7 @@ def _wanted(cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Seq
 
 
 def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
-    """Adopts the running groups on a new layout, oldest first, and keeps the health of GPUs."""
+    """Adopts the running groups on a new layout, of each priority the oldest first, and keeps the health of GPUs."""
     old = sorted(cells.groups.values(), key=lambda g: g.order)
     pending = [g.name for g in old if g.state is GroupState.PREEMPTING]
     running = [  # virtual cells are numbered differently there

@@ -109,26 +109,20 @@ class Transaction:
 
     # Groups of lower priority
 
-    def take_over(self, request: GroupRequest, spaces: Collection[Space], find: Find) -> list[AffinityGroup] | None:
-        """Takes cells of groups with lower priority in the same virtual cluster; None if even that is not enough.
+    def take_over(self, request: GroupRequest, spaces: Collection[Space], find: Find) -> bool:
+        """Takes cells of groups with lower priority in the same virtual cluster; False if even that is not enough.
 
-        Lazy victims are downgraded. If reservations are in the way, nothing changes and all that is in the way is
-        returned: they must be cancelled first, so that their victims continue.
+        Lazy victims are downgraded; `lent` has the others, which must end, and the reservations that are in the way.
         """
         lower = [g for g in self.owners.get(self.key, {}).values() if g.priority < request.priority]
         lower.sort(key=lambda g: (g.priority, -g.order))
         found = self._victims(lower, spaces, find)
-        if found is None:
-            return None
-        if any(g.state is GroupState.PREEMPTING for g in found):
-            return found
         # the lazy ones keep running as borrowers, if that is enough; else all of them end
         lazy = [g for g in found if g.request.lazy and g.state is GroupState.ALLOCATED]
-        enough = (lazy and self._take_from(found, lazy, find)) or self._take_from(found, [], find)
-        return [] if enough else None
+        return bool(found) and ((bool(lazy) and self._take_from(found, lazy, find)) or self._take_from(found, [], find))
 
-    def _victims(self, lower: list[AffinityGroup], spaces: Collection[Space], find: Find) -> list[AffinityGroup] | None:
-        """The groups to preempt, the lowest priority and youngest first, and only those with needed cells; None if
+    def _victims(self, lower: list[AffinityGroup], spaces: Collection[Space], find: Find) -> list[AffinityGroup]:
+        """The groups to preempt, the lowest priority and youngest first, and only those with needed cells; none if
         all of `lower` are not enough."""
         start = self.mark()
         lower = [g for g in lower if any(h.space in spaces for h in g.held)]
@@ -139,7 +133,7 @@ class Transaction:
             lower = lower[step:]
             step *= 2
             enough = find()
-        needed = [g for g in self.lent if self._needs(g)] if enough else None
+        needed = [g for g in self.lent if self._needs(g)] if enough else []
         self.roll_back(start)
         return needed
 
@@ -242,7 +236,7 @@ def reflag_bad(given: Sequence[Holding]) -> None:
 
 
 def transfer(victim: AffinityGroup, to: str, taken: Sequence[Holding]) -> None:
-    """Moves the cells that a preemptor took of a victim to the preemptor; the victim stays on them as a borrower."""
+    """Moves the cells that a preemptor took of a victim to the preemptor; a running victim stays as a borrower."""
     kept: list[Holding] = []
     for mine in victim.held:
         if mine.bad:
@@ -275,10 +269,11 @@ def _split(mine: Holding, victim: AffinityGroup, to: str, rest: list[Cell], lost
     parts = [Holding(space, mine.pool, mine.worker, cell, (cell[0], space.bind(cell))) for cell in [*rest, *lost]]
     for part in parts[: len(rest)]:
         space.own(victim, part.physical)
-    for part in parts[len(rest) :]:
-        victim.lost.setdefault(to, []).append(part)
-        for piece in space.take_by_node(part.physical):
-            space.add_borrower(victim, piece)
+    if victim.state is not GroupState.PREEMPTING:
+        for part in parts[len(rest) :]:
+            victim.lost.setdefault(to, []).append(part)
+            for piece in space.take_by_node(part.physical):
+                space.add_borrower(victim, piece)
     return parts[: len(rest)]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import vc_cells
-from pycontrol.cells.recovery import adopt, dump, load
+from pycontrol.cells.layout import Layout
+from pycontrol.cells.recovery import adopt, adopt_all, dump, load
 from pycontrol.cells.space import AffinityGroup
 from pycontrol.cells.values import CellsError, Decision, GroupRequest, GroupState, LeafState, PlacementOutcome, Worker
 from pycontrol.config import ConfigError
@@ -30,7 +31,13 @@ class Replay:
     def __init__(self, case: Mapping[str, Any], forced: bool) -> None:
         self.steps: list[dict[str, Any]] = case["steps"]
         self.forced = forced
-        self.cells = self._built(case["cluster"])
+        self.cluster: Mapping[str, Any] = case["cluster"]
+        self.infeasible: dict[str, Any] | None = None
+        """The answer to steps on the case's own cluster, if its assignment is infeasible."""
+        try:
+            self.cells = self._built(self.cluster)
+        except (ConfigError, AssertionError) as error:
+            self.cells, self.infeasible = Cells(Layout((), ())), _error(error)
         self.requests: dict[str, GroupRequest] = {}
         self.members: dict[str, dict[str, int]] = {}
         """By group: {worker name: its index among the group's workers, or -1 without a place}."""
@@ -47,6 +54,9 @@ class Replay:
             carry_out = getattr(self, f"_{step['op']}", None) if step.get("op") in OPERATIONS else None
             if carry_out is None:
                 yield step.get("step"), _error(f"there is no operation {step.get('op')}")
+                continue
+            if self.infeasible and "cluster" not in step:
+                yield step.get("step"), self.infeasible
                 continue
             before = self._state()
             try:
@@ -193,24 +203,23 @@ class Replay:
         return {}
 
     def _reconfigure(self, step: dict[str, Any], at: int) -> dict[str, Any]:
-        old, self.cells = self.cells, self._built(step["cluster"])
-        kept: dict[str, list[str]] = {}
+        groups, kept = self.cells.groups, dict[str, list[str]]()
         for pod in step["replay_allocated"]:
             name = self.pods.get(pod)
-            if name in old.groups and old.groups[name].state is not GroupState.PREEMPTING:
+            if name in groups and groups[name].state is not GroupState.PREEMPTING:
                 kept.setdefault(name, []).append(pod)
-        for name in list(kept):
-            try:
-                adopt(self.cells, self.requests[name], old.groups[name].workers)
-            except CellsError:  # none of its GPUs is in the cluster any more
-                del kept[name]
+        running = [(self.requests[name], groups[name].workers) for name in kept]
+        found = adopt_all(lambda: self._built(step["cluster"]), running)
+        self.cells, self.infeasible = found.cells, None
+        for name in found.gone:  # none of its GPUs is in the cluster any more
+            del kept[name]
         self.members = {name: places for name, places in self.members.items() if name in kept}
         self.pods = {pod: name for pod, name in self.pods.items() if name in kept and pod in kept[name]}
         return {}
 
     def _build_cluster(self, step: dict[str, Any], at: int) -> dict[str, Any]:
         try:
-            self._built(step["cluster"])
+            self._built(step.get("cluster", self.cluster))
         except (ConfigError, CellsError, ValueError, AssertionError, LookupError, TypeError, AttributeError,
                 StopIteration) as error:  # fmt: skip
             return _error(error)

@@ -167,6 +167,31 @@ def test_a_reservation_is_taken_over_by_a_higher_priority() -> None:
     assert {g["state"] for g in physical_cluster(cells)[0]["gpus"]} == {"Reserved"}
 
 
+def test_what_is_only_reserved_is_taken_before_preemption_may_start() -> None:
+    cells = build(NODE4, 1, {"a": {"node": 1}})
+    ask(cells, "gone", "a", 0, 2, lazy=False)
+    ask(cells, "runs", "a", 0, 2, lazy=False)
+    ask(cells, "mid", "a", 1, 4)
+    cells.release("gone")
+    before = dump(cells)
+    wide = cells.request(GroupRequest("wide", "a", 2, ((1, 4),)), preempt=False)
+    assert (wide.outcome, wide.victims) == (PlacementOutcome.PREEMPT, ("runs",))
+    assert dump(cells) == before
+    high = cells.request(GroupRequest("high", "a", 2, ((1, 2),)), preempt=False)
+    check(cells)
+    assert (high.outcome, high.victims) == (PlacementOutcome.PLACED, ())
+    assert set(cells.groups) == {"runs", "high"}
+    assert cells.groups["runs"].state is GroupState.ALLOCATED
+
+
+def test_what_a_cancelled_reservation_leaves_is_enough() -> None:
+    cells = build({"node": 2}, 1, {"a": {"node": 1}, "b": {}})
+    ask(cells, "o", "b", -1, 2)
+    ask(cells, "mid", "a", 0, 2)
+    assert ask(cells, "high", "a", 1, 2).victims == ("o",)
+    assert set(cells.groups) == {"o", "high"}
+
+
 def test_a_lazy_victim_continues_where_there_is_room() -> None:
     cells = build(NODE4, 2, {"a": {"node": 1}})
     ask(cells, "low", "a", 0, 4)

@@ -38,12 +38,14 @@ class Machine(RuleBasedStateMachine):
         self.policy, self.static = policy, static
         self.number, self.now_s = 0, 0.0
 
-    def frees(self, vc: str) -> list[int]:
-        """Free GPUs of each bin of a virtual cluster, from its groups alone, without the product's own counts."""
+    def frees(self, vc: str, priority: int) -> list[int]:
+        """GPUs of each bin of a virtual cluster that no group of this or a higher priority has, from the groups alone,
+        without the product's own counts."""
         space = self.cells.spaces[0]
         used = {
             leaf
             for g in self.cells.groups.values()
+            if g.request.priority >= priority
             for h in [*g.held, *(h for some in g.lost.values() for h in some)]
             if not h.borrowed
             for leaf in space.chain.leaves(h.cell)
@@ -65,12 +67,15 @@ class Machine(RuleBasedStateMachine):
         self.number += 1
         hosts = None if host is None else frozenset({f"h{host}", f"h{(host + 1) % 4}"})
         members = tuple((1, size) for size in sizes)
-        frees = self.frees(vc)
+        frees, before = self.frees(vc, priority), dump(self.cells)
         decision = self.cells.request(GroupRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts),
                                       preempt=preempt)  # fmt: skip
         for name in decision.victims:
             victim = self.cells.groups[name]
             assert victim.priority == -1 or (victim.request.vc == vc and victim.priority < priority)
+        if decision.outcome is PlacementOutcome.PREEMPT and not preempt:
+            assert dump(self.cells) == before
+            assert all(self.cells.groups[name].state is not GroupState.PREEMPTING for name in decision.victims)
         if decision.outcome is PlacementOutcome.WAIT:
             assert decision.reason
             if priority >= 0 and hosts is None and not self.cells.spaces[0].bad:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
+
 from pycontrol.replay.cells import replay_cells
 
 CLUSTER: dict[str, Any] = {
@@ -31,8 +33,8 @@ def exists(step: int, group: str) -> dict[str, Any]:
     return {"step": step, "op": "assert_group", "group": group}
 
 
-def answers(*steps: dict[str, Any]) -> list[dict[str, Any]]:
-    case = {"id": "t", "cluster": copy.deepcopy(CLUSTER), "steps": list(steps)}
+def answers(*steps: dict[str, Any], cluster: dict[str, Any] = CLUSTER) -> list[dict[str, Any]]:
+    case = {"id": "t", "cluster": copy.deepcopy(cluster), "steps": list(steps)}
     return [answer["result"] for answer in replay_cells(case, False)]
 
 
@@ -65,6 +67,41 @@ def test_an_impossible_cluster_is_an_error() -> None:
     assert [x["outcome"] for x in refused] == ["error"] * 3
     assert "falls short by 1" in refused[0]["reason"]
     assert fine["outcome"] == "ok"
+
+
+def test_a_case_whose_own_cluster_is_impossible_is_answered() -> None:
+    more = copy.deepcopy(CLUSTER)
+    more["virtual_clusters"]["a"]["cells"][0]["count"] = 2
+    own, placed, fine, again, now = answers(
+        {"step": 1, "op": "build_cluster"},
+        schedule(2, "p1", "g"),
+        {"step": 3, "op": "build_cluster", "cluster": CLUSTER},
+        {"step": 4, "op": "reconfigure", "cluster": CLUSTER, "replay_allocated": []},
+        schedule(5, "p1", "g"),
+        cluster=more,
+    )
+    assert own == placed
+    assert own["outcome"] == "error"
+    assert "falls short by 1" in own["reason"]
+    assert fine["outcome"] == "ok"
+    assert again == {}
+    assert now["outcome"] == "bind"
+
+
+@pytest.mark.parametrize("order", [("low", "high"), ("high", "low")])
+def test_a_smaller_virtual_cluster_downgrades_the_lowest_priority(order: tuple[str, str]) -> None:
+    both = copy.deepcopy(CLUSTER)
+    both["virtual_clusters"]["a"]["cells"][0]["count"] = 2
+    del both["virtual_clusters"]["b"]
+    pods = [f"{name}{k}" for name in order for k in (1, 2)]
+    *_, low, high = answers(
+        *(schedule(1, pod, pod[:-1], priority=5 * pod.startswith("high")) for pod in pods),
+        {"step": 5, "op": "reconfigure", "cluster": CLUSTER, "replay_allocated": pods},
+        exists(6, "low"),
+        exists(7, "high"),
+        cluster=both,
+    )
+    assert (low["lazy_preempted"], high["lazy_preempted"]) == (True, False)
 
 
 def test_a_group_ends_with_its_last_placed_worker() -> None:
