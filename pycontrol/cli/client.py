@@ -224,12 +224,18 @@ def output_option(command: F) -> F:
     )(command)
 
 
+def dev_cluster() -> Path:
+    """The folder of the dev-cluster whose configuration HADOOP_CONF_DIR names, else build/dev-cluster."""
+    above = Path(os.environ.get("HADOOP_CONF_DIR", "")).resolve().parent
+    return above if (above / "cluster.json").is_file() else Path("build/dev-cluster")
+
+
 def cluster_dir_option(command: F) -> F:
     """--cluster-dir: a dev-cluster's directory."""
     return click.option(
         "--cluster-dir",
         type=click.Path(path_type=Path, file_okay=False),
-        default=Path("build/dev-cluster"),
-        show_default=True,
+        default=dev_cluster,
+        show_default="of HADOOP_CONF_DIR, else build/dev-cluster",
         help="A dev-cluster, with its cluster.json.",
     )(command)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pycontrol.cli.client import Failure, Rm, cluster_dir_option, remote, rm_address
+from pycontrol.cli.client import Failure, Rm, cluster_dir_option, dev_cluster, remote, rm_address
 from pycontrol.cli.tables import emit_json
 from pycontrol.model.cluster import STANDIN
 
@@ -96,7 +96,7 @@ def logs_command(
 def newest_line(client: Rm, app_id: str) -> str:
     """The newest line that a worker of the app logged, a bar as it stands; empty where none can be read."""
     try:
-        sources = _sources(client, client.get("logs", app=app_id), Path("build/dev-cluster"))
+        sources = _sources(client, client.get("logs", app=app_id), dev_cluster())
         texts = (text for s in sources if s.role == "worker" for _, text in _read(client, s, (), 1))
         return next((text.rstrip().rpartition("\r")[2][-LINE_CHARS:] for text in texts if text.strip()), "")
     except Failure:

@@ -47,24 +47,17 @@ def _dispatch(arguments: list[str]) -> int:
     match arguments:
         case ["job", "run", *options]:
             return _run(options)
-        case ["job", "show", "--help" | "-h"] | ["job", "--help" | "-h"] | ["--help" | "-h"] | []:
+        case ["job", "--help" | "-h"] | ["--help" | "-h"] | []:
             print(USAGE, end="")
             return 0
-        case ["job", "show", *options]:
-            if not any(word.lstrip("-").partition("=")[0] == "name" for word in options):
-                raise UsageError("job show: --name is absent: the name of the job")
-            words = [word for word in options if word.lstrip("-") != "plot"]
-            installation = _installation()
-            status = stock.run(installation.command(["job", "show", *words])).status
-            return status if len(words) == len(options) or status else _plot(installation, words)
         case ["job", "list", *options]:
             return _isonomy("queue", options)
-        case ["job", "kill" | "logs" as verb, *options]:
+        case ["job", "show" | "kill" | "logs" as verb, *options]:
             if options[:1] in (["--name"], ["-name"]):
                 options = options[1:]
             if not options or options[0].startswith("-"):
                 raise UsageError(f"job {verb}: the name of the job is absent: submarine job {verb} NAME")
-            return _isonomy(verb, options)
+            return _isonomy("explain" if verb == "show" else verb, options)
         case ["job"]:
             raise UsageError(f"job: what about it? known are {', '.join(VERBS)}")
         case ["job", verb, *_]:
@@ -79,17 +72,6 @@ def _dispatch(arguments: list[str]) -> int:
 VERBS = ("run", "show", "list", "kill", "logs")
 MEANT = {"stop": "kill", "cancel": "kill", "delete": "kill", "submit": "run", "status": "show", "ls": "list"}
 """Other systems' names of these."""
-
-
-def _plot(installation: stock.Installation, words: Sequence[str]) -> int:
-    from pycontrol.cli.client import Rm
-    from submarine_patch.cli.plot import plot
-
-    at = next(k for k, word in enumerate(words) if word.lstrip("-").partition("=")[0] == "name")
-    name = words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])
-    found = Rm(rm_web_url(conf_dir=installation.conf)).get("explain", app=name)
-    print("\n".join(plot(found["jobs"])))
-    return 0
 
 
 def _isonomy(verb: str, options: Sequence[str]) -> int:
@@ -119,7 +101,7 @@ def _run(options: list[str]) -> int:
         print(f"submarine: {note}", file=sys.stderr)
     words = [word for word in parsed.stock if word != WAIT]
     installation = _installation()
-    ended = stock.run(installation.command(["job", "run", *words], verbose=parsed.verbose), quiet=parsed.json)
+    ended = installation.run(words, verbose=parsed.verbose, quiet=parsed.json)
     status, app_id = ended.status, ended.application_id
     if WAIT in parsed.stock and status == 0 and app_id is not None:
         from pycontrol.cli.client import Rm

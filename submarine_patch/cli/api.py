@@ -173,7 +173,7 @@ def _submitted(words: list[str]) -> Handle:
         print(f"isonomy: {note}", file=sys.stderr)
     installation = stock.find(os.environ)
     stock.reach_rm(installation.conf)
-    ended = stock.run(installation.command(["job", "run", *parsed.stock]), quiet=True, keep_errors=True)
+    ended = installation.run(parsed.stock, quiet=True, keep=True)
     if ended.application_id is None:
         raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
     return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id, goal_of(parsed.conf))

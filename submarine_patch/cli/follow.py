@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 POLL_S = 2.0
+FIRST_POLL_S = 0.5
+"""Until the first step, which its user awaits."""
 LINE_S = 30.0
 """The longest time without a line where there is no terminal."""
 UNREAD = "no line of its log shows progress"
@@ -122,8 +124,13 @@ class Status:
 
     @property
     def news(self) -> tuple[Any, ...]:
-        """What makes another line worth printing; steps and losses alone do not."""
-        return self.final, self.gpus, self.reason, self.note, Counter(j["state"] for j in self.jobs)
+        """What makes another line worth printing; steps and losses alone do not, but the first does."""
+        return self.final, self.gpus, self.reason, self.note, self.trains, Counter(j["state"] for j in self.jobs)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a job has shown a step."""
+        return any(j.get("step") for j in self.jobs)
 
 
 def _short(value: str) -> str:
@@ -183,18 +190,18 @@ def _estimate(told: Mapping[str, Any], gpus: int) -> str:
 def until_final(
     client: Rm, app_id: str, poll_s: float | None = None, timeout_s: float | None = None, goal: Goal = NO_GOAL
 ) -> Iterator[Status]:
-    """A status every `poll_s` (default 2 s), of which the last is final.
+    """A status every `poll_s` (default 2 s, half a second before the first step), of which the last is final.
 
     Raises TimeoutError after `timeout_s`, and Failure if the ResourceManager is away for AWAY_MAX_S or, before it has
     answered once, refuses to.
     """
     began_s = answered_s = time.monotonic()
     jobs: tuple[Mapping[str, Any], ...] = ()
-    known, line, line_s = False, "", -LINE_S
+    known, trains, line, line_s = False, False, "", -LINE_S
     while True:
         try:
             status = status_of(client, app_id, goal)
-            answered_s, known = time.monotonic(), True
+            answered_s, known, trains = time.monotonic(), True, status.trains
             jobs = status.jobs or jobs  # the control plane forgets them when the app ends
             if UNREAD in status.note and answered_s - line_s >= LINE_S:
                 line, line_s = newest_line(client, app_id), answered_s
@@ -209,7 +216,7 @@ def until_final(
                 raise
         if timeout_s is not None and time.monotonic() - began_s > timeout_s:
             raise TimeoutError(f"{app_id} has not ended within {timeout_s:g} s")
-        time.sleep(POLL_S if poll_s is None else poll_s)
+        time.sleep(poll_s or (POLL_S if trains else FIRST_POLL_S))
 
 
 def wait(client: Rm, app_id: str, goal: Goal = NO_GOAL) -> int:

@@ -9,7 +9,7 @@ from submarine_patch.cli.options import GROUP_OPTIONS, STOCK_OPTIONS, Option
 
 USAGE = """\
 usage: submarine job run OPTIONS     submit a job, or a group of jobs
-       submarine job show --name N   what is known of a job; --plot draws its jobs by what they are compared by
+       submarine job show NAME       what is known of a job
        submarine job list            the jobs that share the cluster
        submarine job logs NAME       logs of a job's workers
        submarine job kill NAME       end a job

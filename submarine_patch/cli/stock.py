@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -19,7 +21,7 @@ from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.stock_output import Filter
 
-MAIN_CLASS = "org.apache.submarine.client.cli.Cli"
+MAIN_CLASS = "isonomy.submarine.Launcher"
 RUNTIME_JAR = "isonomy-submarine-runtime.jar"
 AM_JAR = "isonomy-am.jar"
 REPO = Path(__file__).resolve().parents[2]
@@ -36,14 +38,32 @@ class Installation:
     conf: Path
     am_jar: Path | None
 
-    def command(self, arguments: Sequence[str], *, verbose: bool = False) -> list[str]:
-        """The process's argv, with Isonomy's quiet log configuration unless `verbose`."""
-        command = [self.java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    def run(self, words: Sequence[str], *, verbose: bool = False, quiet: bool = False, keep: bool = False) -> Ended:
+        """`job run` with these words, to its end: `quiet` and `keep` as in `run`, logging little unless `verbose`.
+
+        Half of a JVM's time goes into loading classes, so each user's first submission leaves them in an archive.
+        """
+        archive, jar = self._archive(), self.lib / RUNTIME_JAR
+        made = archive.with_suffix(f".{os.getpid()}")
+        known = archive.is_file() and archive.stat().st_mtime > jar.stat().st_mtime
+        classes = f"-XX:SharedArchiveFile={archive}" if known else f"-XX:ArchiveClassesAtExit={made}"
+        command = [self.java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable", classes]
+        command.append(f"-Disonomy.conf={self.conf}")
         if not verbose:
             command.append("-Dlog4j.configuration=isonomy-submarine-log4j.properties")
         if self.am_jar is not None:
             command.append(f"-Disonomy.am.jar={self.am_jar}")
-        return [*command, "-cp", f"{self.conf}:{self.lib}/*", MAIN_CLASS, *arguments]
+        ended = run([*command, "-cp", f"{self.lib}/*", MAIN_CLASS, "job", "run", *words], quiet=quiet, keep=keep)
+        if made.is_file():
+            made.replace(archive)
+        return ended
+
+    def _archive(self) -> Path:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "isonomy")
+        with contextlib.suppress(OSError):  # then none is written
+            cache.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(f"{os.path.realpath(self.java)} {self.lib}".encode()).hexdigest()[:16]
+        return cache / f"submarine-{name}.jsa"
 
 
 def reach_rm(conf: Path) -> None:
@@ -113,17 +133,18 @@ class Ended:
     """Its standard error, if that was kept."""
 
 
-def run(command: Sequence[str], *, quiet: bool = False, keep_errors: bool = False) -> Ended:
-    """Run it to its end; its standard output is passed on (to standard error if `quiet`), its errors may be kept."""
+def run(command: Sequence[str], *, quiet: bool = False, keep: bool = False) -> Ended:
+    """Run it to its end; its standard output is passed on (to standard error if `quiet`), or with its errors
+    kept if `keep`."""
     application_id: str | None = None
     target = sys.stderr if quiet else sys.stdout
     worth = Filter()
     with (
-        tempfile.TemporaryFile("w+") as kept,
+        tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=kept if keep_errors else None,
+            stderr=errors if keep else None,
             text=True,
             env=dict(os.environ),
         ) as process,
@@ -133,11 +154,11 @@ def run(command: Sequence[str], *, quiet: bool = False, keep_errors: bool = Fals
             for line in process.stdout:
                 submitted = APPLICATION_ID.search(line) if line.startswith("Submitted ") else None
                 application_id = submitted.group() if submitted else application_id
-                if worth.shows(line) and not keep_errors and (not quiet or submitted):
+                if worth.shows(line) and not keep and (not quiet or submitted):
                     print(line, end="", file=target, flush=True)
             status = process.wait()
-            kept.seek(0)
-            return Ended(status, application_id, kept.read().strip().removeprefix("submarine: "))
+            errors.seek(0)
+            return Ended(status, application_id, errors.read().strip().removeprefix("submarine: "))
         except KeyboardInterrupt:
             process.wait()
             return Ended(130, application_id)

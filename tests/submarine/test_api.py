@@ -239,6 +239,15 @@ def test_a_notebook_without_ipywidgets_gets_lines(
     assert [line.split()[:2] for line in lines] == [["sweep", "step"], ["sweep", "SUCCEEDED,"]]
 
 
+def test_the_first_step_is_news_and_the_second_is_not() -> None:
+    def at(step: int) -> Status:
+        return Status(
+            "application_1_1", "s", "RUNNING", gpus=1, jobs=({"job_id": "j", "state": "running", "step": step},)
+        )
+
+    assert at(0).news != at(1).news == at(2).news
+
+
 def test_the_best_so_far_has_the_smallest_value_where_that_is_better() -> None:
     jobs = tuple(
         {"job_id": "j", "state": "paused", "step": 9, "metric": value, "configuration": {"lr": str(value)}}
@@ -262,14 +271,3 @@ def test_an_interrupted_wait_says_that_the_app_goes_on(
               "--wait_job_finish"])  # fmt: skip
     assert ended.value.code == 130
     assert f"to end it: submarine job kill {APP}" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("cluster")
-def test_the_jobs_of_an_app_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["job", "show", "--name", "sweep", "--plot"])
-    assert ended.value.code == 0
-    first, second = capsys.readouterr().out.splitlines()[-2:]
-    assert first.split()[:4] == ["job000", "done", "step", "9"]
-    assert first.count("█") == round(40 * 0.7 / 0.9)
-    assert second.count("█") == 40

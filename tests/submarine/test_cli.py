@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -248,6 +249,7 @@ exit 1
     monkeypatch.setenv("SUBMARINE_HOME", str(home))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
     monkeypatch.setenv("JAVA_HOME", str(jdk))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -265,7 +267,30 @@ def test_the_stock_command_line_is_run(installation: Path, capsys: pytest.Captur
     assert json.loads(out) == {"application_id": "application_1_0002", "exit_status": 1}
     assert "Submitted application_1_0002" in err
     given = (installation / "arguments").read_text().splitlines()
-    assert given[-11:] == ["org.apache.submarine.client.cli.Cli", "job", "run", *JOB, "--conf", "isonomy.seed=3"]
+    assert given[-11:] == ["isonomy.submarine.Launcher", "job", "run", *JOB, "--conf", "isonomy.seed=3"]
+    assert f"-Disonomy.conf={installation / 'conf'}" in given
+
+
+def test_the_first_submission_leaves_its_classes_to_the_next_ones(installation: Path) -> None:
+    def submitted() -> str:
+        with pytest.raises(SystemExit):
+            main(["job", "run", *JOB])
+        given = (installation / "arguments").read_text().splitlines()
+        return next(word for word in given if word.endswith(".jsa") or "AtExit" in word)
+
+    archiving = re.compile(r"-XX:ArchiveClassesAtExit=(.*)")
+    java = installation / "jdk" / "bin" / "java"
+    java.write_text(
+        java.read_text().replace("echo", 'for w in "$@"; do [[ $w = *AtExit* ]] && touch "${w#*=}"; done\necho')
+    )
+    first, second = submitted(), submitted()
+    assert archiving.match(first)
+    [archive] = (installation / "cache" / "isonomy").iterdir()
+    assert second == f"-XX:SharedArchiveFile={archive}"
+    jar = installation / "home" / "lib" / "isonomy-submarine-runtime.jar"
+    os.utime(jar, (archive.stat().st_mtime + 1,) * 2)
+    assert archiving.match(submitted()), "after an upgrade"
+    assert list(archive.parent.iterdir()) == [archive]
 
 
 def test_a_mistake_is_one_line(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -526,7 +551,7 @@ def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["job", "show"], "job show: --name is absent"),
+        (["job", "show"], "job show: the name of the job is absent"),
         (["job", "stop", "x"], "job stop: unknown command; did you mean kill?"),
         (["submit"], "submit: unknown command; `submarine job run OPTIONS` submits"),
         (["job", "run", *JOB, "--gpus", "2"], "--gpus: unknown option; GPUs of a worker are in --worker_resources"),

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import pytest
 import requests
 
+from submarine_patch.cli.stock import MAIN_CLASS
 from submarine_patch.worker.credentials import read_secret
 
 REPO = Path(__file__).resolve().parents[2]
@@ -174,7 +175,9 @@ def test_a_job_runs_and_its_second_attempt_adopts_the_worker(cluster: Cluster, t
     first = cluster.text(f"apps/{application}/appattempts/{attempt_id}")
     assert "the Agent ended with exit code 1 before the app was finished" in first
     assert "the first attempt dies on purpose" in first
-    shown = cluster.submarine("show", "--name", tmp_path.name)
+    stock = ["java", f"-Disonomy.conf={cluster.conf}", "-cp", f"{REPO}/build/submarine/lib/*", MAIN_CLASS]
+    show = [*stock, "job", "show", "--name", tmp_path.name]
+    shown = subprocess.run(show, capture_output=True, text=True, timeout=180, check=True)
     assert f"Application Id: {application}" in shown.stdout
 
 

@@ -17,11 +17,13 @@ import org.apache.submarine.commons.runtime.fs.SubmarineStorage;
 public final class IsonomyRuntimeFactory extends RuntimeFactory {
   /** How long to retry a ResourceManager that does not answer, in milliseconds. */
   private static final long RM_WAIT_MS = 30_000;
+  /** How often to ask whether a submitted application was accepted, which takes the ResourceManager milliseconds. */
+  private static final long ACCEPTED_POLL_MS = 20;
 
   public IsonomyRuntimeFactory(ClientContext clientContext) {
     super(clientContext);
     OneLineErrors.install();
-    boundWaiting(clientContext.getYarnConfig());
+    setWaiting(clientContext.getYarnConfig());
     registerGpuType();
   }
 
@@ -40,7 +42,8 @@ public final class IsonomyRuntimeFactory extends RuntimeFactory {
     return new JsonStorage(clientContext);
   }
 
-  private static void boundWaiting(Configuration conf) {
+  private static void setWaiting(Configuration conf) {
+    conf.setLong(YarnConfiguration.YARN_CLIENT_APPLICATION_CLIENT_PROTOCOL_POLL_INTERVAL_MS, ACCEPTED_POLL_MS);
     long configuredMs = conf.getLong(YarnConfiguration.RESOURCEMANAGER_CONNECT_MAX_WAIT_MS,
         YarnConfiguration.DEFAULT_RESOURCEMANAGER_CONNECT_MAX_WAIT_MS);
     if (configuredMs < 0 || configuredMs > RM_WAIT_MS) {

@@ -57,10 +57,14 @@ final class RmRest {
     boolean secure = UserGroupInformation.isSecurityEnabled();
     String user = UserGroupInformation.getCurrentUser().getShortUserName();
     String url = base + query + (secure ? "" : (query.contains("?") ? "&" : "?") + "user.name=" + URLEncoder.encode(user, StandardCharsets.UTF_8));
-    URLConnectionFactory factory = URLConnectionFactory.newDefaultURLConnectionFactory(CONNECT_MS, READ_MS, conf);
+    URLConnectionFactory factory = url.startsWith("https:")
+        ? URLConnectionFactory.newDefaultURLConnectionFactory(CONNECT_MS, READ_MS, conf)
+        : URLConnectionFactory.DEFAULT_SYSTEM_CONNECTION_FACTORY; // the other reads all certificates
     try {
       HttpURLConnection connection =
           (HttpURLConnection) factory.openConnection(URI.create(url).toURL(), secure);
+      connection.setConnectTimeout(CONNECT_MS);
+      connection.setReadTimeout(READ_MS);
       connection.setRequestProperty("Accept", "application/json");
       return answer(connection, base);
     } catch (ConnectException e) {
