@@ -214,7 +214,7 @@ class Shadow:
                 free[host] -= n
             if ending or self._waits(app):
                 views.append(self._view(app_id, app, ending, kept))
-        if not views:
+        if not views or not any(n > 0 for n in free.values()):
             return
         inner = dataclasses.replace(
             s, now_s=at_s, free={h: n for h, n in free.items() if n > 0}, apps=tuple(views), queues={},

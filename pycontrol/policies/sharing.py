@@ -2,8 +2,8 @@
 
 A tenant is an app's user, its queue, or the app itself. A tenant's apps with the same speedup vector form a virtual
 user, which gets a part of the tenant's weight in proportion to 1 + the highest priority of its apps (OEF, section
-4.2.4). Shares never exceed demand. A lease is the placer's round: shares accrue with time, at most one lease's worth
-per round, and a gang is charged for a whole lease when it is given.
+4.2.4). Shares never exceed demand. A tenant's deviation is what it was due less what it held, over time. Between two
+rounds that gave something, both are as the first left them: how many rounds were held makes no difference.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +24,8 @@ from pycontrol.shares.placer import ANY_TYPE, PlacerJob, place_round, priority_r
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
 
 Tenant = Literal["user", "queue", "app"]
+GAP = 2.0
+"""A virtual user that took part in no round for more leases than this is forgotten; contested rounds are closer."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +81,30 @@ class _Shared:
     def __init__(self, policy: Sharing, snapshot: Snapshot) -> None:
         self.policy, self.s = policy, snapshot
         self.views = [v for v in snapshot.apps if v.demand.gang_gpus > 0 and v.demand.gpus > 0]
-        self.supply = self._supply()
+        held: dict[str, dict[str, int]] = {
+            **{a: own for a, own in snapshot.memory.get("held", {}).items() if a in snapshot.present},
+            **{v.app_id: self._by_type(v.retained_gangs) for v in snapshot.apps},
+        }
+        offered = self._by_type([tuple(snapshot.free.items())])
+        types = {m.gpu_type for m in snapshot.topology.machines.values()}.union(offered, *held.values())
+        self.known_types = sorted(types)
+        self.user_of: dict[str, str] = {**snapshot.memory.get("users", {})}
+        """App -> its virtual user; apps that want nothing now are known from the memory."""
+        self.user_of |= {v.app_id: self._name(v) for v in snapshot.apps}
+        self.names = {self.user_of[v.app_id] for v in self.views}
+        self.held = {a: own for a, own in held.items() if self.user_of.get(a) in self.names}
+        """App -> GPUs by type that it holds and that are not on offer, for all apps of this round's virtual users."""
+        self.supply = _total([offered, *self.held.values()])
+        """GPUs by type that this round divides: those on offer, and those that its virtual users hold."""
         self.types = self._types()
         self.whole = self._whole()
-        self.known_types = sorted({m.gpu_type for m in snapshot.topology.machines.values()} | self.supply.keys())
         self.users = {v.app_id: self._user(v) for v in self.views}
-        self.names = {user.name for user in self.users.values()}
-        self.seen_s: dict[str, float] = {}
-        """Virtual user -> when it last took part; it is dropped two leases later."""
         self.carried = self._carried(snapshot.memory)
-        self.waited: Mapping[str, float] = snapshot.memory.get("waited", {})
-        self.part = self._leases_since(float(snapshot.memory.get("at_s", snapshot.now_s - snapshot.lease_s)))
-        """Leases since the last round, at most 1."""
-        self.part_of = {u: self._leases_since(self.seen_s[u]) if u in self.seen_s else self.part for u in self.names}
-        """Virtual user -> leases since it last took part, at most 1; a satisfied one skips rounds."""
-        idle_round = self.part < 1.0 and not any(v.ending_gangs for v in self.views)
-        self.idle_round = policy.placer == "paper" and idle_round
+        self.lost_s: Mapping[str, float] = snapshot.memory.get("lost_s", {})
+        """App without GPUs -> when it lost its last."""
+        since_s = snapshot.now_s - float(snapshot.memory.get("at_s", 0.0))
+        early = since_s < snapshot.lease_s and not any(v.ending_gangs for v in self.views)
+        self.idle_round = policy.placer == "paper" and "at_s" in snapshot.memory and early
         """Whether the paper's placer, which decides once per lease, skips this round."""
         self.shares = {} if self.idle_round else self._shares()
 
@@ -102,14 +112,13 @@ class _Shared:
         machine = self.s.topology.machines.get(host)
         return machine.gpu_type if machine else ANY_TYPE
 
-    def _supply(self) -> dict[str, int]:
-        """GPUs by type that this round divides: those on offer, and those that its apps retain."""
-        supply: dict[str, int] = {}
-        held = [pair for v in self.s.apps for gang in v.retained_gangs for pair in gang]
-        for host, n in [*self.s.free.items(), *held]:
+    def _by_type(self, gangs: Iterable[Gang]) -> dict[str, int]:
+        """GPUs by type."""
+        counts: dict[str, int] = {}
+        for host, n in (pair for gang in gangs for pair in gang):
             if n > 0:
-                supply[self._type(host)] = supply.get(self._type(host), 0) + n
-        return supply
+                counts[self._type(host)] = counts.get(self._type(host), 0) + n
+        return counts
 
     def _whole(self) -> Mapping[str, int]:
         """GPUs of the cluster by type: a gang mixes types only if it is larger than a whole type."""
@@ -128,52 +137,71 @@ class _Shared:
         wish = view.demand.gpu_type
         return 0.0 if wish and wish != gpu_type else float(view.demand.speedups.get(gpu_type, 1.0))
 
-    def _user(self, view: AppView) -> _User:
-        tenant = {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
-        vector = tuple(self._speedup(view, t) for t in self.types)
+    def _name(self, view: AppView) -> str:
+        """The name of the app's virtual user."""
         kinds = ", ".join(f"{t} {self._speedup(view, t):g}" for t in self.known_types)
-        return _User(f"{tenant} ({kinds})", tenant, vector)
+        return f"{self._tenant(view)} ({kinds})"
 
-    def _leases_since(self, then_s: float) -> float:
-        """Leases that have passed since `then_s`, at most 1."""
-        return min(1.0, max(0.0, (self.s.now_s - then_s) / self.s.lease_s))
+    def _tenant(self, view: AppView) -> str:
+        return {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
+
+    def _user(self, view: AppView) -> _User:
+        vector = tuple(self._speedup(view, t) for t in self.types)
+        return _User(self.user_of[view.app_id], self._tenant(view), vector)
 
     def _carried(self, memory: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Virtual user -> type -> deviation, also for virtual users that are not in this round.
+        """Virtual user -> type -> deviation now, also for virtual users that are not in this round.
 
         If new measurements moved all apps of a virtual user to others, these share its deviation.
         """
         was: Mapping[str, str] = memory.get("users", {})
-        seen: Mapping[str, float] = memory.get("seen_s", {})
+        self.seen_s: dict[str, float] = {}
+        """Virtual user -> when it last took part."""
         carried: dict[str, dict[str, float]] = {}
         for user, own in memory.get("deviation", {}).items():
             apps = [] if user in self.names else [a for a, u in was.items() if u == user]
             successors = [self.users[a].name for a in apps if a in self.users]
             if len(successors) < len(apps) or not successors:
                 successors = [user]
+            seen_s = memory.get("seen_s", {}).get(user, self.s.now_s)
+            leases = min(GAP, max(0.0, self.s.now_s - seen_s) / self.s.lease_s)
+            later = memory.get("next", {}).get(user, own)
             for successor in successors:
                 kept = carried.setdefault(successor, {})
-                for t, n in own.items():
-                    kept[t] = kept.get(t, 0.0) + n / len(successors)
-                if user in seen:
-                    self.seen_s[successor] = max(seen[user], self.seen_s.get(successor, seen[user]))
+                for t in {**later, **own}:
+                    n = own.get(t, 0.0)
+                    kept[t] = kept.get(t, 0.0) + (n + (later.get(t, n) - n) * leases) / len(successors)
+                self.seen_s[successor] = max(seen_s, self.seen_s.get(successor, seen_s))
         return carried
 
-    def _memory(self, deviation: Mapping[str, Mapping[str, float]], got: Container[str]) -> dict[str, Any]:
-        """The memory for the next round. `deviation`: that of this round's virtual users; `got`: apps that won."""
-        old: Mapping[str, str] = self.s.memory.get("users", {})
-        fresh = {u: at_s for u, at_s in self.seen_s.items() if at_s > self.s.now_s - 2 * self.s.lease_s}
-        seen_s = fresh | dict.fromkeys(self.names, self.s.now_s)
-        rows = {u: {**self.carried.get(u, {}), **deviation.get(u, {})} for u in seen_s}
-        away = {a: u for a, u in old.items() if u in seen_s and u not in self.names and a not in self.users}
+    def _memory(self, later: Mapping[str, Mapping[str, float]], hosts: HostPool) -> dict[str, Any]:
+        """The memory for the next round. `later`: the deviations of this round's virtual users in one lease."""
+        s, old, got = self.s, self.s.memory, hosts.got
+        deviation = {u: self.carried.get(u, {}) for u in self.names}
+        seen_s = dict.fromkeys(self.names, s.now_s)
+        next_ = dict(later)
+        for user, at_s in self.seen_s.items():  # virtual users that were not in this round stay as they were
+            if user not in self.names and at_s > s.now_s - GAP * s.lease_s and user in old.get("deviation", {}):
+                deviation[user], seen_s[user] = old["deviation"][user], at_s
+                next_[user] = old.get("next", {}).get(user, deviation[user])
+        held = {a: own for a, own in old.get("held", {}).items() if a in s.present and a not in self.users}
+        held |= {
+            v.app_id: self._by_type([*v.retained_gangs, *got.get(v.app_id, ())])
+            for v in self.views
+            if v.retained_gangs or v.app_id in got
+        }
+        known = {a: u for a, u in old.get("users", {}).items() if a in s.present}
+        lost_s = {a: at_s for a, at_s in self.lost_s.items() if a not in held and (a in self.users or a in s.present)}
+        lost_s |= {v.app_id: s.now_s for v in self.views if v.ending_gangs and v.app_id not in held}
         return {
-            "at_s": self.s.now_s,
+            "at_s": s.now_s,
             "seen_s": seen_s,
-            "deviation": {u: {t: round(n, 9) for t, n in own.items()} for u, own in rows.items()},
-            "users": away | {a: u.name for a, u in self.users.items()} if len(self.known_types) > 1 else {},
-            "waited": {
-                v.app_id: self._now_waited(v) for v in self.views if v.app_id not in got and not v.retained_gpus
-            },
+            "deviation": {u: _rounded(own) for u, own in deviation.items()},
+            "next": {u: _rounded(own) for u, own in next_.items()},
+            "users": known | {a: u.name for a, u in self.users.items()},
+            "held": held,
+            "lost_s": lost_s,
+            **({"holds": {a: self._until_s(a) for a, _ in hosts.held}} if hosts.held else {}),
         }
 
     def _weight(self, tenant: str) -> float:
@@ -201,6 +229,10 @@ class _Shared:
             demand[user] += view.demand.gpus
             left[user] += view.demand.work_left_gpu_s or self.s.lease_s * view.demand.gang_gpus
             came_s[user] = min(came_s[user], view.submitted_s)
+        by_name = {u.name: u for u in users}
+        for app_id, own in self.held.items():
+            if app_id not in self.users:
+                demand[by_name[self.user_of[app_id]]] += sum(own.values())
         problem = ShareProblem.of(
             [u.vector for u in users],
             [float(self.supply[t]) for t in self.types],
@@ -223,7 +255,7 @@ class _Shared:
         fast = sorted((t for t in self.types if self._speedup(view, t) > 0), key=lambda t: -self._speedup(view, t))
         if fast and all(self.whole[t] < d.gang_gpus for t in fast) and not d.gpu_type:
             fast = [ANY_TYPE]
-        waited = 0.0 if view.retained_gpus or view.ending_gangs else self.waited.get(view.app_id, 0.0) + self.part
+        waited = 0.0 if view.retained_gpus or view.ending_gangs else self._waited(view)
         homes = sorted(view.ending_gangs, key=lambda g: (gang_gpus(g) != d.gang_gpus, g))
         if d.gpu_type:
             homes = [g for g in homes if all(self._type(h) == d.gpu_type for h, _ in g)]
@@ -247,13 +279,20 @@ class _Shared:
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
-        ideal = {u: {t: n * self.part_of[u] for t, n in own.items()} for u, own in self.shares.items()}
+        held: dict[str, dict[str, int]] = {u: {} for u in self.names}
+        for app_id, own in self.held.items():
+            held[self.user_of[app_id]] = _total([held[self.user_of[app_id]], own])
+        free = {u: {t: self.carried.get(u, {}).get(t, 0.0) - held[u].get(t, 0) for t in self.types} for u in held}
+        """Virtual user -> type -> its deviation, less what it holds that is not on offer."""
         if self.policy.placer == "paper":
-            placed = paper_placement(ideal, self.carried, hosts)
+            placed = paper_placement(self.shares, free, hosts)
         elif self.policy.placer in ("priority", "unpacked"):
-            placed = priority_round(self.shares, self.carried, self.part, hosts.jobs, hosts)
+            placed = priority_round(self.shares, self.carried, 1.0, hosts.jobs, hosts)
+            for user, received in placed.deviation.items():
+                received.update({t: received.get(t, 0.0) + n for t, n in held[user].items()})
         else:
-            placed = place_round(ideal, self.carried, hosts.jobs, hosts, self.policy.patience, self.policy.stint)
+            busy = {u for u, own in held.items() if own}
+            placed = place_round(self.shares, free, hosts.jobs, hosts, self.policy.patience, self.policy.stint, busy)
         ways: dict[str, set[tuple[str, str]]] = {}
         for job_id, way in placed.how.items():
             ways.setdefault(hosts.view[job_id].app_id, set()).add(way)
@@ -264,7 +303,7 @@ class _Shared:
             solve_s=time.perf_counter() - started_s,
             note=f"{self.policy.name}: {placed.migrations} gangs moved",
             why={a: self._why(a, ways[a]) for a in hosts.got},
-            memory=self._memory(placed.deviation, hosts.got) | self._held_until(hosts),
+            memory=self.s.memory if self._nothing_new(hosts) else self._memory(placed.deviation, hosts),
             holds=tuple(Hold(a, gang, self._until_s(a)) for a, gang in hosts.held),
         )
 
@@ -276,8 +315,11 @@ class _Shared:
         until_s = float(self.s.memory.get("holds", {}).get(app_id, 0.0))
         return until_s if until_s > self.s.now_s else self.s.now_s + self.s.lease_s
 
-    def _held_until(self, hosts: HostPool) -> dict[str, Any]:
-        return {"holds": {a: self._until_s(a) for a, _ in hosts.held}} if hosts.held else {}
+    def _nothing_new(self, hosts: HostPool) -> bool:
+        """Whether the round changed nothing: what is due goes on as the last one left it."""
+        known = self.s.memory.get("users", {})
+        gave = hosts.got or hosts.held or "holds" in self.s.memory
+        return not gave and all(v.app_id in known and not v.ending_gangs for v in self.views)
 
     def _wait(self, started_s: float) -> Plan:
         """An empty plan: rounds are a lease apart (OEF, section 4.3), and shares accrue from the last one."""
@@ -290,8 +332,9 @@ class _Shared:
             memory=self.s.memory,
         )
 
-    def _now_waited(self, view: AppView) -> float:
-        return round(self.waited.get(view.app_id, 0.0) + self.part, 9)
+    def _waited(self, view: AppView) -> float:
+        """Leases for which it has waited without GPUs."""
+        return max(0.0, self.s.now_s - self.lost_s.get(view.app_id, view.submitted_s)) / self.s.lease_s
 
     def _why(self, app_id: str, ways: set[tuple[str, str]]) -> str:
         """The tenant's share, deviation and speedup on each type that the app got."""
@@ -315,3 +358,15 @@ class _Shared:
                 f"speedup {user.vector[j]:g}"
             )
         return f"{user.tenant or 'nobody'}: " + "; ".join(parts)
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for own in counts:
+        for t, n in own.items():
+            total[t] = total.get(t, 0) + n
+    return total
+
+
+def _rounded(own: Mapping[str, float]) -> dict[str, float]:
+    return {t: round(n, 9) for t, n in own.items()}

@@ -24,7 +24,7 @@ the rounded shares, and devices that no job of their user can use stay idle; see
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,17 +83,18 @@ def place_round(
     hosts: Devices,
     patience: float,
     stint: float = 1.0,
+    busy: Container[str] = (),
 ) -> Placement:
     """The placement of a round.
 
     `ideal`: user -> type -> devices due in this round. `carried`: user -> type -> the last round's deviation.
-    `patience` and `stint`: see the module.
+    `patience` and `stint`: see the module. `busy`: users with jobs that run on and are not among `jobs`.
     """
     deviation = {
         user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
         for user, shares in ideal.items()
     }
-    return _Round(deviation, ideal, jobs, hosts, patience, stint).run()
+    return _Round(deviation, ideal, jobs, hosts, patience, stint, busy).run()
 
 
 def wait_bound_rounds(
@@ -118,8 +119,10 @@ class _Round:
         hosts: Devices,
         patience: float,
         stint: float,
+        busy: Container[str],
     ) -> None:
         self.deviation, self.ideal, self.hosts, self.patience, self.stint = deviation, ideal, hosts, patience, stint
+        self.busy = busy
         self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
         self.saving: set[str] = set()
         self.result = Placement(deviation)
@@ -247,12 +250,17 @@ class _Round:
             self._charge(job, where, -job.gpus)
 
     def _limit(self) -> None:
-        """Limits debts to `stint` times the user's largest job, and the claims of users with no waiting job."""
+        """Limits debts to `stint` times the user's largest job, and the claims of users with no waiting job.
+
+        Not those of users with jobs that are not here.
+        """
         waiting = {j.user for j in self._open()}
         largest: dict[str, int] = {}
         for job in self.jobs:
             largest[job.user] = max(largest.get(job.user, 0), job.gpus)
         for user, deviation in self.deviation.items():
+            if user in self.busy:
+                continue
             if user not in waiting:
                 for t in deviation:
                     deviation[t] = min(deviation[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))

@@ -113,14 +113,14 @@ def test_gpus_held_for_a_gang_are_lent_to_other_apps_until_its_deadline() -> Non
 
 def test_oef_holds_gpus_for_the_longest_waiting_app_until_a_fixed_time() -> None:
     """Half of its gang's GPUs are free; until its end time has passed, the hold keeps the same end."""
-    big = app("big", 8, 1, user="u", work_left_gpu_s=1e6)
+    big = app("big", 8, 1, user="u", work_left_gpu_s=1e6, submitted_s=1000.0 - 20 * 600.0)
     busy = app("busy", 4, 1, user="v", retained_gpus=4, retained_gangs=((("n2", 4),),))
     user = "u (gpu 1)"
-    memory = {"deviation": {user: {"gpu": 20.0}}, "waited": {"big": 20.0}, "seen_s": {user: 900.0}, "at_s": 900.0}
+    memory = {"deviation": {user: {"gpu": 20.0}}, "seen_s": {user: 900.0}, "at_s": 900.0}
     s = replace(snapshot(big, busy, free={"n1": 4}, top=ONE), now_s=1000.0, lease_s=600.0, memory=memory)
     plan = decide(Oef(), s)
     assert plan.holds == (Hold("big", (("n1", 4),), 1600.0),)
-    again = decide(Oef(), replace(s, now_s=1200.0, memory={**plan.memory, "waited": {"big": 20.3}}))
+    again = decide(Oef(), replace(s, now_s=1200.0, memory=plan.memory))
     assert again.holds == (Hold("big", (("n1", 4),), 1600.0),)
 
 

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
@@ -43,7 +45,8 @@ class Rounds:
     def snapshot(self) -> Snapshot:
         """The snapshot of the next round."""
         views = [replace(v, ending_gangs=self.held.get(v.app_id, ())) for v in self.apps]
-        return replace(snapshot(*views, top=self.top), memory=self.memory, now_s=self.now_s)
+        present = frozenset(v.app_id for v in self.apps)
+        return replace(snapshot(*views, top=self.top), memory=self.memory, now_s=self.now_s, present=present)
 
     def step(self) -> Plan:
         """Plays one round."""
@@ -140,19 +143,35 @@ def test_why_says_type_share_deviation_and_speedup() -> None:
     assert plan.why["b"] == "u2: V100: due to its tenant; share 6.00 of 8, deviation before +0.00, speedup 5"
 
 
-def test_shares_accrue_with_time() -> None:
-    """A round soon after the last one accrues proportionally less, so that GPUs are charged once."""
-    world = Rounds(Oef(), tenant_app("a", "u1", 2.0, gangs=16))
-    world.step()
-    world.now_s -= 540.0
-    before = world.memory["deviation"]
-    s = world.snapshot()
-    apps = tuple(replace(v, ending_gangs=(), retained_gangs=v.ending_gangs, retained_gpus=8) for v in s.apps)
-    plan = Oef().decide(replace(s, free={}, apps=apps), {}, random.Random(0))
-    assert plan.awards == ()
-    assert before == {"u1 (K80 1, V100 2)": {"K80": 0.0, "V100": 0.0}}
-    assert plan.memory["at_s"] == 60.0
-    assert plan.memory["deviation"] == {"u1 (K80 1, V100 2)": {"K80": 0.8, "V100": 0.8}}, "a tenth of a lease"
+def between(world: Rounds, part: float) -> Snapshot:
+    """A round within the lease, where nothing ends and nothing is free: only apps that want more take part."""
+    apps = [
+        replace(v, retained_gangs=held, retained_gpus=sum(map(gang_gpus, held)))
+        for v in world.apps
+        for held in (world.held.get(v.app_id, ()),)
+        if sum(map(gang_gpus, held)) < v.demand.gpus
+    ]
+    now_s = world.now_s - 600.0 * (1 - part)
+    return replace(world.snapshot(), free={}, apps=tuple(apps), now_s=now_s)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 2, 4]), st.integers(1, 4)), min_size=2, max_size=6),
+    st.lists(st.lists(st.floats(0.01, 0.99), max_size=3).map(sorted), min_size=6, max_size=6),
+    st.sampled_from(EVERY),
+)
+@settings(deadline=None)
+def test_what_is_due_does_not_depend_on_how_many_rounds_were_held(
+    asked: list[tuple[int, int, int]], extra: list[list[float]], policy: Sharing
+) -> None:
+    apps = [tenant_app(f"a{i}", f"u{u}", 1.2 + u, gang, gangs) for i, (u, gang, gangs) in enumerate(asked)]
+    plain, busy = Rounds(policy, *apps), Rounds(policy, *apps)
+    for parts in extra:
+        assert plain.step().awards == busy.step().awards
+        for part in parts:
+            plan = policy.decide(between(busy, part), {}, random.Random(0))
+            assert plan.awards == ()
+            busy.memory = json.loads(json.dumps(plan.memory))
 
 
 def test_only_the_papers_placer_mixes_types_and_leaves_gpus_idle() -> None:
@@ -182,11 +201,11 @@ def test_the_papers_placer_decides_once_a_lease() -> None:
     policy = replace(Oef(), placer="paper")
     rounds = Rounds(policy, tenant_app("a", "u1", 2.0, gang=4), tenant_app("b", "u2", 5.0, gang=4))
     assert rounds.step().awards
-    between = replace(rounds.snapshot(), now_s=rounds.now_s - 300.0)
-    between = replace(between, apps=tuple(replace(v, ending_gangs=()) for v in between.apps))
-    plan = policy.decide(between, {}, random.Random(0))
+    early = replace(rounds.snapshot(), now_s=rounds.now_s - 300.0)
+    early = replace(early, apps=tuple(replace(v, ending_gangs=()) for v in early.apps))
+    plan = policy.decide(early, {}, random.Random(0))
     assert not plan.awards
-    assert plan.memory == between.memory
+    assert plan.memory == early.memory
 
 
 @pytest.mark.parametrize("placer", ["priority", "unpacked"])
@@ -251,7 +270,7 @@ def test_deviations_outlive_speedups_that_are_measured_again() -> None:
     apps = [tenant_app(f"a{i}", f"u{i}", 1.5 + i, gangs=16, gang=4) for i in range(3)]
     world = Rounds(Oef(), *apps)
     world.step()
-    before = world.memory["deviation"]
+    before = world.memory["next"]
     world.apps = tuple(
         replace(v, demand=replace(v.demand, speedups={"K80": 1.0, "V100": v.demand.speedups["V100"] + 0.1}))
         for v in world.apps
@@ -266,7 +285,7 @@ def test_an_app_that_leaves_a_virtual_user_takes_no_deviation_from_the_others() 
     world = Rounds(Oef(), *apps, tenant_app("b", "v", 3.0, gang=4))
     world.step()
     world.apps = (apps[0], tenant_app("a1", "u", 5.0, gang=4), world.apps[2])
-    assert _Shared(Oef(), world.snapshot()).carried == world.memory["deviation"]
+    assert _Shared(Oef(), world.snapshot()).carried == world.memory["next"]
 
 
 def test_gavel_helps_the_latest_by_finish_times_and_the_largest_by_duration() -> None:
@@ -286,16 +305,17 @@ def test_gavel_helps_the_latest_by_finish_times_and_the_largest_by_duration() ->
     assert share("finish_time", long, short) == pytest.approx(2.0)
 
 
-def test_an_app_that_misses_a_round_keeps_its_deviations_and_accrues_over_the_gap() -> None:
+def test_a_tenant_that_misses_a_round_is_due_what_it_was_due_over_the_gap() -> None:
     world = Rounds(Oef(), tenant_app("a", "u", 2.0, gang=4), tenant_app("b", "v", 5.0, gang=4))
     world.step()
-    before = {u: own for u, own in world.memory["deviation"].items() if u.startswith("v ")}  # type: ignore[attr-defined]
-    between = replace(snapshot(world.apps[0], free={"k80-0": 4}, top=TOP), memory=world.memory, now_s=300.0)
-    world.memory = json.loads(json.dumps(Oef().decide(between, {}, random.Random(0)).memory))
+    after: dict[str, dict[str, float]] = world.memory["next"]  # type: ignore[assignment]
+    alone = replace(snapshot(world.apps[0], free={"k80-0": 4}, top=TOP), memory=world.memory, now_s=300.0)
+    world.memory = json.loads(json.dumps(Oef().decide(alone, {}, random.Random(0)).memory))
     world.now_s = 600.0
     shared = _Shared(Oef(), world.snapshot())
-    assert {u: own for u, own in shared.carried.items() if u.startswith("v ")} == before
-    assert {u[0]: part for u, part in shared.part_of.items()} == {"u": 0.5, "v": 1.0}
+    assert {u: own for u, own in shared.carried.items() if u.startswith("v ")} == {
+        u: own for u, own in after.items() if u.startswith("v ")
+    }
     gone = replace(snapshot(world.apps[0], top=TOP), memory=world.memory, now_s=1800.0)
     left = Oef().decide(gone, {}, random.Random(0)).memory
     assert {u[0] for u in left["deviation"]} == {"u"}, "after two leases it is forgotten"
