@@ -94,7 +94,8 @@ def test_forged_speeds_are_replaced_by_those_of_the_workers_in_oefs_rounds(monke
 
     monkeypatch.setattr(SimApp, "demand", demand)
     machines = [Machine(f"{t}{k}", "r", 2, t) for t in told for k in range(4)]
-    apps = tuple(TraceApp(f"a{k}", 0.0, 1, ((4000.0,) * 6,), user=f"u{k}", speedups=told) for k in range(3))
+    jobs = (6, 14, 6)  # the second app has both types once the others have ended
+    apps = tuple(TraceApp(f"a{k}", 0.0, 1, ((4000.0,) * n,), user=f"u{k}", speedups=told) for k, n in enumerate(jobs))
     used: dict[str, list[float]] = {}
 
     class Watched(Simulator):
