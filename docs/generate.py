@@ -77,10 +77,12 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _said(model: type[BaseModel]) -> dict[str, str]:
-    """The string after each field."""
+    """The string after each field, its own or its base's."""
+    base = model.__base__
+    inherited = _said(base) if base is not None and base.__module__ == model.__module__ else {}
     body = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    found = dict(inherited)
     for field, text in zip(body.body, body.body[1:], strict=False):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
@@ -103,6 +105,8 @@ def _kind(annotation: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
+    if field.default_factory_takes_validated_data:
+        return ""  # of other keys: the text says how
     value: Any = field.get_default(call_default_factory=True)
     return "required" if value is PydanticUndefined else f"`{value}`" if value is not None else ""
 
@@ -111,14 +115,15 @@ def _values() -> Iterator[str]:
     """From the file's own comments, section by section."""
     section = ""
     for line in DEFAULTS.read_text(encoding="utf-8").splitlines():
-        found = re.fullmatch(r"( *)([a-z_0-9]+):(?: +(.*?))?(?: +# +(.*))?", line)
+        found = re.fullmatch(r"( *)([a-z_0-9]+):(?: +([^# ].*?))?(?: +# +(.*))?", line)
         if not found:
             continue
         indent, key, value, text = found.groups()
         if not indent:
             section = key
-        if value:
-            yield f"| `{section}.{key}` | `{value}` | {_cell(text or '')} |" if indent else f"| `{key}` | `{value}` | |"
+        if value or text:
+            name = f"{section}.{key}" if indent else key
+            yield f"| `{name}` | {f'`{value}`' if value else ''} | {_cell(text or '')} |"
 
 
 def _cell(text: str) -> str:

@@ -55,7 +55,8 @@ def parse(text: str, model: type[S], name: str) -> S:
     try:
         return model.model_validate(mapping(text, name))
     except ValidationError as error:
-        raise ConfigError([f"{name}: {_line(e, model)}" for e in error.errors()]) from error
+        mistakes = (e for e in error.errors() if e["type"] != "default_factory_not_called")
+        raise ConfigError([f"{name}: {_line(e, model)}" for e in mistakes]) from error
 
 
 def mapping(text: str, name: str) -> dict[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +17,11 @@ LEAD_FRACTION = 0.2
 """A round's lead is at most this part of the lease."""
 
 
+def _lead_s(read: dict[str, Any]) -> float:
+    """The default lead; `read`: the keys before, without those that are wrong."""
+    return min(LEAD_MAX_S, float(read.get("lease_s", math.inf)) * LEAD_FRACTION)
+
+
 def on_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     return host in ("localhost", "::1") or host.startswith("127.")
@@ -25,15 +31,20 @@ class Tls(Section):
     """PEM files of the Agents' gRPC server; `ca` is what Agents trust."""
 
     cert: FilePath
+    """The server's certificate, with its chain."""
     key: FilePath
+    """Its private key, mode 0600."""
     ca: FilePath
+    """The certificate of the authority that signed it."""
 
 
 class Bridge(Section):
     """Where the ResourceManager's plugin finds the control plane (py4j, loopback)."""
 
     host: Host = "127.0.0.1"
+    """The address the bridge listens on; yarn-site.xml: isonomy.bridge.host must agree."""
     port: Port = 26500
+    """Its port; yarn-site.xml: isonomy.bridge.port must agree."""
     token_file: FilePath = Path("bridge.token")
     """64 hex characters, mode 0600, made by the control plane; relative to `state_dir`."""
 
@@ -44,6 +55,7 @@ class AgentsService(Section):
     host: Host = "0.0.0.0"
     """The address it listens on."""
     port: Port = 26501
+    """The port it listens on."""
     advertise: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
     """host:port that Agents connect to; for a pair of control planes both, separated by a comma; default: this
     machine's name and `port`."""
@@ -54,8 +66,11 @@ class Deadlines(Section):
     """Deadlines of a round; an app that answers later misses it."""
 
     rho_s: Seconds = 0.5
+    """For finish-time fairness, which an offer is chosen by."""
     bid_s: Seconds = 2.0
+    """For bids on an offer."""
     solve_s: Seconds = 2.0
+    """For the policy's decision; then it takes the best plan found, and the receipt says so."""
 
 
 class Standin(Section):
@@ -81,6 +96,7 @@ class WebHdfs(Section):
     principal: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$")] | None = None
     """With Kerberos: its principal, from the keytab; default: the ticket cache."""
     keytab: FilePath | None = None
+    """The principal's keytab, mode 0600; relative to the file."""
     ca: FilePath | None = None
     """PEM file of the CA of an https address; default: the CAs that the machine trusts."""
 
@@ -100,9 +116,11 @@ class Standby(WebHdfs):
     """The HDFS folder in which apps and fairness clocks are saved for the standby ResourceManager's control plane."""
 
     folder: Annotated[str, Field(pattern=r"^/\S+$")] = "/isonomy/clocks"
+    """The folder on HDFS; both control planes must name the same."""
     user: Annotated[str, Field(min_length=1)] | None = None
     """HDFS user without Kerberos; default: the user that runs the control plane."""
     every_s: Seconds = 60.0
+    """Seconds between two saves."""
 
     @model_validator(mode="after")
     def _user_or_principal(self) -> Self:
@@ -115,6 +133,7 @@ class CellExchange(Section):
     """How virtual clusters lend each other cells (docs/cells.md)."""
 
     policy: Literal["balanced", "credit", "auction"] = "balanced"
+    """How offers and requests are matched, and what is paid (docs/cells.md)."""
     mode: Literal["manual", "auto"] = "manual"
     """auto: idle cells are offered, and virtual clusters with waiting apps request some, without an operator."""
     idle_s: Seconds = 600.0
@@ -139,19 +158,23 @@ class MetricsListener(Section):
     """Metrics on a port of their own, for a scraper on this machine; the ResourceManager's route needs SPNEGO there."""
 
     host: Literal["127.0.0.1", "localhost"] = "127.0.0.1"
+    """The address it listens on: only this machine reaches it."""
     port: Port
+    """The port it listens on."""
 
 
 class NotifySettings(Section):
     """A webhook that receives an event when an app starts, loses GPUs or ends."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
+    """Where events are posted as JSON."""
 
 
 class JournalKeeping(Section):
     """How long the journal keeps ended apps and leases."""
 
     retention_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
+    """Days after which ended apps and leases are deleted."""
     max_mb: Annotated[int, Field(ge=16)] = 2048
     """Above this size the oldest facts are deleted, even within the retention."""
 
@@ -165,14 +188,17 @@ class Config(Section):
     """Virtual clusters: which leaf queue owns which cells (docs/cells.md); without it the whole cluster is one."""
     exchange: CellExchange = CellExchange()
     state_dir: FilePath = Path("state")
+    """The folder of the journal, the key of tokens and the bridge's token; on a local disk, mode 0700."""
     bridge: Bridge = Bridge()
     agents: AgentsService = AgentsService()
     lease_s: Seconds = 600.0
-    lead_s: Seconds = 0.0
+    """How long an app keeps GPUs before they are offered again, in seconds."""
+    lead_s: Seconds = Field(default_factory=_lead_s)
     """Seconds before the leases' end at which their round is held; default min(60, lease_s / 5)."""
     lease_timing: Literal["aligned", "machine", "spread"] = "aligned"
     """aligned: leases end together everywhere; machine: together on each machine; spread: each by its own beginning."""
     grant_timeout_s: Seconds = 60.0
+    """A grant whose containers are not up after so many seconds lapses."""
     f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
     """Fairness knob: the worst 1 - f of the apps are asked for bids (Themis, section 4)."""
     policy: str = "isonomy"
@@ -180,6 +206,7 @@ class Config(Section):
     policy_options: Mapping[str, Any] = {}
     """Its options, by name."""
     round_retry_s: Seconds = 5.0
+    """Seconds until the next round after one that placed nothing while GPUs were free."""
     deadlines: Deadlines = Deadlines()
     standin: Standin = Standin()
     unsaved_last: bool = False
@@ -193,19 +220,11 @@ class Config(Section):
     metrics: MetricsListener | None = None
     """Absent: metrics are served by the ResourceManager alone."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of all that policies draw by chance."""
     token_ttl_s: Seconds = 7 * 86400.0
+    """How long an app's Isonomy token is valid, in seconds."""
     rm_web: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
     """The ResourceManager's web address for the CLI; default from yarn-site.xml."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_lead(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("lead_s") is None:
-            lease_s = values.get("lease_s", 600.0)
-            if isinstance(lease_s, (int, float)) and lease_s > 0:
-                return {**values, "lead_s": min(LEAD_MAX_S, lease_s * LEAD_FRACTION)}
-            return {**values, "lead_s": LEAD_MAX_S}
-        return values
 
     @model_validator(mode="after")
     def _lead_fits_lease(self) -> Self:

@@ -39,6 +39,7 @@ class RackSpec(Section):
     """A rack: machines with a fast interconnect."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[^\s/]+$")]
+    """As YARN's topology script names it, without the slash."""
     machines: Annotated[list[MachineSpec], Field(min_length=1)]
 
 

@@ -38,3 +38,11 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", h).lower()).strip().replace(" ", "-") for h in heads}
+
+
+def test_each_key_of_the_configuration_is_described() -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` \|.*\| *([^|]*?) *\|$", (ROOT / "docs/config.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 100
+    assert [key for key, text in rows if not text] == []
