@@ -27,7 +27,7 @@ from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, Preempt
-from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.reasons import PREEMPTIONS, Cause, EndReason
 from pycontrol.model.topology import Gpu
 
 
@@ -369,7 +369,7 @@ def _end_revoked(s: State, lease: Lease, now_s: float) -> None:
     """Ends a lease that had to end by now; kills the containers that still use it."""
     containers = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
     for container_id in dict.fromkeys(filter(None, containers.values())):
-        s.kill_container(container_id, now_s, "lease ended")
+        s.kill_container(container_id, now_s, "lease ended", again=lease.cause in PREEMPTIONS)
         s.gpus.look_at(lease.gpus[0], s.kills_sent[container_id] + KILL_RETRY_S)
     gone = [gpu for gpu in lease.gpus if not containers[gpu] and gpu not in s.workers.placing]
     if gone:

@@ -465,11 +465,11 @@ class State:
         left_s = max(0.0, deadline_s - now_s)
         self.emit(SendRevoke(app_id, tuple(sorted(gpus)), deadline_s, left_s, reason))
 
-    def kill_container(self, container_id: str, now_s: float, reason: str) -> None:
-        """Kills a container, unless a kill was sent less than KILL_RETRY_S ago."""
+    def kill_container(self, container_id: str, now_s: float, reason: str, again: bool = False) -> None:
+        """Kills a container, unless a kill was sent less than KILL_RETRY_S ago; `again`: as in Kill."""
         if self.kills_sent.get(container_id, -1e9) + KILL_RETRY_S <= now_s:
             self.kills_sent[container_id] = now_s
-            self.emit(Kill(self.new_id("k"), container_id, reason))
+            self.emit(Kill(self.new_id("k"), container_id, reason, again))
 
     def drop_worker(self, worker: PlannedWorker) -> None:
         """Drops a planned worker."""

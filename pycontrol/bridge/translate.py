@@ -250,7 +250,7 @@ def directive_to_wire(directive: Directive) -> pb.Directive:
             preempt = pb.Preempt(container_id=directive.container_id, deadline_ms=deadline_ms)
             return pb.Directive(id=directive.directive_id, preempt=preempt)
         case Kill():
-            kill = pb.Kill(container_id=directive.container_id, reason=directive.reason)
+            kill = pb.Kill(container_id=directive.container_id, reason=directive.reason, again=directive.again)
             return pb.Directive(id=directive.directive_id, kill=kill)
 
 

@@ -490,6 +490,8 @@ class Kill:
     directive_id: str
     container_id: str
     reason: str
+    again: bool = False
+    """Whether its app lost it to others and may ask again, so that its end is no failure."""
 
 
 # ---- effects: inside the control plane

@@ -11,7 +11,7 @@ import pytest
 from pycontrol.arbiter.state import HOUR_S, Settings
 from pycontrol.arbiter.views import tags
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask
+from pycontrol.model.cluster import Ask, Node
 from pycontrol.policies.registry import make
 from tests.arbiter.mini import SETTINGS, Mini
 from tests.arbiter.world import World
@@ -31,6 +31,24 @@ def test_containers_one_by_one_are_renewed_in_an_auction_where_nobody_else_waits
     m.run(2 * SETTINGS.lease_s, step=5)
     assert m.held("f") == before
     assert not m.of(ev.Preempt)
+
+
+def test_it_bids_for_the_gpus_that_it_runs_on_before_further_ones() -> None:
+    """Its containers cannot move: a win of a GPU elsewhere would end one."""
+    m = Mini("themis", dataclasses.replace(SETTINGS, f=0.0), [("n1", 2)])
+    app = m.foreign("f", gpus=1)
+    m.run(4)
+    (place,) = m.places()
+    m.up(place)
+    m.send(ev.AskChanged(Ask(app.attempt_id, "f", 0, 1, 1)))
+    m.send(ev.NodeUp(Node("n2:1", "n2", "r", 1)))
+    m.app("wide", gang=2)
+    m.run(2 * SETTINGS.lease_s, step=5)
+    solve = next(e for e in m.of(ev.Solve) if any(v.app_id == "f" and v.ending for v in e.snapshot.apps))
+    rows = solve.bids["f"].rows
+    own = ((("n1", 1),),)
+    assert [(row.keep, row.new_gangs) for row in rows] == [(own, 0), (own, 1)]
+    assert rows[0].rho > rows[1].rho
 
 
 class Insistent(World):

@@ -173,6 +173,7 @@ def test_directives() -> None:
     assert preempt == pb.Directive(id="d2", preempt=pb.Preempt(container_id="c1", deadline_ms=12346))
     kill = directive_to_wire(Kill("d3", "c1", "over"))
     assert kill == pb.Directive(id="d3", kill=pb.Kill(container_id="c1", reason="over"))
+    assert directive_to_wire(Kill("d3", "c1", "over", again=True)).kill.again
 
 
 def test_hosts_and_nameless_things() -> None:

@@ -377,7 +377,7 @@ class ResourceManager:
         kinds: dict[str, Callable[[], str]] = {
             "place": lambda: self._place(directive.place),
             "preempt": lambda: self._preempt(directive.preempt.container_id),
-            "kill": lambda: self._kill(directive.kill.container_id, directive.kill.reason),
+            "kill": lambda: self._kill(directive.kill),
         }
         try:
             container_id = kinds[directive.WhichOneof("kind")]()
@@ -452,12 +452,12 @@ class ResourceManager:
         self._live(container_id)
         return ""
 
-    def _kill(self, container_id: str, why: str) -> str:
-        container = self._live(container_id)
+    def _kill(self, kill: pb.Kill) -> str:
+        container = self._live(kill.container_id)
         if self.world.kills_refused:
             self.world.kills_refused -= 1
-            raise Refused(f"{container_id} is not live")
-        self.complete(container, "KILL", PREEMPTED, why)
+            raise Refused(f"{kill.container_id} is not live")
+        self.complete(container, "KILL", ABORTED if kill.again else PREEMPTED, kill.reason)
         crash, node = self.world.rm_crashes_nm, self.nodes.get(container.node_id)
         if crash is not None and node is not None:
             self.world.rm_crashes_nm = None

@@ -172,16 +172,23 @@ def rho(s: State, app_id: str, gpus: int, now_s: float, known: Demand | None = N
 
 
 def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bid:
-    """The app's bid: a row for each number of further containers that the offer can hold, or one for its gang."""
-    d = view.demand
-    size = d.gang_gpus
-    room = int(pack(d.members, offered) is not None) if d.members else sum(n // size for n in offered.values())
+    """The app's bid: rows that keep more and more of its gangs on offer, which cannot move, and then add containers.
+
+    The containers that it asks for are added one by one, or all of them where they start together.
+    """
+    d, own = view.demand, view.ending_gangs
     whole = demand(s, view.app_id, now_s)
-    rows = tuple(
-        BidRow(rho(s, view.app_id, view.retained_gpus + q * size, now_s, whole), (), q, size, d.scope)
-        for q in range(1, min(view.unmet_gpus // size, room) + 1)
-    )
-    return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s, whole), rows)
+    left = Counter(offered)
+    left.subtract(gpu.host for gpu in view.ending)
+    room = int(pack(d.members, left) is not None) if d.members else sum(n // d.gang_gpus for n in left.values())
+    new = min((view.unmet_gpus - len(view.ending)) // d.gang_gpus, room)
+
+    def row(keep: int, add: int) -> BidRow:
+        gpus = view.retained_gpus + sum(map(gang_gpus, own[:keep])) + add * d.gang_gpus
+        return BidRow(rho(s, view.app_id, gpus, now_s, whole), own[:keep], add, d.gang_gpus, d.scope)
+
+    rows = [row(k, 0) for k in range(1, len(own) + 1)] + [row(len(own), q) for q in range(1, new + 1)]
+    return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s, whole), tuple(rows))
 
 
 def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:

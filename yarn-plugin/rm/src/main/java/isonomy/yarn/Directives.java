@@ -2,6 +2,7 @@ package isonomy.yarn;
 
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
+import isonomy.wire.v1.Kill;
 import isonomy.wire.v1.Place;
 import java.util.HashSet;
 import java.util.List;
@@ -64,7 +65,7 @@ final class Directives {
           preempt(directive.getPreempt().getContainerId());
           break;
         case KILL:
-          scheduler.<RejectedException>underWriteLock(() -> kill(directive.getKill().getContainerId(), directive.getKill().getReason()));
+          scheduler.<RejectedException>underWriteLock(() -> kill(directive.getKill()));
           break;
         default:
           throw new RejectedException("this plugin does not know such a directive");
@@ -232,13 +233,17 @@ final class Directives {
     scheduler.markContainerForPreemption(container.getApplicationAttemptId(), container);
   }
 
-  /** Ends the container immediately, even with lazy preemption. */
-  private void kill(String containerId, String reason) throws RejectedException {
-    RMContainer container = live(containerId);
-    String diagnostics = SchedulerUtils.PREEMPTED_CONTAINER + ": " + reason;
+  /**
+   * Ends the container immediately, even with lazy preemption. An application that may ask again learns ABORTED: YARN's
+   * own distributed shell counts PREEMPTED as a failure.
+   */
+  private void kill(Kill kill) throws RejectedException {
+    RMContainer container = live(kill.getContainerId());
+    String diagnostics = SchedulerUtils.PREEMPTED_CONTAINER + ": " + kill.getReason();
     scheduler.completedContainer(container,
-        SchedulerUtils.createPreemptedContainerStatus(container.getContainerId(), diagnostics),
+        kill.getAgain() ? SchedulerUtils.createAbnormalContainerStatus(container.getContainerId(), diagnostics)
+            : SchedulerUtils.createPreemptedContainerStatus(container.getContainerId(), diagnostics),
         RMContainerEventType.KILL);
-    LOG.info("Killed {}: {}", containerId, reason);
+    LOG.info("Killed {}: {}", kill.getContainerId(), kill.getReason());
   }
 }

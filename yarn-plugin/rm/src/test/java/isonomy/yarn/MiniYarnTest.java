@@ -133,14 +133,14 @@ class MiniYarnTest extends MiniYarn {
 
     assertTrue(control.carriedOut(directive().setPreempt(Preempt.newBuilder().setContainerId(id)).build()).getOk());
     app.heartbeatUntil(() -> app.preemptionAnnounced);
-    assertTrue(control.carriedOut(
-        directive().setKill(Kill.newBuilder().setContainerId(id).setReason("the lease ended")).build()).getOk());
+    Kill.Builder kill = Kill.newBuilder().setContainerId(id).setReason("the lease ended").setAgain(true);
+    assertTrue(control.carriedOut(directive().setKill(kill).build()).getOk());
     app.heartbeatUntil(() -> app.completed.stream().anyMatch(s -> s.getContainerId().equals(container.getId())));
-    assertEquals(ContainerExitStatus.PREEMPTED, app.completed.get(0).getExitStatus());
+    assertEquals(ContainerExitStatus.ABORTED, app.completed.get(0).getExitStatus());
     assertTrue(app.completed.get(0).getDiagnostics().contains("the lease ended"));
     Event end = control.await(e -> e.hasContainerCompleted()
         && e.getContainerCompleted().getContainerId().equals(id));
-    assertEquals(ContainerExitStatus.PREEMPTED, end.getContainerCompleted().getExitStatus());
+    assertEquals(ContainerExitStatus.ABORTED, end.getContainerCompleted().getExitStatus());
     String nodeId = container.getNodeId().toString();
     DirectiveResult next = control.carriedOut(place(app, 6, nodeId, List.of(3)));
     assertTrue(next.getOk(), next.getReason());
