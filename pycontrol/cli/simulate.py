@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import click
 from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
@@ -19,6 +20,8 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli.client import output_option
 from pycontrol.cli.tables import emit, lines, table
 from pycontrol.config import Config, ConfigError, parse
+from pycontrol.hadoopconf.queues import read_queues
+from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.shadowed import NoShadow
@@ -30,9 +33,20 @@ from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 from pycontrol.words import count
 
+F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
 """SimulationSettings of the simulated world that --set takes."""
 ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ("seed", "recovery_s", "lease_s"))
+
+
+def queues_option(command: F) -> F:
+    """--queues: the limits of a cluster's queues."""
+    return click.option(
+        "--queues",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="A capacity-scheduler.xml: capacities, maxima and user limits of the apps' queues.",
+    )(command)
 
 
 @click.command("simulate")
@@ -59,6 +73,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
     help="Virtual clusters (a cells file): an app's queue is its virtual cluster. --policy then holds in "
     "those that name none.",
 )
+@queues_option
 @click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
 @click.option(
     "--contention",
@@ -97,7 +112,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 )
 @output_option
 def simulate_command(
-    policies: str, workload: str, cluster: str, cells: Path | None, seeds: int,
+    policies: str, workload: str, cluster: str, cells: Path | None, queues: Path | None, seeds: int,
     contention: float, contended_by: str, lease_s: float,
     given: tuple[str, ...], validate: bool, processes: int | None, out: Path | None, output: str,
 ) -> None:  # fmt: skip
@@ -120,8 +135,9 @@ def simulate_command(
     supply = _cells(cells, topology, options) if cells else None
     arrivals = contention if contended_by == "arrivals" else 1.0
     loads = [_workload(workload, seed, arrivals) for seed in range(1, seeds + 1)]
+    limits = _queues(queues, topology, loads[0])
     jobs = [
-        SimulationRun(load, topology, name, options[name], settings, seed, supply=supply)
+        SimulationRun(load, topology, name, options[name], settings, seed, limits, supply)
         for seed, load in enumerate(loads, 1)
         for name in names
     ]
@@ -154,6 +170,22 @@ def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, An
     except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy, NoShadow) as e:
         raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
     return CellsOf(found)
+
+
+def _queues(file: Path | None, topology: Topology, load: Workload) -> tuple[Queue, ...]:
+    """The queues of a capacity-scheduler.xml, which must have those of the workload; none without a file."""
+    if file is None:
+        return ()
+    try:
+        found = read_queues(file, topology.gpus)
+    except ConfigError as e:
+        raise click.BadParameter(str(e), param_hint="--queues") from e
+    apps = Counter(app.queue for app in load.apps)
+    strange = sorted(apps.keys() - {queue.path for queue in found if queue.leaf})
+    if strange:
+        used = f"which {count(apps[strange[0]], 'app')} of the workload {'names' if apps[strange[0]] == 1 else 'name'}"
+        raise click.BadParameter(f"{file}: has no leaf queue {strange[0]}, {used}", param_hint="--queues")
+    return found
 
 
 def _workload(name: str, seed: int, faster: float, hint: str = "--workload") -> Workload:

@@ -16,7 +16,7 @@ from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.goingon import chosen, went_on
 from pycontrol.cli.recorded import Actual, actual_of, anonymised, median, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
-from pycontrol.cli.simulate import _cells, _settings, _topology, _workload
+from pycontrol.cli.simulate import _cells, _queues, _settings, _topology, _workload, queues_option
 from pycontrol.cli.tables import Data, emit, lines, span, table
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.simulation.runs import SimulationRun, run_many
@@ -80,6 +80,7 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
     metavar="FILE",
     help="Virtual clusters (a cells file): an app's queue is its virtual cluster.",
 )
+@queues_option
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
 @click.option(
     "--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; for a state, its own]."
@@ -87,7 +88,7 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
 @output_option
 def whatif_command(
     workload: str | None, now: bool, rm: str | None, policies: str | None, cluster: str | None, cells: Path | None,
-    given: tuple[str, ...], lease_s: float | None, output: str,
+    queues: Path | None, given: tuple[str, ...], lease_s: float | None, output: str,
 ) -> None:  # fmt: skip
     """What other policies would have done with the apps of WORKLOAD, or would do from here on.
 
@@ -106,8 +107,9 @@ def whatif_command(
     if now == (workload is not None):
         raise Misused("give a WORKLOAD or a snapshot, or --now: one of them")
     if now or str(workload).endswith(".zip"):
-        if cluster is not None:
-            raise Misused(f"--cluster {cluster}: a state has its own machines; leave it out")
+        for option, text in (("--cluster", cluster), ("--queues", queues)):
+            if text is not None:
+                raise Misused(f"{option} {text}: a state has its own machines and queues; leave it out")
         state = Rm(rm_address(rm)).get("picture") if now else read_snapshot(Path(str(workload)))
         names = chosen(state, names)
         with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
@@ -116,22 +118,23 @@ def whatif_command(
     else:
         assert workload is not None
         names = names or ["yarn_cs", "isonomy"]
-        results, source = _replayed(workload, names, cluster, cells, given, lease_s)
+        results, source = _replayed(workload, names, cluster, cells, queues, given, lease_s)
         actual, assumed = actual_of(Path(workload))
     data = compared(results, actual)
     emit({**data, "assumed": assumed, "workload": source}, output, _draw)
 
 
 def _replayed(
-    workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, given: Sequence[str],
-    lease_s: float | None,
+    workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, queues: Path | None,
+    given: Sequence[str], lease_s: float | None,
 ) -> tuple[dict[str, Result], str]:  # fmt: skip
     if cluster is None:
         raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
     options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
     load, topology = _workload(workload, 1, 1.0, "WORKLOAD"), _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
-    jobs = [SimulationRun(load, topology, name, options[name], settings, 1, supply=supply) for name in names]
+    limits = _queues(queues, topology, load)
+    jobs = [SimulationRun(load, topology, name, options[name], settings, 1, limits, supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
         return dict(zip(names, run_many(jobs), strict=True)), load.source
 

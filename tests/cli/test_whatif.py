@@ -17,6 +17,7 @@ from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.workloads import load
+from tests.hadoopconf.test_queues import written
 from tests.web.scene import EARLY, LATE, Scene
 
 T0 = 1_790_000_000_000
@@ -84,6 +85,26 @@ def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
     assert "research" not in anonymous.read_text()
     assert "application_1" not in anonymous.read_text() + Path(f"{anonymous}.actual.json").read_text()
     assert len(actual_of(anonymous)[0]) == 8
+
+
+def test_a_replay_keeps_the_limits_of_the_queues(yarn: str, tmp_path: Path) -> None:
+    out = tmp_path / "mine.csv"
+    run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--out", str(out))
+    limits = {"root.queues": "research,prod", "root.research.capacity": "75", "root.prod.capacity": "25",
+              "root.prod.maximum-capacity": "25", "root.research.user-limit-factor": "2"}  # fmt: skip
+    replay = ("whatif", str(out), "--cluster", "4x4", "--policy", "yarn_cs,isonomy", "-o", "json")
+
+    def waits_s(*more: str) -> dict[str, float]:
+        rows = json.loads(run(*replay, *more))["waits"]["queue"]
+        return {row["queue"]: row["median_s"]["isonomy"] for row in rows}
+
+    free, limited = waits_s(), waits_s("--queues", str(written(tmp_path, limits)))
+    assert limited["root.prod"] > free["root.prod"] + 300, "one gang at once instead of up to four"
+    assert limited["root.research"] < free["root.research"]
+    other = written(tmp_path, {"root.queues": "research", "root.research.capacity": "100"})
+    assert "has no leaf queue root.prod, which 4 apps of the workload name" in run(
+        *replay, "--queues", str(other), code=2
+    )
 
 
 def test_an_unknown_workload_is_the_arguments_fault() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.hadoopconf.queues import read_queues
 from tests.cluster.sleepers import Sleepers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
@@ -26,6 +27,13 @@ def test_tagged_containers_end_by_time_and_by_idleness(tmp_path: Path) -> None:
         return [row for (row,) in rows]
 
     try:
+        picture = rig.get("picture")
+        told = {queue["path"]: queue for queue in picture["queues"]}
+        gpus = sum(machine[2] for machine in picture["machines"])
+        for queue in read_queues(rig.folder / "conf/capacity-scheduler.xml", gpus):
+            there = told[queue.path]
+            for name in ("capacity", "max_capacity", "leaf", "user_limit", "user_limit_factor", "stopped"):
+                assert there[name] == pytest.approx(getattr(queue, name)), (queue.path, name)
         rig.sleeper("plain", 1, 1)
         plain = rig.sleeping()
         notebook = rig.sleeper("notebook", 1, 1, TAGS, "isonomy.interactive")
