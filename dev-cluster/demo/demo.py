@@ -107,7 +107,7 @@ def apps(cluster: Path, slower: float) -> list[App]:
     speech = [*halving, "--search-space", str(DEMO / "speech.yaml"), "--gpus-per-job", "2", "--seed", "2",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
               "--iteration-s", "2.6", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
-    plain = ["--max-iterations", "150", "--iteration-s", "1.2"]
+    plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
     foreign = [
         str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_command", KNOWS_NOTHING,
         "-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1",

@@ -18,6 +18,8 @@ DEADLINE_S = 1800.0
 EVERY_S, EVERY_S_ON_A_TERMINAL = 10.0, 0.2
 DOWNLOADED = re.compile(r"Downloaded from \S+: (\S+) \(([\d.]+) ([kMG]?B)\b")
 UNITS_MB = {"B": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+"""Maven ends colours even where it writes none."""
 LEVEL = re.compile(r"\[(\w+)\]")
 
 
@@ -63,12 +65,13 @@ def run(arguments: list[str], log: Path, tell: Callable[[str], None]) -> int:
         watchdog = threading.Timer(DEADLINE_S, mvn.kill)
         watchdog.start()
         try:
-            for line in mvn.stdout or ():
+            for raw in mvn.stdout or ():
+                line = COLOUR.sub("", raw)
                 kept.write(line)
                 downloads.read(line)
                 found = LEVEL.match(line)
                 level = found[1] if found else level
-                if level == "ERROR":
+                if level == "ERROR" and line.strip():
                     tell(line.rstrip())
         finally:
             watchdog.cancel()

@@ -41,7 +41,7 @@ def test_downloads_are_one_line_and_the_log_has_the_rest(tmp_path: Path) -> None
 
 
 def test_maven_is_silent_where_all_is_there(tmp_path: Path) -> None:
-    done = said_by("[INFO] Building\n[INFO] BUILD SUCCESS\n", tmp_path)
+    done = said_by("\x1b[0m\x1b[0m[INFO] Building\n[INFO] BUILD SUCCESS\n\x1b[0m\x1b[0m\n", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
