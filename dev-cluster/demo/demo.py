@@ -103,10 +103,10 @@ def apps(cluster: Path, slower: float) -> list[App]:
     halving = ["--app-scheduler", "hyperband", "--eta", "2"]
     vision = [*halving, "--search-space", str(DEMO / "vision.yaml"), "--gpus-per-job", "4", "--seed", "1",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "3.6", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
+              "--iteration-s", "3.0", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
     speech = [*halving, "--search-space", str(DEMO / "speech.yaml"), "--gpus-per-job", "2", "--seed", "2",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "3.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
+              "--iteration-s", "2.6", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
     plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
     foreign = [
         str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_command", KNOWS_NOTHING,
@@ -115,8 +115,8 @@ def apps(cluster: Path, slower: float) -> list[App]:
     ]  # fmt: skip
     return [
         job("vision", 0, submarine("vision", "research", 2, paced(vision, slower))),
-        job("ranker", 6 * slower, submarine("ranker", "prod", 2, paced(plain, slower))),
-        job("speech", 10 * slower, submarine("speech", "prod", 2, paced(speech, slower))),
+        job("ranker", 4 * slower, submarine("ranker", "prod", 2, paced(plain, slower))),
+        job("speech", 7 * slower, submarine("speech", "prod", 2, paced(speech, slower))),
         App(HOSTILE, 26 * slower, foreign),
     ]
 
@@ -125,10 +125,10 @@ def by_size(slower: float) -> list[App]:
     """For the default policy: an app that takes all 12 GPUs, and two small ones that come when it has them and go
     before it: Keras' `fit`, and a script that knows nothing of Isonomy but keeps a folder of its own.
 
-    Split evenly, the large one would work for minutes after the small ones have ended, however soon they connect.
+    Split evenly, the large one would end about half a minute after the small ones.
     """
     large = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml"),
-             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "80", "--min-iterations", "80",
+             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "50", "--min-iterations", "50",
              "--iteration-s", "2.0"]  # fmt: skip
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
     other = [
@@ -311,10 +311,7 @@ class Demo:
                 continue
             seen.add(r["round_id"])
             names = {a["id"]: n for n, a in self.yarn_apps().items()}
-            bids = ", ".join(
-                f"{names.get(b['app_id'], b['app_id'])} won {sum(b['won'].values())} c {b['c']:.2f}"
-                for b in r.get("bids", [])
-            )
+            bids = ", ".join(f"{names.get(b['app_id'], b['app_id'])} {won(b)}" for b in r.get("bids", []))
             self.say(
                 f"round {r['round_id']}: {count(sum(r['offered'].values()), 'GPU')} offered; {bids or r['policy']}; "
                 f"{len(r['renewed'])} renewed, {len(r['granted'])} granted, {len(r['revoked'])} revoked"
@@ -475,6 +472,12 @@ def out_of_order(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]
         ("GPUs that the large app gave to a smaller one that came later", not first),
         ("apps that come first and are done earlier", any(x["finishedTime"] > large["finishedTime"] for x in first)),
     ) if wrong]  # fmt: skip
+
+
+def won(bid: dict[str, Any]) -> str:
+    """What a bidder won, and the fraction c that it kept after its payment."""
+    gpus = sum(bid["won"].values())
+    return f"won {gpus} (c {bid['c']:.2f})" if gpus else "won nothing" if bid["rows"] else "bid for nothing"
 
 
 def held(row: dict[str, Any]) -> int:

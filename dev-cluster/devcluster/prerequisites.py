@@ -8,20 +8,16 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from devcluster import REPO
+from devcluster import REPO, maven
 from devcluster.errors import DevClusterError
 from devcluster.layout import BUILD, HADOOP, jars_of
 
 JAVA_MIN = 17
 """Of clients, and of the daemons of Hadoop 3.5."""
 JAVA_MIN_BEFORE_3_5 = 11
-DOWNLOAD_DEADLINE_S = 1800
 POM = REPO / "dev-cluster" / "pom.xml"
 KDC_POM = REPO / "dev-cluster" / "kdc-pom.xml"
 PLUGIN_JARS = {
@@ -100,41 +96,16 @@ def _jars(name: str, pom: Path, say: Callable[[str], None], properties: list[str
 
 
 def _copy_dependencies(fresh: Path, pom: Path, say: Callable[[str], None], properties: list[str]) -> None:
-    """Runs Maven with a count of what it has downloaded."""
-    command = ["mvn", "-B", "-f", str(pom), "generate-resources", f"-Disonomy.hadoop.dir={fresh}", *properties]
-    begin, jars, lines = time.monotonic(), 0, []
+    """Runs Maven."""
     whose = "the KDC's jars (5 MB)" if pom == KDC_POM else "Hadoop's jars (about 100 MB)"
     say(f"fetching {whose} with Maven, once")
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    watchdog = threading.Timer(DOWNLOAD_DEADLINE_S, process.kill)
-    watchdog.start()
-    try:
-        assert process.stdout
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            if "Downloaded from" in line and ".jar" in line:
-                jars += 1
-                _count(jars)
-        code = process.wait()
-    finally:
-        watchdog.cancel()
-        process.kill()
-        process.wait()
-    if sys.stderr.isatty() and jars:
-        sys.stderr.write("\n")
+    log = BUILD / "hadoop-maven.log"
+    errors: list[str] = []
+    arguments = ["-f", str(pom), "generate-resources", f"-Disonomy.hadoop.dir={fresh}", *properties]
+    code = maven.run(arguments, log, errors.append)
     if code:
-        (BUILD / "hadoop-maven.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        reason = next((li for li in lines if li.startswith("[ERROR]")), f"exit {code}")
-        raise DevClusterError(f"mvn failed: {reason} (all of it: {BUILD / 'hadoop-maven.log'})")
-    say(f"the jars are in {fresh.with_suffix('')} ({time.monotonic() - begin:.0f} s)")
-
-
-def _count(jars: int) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r  {jars} jars downloaded")
-    elif jars % 25 == 0:
-        sys.stderr.write(f"  {jars} jars downloaded\n")
-    sys.stderr.flush()
+        raise DevClusterError(f"mvn failed: {errors[0] if errors else f'exit {code}'} (all of it: {log})")
+    say(f"the jars are in {fresh.with_suffix('')}")
 
 
 def plugin_jar(role: str) -> Path | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.space import FREE, Space
@@ -54,6 +52,9 @@ def _chosen(
     """Disjoint places of trees that leave out the fewest level-0 cells, then cover the fewest GPUs; solved by HiGHS."""
     if not places:
         return []
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     at = {place: column for column, place in enumerate(places)}
     kinds = sorted(trees, key=str)
     leaves = sorted(of)

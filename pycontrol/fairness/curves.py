@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from pycontrol.model.value import value
 
@@ -114,6 +113,8 @@ def _thinned(seen: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
 
 
 def _fit(name: str, n: Floats, y: Floats, unit: float) -> Curve:
+    from scipy.optimize import minimize  # here, because it takes a second to load, which most commands do not need
+
     family = FAMILIES[name]
     grid = family.grid
 

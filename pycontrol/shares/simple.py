@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack, identity, kron, vstack
 
 from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem, Vector
@@ -32,6 +31,8 @@ def optimum(objective: Vector, upper: csr_array, bound: Vector) -> tuple[Vector,
 
     Raises ShareError if there is no optimum.
     """
+    from scipy.optimize import linprog
+
     finite = np.isfinite(bound)
     done = linprog(-objective, A_ub=upper[finite], b_ub=bound[finite], method="highs-ds")
     if done.status != 0:

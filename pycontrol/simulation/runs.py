@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
@@ -196,6 +195,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> Interval:
     n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
     if n < 2:
         return Interval(mean, -math.inf, math.inf, n)
+    from scipy.stats import t as student
+
     half = float(student.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
 

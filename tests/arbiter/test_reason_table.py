@@ -439,3 +439,9 @@ def test_an_app_gets_the_reason_why_it_waits(code: Pending) -> None:
     found = reason(m.a, "a", m.now)
     assert found.code is code, found
     assert found.sentence.startswith(SENTENCES[code])
+
+
+def test_an_app_that_no_other_outbid_did_not_lose() -> None:
+    m = one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 4}, 2.0))), gangs=8)
+    assert m.a.holding("a") == 4
+    assert reason(m.a, "a", m.now).code is Pending.NO_FREE_GPUS

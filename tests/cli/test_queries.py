@@ -266,6 +266,30 @@ def test_help_and_completion_load_no_command(variable: str) -> None:
     assert said.splitlines()[-1] == "loaded: []"
 
 
+HEAVY = ("grpc", "google.protobuf", "highspy", "jinja2", "numpy", "pulp", "pydantic", "scipy")
+
+
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["status", "--rm", "127.0.0.1:1"], HEAVY),
+        (["queue", "--help"], HEAVY),
+        (["explain", "--help"], HEAVY),
+        (["simulate", "--help"], ("grpc", "scipy.optimize", "scipy.stats")),
+        (["serve", "--help"], ("scipy.optimize", "scipy.stats")),
+    ],
+)
+def test_a_command_loads_nothing_heavy_that_it_does_not_need(words: list[str], heavy: tuple[str, ...]) -> None:
+    code = (
+        "import sys, pycontrol.cli as c\n"
+        f"try: c.main(prog_name='isonomy', args={words})\n"
+        "except SystemExit as e: print('exit', e.code)\n"
+        f"print('loaded:', [m for m in {heavy} if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-2:] == [f"exit {3 if '--rm' in words else 0}", "loaded: []"]
+
+
 def test_the_queue_shows_what_the_policy_orders_by() -> None:
     measure = {"name": "virtual finish time", "unit": "s"}
     assert screens.standing(240.0, measure) == "in 4 m 00 s"

@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import io
 import re
+import shutil
 import subprocess
 import tarfile
 import tomllib
@@ -17,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pycontrol.cli import COMMANDS
 from submarine_patch.cli import stock
 
 LONG = "charset_normalizer-3.4.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl"
@@ -34,8 +36,16 @@ def dist() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def shared(dist: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The man page and the completions."""
+    folder = tmp_path_factory.mktemp("built")
+    dist.share(folder)
+    return Path(folder, "share")
+
+
 @pytest.fixture
-def wheels(tmp_path: Path, dist: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheels(tmp_path: Path, dist: ModuleType, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A wheel, and jars if this checkout has not built them."""
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "isonomy-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
@@ -47,6 +57,7 @@ def wheels(tmp_path: Path, dist: ModuleType, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "submarine-client-0.6.0.jar").write_bytes(b"stock")
     monkeypatch.setattr(dist, "FOLDERS", {**dist.FOLDERS, "submarine/lib": str(tmp_path / "lib")})
+    shutil.copytree(shared, tmp_path / "wheels" / "share")
     return tmp_path / "wheels"
 
 
@@ -73,6 +84,8 @@ def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) 
         "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SHA256SUMS", "dev-cluster/topology.yaml",
         "jars/isonomy-yarn-nm.jar", "jars/isonomy-yarn-rm.jar", "licenses/protobuf.txt", "licenses/py4j.txt",
         "python/isonomy-0.1.0-py3-none-any.whl", "python/lock.txt", f"python/wheelhouse/{LONG}",
+        "share/bash-completion/completions/isonomy", "share/fish/vendor_completions.d/isonomy.fish",
+        "share/man/man1/isonomy.1", "share/zsh/site-functions/_isonomy",
         "submarine/isonomy-am.jar", "submarine/lib/isonomy-submarine-runtime.jar",
         "submarine/lib/submarine-client-0.6.0.jar", "systemd/isonomy.logrotate", "systemd/isonomy.service",
         "systemd/isonomy.sysusers", "systemd/isonomy.tmpfiles",
@@ -96,6 +109,16 @@ def test_without_the_stock_command_line_there_is_no_archive(dist: ModuleType, wh
     (wheels.parent / "lib" / "submarine-client-0.6.0.jar").unlink()
     with pytest.raises(SystemExit, match=r"lib: missing; `make java`"):
         dist.contents(wheels)
+
+
+def test_the_man_page_has_each_command_and_the_completions_ask_the_command(shared: Path) -> None:
+    page = (shared / "man/man1/isonomy.1").read_text()
+    assert re.findall(r"^\.SS isonomy (\w+)$", page, re.MULTILINE) == [*COMMANDS]
+    assert all(line[:1] == "." or line[:2] == r"\&" for line in page.splitlines()[3:])
+    places = {"bash": "bash-completion/completions", "zsh": "zsh/site-functions", "fish": "fish/vendor_completions.d"}
+    for shell, folder in places.items():
+        (place,) = (shared / folder).iterdir()
+        assert f"_ISONOMY_COMPLETE={shell}_complete" in place.read_text()
 
 
 @pytest.fixture

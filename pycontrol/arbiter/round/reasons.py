@@ -189,8 +189,10 @@ def _bidder(r: Receipt, app_id: str, lease_s: float) -> Reason | None:
         costs = f"a start would cost it {r.restart_s.get(app_id, 0.0):.0f} s, the lease is {lease_s:g} s"
         return Reason(Pending.BID_NOTHING, f"{costs} (round {r.round_id})")
     winners = [b.app_id for b in r.done.bids if b.won and b.app_id != app_id]
-    to = f", GPUs went to {', '.join(winners)}" if winners else ""
-    return Reason(Pending.LOST_AUCTION, f"round {r.round_id}, rho {mine.rho_nothing:.2f}{to}")
+    if not winners:
+        return None
+    detail = f"round {r.round_id}, rho {mine.rho_nothing:.2f}, GPUs went to {', '.join(winners)}"
+    return Reason(Pending.LOST_AUCTION, detail)
 
 
 def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float, typed: bool = False) -> Reason | None:

@@ -1,0 +1,58 @@
+"""Maven's downloads are one line of progress, and its errors are seen; the rest is kept in a file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
+
+from devcluster import maven
+
+SAID = """\
+[INFO] Scanning for projects...
+Downloading from central: https://repo/a/1/a-1.pom
+Downloaded from central: https://repo/a/1/a-1.pom (500 kB at 3.1 MB/s)
+Downloaded from central: https://repo/a/1/a-1.jar (1.5 MB at 9.2 MB/s)
+Downloaded from mirror: https://repo/b/1/b-1.jar (512 B at 1 kB/s)
+[WARNING] a plugin is old
+"""
+
+
+def said_by(maven_says: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs maven.py as the Makefile does, with a `mvn` that says this and fails if it says ERROR."""
+    mvn = folder / "mvn"
+    (folder / "said").write_text(maven_says)
+    mvn.write_text(f"#!/bin/sh\ncat {folder}/said\n! grep -q ERROR {folder}/said\n")
+    mvn.chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [sys.executable, "-S", str(Path(maven.__file__)), "package"]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def test_downloads_are_one_line_and_the_log_has_the_rest(tmp_path: Path) -> None:
+    done = said_by(SAID, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.strip().startswith("Maven downloaded 2 jars, 2.0 MB in all")
+    assert maven.LOG.read_text() == SAID
+
+
+def test_maven_is_silent_where_all_is_there(tmp_path: Path) -> None:
+    done = said_by("\x1b[0m\x1b[0m[INFO] Building\n[INFO] BUILD SUCCESS\n\x1b[0m\x1b[0m\n", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_errors_come_with_the_lines_that_belong_to_them(tmp_path: Path) -> None:
+    done = said_by(f"{SAID}[ERROR] A.java:[3,1] no\n  symbol: x\n[INFO] done\nnoise\n", tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "[ERROR] A.java:[3,1] no\n  symbol: x\n"
+    assert done.stderr.splitlines()[-1] == f"mvn failed; all that it said: {maven.LOG}"
+
+
+def test_what_keeps_maven_from_starting_is_shown(tmp_path: Path) -> None:
+    done = said_by("The JAVA_HOME environment variable is not defined correctly\nERROR\n", tmp_path)
+    assert done.returncode == 1
+    assert "JAVA_HOME" in done.stdout
