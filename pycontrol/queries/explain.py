@@ -27,7 +27,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     demands = Demands(a, now_s)
-    code, sentence = Waiting(a, now_s).told(demands.of(app_id), reason(a, app_id, now_s))
+    code, sentence = Waiting(a, now_s).told(app_id, demands.of(app_id), reason(a, app_id, now_s))
     yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
         app = views.app_row(a, app_id, demands)

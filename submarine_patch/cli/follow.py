@@ -71,7 +71,8 @@ class Status:
     note: str = ""
     """What its user should know while it runs."""
     estimate: str = ""
-    """When it starts, or once it has GPUs ends: `starts in ~25 m (15 m to 60 m)`; empty where that is not known."""
+    """When it ends, once it has GPUs: `ends in ~25 m (15 m to 60 m)`; empty where that is not known. `why` says when it
+    starts."""
 
     def __repr__(self) -> str:
         return f"<Status of {self.name or self.app_id}: {self.line()}>"
@@ -182,8 +183,8 @@ def status_of(client: Rm, app_id: str, goal: Goal = NO_GOAL) -> Status:
 
 
 def _estimate(told: Mapping[str, Any], gpus: int) -> str:
-    found = told.get("estimate") or {}
-    text = screens.estimate(found.get("start_s"), found.get("end_s"), gpus, told.get("now_s") or 0.0)
+    end_s = (told.get("estimate") or {}).get("end_s") if gpus else None
+    text = screens.estimate(None, end_s, gpus, told.get("now_s") or 0.0)
     return "" if text == "-" else text
 
 

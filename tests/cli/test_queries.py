@@ -72,7 +72,7 @@ def test_explain(rm: Rm) -> None:
     text = ok(rm, "explain", "0002", "-n", "3")
     assert LATE in text
     assert "rho = T_sh / T_id = " in text
-    assert "GPUs on offer" in text
+    assert "GPUs free or ending" in text
     assert len(json.loads(ok(rm, "explain", LATE, "-o", "json"))["rounds"]) <= 5
 
 
