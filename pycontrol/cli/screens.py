@@ -192,7 +192,7 @@ def explain(d: Data) -> Group:
     parts += [f"{x['label']}: {x['url']}" for x in d.get("links", ())]
     if d["jobs"]:
         notes = (f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])
-        parts += ["", _jobs(d["jobs"], d.get("hidden", False)), *notes]
+        parts += ["", _jobs(d["jobs"], d.get("hidden", False)), *notes, d.get("lost") or None]
     if d["rounds"]:
         parts += ["", "its rounds, newest first:"]
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
