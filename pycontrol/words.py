@@ -19,6 +19,17 @@ def gpu_time(gpu_s: float) -> str:
     return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
 
 
+def span(seconds: float) -> str:
+    """A duration of two units at most: 8 s, 3 min, 5 h 02 min, 3 d 4 h."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
 def suggest(
     word: object,
     known: Iterable[object],

@@ -40,7 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.",
     ),
     "watch": ("watch:watch_command", "The cluster, live: nodes, queue and events."),
-    "logs": ("logs:logs_command", "Logs of APP's workers, the newest first, also of those that have ended."),
+    "logs": (
+        "logs:logs_command",
+        "Logs of APP's workers: those that failed first, then the newest; also of those that have ended.",
+    ),
     "kill": ("verbs:kill_command", "End APP: its Agent stops the jobs and finishes."),
     "drain": (
         "verbs:drain_command",

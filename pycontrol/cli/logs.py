@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
 HTTP_OK, HTTP_ERROR = 200, 500
 LINE_CHARS = 200
+FAILED = "isonomy worker: failed with"
+FIRST_LINES, POLL_S, IDLE_PER_READ = 10, 2.0, 10.0
+"""Of --follow: lines of each file to begin with, and the least pause, also as a multiple of the time of reading."""
+OVER = ("FINISHED", "FAILED", "KILLED")
+"""YARN's states of applications that have ended."""
 UNREADABLE = (
     "(the NodeManager cannot read it: a secure one needs Hadoop's native library, libhadoop.so; its own log has more)"
 )
@@ -40,6 +46,17 @@ class Source:
     folder: Path | None = None
     files: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def failed(self) -> bool:
+        """Whether its supervisor's last word is that it failed."""
+        return any(text.rpartition("\n")[2].startswith(FAILED) for text in self.files.values())
+
+    @property
+    def title(self) -> str:
+        """What it is, and its container."""
+        what = "" if self.worker_id.startswith(STANDIN) else self.worker_id or self.job_id
+        return f"{self.role} {what} {self.container_id}" if what else f"{self.role} {self.container_id}"
+
 
 @click.command("logs")
 @click.argument("app")
@@ -53,16 +70,18 @@ class Source:
     help="Which files [default: all ...stderr and ...stdout]; may be repeated.",
 )
 @click.option("--tail", type=click.IntRange(1), metavar="LINES", help="Only the last lines of each.")
+@click.option("-f", "--follow", is_flag=True, help="Print what is logged from now on, until the app ends.")
 @cluster_dir_option
 @remote
 def logs_command(
-    app: str, am: bool, worker: str | None, names: tuple[str, ...], tail: int | None, cluster_dir: Path,
-    rm: str | None, output: str,
+    app: str, am: bool, worker: str | None, names: tuple[str, ...], tail: int | None, follow: bool,
+    cluster_dir: Path, rm: str | None, output: str,
 ) -> None:  # fmt: skip
-    """Logs of APP's workers, the newest first, also of those that have ended.
+    """Logs of APP's workers: those that failed first, then the newest; also of those that have ended.
 
     \b
     isonomy logs my-sweep --tail 50
+    isonomy logs my-sweep -f
     isonomy logs my-sweep --am
     isonomy logs my-sweep --worker job003 --file stdout
 
@@ -73,17 +92,23 @@ def logs_command(
         raise click.UsageError("--am and --worker exclude each other")
     client = Rm(rm_address(rm))
     found = client.get("logs", app=app)
-    sources = _sources(client, found, cluster_dir)
-    if am or all(s.role == "am" for s in sources):
-        sources = [s for s in sources if s.role == "am"]
-    elif not worker:
-        sources = [s for s in sources if s.role != "am"]
-    else:
-        sources = [s for s in sources if worker in (s.container_id, s.worker_id, s.job_id)]
+
+    def sources_now() -> list[Source]:
+        known = _sources(client, client.get("logs", app=found["app_id"]), cluster_dir)
+        ids = [(s.container_id, s.worker_id, s.job_id) for s in known]
+        return [s for s, of in zip(known, ids, strict=True) if (s.role == "am") == am and (not worker or worker in of)]
+
+    if follow:
+        _follow(client, found["app_id"], sources_now, names, tail or FIRST_LINES)
+        return
+    sources = sources_now()
     if not sources:
-        raise Failure(f"{found['name']}: no such container is known; try: yarn logs -applicationId {found['app_id']}")
+        more = "" if am or worker else f"; its application master's: isonomy logs {app} --am"
+        raise Failure(f"{found['name']}: no such container is known{more}; or try: yarn logs -applicationId"
+                      f" {found['app_id']}")  # fmt: skip
     for source in sources:
         source.files = dict(_read(client, source, names, tail))
+    sources.sort(key=lambda s: not s.failed)
     if output == "json":
         emit_json([_plain(s) for s in sources])
     else:
@@ -101,6 +126,27 @@ def newest_line(client: Rm, app_id: str) -> str:
         return next((text.rstrip().rpartition("\r")[2][-LINE_CHARS:] for text in texts if text.strip()), "")
     except Failure:
         return ""
+
+
+def _follow(client: Rm, app_id: str, sources: Callable[[], list[Source]], names: tuple[str, ...], tail: int) -> None:
+    """Print whole lines as they are logged, of every container, until the app has ended."""
+    printed: dict[tuple[str, str], int] = {}
+    shown, over = ("", ""), False
+    while not over:
+        over = client.yarn(f"apps/{app_id}")["app"]["state"] in OVER
+        began_s = time.monotonic()
+        for source in reversed(sources()):
+            for name, text in _read(client, source, names, None):
+                lines, key = text.split("\n"), (source.container_id, name)
+                whole = len(lines) if over else len(lines) - 1
+                begin = printed.setdefault(key, max(0, whole - tail))
+                if whole > begin:
+                    if shown != key:
+                        click.echo(f"==> {source.title} {name}")
+                    click.echo("\n".join(lines[begin:whole]))
+                    printed[key], shown = whole, key
+        if not over:
+            time.sleep(max(POLL_S, IDLE_PER_READ * (time.monotonic() - began_s)))
 
 
 # ---- which containers
@@ -199,8 +245,7 @@ def _plain(s: Source) -> dict[str, Any]:
 
 
 def _print(source: Source, app_id: str) -> None:
-    what = "" if source.worker_id.startswith(STANDIN) else source.worker_id or source.job_id
-    title = f"{source.role} {what} {source.container_id}" if what else f"{source.role} {source.container_id}"
+    title = source.title
     if not source.files:
         where = source.url or f"yarn logs -applicationId {app_id} -containerId {source.container_id}"
         click.echo(f"==> {title}: nothing logged" if source.folder else f"==> {title}: nothing here; see {where}")

@@ -192,7 +192,7 @@ def explain(d: Data) -> Group:
     parts += [f"{x['label']}: {x['url']}" for x in d.get("links", ())]
     if d["jobs"]:
         notes = (f"{j['job_id']} {j['note']}" for j in d["jobs"] if j["note"])
-        parts += ["", _jobs(d["jobs"], d.get("hidden", False)), *notes]
+        parts += ["", _jobs(d["jobs"], d.get("hidden", False)), *notes, d.get("lost") or None]
     if d["rounds"]:
         parts += ["", "its rounds, newest first:"]
         parts += [_lived(r, d["names"]) for r in d["rounds"]]
@@ -215,11 +215,10 @@ def _controls(c: Data) -> str | None:
 
 
 def _when(d: Data) -> str | None:
-    """The estimates, and what they assume."""
-    e, now_s = d.get("estimate") or {}, d["now_s"]
-    text = [estimate(e.get("start_s"), None, 0, now_s)] if not d["app"]["gpus_held"] else []
-    text = [x for x in (*text, estimate(None, e.get("end_s"), 1, now_s)) if x != "-"]
-    return f"estimate: {'; '.join(text)}, if {e['assumed']}" if text else None
+    """When it ends, and what the estimates assume; the reason says when it starts."""
+    e = d.get("estimate") or {}
+    text = estimate(None, e.get("end_s"), 1, d["now_s"])
+    return None if text == "-" else f"estimate: {text}, if {e['assumed']}"
 
 
 def deal(x: Data, now_s: float) -> str:
@@ -272,7 +271,7 @@ def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
 
 
 def _lived(r: Data, names: Data) -> str:
-    head = f"  {r['round_id']} {clock(r['at_s'])}: {count(sum(r['offered'].values()), 'GPU')} on offer; "
+    head = f"  {r['round_id']} {clock(r['at_s'])}: {count(sum(r['offered'].values()), 'GPU')} free or ending; "
     rank = f"rho {show(r['rho'])}, rank {r['rank']} of {r['of']}" if r["rank"] else "rho unknown"
     text = head + {
         "sat out": f"took no part: {r['out']}",

@@ -112,7 +112,7 @@ BOUNDS: Mapping[str, Bound] = {
     "preemptions_per_hour": Bound(0.0, 60.0),
     "seed": Bound(0.0, INT32),
     "seeds": Bound(1.0, 1e4),
-    **dict.fromkeys(("step", "until_step"), STEP),
+    **dict.fromkeys(("step", "until_step", "lost_steps"), STEP),
     "max_mb": Bound(16.0, 1e9),
     "port": Bound(0.0, 65535.0),
     **dict.fromkeys(("memory_mb", "vcores"), Bound(0.0, INT32)),
@@ -124,7 +124,8 @@ BOUNDS: Mapping[str, Bound] = {
     "user_limit_factor": Bound(-1.0, 1e6),
     **dict.fromkeys(("rho", "rho_nothing"), RHO),
     **dict.fromkeys(
-        ("work_left_gpu_s", "work_total_gpu_s", "work_done_gpu_s", "serial_s", "gpu_seconds", "service"), WORK_GPU_S
+        ("work_left_gpu_s", "work_total_gpu_s", "work_done_gpu_s", "lost_gpu_s", "serial_s", "gpu_seconds", "service"),
+        WORK_GPU_S,
     ),
     "slowdown": SLOWDOWN,
     **dict.fromkeys(("speedups",), SPEEDUP),

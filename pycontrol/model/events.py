@@ -253,6 +253,10 @@ class JobProgress:
     """A note for its user."""
     checkpoints_failed: int = 0
     """Failed checkpoints since the newest complete one."""
+    lost_steps: int = 0
+    """Steps that are trained again, since launches ended without a checkpoint of them."""
+    lost_gpu_s: float = 0.0
+    """The GPU-seconds that these had taken."""
 
 
 @value

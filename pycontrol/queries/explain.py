@@ -12,12 +12,14 @@ from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.views import tags
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model.auction import Award, BidReceipt, Demand
+from pycontrol.model.events import JobProgress
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
 from pycontrol.queries.waiting import Waiting
+from pycontrol.words import count
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
 
@@ -27,7 +29,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     demands = Demands(a, now_s)
-    code, sentence = Waiting(a, now_s).told(demands.of(app_id), reason(a, app_id, now_s))
+    code, sentence = Waiting(a, now_s).told(app_id, demands.of(app_id), reason(a, app_id, now_s))
     yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
         app = views.app_row(a, app_id, demands)
@@ -49,6 +51,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": views.lease_rows(a, a.leases_of(app_id)) + views.lease_rows(a, a.reservations_of(app_id)),
         "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
+        "lost": _lost(agent.jobs) if agent is not None else "",
         "rounds": took_part(a, app_id, n),
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
         "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},
@@ -69,6 +72,12 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
         "unsaved": demand.unsaved,
         "revoked_last": demand.unsaved and a.settings.unsaved_last,
     }
+
+
+def _lost(jobs: Sequence[JobProgress]) -> str:
+    """What the jobs train again, as launches ended without a checkpoint; empty if that is nothing."""
+    steps, gpu_s = sum(j.lost_steps for j in jobs), sum(j.lost_gpu_s for j in jobs)
+    return f"lost {count(steps, 'step')} = {gpu_s / 60:,.1f} GPU-min, trained again" if steps else ""
 
 
 def _job(job: Any) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def _queue_row(
 ) -> dict[str, Any]:
     record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
     demand, held = demands.of(app_id), a.holding(app_id)
-    code, sentence = waiting.told(demand, reasons.of(app_id, demand))
+    code, sentence = waiting.told(app_id, demand, reasons.of(app_id, demand))
     ends = [x.end_s for x in a.leases_of(app_id)]
     known = record or yarn
     assert known is not None

@@ -1,36 +1,46 @@
-"""Why an app waits, in terms of the GPUs that are free now, where the list of reasons says less."""
+"""Why an app waits, and when it starts, in one sentence for every view."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.round.eligibility import Eligibility, fits, shape_of, types_for
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
-from pycontrol.model.topology import Scope, count_by_host
-from pycontrol.words import count
+from pycontrol.model.topology import Scope
+from pycontrol.words import count, span
 
 VAGUE = frozenset({Pending.WAITING_FOR_ROUND, Pending.NO_FREE_GPUS, Pending.OUTRANKED})
 """Reasons that do not say whether the free GPUs have room for the app's gang."""
 WHERE = {Scope.MACHINE: "no machine has", Scope.RACK: "no rack has"}
+NAMED = 3
+"""The most apps that a sentence names."""
 
 
 class Waiting:
     """Of one Arbiter at one moment; answers that are the same for several apps are computed once."""
 
     def __init__(self, a: Arbiter, now_s: float) -> None:
-        self._a, self._now_s = a, now_s
+        self._a, self._now_s, self._rules = a, now_s, Eligibility(a)
         self._texts: dict[tuple[object, ...], str] = {}
 
-    def told(self, demand: Demand | None, why: Reason) -> tuple[Pending, str]:
-        """The code and the sentence for the user: that there is no room for a gang, and when the first leases end that
-        could make room. Virtual clusters have reasons of their own."""
-        if why.code not in VAGUE or demand is None or not self._a.supply.whole:
+    def told(self, app_id: str, demand: Demand | None, why: Reason) -> tuple[Pending, str]:
+        """The code and the sentence for the user: that there is no room for a gang, and which leases end when that make
+        some. Apps whose virtual cluster owns cells have reasons of their own."""
+        if why.code not in VAGUE or demand is None:
             return why.code, why.sentence
-        alike = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes
+        if not self._a.supply.whole and self._a.durable.apps[app_id].vc and not demand.opportunistic:
+            return why.code, why.sentence
+        closed = self._rules.closed_hosts(app_id)
+        alike = shape_of(demand), tuple(sorted(closed))
         if alike not in self._texts:
-            self._texts[alike] = self._no_room(demand)
+            self._texts[alike] = self._no_room(app_id, demand, closed)
         text = self._texts[alike]
         if not text:
             return why.code, why.sentence
@@ -38,49 +48,77 @@ class Waiting:
             return why.code, f"{why.sentence}; {text}"
         return Pending.NO_FREE_GPUS, text
 
-    def _no_room(self, demand: Demand) -> str:
-        """That the free GPUs have no room for a gang; empty if they have."""
-        a, gang_gpus = self._a, demand.gang_gpus
-        free = count_by_host(a.free_gpus())
-        places = list(_places(a, demand))
-        if any(sum(free.get(host, 0) for host in hosts) >= gang_gpus for hosts in places):
+    def _no_room(self, app_id: str, demand: Demand, closed: Mapping[str, str]) -> str:
+        """That the GPUs that are free where the app may start have no room for a gang; empty if they have."""
+        a, topology = self._a, self._a.topology
+        types = types_for(demand, topology, a.rounds.typed(a.durable.apps[app_id].vc))
+        free = {host: n for host, n in a.gpus.free.counts().items() if host not in closed}
+        if any(fits(demand, free, topology, kind) for kind in types):
             return ""
-        ends: dict[str, list[tuple[float, str]]] = {}
-        for gpu, lease in a.durable.leases.items():
-            if lease.end_s < math.inf:
-                ends.setdefault(gpu.host, []).append((lease.end_s, lease.app_id))
         what = WHERE.get(demand.scope, "the cluster does not have")
-        text = f"{what} {count(gang_gpus, 'free GPU')}{f' of type {demand.gpu_type}' if demand.gpu_type else ''}"
-        end_s, holder = min((_room(hosts, ends, free, gang_gpus) for hosts in places), default=NEVER)
-        if end_s == math.inf:
+        text = f"{what} {count(demand.gang_gpus, 'free GPU')}"
+        text += f" of type {demand.gpu_type}" if demand.gpu_type else " of one type" if len(types) > 1 else ""
+        ended = self._ended(demand, free, types, closed)
+        if not ended:
             return text
-        name = a.durable.apps[holder].name if holder in a.durable.apps else holder
-        left_s = max(0.0, end_s - self._now_s)
-        return f"{text}; the first leases that can make room end in {left_s:.0f} s ({name})"
+        names = list(dict.fromkeys(self._name(holder) for _, holder in ended))
+        whose = ", ".join(names[-NAMED:]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        left_s = max(0.0, ended[-1][0] - self._now_s)
+        end = f"the lease of {whose} ends in" if len(ended) == 1 else f"leases of {whose} end within"
+        return f"{text}; {end} {span(left_s)}"
+
+    def _ended(
+        self, demand: Demand, free: Mapping[str, int], types: Sequence[str], closed: Mapping[str, str]
+    ) -> list[tuple[float, str]]:
+        """(end, app) of the leases that make room for a gang where that is first; empty if none does."""
+        topology, promised = self._a.topology, self._a.durable.reservations
+        ends = sorted(
+            (x.end_s, x.app_id, gpu.host)
+            for gpu, x in self._a.durable.leases.items()
+            if x.end_s < math.inf and gpu.host not in closed and gpu not in promised
+        )
+
+        def room(n: int) -> Counter[str]:
+            return Counter(free) + Counter(host for _, _, host in ends[:n])
+
+        def holds(n: int) -> bool:
+            return any(fits(demand, room(n), topology, kind) for kind in types)
+
+        n = bisect_left(range(len(ends) + 1), True, key=holds)
+        if n > len(ends):
+            return []
+        enough = demand.gang_gpus if demand.scope is Scope.MACHINE else 1
+        there = {host for host, gpus in room(n).items() if gpus >= enough}
+        return list(dict.fromkeys((end_s, app_id) for end_s, app_id, host in ends[:n] if host in there))
+
+    def _name(self, app_id: str) -> str:
+        record = self._a.durable.apps.get(app_id)
+        return record.name if record is not None and record.name else app_id
 
 
-NEVER = math.inf, ""
+STARTS_SAID = frozenset(Pending) - {
+    Pending.RUNNING, Pending.IDLE, Pending.FINISHED, Pending.STARTING, Pending.EXCEEDS_CLUSTER_SIZE,
+    Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE, Pending.NO_SUCH_CELLS,
+}  # fmt: skip
+"""Reasons of apps that wait for a start which may come by itself."""
 
 
-def _places(a: Arbiter, demand: Demand) -> Iterator[list[str]]:
-    """The sets of hosts of which one must hold a whole gang: of one type, unless it mixes them."""
-    topology = a.topology
-    types = [demand.gpu_type] if demand.gpu_type else topology.types
-    for kind in (None,) if demand.mixes else types:
-        hosts = [host for host, m in topology.machines.items() if kind in (None, m.gpu_type)]
-        if demand.scope is Scope.MACHINE:
-            yield from ([host] for host in hosts)
-        elif demand.scope is Scope.RACK:
-            for rack in topology.racks:
-                yield [host for host in hosts if topology.rack_of(host) == rack]
-        else:
-            yield hosts
+def with_start(code: str, sentence: str, gpus_held: int, start_s: Any, now_s: float) -> str:
+    """The sentence, with when an app without GPUs starts by the newest forecast: its 10, 50 and 90 % quantiles.
+
+    Local times of the control plane. Nothing is added that the forecast does not know, or that is over.
+    """
+    if gpus_held or code not in STARTS_SAID or not start_s or start_s[1] is None:
+        return sentence
+    low, middle, high = start_s
+    if high is not None and high < now_s:
+        return sentence
+    times = _clock(low, now_s), _clock(middle, now_s), _clock(high, now_s) if high else "more than a week"
+    between = "" if times[0] == times[2] else f" ({times[0]} to {times[2]})"
+    return f"{sentence}; you start about {times[1]}{between}"
 
 
-def _room(
-    hosts: list[str], ends: dict[str, list[tuple[float, str]]], free: dict[str, int], gang_gpus: int
-) -> tuple[float, str]:
-    """When so many leases have ended on these hosts that a gang has room, and the app of the last; NEVER if never."""
-    missing = gang_gpus - sum(free.get(host, 0) for host in hosts)
-    there = sorted(found for host in hosts for found in ends.get(host, ()))
-    return there[missing - 1] if missing <= len(there) else NEVER
+def _clock(at_s: float, now_s: float) -> str:
+    """A time of day from now on, with the day where that is not today."""
+    then = time.localtime(max(at_s, now_s))
+    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%a %d %b %H:%M", then)

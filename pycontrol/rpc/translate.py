@@ -251,6 +251,8 @@ def job_progress(message: pb.JobProgress) -> JobProgress:
         until_step=a_step(max(0, message.until_step)),
         note=message.note[:TEXT_MAX_CHARS],
         checkpoints_failed=up_to(message.checkpoints_failed, COUNT_MAX),
+        lost_steps=a_step(max(0, message.lost_steps)),
+        lost_gpu_s=WORK_GPU_S.clip(finite(message.lost_gpu_s)),
     )
 
 

@@ -20,6 +20,7 @@ from pycontrol.queries import cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
+from pycontrol.queries.waiting import with_start
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.acls import LEFT_OUT
@@ -210,7 +211,11 @@ class Router:
     @staticmethod
     def _with_estimates(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
         """Add `start_s` and `end_s` to each app: 10, 50 and 90 % quantiles, or None."""
-        rows = [{**UNFORESEEN, **row, **forecast["apps"].get(row["app_id"], {})} for row in found["apps"]]
+        now_s, rows = found["now_s"], []
+        for row in found["apps"]:
+            seen = {**UNFORESEEN, **row, **forecast["apps"].get(row["app_id"], {})}
+            said = with_start(row["reason"], row["sentence"], row["gpus_held"], seen["start_s"], now_s)
+            rows.append({**seen, "sentence": said})
         return {**found, "apps": rows, "forecast": {k: v for k, v in forecast.items() if k != "apps"}}
 
     @staticmethod
@@ -218,7 +223,10 @@ class Router:
         """When the app starts and ends; nothing of one that has ended, which an older forecast may still have."""
         ended = found["app"].get("finished_s") is not None
         estimate = UNFORESEEN if ended else forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
-        return {**found, "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
+        code, sentence = found["reason"]["code"], found["reason"]["sentence"]
+        said = with_start(code, sentence, found["app"]["gpus_held"], estimate["start_s"], found["now_s"])
+        return {**found, "reason": {"code": code, "sentence": said},
+                "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}  # fmt: skip
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The Arbiter's state, from which the simulator continues."""

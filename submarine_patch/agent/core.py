@@ -132,7 +132,8 @@ class AgentCore(SavedState):
         """Handle a progress line of the chief."""
         if p.step < job.step and job.first_step_s:
             return  # resent on a new stream
-        # a launch may begin at an earlier step than the last one reached, if that left no checkpoint
+        if not job.first_step_s and p.step < job.step:
+            results.lost(job, 0 if self.spec.unsaved or job.note == gangs.UNSAVED else p.step)
         job.step = max(job.step, p.step) if job.first_step_s else p.step
         job.loss, job.iter_time_s = p.loss, p.iter_time_s
         if p.accuracy:

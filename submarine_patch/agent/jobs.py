@@ -69,6 +69,9 @@ class Job:
     history: list[dict[str, Any]] = field(default_factory=list)
     """Its launches: times, GPUs, first and last step, and why they ended."""
     iter_time_s: float = 0.0
+    lost_steps: int = 0
+    """Steps trained again after launches that ended without a checkpoint of them."""
+    lost_gpu_s: float = 0.0
     launches: int = 0
     reports: int = 0
     """Reports of progress, of all launches."""

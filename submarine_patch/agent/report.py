@@ -206,6 +206,8 @@ def _job(s: SavedState, job: Job) -> pb.JobProgress:
         until_step=job.until_step or s.scheduler.until_step(job.job_id),
         note=_note(s, job),
         checkpoints_failed=job.checkpoints_failed,
+        lost_steps=job.lost_steps,
+        lost_gpu_s=job.lost_gpu_s,
     )
 
 

@@ -41,6 +41,14 @@ def ended(job: Job, now_s: float, why: str) -> None:
         job.history[-1] |= {"ended_s": now_s, "to_step": job.step, "why": why}
 
 
+def lost(job: Job, from_step: int) -> None:
+    """Count what the job trains again, all from this step on, as its last launch ended without a checkpoint of it."""
+    steps = job.step - from_step
+    gpus = len(job.history[-2]["gpus"].split()) if len(job.history) > 1 else 0
+    job.lost_steps += steps
+    job.lost_gpu_s += steps * job.iter_time_s * gpus
+
+
 def files(s: SavedState, best: str) -> dict[str, str]:
     """{file name: content} of all result files."""
     jobs = sorted(s.jobs.values(), key=lambda j: j.job_id)

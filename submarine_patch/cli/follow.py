@@ -70,8 +70,11 @@ class Status:
     goal: Goal = NO_GOAL
     note: str = ""
     """What its user should know while it runs."""
+    lost: str = ""
+    """What its jobs train again, as launches ended without a checkpoint; empty if that is nothing."""
     estimate: str = ""
-    """When it starts, or once it has GPUs ends: `starts in ~25 m (15 m to 60 m)`; empty where that is not known."""
+    """When it ends, once it has GPUs: `ends in ~25 m (15 m to 60 m)`; empty where that is not known. `why` says when it
+    starts."""
 
     def __repr__(self) -> str:
         return f"<Status of {self.name or self.app_id}: {self.line()}>"
@@ -107,7 +110,7 @@ class Status:
             parts.append(f"{len(self._measured)} of {len(self.jobs)} measured{self._best_so_far}")
         if not self.gpus and self.why:
             parts.append(f"waits: {self.why}")
-        parts += [text for text in (self.estimate, self.note) if text]
+        parts += [text for text in (self.lost, self.estimate, self.note) if text]
         return ", ".join(parts)
 
     @property
@@ -177,13 +180,14 @@ def status_of(client: Rm, app_id: str, goal: Goal = NO_GOAL) -> Status:
         jobs=jobs,
         goal=goal if goal.metric else Goal(str((about.get("best") or {}).get("metric") or "")),
         note=next((f"{job['job_id']}: {job['note']}" for job in jobs if job.get("note")), ""),
+        lost=str(told.get("lost") or ""),
         estimate=_estimate(told, gpus),
     )
 
 
 def _estimate(told: Mapping[str, Any], gpus: int) -> str:
-    found = told.get("estimate") or {}
-    text = screens.estimate(found.get("start_s"), found.get("end_s"), gpus, told.get("now_s") or 0.0)
+    end_s = (told.get("estimate") or {}).get("end_s") if gpus else None
+    text = screens.estimate(None, end_s, gpus, told.get("now_s") or 0.0)
     return "" if text == "-" else text
 
 

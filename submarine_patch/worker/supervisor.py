@@ -79,6 +79,8 @@ class Supervisor:
             step = self._parser.last.step if self._parser.last else 0
             stopped = self._stop.is_set() and code == EXIT_STOPPED
             unsaved = stopped and self._trained and self._saved_s < self._stopped_s
+            if code not in (0, EXIT_STOPPED):
+                _say(f"failed with {code}")  # by which `isonomy logs` finds it
             ended = pb.WorkerExit(code=code, message=message, step=step, unsaved=unsaved)
             self._link.put(pb.WorkerMessage(exit=ended))
             if code != EXIT_REFUSED and not await self._link.finish(REPORT_S):

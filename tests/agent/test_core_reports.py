@@ -130,6 +130,23 @@ def test_a_script_without_checkpoints_starts_again_and_its_user_is_informed() ->
     (worker,) = world.gang("job000")
     world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.9, iter_time_s=0.5))
     assert job.step == 1
+    (told,) = reported(world.core).jobs
+    assert told.lost_steps == 5
+    assert told.lost_gpu_s == 5 * 2 * 0.5, "5 steps of half a second on 2 GPUs"
+
+
+def test_only_what_came_after_the_newest_checkpoint_is_lost() -> None:
+    world = started(World(), *A[:2])
+    world.train(world.gang("job000")[0], 8)
+    for resumed_at, lost in ((9, 0), (6, 3)):
+        (worker,) = world.gang("job000")
+        world.revoke(*A[:2])
+        world.end(worker, 75)
+        world.grant(*A[:2])
+        world.rise()
+        (worker,) = world.gang("job000")
+        world.worker(worker, progress=pb.WorkerProgress(step=resumed_at, loss=0.9, iter_time_s=0.5))
+        assert reported(world.core).jobs[0].lost_steps == lost
 
 
 def test_a_failed_checkpoint_is_reported_until_one_is_complete() -> None:

@@ -30,6 +30,8 @@ class Rm(ThreadingHTTPServer):
         self.mode = {"mode": "on", "queues": ["root.a"], "by": "ann", "at_s": 1.5, "place": "/rm/isonomy-mode.json",
                      "problem": "", "obsolete": []}  # fmt: skip
         """What the plugin answers about the mode, with the control plane or without."""
+        self.states: list[str] = []
+        """What YARN answers next about an app."""
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.lock = threading.Lock()
 
@@ -50,6 +52,8 @@ class Rm(ThreadingHTTPServer):
                     method, path.removeprefix("/ws/v1/cluster/isonomy/"), params, user, user == ADMIN
                 )
             return status, "application/json", to_json(found)
+        if path.startswith("/ws/v1/cluster/apps/") and path.count("/") == 5:
+            return 200, "application/json", json.dumps({"app": {"state": self.states.pop(0)}}).encode()
         if path.endswith("/appattempts"):
             attempt = {"id": 1, "containerId": AM, "nodeHttpAddress": self.address, "logsLink": "http://nm/am"}
             return 200, "application/json", json.dumps({"appAttempts": {"appAttempt": [attempt]}}).encode()

@@ -72,7 +72,7 @@ def test_explain(rm: Rm) -> None:
     text = ok(rm, "explain", "0002", "-n", "3")
     assert LATE in text
     assert "rho = T_sh / T_id = " in text
-    assert "GPUs on offer" in text
+    assert "GPUs free or ending" in text
     assert len(json.loads(ok(rm, "explain", LATE, "-o", "json"))["rounds"]) <= 5
 
 
@@ -212,13 +212,50 @@ def test_what_an_app_left_is_fetched(rm: Rm, tmp_path: Path, monkeypatch: pytest
     assert "cannot be fetched" in get(str(tmp_path / "other")).output
 
 
+OLD, NEW = "container_1_0001_01_000099", "container_1_0001_01_000100"
+
+
+def dev_logs(rm: Rm, folder: Path, **files: str) -> Path:
+    """A dev-cluster's folder with these files of standard output and error, by container and stream."""
+    cluster = {"rm_web": f"http://{rm.address}", "roles": {"nodemanager-0": {"data": str(folder / "data")}}}
+    (folder / "cluster.json").write_text(json.dumps(cluster))
+    for where, text in files.items():
+        container, _, stream = where.rpartition("_")
+        path = folder / "data" / "log" / EARLY / container / stream
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_the_worker_that_failed_comes_first(rm: Rm, tmp_path: Path) -> None:
+    failed = "ValueError: NaN\nisonomy worker: failed with 1\n"
+    dev_logs(rm, tmp_path, **{f"{OLD}_stderr": failed, f"{NEW}_stderr": "fine\n", f"{AM}_stderr": failed})
+    text = ok(rm, "logs", EARLY, "--cluster-dir", str(tmp_path))
+    assert text.startswith(f"==> worker {OLD} stderr\nValueError: NaN\n")
+    assert NEW in text
+    assert AM not in text
+
+
+def test_logs_are_followed_until_the_app_ends(rm: Rm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dev_logs(rm, tmp_path, **{f"{OLD}_stdout": "".join(f"line {n}\n" for n in range(20)) + "hal"})
+    rm.states += ["RUNNING", "RUNNING", "FINISHED"]
+
+    def later(_: float) -> None:
+        if len(rm.states) == 2:
+            dev_logs(rm, tmp_path, **{f"{OLD}_stdout": "".join(f"line {n}\n" for n in range(20)) + "half a line\n+"})
+        else:
+            dev_logs(rm, tmp_path, **{f"{NEW}_stdout": "another\n"})
+
+    monkeypatch.setattr("pycontrol.cli.logs.time.sleep", later)
+    text = ok(rm, "logs", EARLY, "-f", "--tail", "2", "--file", "stdout", "--cluster-dir", str(tmp_path))
+    mine = [x for x in text.splitlines() if "App." not in x]
+    assert mine == [f"==> worker {OLD} stdout", "line 18", "line 19", "half a line", "+", f"==> worker {NEW} stdout",
+                    "another"]  # fmt: skip
+
+
 def test_logs_of_a_dev_cluster_come_from_its_files(rm: Rm, tmp_path: Path) -> None:
-    old = "container_1_0001_01_000099"
-    folder = tmp_path / "data" / "log" / EARLY / old
-    folder.mkdir(parents=True)
-    (folder / "stdout").write_text("an ended worker\n")
-    cluster = {"rm_web": f"http://{rm.address}", "roles": {"nodemanager-0": {"data": str(tmp_path / "data")}}}
-    (tmp_path / "cluster.json").write_text(json.dumps(cluster))
+    old = OLD
+    dev_logs(rm, tmp_path, **{f"{OLD}_stdout": "an ended worker\n"})
     text = ok(rm, "logs", EARLY, "--worker", old, "--cluster-dir", str(tmp_path))
     assert text == f"==> worker {old} stdout\nan ended worker\n"
 

@@ -1,60 +1,119 @@
-"""The reason for a wait says whether the free GPUs have room."""
+"""The sentence for a wait says whether the free GPUs have room, whose leases end first, and when the app starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+import dataclasses
+import re
+import time
 
 import pytest
 
+from pycontrol.arbiter.round.reasons import reason
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
+from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
-from pycontrol.model.topology import Gpu, Machine, Scope, Topology
-from pycontrol.queries.waiting import Waiting
+from pycontrol.model.topology import Scope
+from pycontrol.queries.waiting import Waiting, with_start
+from tests.arbiter.mini import CELLS, Mini
+
+TWO = (("n1", 4), ("n2", 4))
 
 
-@dataclass
-class Lease:
-    app_id: str
-    end_s: float
+def busy(*gangs: tuple[str, int]) -> Mini:
+    """Two machines of 4 GPUs in one rack; these apps hold a gang each, whose leases end 10 s apart."""
+    m = Mini(nodes=TWO)
+    for name, gang in gangs:
+        m.app(name, gang)
+        m.run(10)
+        assert m.held(name)
+    return m
 
 
-def cluster(free: dict[str, int], whole: bool = True) -> Any:
-    """Two machines of 4 GPUs in one rack; what is not free `long` has until 1034 (a) or 1050 (b)."""
-    topology = Topology.of([Machine("a", "r", 4), Machine("b", "r", 4)])
-    gpus = [Gpu(host, i) for host in "ab" for i in range(4)]
-    idle = {Gpu(host, i) for host, n in free.items() for i in range(n)}
-    leases = {g: Lease("app1", 1034.0 if g.host == "a" else 1050.0) for g in gpus if g not in idle}
-    durable = SimpleNamespace(leases=leases, apps={"app1": SimpleNamespace(name="long")})
-    return SimpleNamespace(
-        topology=topology, durable=durable, supply=SimpleNamespace(whole=whole), free_gpus=lambda: idle
-    )
+def seen(m: Mini, gang: int, scope: Scope = Scope.MACHINE, gpu_type: str = "") -> tuple[Pending, str]:
+    """What a new app `a` is told, without the time."""
+    app = m.app("a", gang)
+    demand = Demand(gang, 1, gang, 1e6, 1e6, 0.0, scope=scope, gpu_type=gpu_type)
+    m.send(ev.AgentUp("a", app.attempt_id, "hyperband", demand))
+    code, sentence = Waiting(m.a, m.now).told("a", demand, reason(m.a, "a", m.now))
+    return code, re.sub(r"(in|within) \d+ (s|min)$", r"\1 #", sentence)
 
 
-@pytest.mark.parametrize(("free", "scope", "sentence"), [
-    ({"a": 2, "b": 2}, Scope.MACHINE,
-     "no machine has 4 free GPUs; the first leases that can make room end in 34 s (long)"),
-    ({"a": 1}, Scope.CLUSTER,
-     "the cluster does not have 4 free GPUs; the first leases that can make room end in 34 s (long)"),
-    ({"a": 2, "b": 2}, Scope.CLUSTER, "GPUs are free; a round is about to be held"),
-    ({"b": 4}, Scope.MACHINE, "GPUs are free; a round is about to be held"),
-])  # fmt: skip
-def test_a_wait_for_a_round_is_said_only_if_it_can_help(free: dict[str, int], scope: Scope, sentence: str) -> None:
-    demand = Demand(4, 1, scope=scope)
-    code, text = Waiting(cluster(free), 1000.0).told(demand, Reason(Pending.WAITING_FOR_ROUND))
-    assert text == sentence
-    assert code == (Pending.WAITING_FOR_ROUND if text.startswith("GPUs") else Pending.NO_FREE_GPUS)
+@pytest.mark.parametrize(
+    ("holders", "gang", "scope", "sentence"),
+    [
+        ((("long", 3), ("other", 3)), 4, Scope.MACHINE, "no machine has 4 free GPUs; the lease of long ends in #"),
+        ((("long", 3), ("other", 3)), 4, Scope.RACK, "no rack has 4 free GPUs; the lease of long ends in #"),
+        ((("long", 4), ("x", 2), ("y", 2)), 4, Scope.CLUSTER,
+         "the cluster does not have 4 free GPUs; the lease of long ends in #"),
+        ((("long", 4), ("x", 2), ("y", 2)), 6, Scope.CLUSTER,
+         "the cluster does not have 6 free GPUs; leases of long, x end within #"),
+    ],
+)  # fmt: skip
+def test_no_room_is_said_with_the_leases_that_make_it(
+    holders: tuple[tuple[str, int], ...], gang: int, scope: Scope, sentence: str
+) -> None:
+    assert seen(busy(*holders), gang, scope) == (Pending.NO_FREE_GPUS, sentence)
+
+
+def test_only_the_leases_of_the_machine_with_room_are_named() -> None:
+    code, sentence = seen(busy(("x", 2), ("long", 4), ("y", 2)), 4)
+    assert sentence == "no machine has 4 free GPUs; the lease of long ends in #"
+    assert code is Pending.NO_FREE_GPUS
+
+
+def test_a_round_is_awaited_where_it_can_serve() -> None:
+    assert seen(busy(("long", 3)), 4)[0] is Pending.WAITING_FOR_ROUND
+
+
+def test_free_gpus_where_an_app_may_not_start_are_no_room() -> None:
+    m = busy(("long", 4))
+    free = next(n for n in m.nodes if n.host not in {g.host for g in m.held("long")})
+    m.send(ev.NodeUp(dataclasses.replace(free, partition="special")))
+    assert seen(m, 4) == (Pending.NO_FREE_GPUS, "no machine has 4 free GPUs; the lease of long ends in #")
 
 
 def test_who_was_outranked_learns_of_the_room_too() -> None:
+    m = busy(("x", 3), ("y", 3))
+    seen(m, 4)
     why = Reason(Pending.OUTRANKED, "isonomy, round r1.4")
-    code, text = Waiting(cluster({"a": 3}), 1000.0).told(Demand(4, 1, scope=Scope.MACHINE), why)
+    code, text = Waiting(m.a, m.now).told("a", m.a.agents["a"].demand, why)
     assert code == Pending.OUTRANKED
     assert text.startswith(f"{why.sentence}; no machine has 4 free GPUs")
 
 
 def test_other_reasons_and_virtual_clusters_are_left_alone() -> None:
+    m = busy(("long", 4), ("other", 4))
+    paused = Reason(Pending.PAUSED)
     demand = Demand(4, 1, scope=Scope.MACHINE)
-    for a, why in ((cluster({}), Reason(Pending.PAUSED)), (cluster({}, False), Reason(Pending.WAITING_FOR_ROUND))):
-        assert Waiting(a, 1000.0).told(demand, why) == (why.code, why.sentence)
+    assert Waiting(m.a, m.now).told("long", demand, paused) == (paused.code, paused.sentence)
+    m = Mini(supply=CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")), nodes=TWO)
+    m.app("a", 4, queue="root.a")
+    vague = Reason(Pending.WAITING_FOR_ROUND)
+    assert Waiting(m.a, m.now).told("a", demand, vague) == (vague.code, vague.sentence)
+
+
+NOON = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("code", "held", "start_s", "added"),
+    [
+        (Pending.NO_FREE_GPUS, 0, (NOON + 60, NOON + 120, NOON + 180), "; you start about 12:02 (12:01 to 12:03)"),
+        (Pending.OUTRANKED, 0, (NOON + 61, NOON + 62, NOON + 63), "; you start about 12:01"),
+        (Pending.OUTRANKED, 0, (NOON - 60, NOON + 120, None), "; you start about 12:02 (12:00 to more than a week)"),
+        (Pending.CELLS_IN_USE, 0, (NOON + 60, NOON + 86400, NOON + 172800),
+         "; you start about Wed 25 Nov 12:00 (12:01 to Thu 26 Nov 12:00)"),
+        (Pending.NO_FREE_GPUS, 0, (NOON - 60, NOON - 40, NOON - 20), ""),
+        (Pending.NO_FREE_GPUS, 0, (NOON, None, None), ""),
+        (Pending.NO_FREE_GPUS, 0, None, ""),
+        (Pending.NO_FREE_GPUS, 2, (NOON + 60, NOON + 120, NOON + 180), ""),
+        (Pending.EXCEEDS_CLUSTER_SIZE, 0, (NOON + 60, NOON + 120, NOON + 180), ""),
+    ],
+)  # fmt: skip
+def test_an_app_without_gpus_learns_when_it_starts(
+    code: Pending, held: int, start_s: tuple[float | None, ...] | None, added: str
+) -> None:
+    assert with_start(code, "why", held, start_s, NOON) == f"why{added}"

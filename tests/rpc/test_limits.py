@@ -42,6 +42,7 @@ GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
 JOB = pb.JobProgress(
     job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
     launches=1, worker_failures=1, metric=0.5, until_step=9, checkpoints_failed=1, note="n",
+    lost_steps=1, lost_gpu_s=1.0,
 )  # fmt: skip
 LINK = pb.Link(label="UI", url="http://n1:80")
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
@@ -185,6 +186,8 @@ def _job_within(job: JobProgress, case: str) -> None:
     assert math.isfinite(job.accuracy), case
     assert job.metric is None or math.isfinite(job.metric), case
     assert bounds.STEP.holds(job.until_step), case
+    assert bounds.STEP.holds(job.lost_steps), case
+    assert bounds.WORK_GPU_S.holds(job.lost_gpu_s), case
     assert len(job.note) <= checks.TEXT_MAX_CHARS, case
     assert max(job.rung, job.launches, job.worker_failures) <= bounds.COUNT_MAX, case
     assert job.job_id.isprintable(), case

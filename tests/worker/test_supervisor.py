@@ -118,7 +118,7 @@ def test_a_worker_from_its_start_to_its_end(arbiter: FakeArbiter, run: Run) -> N
     assert told["ISONOMY_PACING"] == '{"serial_iter_s": 1, "gpus": 2}'
     assert told["PATH"].split(":")[0] == str(Path(sys.executable).parent)
     assert out == "to-out\nloss = 0.5, step = 9\n"
-    assert err == "to-err\n"
+    assert err == "to-err\nisonomy worker: failed with 3\n"
     ended = arbiter.wait_for("exit")
     assert (ended.code, ended.step, worker.returncode) == (3, 9, 3)
     assert "exit code 3" in ended.message

@@ -135,7 +135,8 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
         return Reason(Pending.AGENT_AWAY)
     if agent is None and standin.over_interactive_limit(a, app_id):
         return Reason(Pending.INTERACTIVE_LIMIT, f"{a.settings.interactive_gpus} GPUs for a user's interactive apps")
-    if demand.gpus <= a.holding(app_id) and not _unplaced(a, app_id):
+    least = max(1, demand.gang_gpus) if agent is not None else 1
+    if demand.gpus - a.holding(app_id) < least and not _unplaced(a, app_id):
         return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
     room = a.queue_room(record.queue)
     if room <= 0:

@@ -51,6 +51,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "revocations": [_revocation(r) for r in reversed(held["revocations"])],
         "rounds": [_round(r, d["names"]) for r in d["rounds"]],
         "deals": d["deals"],
+        "lost": d["lost"],
         "links": [x for x in d["links"] if x["url"].startswith(LINKED)],
         "charts": charts(trends, d["names"]),
         "standin": STANDIN,

@@ -22,17 +22,8 @@ COLOURS = 16
 
 
 def span(seconds: float | None) -> str:
-    """A duration of two units at most: 8 s, 3 min, 5 h 02 min, 3 d 4 h."""
-    if seconds is None:
-        return "–"
-    seconds = abs(seconds)
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    """A duration of two units at most."""
+    return "–" if seconds is None else words.span(abs(seconds))
 
 
 def clock(at_s: float | None, now_s: float) -> str:
