@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in
+from pycontrol.arbiter.round.eligibility import demand_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart, Supply
 from pycontrol.auction.placing import pack
@@ -57,6 +58,7 @@ class RoundParts:
             return self._whole.pop() if self._whole else None
         while self._own:
             vc = self._own.popleft()
+            self._leave_bad_cells(vc)
             ending = self.ending_of(vc, True)
             if ending or vc in self._wanting or vc in self.borrowers:
                 part = private_part(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
@@ -70,6 +72,24 @@ class RoundParts:
             if free:
                 return RoundPart(vc, False, free)
         return None
+
+    def _leave_bad_cells(self, vc: str) -> None:
+        """Moves a virtual cluster out of cells with bad GPUs, if its apps wait and it can have better cells.
+
+        Gangs that the bad GPUs spared would keep such a cell bound for as long as their leases are renewed. They move
+        once all their leases end in the same round.
+        """
+        s, ending = self.s, dict[str, list[Lease]]()
+        if all(demand_of(s, app_id, self.now_s).opportunistic for app_id in self._wanting.get(vc, ())):
+            return
+        for lease in (x for gangs in self.ending_of(vc, True).values() for gang in gangs for x in gang):
+            ending.setdefault(lease.grant_id, []).append(lease)
+        for groups in s.supply.groups_to_move(vc) if ending else ():
+            gangs = [ending.get(group, []) for group in groups]
+            if all(map(s.durable.is_whole, gangs)):
+                end_s = max(x.end_s for gang in gangs for x in gang)
+                why = Cause(EndReason.BAD_GPU, "its cell has a bad GPU, and its queue can have a better cell")
+                leases.revoke(s, (x for gang in gangs for x in gang), self.now_s, end_s, why)
 
     def again(self, part: RoundPart, without: frozenset[str]) -> None:
         """Repeats a private part without apps that were awarded gangs that cells cannot hold."""
