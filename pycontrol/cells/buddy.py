@@ -68,6 +68,16 @@ class Buddy:
         self.bind((level, choice))
         return choice
 
+    def has_better(self, cell: Cell) -> bool:
+        """Whether a bound cell would be bound to one with fewer bad GPUs if it were released now."""
+        level, number = cell
+        self.release(cell)
+        other = self.acquire(level)
+        self.release((level, other))
+        self.bind(cell)
+        bad = self.bad[level]
+        return bad.get(other, 0) < bad.get(number, 0)
+
     def _candidates(self, level: int) -> list[int]:
         """The best healthy free cell of a level, and all free cells with bad GPUs, which may have healthy parts."""
         buckets = self.buckets[level]

@@ -70,6 +70,20 @@ def _of_root(at: int, space: Space, root: Cell, is_bound: bool) -> Iterator[Virt
         yield VirtualMachine(name_of(at, root[0], number), host, size - bad[k], free, size, bound, pinned)
 
 
+def groups_to_move(cells: Cells, vc: str) -> list[list[str]]:
+    """The groups in each bound cell of a virtual cluster that has bad GPUs, where a cell with fewer could be bound."""
+    found = []
+    for space in cells.spaces:
+        for root, (owner, _) in space.holder.items() if space.bad else ():
+            level, physical = root[0], space.v2p[root[0]][root[1]]
+            if owner != vc or root in space.fixed or physical not in space.buddy.bad[level]:
+                continue
+            groups = {group.name for leaf in space.chain.leaves((level, physical)) if (group := space.owner_of(leaf))}
+            if groups and space.buddy.has_better((level, physical)):
+                found.append(sorted(groups))
+    return found
+
+
 def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
     """Machine of a virtual cluster -> (free GPUs, GPUs) of its cell of type `kind` with the most free GPUs.
 

@@ -62,6 +62,9 @@ class Fixed:
     def machine_of(self, gpu: Gpu) -> str:
         return gpu.host
 
+    def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
+        return ()
+
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         held = self.groups[group]
         if any(OWNERS[gpu.host] != vc for gpu in held.gpus):

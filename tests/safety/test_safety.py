@@ -247,3 +247,31 @@ def test_what_was_promised_to_an_app_without_an_agent_is_promised_again_after_a_
     stranger = Ask("x1", "root.x", 4, 1, 4, EVER_S, foreign=True)
     found = case(nodes, cells, stranger, Ask("a0", "root.a", 4, 3, 94, EVER_S, foreign=True))
     assert not complaints(dataclasses.replace(found, failovers=((97, kind),)))
+
+
+def test_a_gang_of_containers_keeps_its_guarantee_however_its_containers_lie_on_its_hosts_cells() -> None:
+    """Its container of 2 GPUs ran where it owned two cells of one GPU, and so the whole gang borrowed: seed 105227."""
+    singles = zip(("root.b", "root.a", "root.a", "root.b"), range(4), strict=True)
+    cells = (cell("node", 4, "root.b", "n0"), *(cell("gpu", 1, owner, "n1", k) for owner, k in singles))
+    gang = Ask("b2", "root.b", 2, 2, 22, EVER_S, foreign=True, more=((1, 2),), one_gang=True)
+    found = dataclasses.replace(case(NODES, cells, gang), failovers=((55, "lost journal"),), length_s=58)
+    w = play_shared(found)
+    assert [x.guaranteed for x in w.arbiter.leases_of("b2") for _ in x.gpus] == [True] * 6
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "tiresias"])
+def test_a_gang_that_a_bad_gpu_spared_moves_so_that_its_queue_gets_a_spare_cell(policy: str) -> None:
+    """It kept the broken machine bound for ever, and half of its app waited beside a whole spare machine: 5000204."""
+    cells = (cell("node", 4, "root.a", "n1"),)
+    asks = Ask("x0", "root.x", 1, 8, 28, EVER_S, foreign=True), Ask("a0", "root.a", 2, 2, 75, EVER_S)
+    found = dataclasses.replace(case(PAIRS, cells, *asks, policy=policy), bad=(115, "n1", 3))
+    w = play_shared(found)
+    assert {gpu.host for gpu in gpus_in(w.arbiter.leases_of("a0"))} == {"n0"}
+    assert w.log["a0"][-1][1] == 2
+
+
+def test_a_gang_that_a_bad_gpu_spared_stays_while_nobody_of_its_queue_waits() -> None:
+    cells = (cell("node", 4, "root.a", "n1"),)
+    asks = Ask("x0", "root.x", 1, 8, 28, EVER_S), Ask("a0", "root.a", 2, 1, 75, EVER_S)
+    w = play_shared(dataclasses.replace(case(PAIRS, cells, *asks), bad=(115, "n1", 3)))
+    assert [n for _, n in w.log["a0"]] == [0, 1]

@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in
+from pycontrol.arbiter.round.eligibility import demand_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart, Supply
+from pycontrol.auction.placing import pack
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Cause, EndReason
-from pycontrol.model.topology import Gpu, Machine, Scope, Topology
+from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.problem import ShareProblem
@@ -56,6 +58,7 @@ class RoundParts:
             return self._whole.pop() if self._whole else None
         while self._own:
             vc = self._own.popleft()
+            self._leave_bad_cells(vc)
             ending = self.ending_of(vc, True)
             if ending or vc in self._wanting or vc in self.borrowers:
                 part = private_part(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
@@ -69,6 +72,24 @@ class RoundParts:
             if free:
                 return RoundPart(vc, False, free)
         return None
+
+    def _leave_bad_cells(self, vc: str) -> None:
+        """Moves a virtual cluster out of cells with bad GPUs, if its apps wait and it can have better cells.
+
+        Gangs that the bad GPUs spared would keep such a cell bound for as long as their leases are renewed. They move
+        once all their leases end in the same round.
+        """
+        s, ending = self.s, dict[str, list[Lease]]()
+        if all(demand_of(s, app_id, self.now_s).opportunistic for app_id in self._wanting.get(vc, ())):
+            return
+        for lease in (x for gangs in self.ending_of(vc, True).values() for gang in gangs for x in gang):
+            ending.setdefault(lease.grant_id, []).append(lease)
+        for groups in s.supply.groups_to_move(vc) if ending else ():
+            gangs = [ending.get(group, []) for group in groups]
+            if all(map(s.durable.is_whole, gangs)):
+                end_s = max(x.end_s for gang in gangs for x in gang)
+                why = Cause(EndReason.BAD_GPU, "its cell has a bad GPU, and its queue can have a better cell")
+                leases.revoke(s, (x for gang in gangs for x in gang), self.now_s, end_s, why)
 
     def again(self, part: RoundPart, without: frozenset[str]) -> None:
         """Repeats a private part without apps that were awarded gangs that cells cannot hold."""
@@ -216,8 +237,8 @@ def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
 def own_as_asked(s: State, app_id: str) -> None:
     """Makes an adopted app's guaranteed grants borrowed where its demand, known only now, does not allow them.
 
-    These are all grants of an opportunistic app, and grants with a gang (or a container of an unmanaged app) that must
-    lie on one machine while its virtual cells are on several: a private cluster would have no room for it.
+    These are all grants of an opportunistic app, and grants whose gang (or an unmanaged app's containers) would not fit
+    on the machines of its virtual cells without being split: a private cluster would have no room for it.
     """
     supply = s.supply
     if supply.whole:
@@ -228,17 +249,16 @@ def own_as_asked(s: State, app_id: str) -> None:
             grants.setdefault(x.grant_id, []).append(x)
     agent = s.agents.get(app_id)
     for grant_id, claims in grants.items():
-        if agent is not None and agent.demand.scope is not Scope.MACHINE:
-            parts: list[list[Gpu]] = []
-        elif agent is not None:
-            parts = [gpus_in(claims)]
+        gpus = gpus_in(claims)
+        if agent is not None:
+            sizes = [len(gpus)] if agent.demand.scope is Scope.MACHINE else []
         else:
-            of = {gpu: s.cluster.container_at.get(gpu, "") for gpu in gpus_in(claims)}
-            parts = [[gpu for gpu in of if of[gpu] == c] for c in sorted({*of.values()} - {""})]
-        split = any(len({supply.machine_of(gpu) for gpu in part}) > 1 for part in parts)
+            containers = Counter(s.cluster.container_at.get(gpu, "") for gpu in gpus)
+            sizes = [n for container_id, n in containers.items() if container_id]
+        split = pack(sorted(sizes, reverse=True), Counter(map(supply.machine_of, gpus))) is None
         if split or (agent is not None and agent.demand.opportunistic):
             supply.downgrade(grant_id)
-            s.record(LeaseBorrowed(tuple(gpus_in(claims)), grant_id))
+            s.record(LeaseBorrowed(tuple(gpus), grant_id))
 
 
 def _count(ending: Ending) -> int:

@@ -14,7 +14,7 @@ from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
 from pycontrol.cells.exchange_policies import Balanced
 from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
-from pycontrol.cells.machines import VirtualMachine, cells_inside, machine_of, machines, room_within
+from pycontrol.cells.machines import VirtualMachine, cells_inside, groups_to_move, machine_of, machines, room_within
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome, Worker
 from pycontrol.model.auction import Gang, gang_gpus
@@ -100,6 +100,10 @@ class CellSupply:
         """The virtual machine of a guaranteed group's GPU; its host where no virtual cell is bound to it."""
         found = self._place_of.get(gpu)
         return (machine_of(self._cells, *found) if found is not None else "") or gpu.host
+
+    def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
+        """The groups in each cell of a virtual cluster that has bad GPUs, where it could have a cell with fewer."""
+        return groups_to_move(self._cells, vc)
 
     def idle(self) -> Mapping[str, int]:
         """Idle GPUs by host."""

@@ -117,6 +117,9 @@ class Supply(Protocol):
     def machine_of(self, gpu: Gpu) -> str:
         """The virtual cluster's machine that holds a GPU of a guaranteed group."""
 
+    def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
+        """The groups in each cell of a virtual cluster that has bad GPUs, where it could have a cell with fewer."""
+
     def idle(self) -> Mapping[str, int]:
         """Idle GPUs by host."""
 
@@ -233,6 +236,10 @@ class WholeCluster:
     def machine_of(self, gpu: Gpu) -> str:
         """The GPU's host."""
         return gpu.host
+
+    def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
+        """Empty: there are no cells."""
+        return ()
 
     def idle(self) -> Mapping[str, int]:
         """Nothing is lent."""
