@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import LeaseEnded
+from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseIdle
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
@@ -128,6 +128,30 @@ def test_a_restarted_resource_manager_gets_its_recovery_time(life: str) -> None:
     assert not m.held("a")
     m.run(3)
     assert m.held("a")
+
+
+def test_leases_whose_containers_vanished_while_the_resource_manager_restarted_are_idle() -> None:
+    m = Mini("tiresias")
+    app = m.app("a", gang=2)
+    m.run(2)
+    m.start("a")
+    m.send(m.snapshot([app]))
+    assert m.facts[-1] == LeaseIdle(tuple(sorted(m.held("a"))), m.now)
+    assert all(not x.container_id for x in m.a.leases_of("a"))
+
+
+def test_time_in_which_the_operator_paused_does_not_count_for_leases() -> None:
+    m = Mini("tiresias")
+    m.app("a", gang=2)
+    m.run(2)
+    (container,) = m.start("a")
+    m.send(ev.OperatorCommand("pause"))
+    m.run(2 * SETTINGS.lease_s, step=5)
+    m.send(ev.OperatorCommand("resume"))
+    assert [x.end_s for x in m.a.leases_of("a")] == [m.now + 2 * SETTINGS.lead]
+    m.app("b", gang=4)
+    m.run(2 * SETTINGS.lead - 1)
+    assert m.a.leases_of("a")[0].container_id == container.container_id
 
 
 def test_a_plugin_that_names_no_life_and_connects_again_and_again_suspends_no_lease_for_ever() -> None:

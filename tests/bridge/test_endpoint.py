@@ -177,7 +177,7 @@ def test_directives_from_before_a_snapshot_are_void(plugin: Plugin) -> None:
     plugin.epoch = "e2"
     plugin.hello()
     assert plugin.settled == 4, "before each snapshot and after it"
-    plugin.endpoint.carry_out(Kill("k2", "c1", "over"))
+    plugin.endpoint.carry_out(Kill("k2", "c2", "over"))  # one of c1 would replace k1 anyway
     assert plugin.poll() == ["k2"]
 
 
