@@ -192,4 +192,7 @@ def run(check: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(share(Path(sys.argv[2])) if sys.argv[1:2] == ["--share"] else run("--check" in sys.argv[1:]))
+    if sys.argv[1:2] == ["--share"]:
+        share(Path(sys.argv[2]))
+    else:
+        sys.exit(run("--check" in sys.argv[1:]))

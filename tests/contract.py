@@ -23,10 +23,15 @@ DOCS = Path(__file__).parents[1] / "docs"
 FILE, PAGE = DOCS / "cli.json", DOCS / "cli-json.md"
 RECORD = "ISONOMY_RECORD_JSON"
 TESTS = (
-    "tests/cli", "tests/audit/test_usage.py", "tests/hadoopconf", "tests/simulation/test_cli.py",
-    "tests/cells/test_cases.py", "tests/simulation/workloads/test_cli.py", "tests/experiments/test_report.py",
+    "tests/cli",
+    "tests/audit/test_usage.py",
+    "tests/hadoopconf",
+    "tests/simulation/test_cli.py",
+    "tests/cells/test_cases.py",
+    "tests/simulation/workloads/test_cli.py",
+    "tests/experiments/test_report.py",
     "tests/policies/test_entry_points.py",
-)  # fmt: skip
+)
 AS_REST = {
     "status": "status", "queue": "queue", "jobs": "apps", "explain": "explain", "rounds": "rounds", "kill": "kill",
     "drain": "drain", "undrain": "undrain", "pause": "pause", "resume": "resume", "cells status": "cells",

@@ -178,8 +178,11 @@ def take_back(demo: CellsDemo, end_s: float) -> None:
     )
     work = ("--max-iterations", "40", "--iteration-s", f"{4.0 * demo.slower:g}")
     demo.start("first", "prod", 4, "--priority", "1", *work)
-    demo.see("first has its four GPUs, guaranteed", 60 + left_s / demo.slower,
-             lambda: sum(x["guaranteed"] for x in demo.held("first")) == 4)  # fmt: skip
+    demo.see(
+        "first has its four GPUs, guaranteed",
+        60 + left_s / demo.slower,
+        lambda: sum(x["guaranteed"] for x in demo.held("first")) == 4,
+    )
     demo.isonomy("exchange", "list")
     demo.isonomy("explain", "first")
 
@@ -188,8 +191,11 @@ def raise_priority(demo: CellsDemo) -> None:
     """YARN's priority is the priority inside the virtual cluster, also of an app that waits."""
     demo.tell("prod's gang `second` wants the same GPUs, with a priority below that of first")
     demo.start("second", "prod", 4, "--max-iterations", "25", "--iteration-s", f"{2.0 * demo.slower:g}")
-    demo.see("second waits, and its reason names the cells that are in use", 60,
-             lambda: demo.explained("second").get("reason", {}).get("code") == "CellsInUse")  # fmt: skip
+    demo.see(
+        "second waits, and its reason names the cells that are in use",
+        60,
+        lambda: demo.explained("second").get("reason", {}).get("code") == "CellsInUse",
+    )
     demo.isonomy("explain", "second")
     demo.tell("its priority is raised: yarn application -appId ... -updatePriority 5")
     demo.yarn("application", "-appId", demo.yarn_apps()["second"]["id"], "-updatePriority", "5")
@@ -250,19 +256,26 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         succeeded = finish(demo)
         data, good = demo.report()
         claimed = int(demo.audit()["checked"]["guaranteed_gpus_claimed"])
-        data["cells"] = {"steps": [vars(s) for s in demo.steps], "guaranteed_gpus_claimed": claimed,
-                         "deals_left": len(demo.get("exchange").get("deals", ()))}  # fmt: skip
+        data["cells"] = {
+            "steps": [vars(s) for s in demo.steps],
+            "guaranteed_gpus_claimed": claimed,
+            "deals_left": len(demo.get("exchange").get("deals", ())),
+        }
         out.write_text(json.dumps(data, indent=2) + "\n")
     rows = [(s.what, f"{s.took_s:.1f}", f"{s.limit_s:.0f}") for s in demo.steps]
     click.echo()
     show(table(("what was seen", "after s", "within s"), rows))
     demo.say(f"{claimed} guaranteed GPUs were claimed; the audit held each claim against what the nodes recorded")
-    missing = [what for what, there in (
-        ("an app failed", succeeded),
-        ("the audit or a model is not as it should be", good),
-        (f"fewer than {CLAIMED_LEAST} guaranteed GPUs were claimed", claimed >= CLAIMED_LEAST),
-        ("an exchange did not end", not data["cells"]["deals_left"]),
-    ) if not there]  # fmt: skip
+    missing = [
+        what
+        for what, there in (
+            ("an app failed", succeeded),
+            ("the audit or a model is not as it should be", good),
+            (f"fewer than {CLAIMED_LEAST} guaranteed GPUs were claimed", claimed >= CLAIMED_LEAST),
+            ("an exchange did not end", not data["cells"]["deals_left"]),
+        )
+        if not there
+    ]
     if missing:
         raise click.ClickException("; ".join(missing))
     demo.say(

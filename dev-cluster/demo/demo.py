@@ -103,10 +103,10 @@ def apps(cluster: Path, slower: float) -> list[App]:
     halving = ["--app-scheduler", "hyperband", "--eta", "2"]
     vision = [*halving, "--search-space", str(DEMO / "vision.yaml"), "--gpus-per-job", "4", "--seed", "1",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "3.0", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
+              "--iteration-s", "3.6", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
     speech = [*halving, "--search-space", str(DEMO / "speech.yaml"), "--gpus-per-job", "2", "--seed", "2",
               "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "2.6", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
+              "--iteration-s", "3.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
     plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
     foreign = [
         str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_command", KNOWS_NOTHING,

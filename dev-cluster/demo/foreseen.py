@@ -49,9 +49,18 @@ def _compared(said: Mapping[str, Times], real: Mapping[str, float], names: Mappi
         real_s = real.get(app_id)
         if real_s is None or middle is None or real_s < made_s:
             continue
-        rows.append({
-            "app": names.get(app_id, app_id), "ahead_s": real_s - made_s, "error_s": real_s - middle,
-            "in_range": (low is None or low - 1 <= real_s) and (high is None or real_s <= high + 1),
-        })  # fmt: skip
-    return {"n": len(rows), "in_range": sum(r["in_range"] for r in rows), "rows": rows,
-            "error_s": spread([abs(r["error_s"]) for r in rows]), "note": NOTE}  # fmt: skip
+        rows.append(
+            {
+                "app": names.get(app_id, app_id),
+                "ahead_s": real_s - made_s,
+                "error_s": real_s - middle,
+                "in_range": (low is None or low - 1 <= real_s) and (high is None or real_s <= high + 1),
+            }
+        )
+    return {
+        "n": len(rows),
+        "in_range": sum(r["in_range"] for r in rows),
+        "rows": rows,
+        "error_s": spread([abs(r["error_s"]) for r in rows]),
+        "note": NOTE,
+    }

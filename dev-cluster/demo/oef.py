@@ -221,8 +221,11 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         out.write_text(json.dumps({**data, "oef": facts}, indent=2))
     for name, text in facts["why"].items():
         demo.say(f"why {name}: {text}")
-    missing = [*missed(facts), *(["an app failed"] if not succeeded else []),
-               *(["the audit or a model is not as it should be"] if not good else [])]  # fmt: skip
+    missing = [
+        *missed(facts),
+        *(["an app failed"] if not succeeded else []),
+        *(["the audit or a model is not as it should be"] if not good else []),
+    ]
     if missing:
         raise click.ClickException("; ".join(missing))
     demo.say("the tenants' shares are the linear programme's, from speedups that nobody declared; the audit is clean")

@@ -48,9 +48,11 @@ class Search:
 
 
 APPS = {
-    "cnn": Search("vision", 4.0, 1.0, 8.0, 30), "rnn": Search("vision", 1.2, 0.2, 2.0, 40),
-    "transformer": Search("speech", 4.0, 1.0, 8.0, 70), "lstm": Search("speech", 1.2, 0.2, 2.0, 50),
-}  # fmt: skip
+    "cnn": Search("vision", 4.0, 1.0, 8.0, 30),
+    "rnn": Search("vision", 1.2, 0.2, 2.0, 40),
+    "transformer": Search("speech", 4.0, 1.0, 8.0, 70),
+    "lstm": Search("speech", 1.2, 0.2, 2.0, 50),
+}
 """A step takes a second on two fast GPUs (cnn, transformer), or on two slow ones (rnn, lstm)."""
 
 
@@ -96,8 +98,9 @@ class TogetherDemo(CellsDemo):
 
     def recalled(self) -> int:
         """GPUs of prod's machine that were revoked after prod had asked for it."""
-        return sum(s.gpu.host == PROD_HOST and s.revoking_s is not None and s.revoking_s >= self.asked_s
-                   for s in self.leases())  # fmt: skip
+        return sum(
+            s.gpu.host == PROD_HOST and s.revoking_s is not None and s.revoking_s >= self.asked_s for s in self.leases()
+        )
 
 
 def contend(demo: TogetherDemo) -> None:
@@ -140,8 +143,7 @@ def recall(demo: TogetherDemo) -> set[str]:
     demo.asked_s = time.time()
     demo.start("ranker", "prod", 2, "--max-iterations", "20", "--iteration-s", f"{2.0 * demo.slower:g}",
                "--speedups", f"{SLOW}=1,{FAST}=1")  # fmt: skip
-    demo.see("ranker has its two GPUs, guaranteed", 90,
-             lambda: sum(x["guaranteed"] for x in demo.held("ranker")) == 2)  # fmt: skip
+    demo.see("ranker has its two GPUs, guaranteed", 90, lambda: sum(x["guaranteed"] for x in demo.held("ranker")) == 2)
     if demo.hosts_of("ranker") != {PROD_HOST}:
         raise click.ClickException(f"ranker runs on {demo.hosts_of('ranker')}, which prod does not own")
     demo.isonomy("explain", "ranker", "--rounds", "2")
@@ -194,8 +196,11 @@ def main(folder: Path, out: Path, keep: bool) -> None:
     slower = busy.factor()
     times = {"lease_s": LEASE_S, "lead_s": LEAD_S, "grant_timeout_s": 30.0, "round_retry_s": 3.0}
     leaves = ", ".join(f"{vc.removeprefix('root.')}: {{capacity: 30, maximum: 100}}" for vc in POLICIES)
-    settings = (*(f"isonomy.{k}={s * slower:g}" for k, s in times.items()), f"isonomy.cells={CELLS}",
-                f"queues.leaves={{{leaves}, default: {{capacity: 10, maximum: 100}}}}")  # fmt: skip
+    settings = (
+        *(f"isonomy.{k}={s * slower:g}" for k, s in times.items()),
+        f"isonomy.cells={CELLS}",
+        f"queues.leaves={{{leaves}, default: {{capacity: 10, maximum: 100}}}}",
+    )
     demo = TogetherDemo(folder.resolve(), out, settings, topology=TOPOLOGY, slower=slower)
     with demo.running(keep=keep):
         contend(demo)
@@ -207,10 +212,13 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         auctions = demo.auctions()
         missing = missed(demo, auctions, held)
         data["together"] = {
-            "steps": [vars(s) for s in demo.steps], "held": held, "borrowers": sorted(borrowers),
+            "steps": [vars(s) for s in demo.steps],
+            "held": held,
+            "borrowers": sorted(borrowers),
             "auctions": [{name: sorted(types) for name, types in won.items()} for won in auctions],
-            "recalled_gpus": demo.recalled(), "missing": missing,
-        }  # fmt: skip
+            "recalled_gpus": demo.recalled(),
+            "missing": missing,
+        }
         out.write_text(json.dumps(data, indent=2) + "\n")
     rows = [(s.what, f"{s.took_s:.1f}", f"{s.limit_s:.0f}") for s in demo.steps]
     show(table(("what was seen", "after s", "within s"), rows))
@@ -218,8 +226,10 @@ def main(folder: Path, out: Path, keep: bool) -> None:
     missing += [] if good else ["the audit or a model is not as it should be"]
     if missing:
         raise click.ClickException("; ".join(missing))
-    demo.say(f"each virtual cluster had its policy, each app its type, and prod its machine back; the audit is clean; "
-             f"report: {out}")  # fmt: skip
+    demo.say(
+        f"each virtual cluster had its policy, each app its type, and prod its machine back; the audit is clean; "
+        f"report: {out}"
+    )
 
 
 if __name__ == "__main__":

@@ -133,8 +133,10 @@ def switch_on(cluster: Cluster) -> None:
             try:
                 said = requests.post(
                     f"{cluster.web(role)}{path}",
-                    headers={"X-Requested-By": "dev-cluster"}, timeout=REQUEST_TIMEOUT_S * 4, auth=_login(cluster),
-                )  # fmt: skip
+                    headers={"X-Requested-By": "dev-cluster"},
+                    timeout=REQUEST_TIMEOUT_S * 4,
+                    auth=_login(cluster),
+                )
             except requests.RequestException as e:
                 answer = str(e)
                 continue

@@ -23,8 +23,11 @@ from pycontrol.policies import registry
 from pycontrol.policies.shadowed import NoShadow, Shadowed
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
-TOPOLOGY = click.option("--topology", type=click.Path(path_type=Path, dir_okay=False),
-                        help="The hosts, where FILE does not name them (a topology file).")  # fmt: skip
+TOPOLOGY = click.option(
+    "--topology",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The hosts, where FILE does not name them (a topology file).",
+)
 OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 ADDITION = re.compile(r"^(?P<vc>[^:]+):(?P<type>[^:]+):(?P<count>[+-]?\d+)(?:@(?P<chain>.+))?$")
 

@@ -74,10 +74,14 @@ def estimate_command(
     except NoOutlook as e:
         raise Failure(str(e)) from e
     data = {"now_s": p["now_s"], "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
-    emit(data, output, lambda d: lines(
-        f"{estimate(d['start_s'], None, 0, d['now_s'])}; {estimate(None, d['end_s'], 1, d['now_s'])}",
-        f"if {ASSUMED}",
-    ))  # fmt: skip
+    emit(
+        data,
+        output,
+        lambda d: lines(
+            f"{estimate(d['start_s'], None, 0, d['now_s'])}; {estimate(None, d['end_s'], 1, d['now_s'])}",
+            f"if {ASSUMED}",
+        ),
+    )
 
 
 @click.command("snapshot")
@@ -143,8 +147,7 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
 
     def replaced(of: Any) -> Any:
         if isinstance(of, Mapping):
-            return {whole.sub(lambda m: names[m[0]], str(k)) if k in names else k: replaced(v)
-                    for k, v in of.items()}  # fmt: skip
+            return {whole.sub(lambda m: names[m[0]], str(k)) if k in names else k: replaced(v) for k, v in of.items()}
         if isinstance(of, list | tuple):
             return [replaced(v) for v in of]
         return names.get(of, whole.sub(lambda m: names[m[0]], of)) if isinstance(of, str) and of else of

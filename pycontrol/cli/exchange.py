@@ -122,18 +122,21 @@ def _board(d: Data) -> Any:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
     deals = [(x["id"], x["owner"], x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), left(x["end_s"], d["now_s"]),
               x["price"]) for x in d["deals"]]  # fmt: skip
-    posted = [(x["id"], "offers", x["tenant"], _lot(x["lot"]), "", clock(x["end_s"]), x["price"])
-              for x in d["offers"]]  # fmt: skip
-    posted += [(x["id"], "requests", x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), clock(x["end_s"]), x["price"])
-               for x in d["requests"]]  # fmt: skip
+    posted = [(x["id"], "offers", x["tenant"], _lot(x["lot"]), "", clock(x["end_s"]), x["price"]) for x in d["offers"]]
+    posted += [
+        (x["id"], "requests", x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), clock(x["end_s"]), x["price"])
+        for x in d["requests"]
+    ]
     books = [(b["vc"], b["gpus"], b["surplus_gpu_hours"], b["contributed_gpu_hours"], b["paid"]) for b in d["books"]]
     deal_names = ("DEAL", "OWNER", "LENDS TO", "CELLS", "IN RETURN", ">ENDS IN", ">PRICE")
     post_names = ("POSTING", "", "VIRTUAL CLUSTER", "CELLS", "IN RETURN", ">UNTIL", ">PRICE")
     return lines(
-        table(deal_names, deals) if deals else "no deal is in force", "",
-        table(post_names, posted) if posted else "nothing is on the board", "",
+        table(deal_names, deals) if deals else "no deal is in force",
+        "",
+        table(post_names, posted) if posted else "nothing is on the board",
+        "",
         table(("VIRTUAL CLUSTER", ">OWNS NOW", ">SURPLUS GPU h", ">LENT EVER GPU h", ">MONEY"), books),
-    )  # fmt: skip
+    )
 
 
 def _lot(lot: Data | None) -> str:

@@ -101,11 +101,16 @@ def install_command(
         raise Failure(f"{e.filename or conf}: {e.strerror}; give this user the right to it") from e
     errors = sum(f.level == "error" for f in findings)
     if output == "json":
-        emit_json({
-            "steps": [asdict(s) for s in book], "changes": [asdict(c) for c in changes],
-            "left": [asdict(c) for c in left], "findings": [asdict(f) for f in findings], "errors": errors,
-            "written": sorted(str(f) for f in out.rglob("*") if f.is_file()) if out is not None else [],
-        })  # fmt: skip
+        emit_json(
+            {
+                "steps": [asdict(s) for s in book],
+                "changes": [asdict(c) for c in changes],
+                "left": [asdict(c) for c in left],
+                "findings": [asdict(f) for f in findings],
+                "errors": errors,
+                "written": sorted(str(f) for f in out.rglob("*") if f.is_file()) if out is not None else [],
+            }
+        )
     else:
         _say(book, FORMATS[form], left, findings)
         if gpus is None and any(c.key == EXECUTOR and not remove for c in changes):
@@ -168,9 +173,13 @@ def _record(conf: Path) -> list[PropertyChange] | None:
 
 
 def _write(
-    conf: Path, out: Path, texts: Mapping[str, str], changes: list[PropertyChange], own: Mapping[str, str],
+    conf: Path,
+    out: Path,
+    texts: Mapping[str, str],
+    changes: list[PropertyChange],
+    own: Mapping[str, str],
     former: list[PropertyChange] | None,
-) -> None:  # fmt: skip
+) -> None:
     """Into a new directory, a folder a class of hosts; each with the record by which --remove knows the way back."""
     if out.resolve() == conf.resolve() or conf.resolve() in out.resolve().parents:
         raise ConfigError([f"--apply {out}: is in the cluster's own configuration; name a new directory"])

@@ -40,9 +40,12 @@ class Records:
 
 
 def records_of(
-    cluster_dir: Path, journals: tuple[Path, ...], evidence: tuple[str, ...], rm_log: tuple[str, ...],
+    cluster_dir: Path,
+    journals: tuple[Path, ...],
+    evidence: tuple[str, ...],
+    rm_log: tuple[str, ...],
     config: Path | None = None,
-) -> Records:  # fmt: skip
+) -> Records:
     """As given; else the journal and topology that an isonomy.yaml names, else a dev-cluster's."""
     if journals:
         return Records(journals, evidence, rm_log)
@@ -144,9 +147,14 @@ def _options(command: Any) -> Any:
 @_options
 @output_option
 def audit_command(
-    cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
-    rm_log: tuple[str, ...], gang_deadline: float, output: str,
-) -> None:  # fmt: skip
+    cluster_dir: Path,
+    journals: tuple[Path, ...],
+    config: Path | None,
+    evidence: tuple[str, ...],
+    rm_log: tuple[str, ...],
+    gang_deadline: float,
+    output: str,
+) -> None:
     """Check the journal against what the NodeManagers and the ResourceManager recorded.
 
     No GPU in two containers at once; no container without a lease; no lease lost; no gang split; each

@@ -74,8 +74,10 @@ def completions(results: Mapping[str, Result]) -> list[dict[str, Any]]:
         for app in result.apps:
             if app.finished_s is not None:
                 found.setdefault(app.queue, {}).setdefault(name, []).append(app.completion_s)
-    return [{"queue": queue, "median_s": {n: median(v) for n, v in by_policy.items()}}
-            for queue, by_policy in sorted(found.items())]  # fmt: skip
+    return [
+        {"queue": queue, "median_s": {n: median(v) for n, v in by_policy.items()}}
+        for queue, by_policy in sorted(found.items())
+    ]
 
 
 def revocations(result: Result) -> list[dict[str, Any]]:
@@ -106,9 +108,10 @@ def _live(d: Data) -> RenderableType:
     return lines(
         f"AS IF, since {clock(d['since_s'])}: one of both had GPUs to give {count(d['decisions'], 'time')},"
         f" {d['gpus']} GPUs were given; on {d['same_gpus']} of them Isonomy would have done the same",
-        table(["QUEUE", "USER", ">GIVEN", ">ISONOMY", ">TAKEN BACK"], users), "",
+        table(["QUEUE", "USER", ">GIVEN", ">ISONOMY", ">TAKEN BACK"], users),
+        "",
         table(["AT", "GIVEN", "ISONOMY WOULD", "WHY NOT THE SAME"], newest),
-    )  # fmt: skip
+    )
 
 
 def _gpus(of: Mapping[str, int]) -> str:
@@ -125,10 +128,17 @@ def _draw(d: Data) -> RenderableType:
         return lines(_live(d["live"]), "", "no application with GPUs has ended yet: there is nothing to replay")
     names: Sequence[str] = d["policies"]
     ends = [[r["queue"], *(span(r["median_s"].get(n)) for n in names)] for r in d["completion"]]
-    lost = [[r["queue"], r["user"], r["apps"], r["restarts"], f"{r['lost_gpu_h']:.1f}", r["reason"]]
-            for r in d["revocations"]]  # fmt: skip
+    lost = [
+        [r["queue"], r["user"], r["apps"], r["restarts"], f"{r['lost_gpu_h']:.1f}", r["reason"]]
+        for r in d["revocations"]
+    ]
     return lines(
-        _live(d["live"]), "", f"REPLAY of {count(d['replayed'], 'app')} that ended", whatif._draw(d), "",
-        table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends), "",
+        _live(d["live"]),
+        "",
+        f"REPLAY of {count(d['replayed'], 'app')} that ended",
+        whatif._draw(d),
+        "",
+        table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends),
+        "",
         table(["REVOCATIONS", "USER", ">APPS", ">RESTARTS", ">LOST GPU-H", "WHY"], lost) if lost else "no revocations",
-    )  # fmt: skip
+    )

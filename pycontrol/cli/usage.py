@@ -46,9 +46,14 @@ from pycontrol.words import count
     help="A table for people, CSV, or JSON.",
 )
 def usage_command(
-    since: str, until: str | None, by: str, journals: tuple[Path, ...], config: Path | None, cluster_dir: Path,
+    since: str,
+    until: str | None,
+    by: str,
+    journals: tuple[Path, ...],
+    config: Path | None,
+    cluster_dir: Path,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """GPU-hours by user and queue: used, leased and not used, lost to restarts, borrowed; and how long was waited.
 
     LOST is the time until revoked GPUs were given back, and from the next grant to the first step. BORROWED counts

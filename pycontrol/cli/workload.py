@@ -34,8 +34,12 @@ def list_command(output: str) -> None:
         for name, g in GENERATORS.items()
     ]
     formats = [{"name": f"{name}:FILE", "about": about} for name, (_, about) in FORMATS.items()]
-    document = {"generators": generators, "formats": formats, "import": option_names(Import),
-                "every": option_names(Selection)}  # fmt: skip
+    document = {
+        "generators": generators,
+        "formats": formats,
+        "import": option_names(Import),
+        "every": option_names(Selection),
+    }
     emit(document, output, _draw_list)
 
 

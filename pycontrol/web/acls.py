@@ -33,9 +33,13 @@ def _explain(found: Answer, sees: Sees) -> Answer:
     app = found["app"]
     if sees(app["app_id"], app["user"]):
         return found
-    return {**found, "app": {**app, **OF_APP}, "jobs": [{**j, **{k: v for k, v in OF_JOB.items() if k in j}}
-                                                       for j in found["jobs"]],
-            "links": [], "hidden": True}  # fmt: skip
+    return {
+        **found,
+        "app": {**app, **OF_APP},
+        "jobs": [{**j, **{k: v for k, v in OF_JOB.items() if k in j}} for j in found["jobs"]],
+        "links": [],
+        "hidden": True,
+    }
 
 
 def _picture(found: Answer, sees: Sees) -> Answer:
@@ -59,7 +63,11 @@ def _events(found: Answer, sees: Sees) -> Answer:
 
 
 LEFT_OUT: Mapping[str, Callable[[Answer, Sees], Answer]] = {
-    "apps": _apps, "explain": _explain, "picture": _picture, "logs": _logs, "trends": _trends,
+    "apps": _apps,
+    "explain": _explain,
+    "picture": _picture,
+    "logs": _logs,
+    "trends": _trends,
     "events": _events,
-}  # fmt: skip
+}
 """By path."""

@@ -57,9 +57,13 @@ class Feed:
     """
 
     def __init__(
-        self, journal: Journal, metrics: Metrics | None = None, durable: Durable | None = None,
-        first_seq: int | None = None, past: Iterable[tuple[float, Fact]] = (),
-    ) -> None:  # fmt: skip
+        self,
+        journal: Journal,
+        metrics: Metrics | None = None,
+        durable: Durable | None = None,
+        first_seq: int | None = None,
+        past: Iterable[tuple[float, Fact]] = (),
+    ) -> None:
         """`past`: (time, fact), the journal's newest facts, oldest first."""
         self._journal = journal
         self.metrics = metrics or Metrics(durable)

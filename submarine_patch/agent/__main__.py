@@ -128,8 +128,12 @@ class Agent:
             self.poster.start()
         if self.board is not None:
             tell = self.inbox.put
-            board.serve(sys.executable, Path(board.FOLDER), lambda port: tell(HasBoard(port)),
-                        lambda problem: tell(HasBoard(problem=problem)))  # fmt: skip
+            board.serve(
+                sys.executable,
+                Path(board.FOLDER),
+                lambda port: tell(HasBoard(port)),
+                lambda problem: tell(HasBoard(problem=problem)),
+            )
         while True:
             try:
                 event = self.inbox.get(timeout=TICK_S)

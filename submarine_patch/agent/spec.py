@@ -20,8 +20,13 @@ FILE = "isonomy-app.json"
 APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
 SAMPLERS = ("tpe", "random", "gp")
 """Samplers of the scheduler optuna."""
-WITHIN = {"machine": Scope.MACHINE, "socket": Scope.MACHINE, "switch": Scope.MACHINE, "rack": Scope.RACK,
-          "cluster": Scope.CLUSTER}  # fmt: skip
+WITHIN = {
+    "machine": Scope.MACHINE,
+    "socket": Scope.MACHINE,
+    "switch": Scope.MACHINE,
+    "rack": Scope.RACK,
+    "cluster": Scope.CLUSTER,
+}
 """The widest scope of a gang, by the option's value."""
 CELL_TYPES = ("socket", "switch")
 """Values of WITHIN that name a cell type smaller than a machine."""

@@ -117,8 +117,11 @@ class KeptFolder:
             self._files.delete(f"{ROOT}/{launch:013d}-{number:06d}.json")
         if lists and lists[0][0] != self._launch_ms:
             return  # a later launch saves now: its files are not listed yet
-        named = {digest for launch, number in lists[:LISTS]
-                 for digest in (self._read(f"{launch:013d}-{number:06d}.json") or {}).values()}  # fmt: skip
+        named = {
+            digest
+            for launch, number in lists[:LISTS]
+            for digest in (self._read(f"{launch:013d}-{number:06d}.json") or {}).values()
+        }
         for name in self._files.names(ROOT):
             if re.fullmatch(r"[0-9a-f]{64}", name) and name not in named:
                 self._files.delete(f"{ROOT}/{name}")

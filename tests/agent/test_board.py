@@ -56,8 +56,11 @@ def test_records_are_whole(written: Path) -> None:
 
 
 def test_what_is_said_of_it(tmp_path: Path) -> None:
-    links = (("UI", "http://", "worker-0", 8080), ("more", "https://", "other.example.com", 443),
-             ("none", "http://", "worker-7", 1))  # fmt: skip
+    links = (
+        ("UI", "http://", "worker-0", 8080),
+        ("more", "https://", "other.example.com", 443),
+        ("none", "http://", "worker-7", 1),
+    )
     world = started(World(spec_of(tensorboard=True, quicklinks=links)), *A[:2])
     world.train(world.gang("job000")[0], 3)
     world.pass_time(2)

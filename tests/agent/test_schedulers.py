@@ -306,10 +306,13 @@ class TestOptuna:
 
         assert sum(miss("tpe", s) for s in range(3)) < 0.6 * sum(miss("random", s) for s in range(3))
 
-    @pytest.mark.parametrize(("sampler", "absent", "says"), [
-        ("tpe", "optuna", r"pip install 'isonomy\[optuna\]'"),
-        ("gp", "torch", r"sampler=gp needs torch.* pip install 'isonomy\[optuna\] torch'"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("sampler", "absent", "says"),
+        [
+            ("tpe", "optuna", r"pip install 'isonomy\[optuna\]'"),
+            ("gp", "torch", r"sampler=gp needs torch.* pip install 'isonomy\[optuna\] torch'"),
+        ],
+    )
     def test_without_the_extra_the_error_names_it(
         self, sampler: str, absent: str, says: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

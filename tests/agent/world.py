@@ -245,9 +245,11 @@ class World:
     def described(self, c: Container) -> am.AmContainer:
         """The container as the AM shell reports it."""
         return am.AmContainer(
-            container_id=c.container_id, host=c.plan.host, gpu_ids=c.plan.gpu_ids,
+            container_id=c.container_id,
+            host=c.plan.host,
+            gpu_ids=c.plan.gpu_ids,
             allocation_request_id=c.plan.allocation_request_id,
-        )  # fmt: skip
+        )
 
     def ready(self) -> None:
         """Lets launched workers register."""

@@ -97,11 +97,15 @@ def markets(draw: st.DrawFn, bidders: int = 3) -> tuple[list[Bid], dict[str, int
         rows = draw(
             st.lists(
                 st.builds(
-                    BidRow, rho, st.sampled_from([(), home]), st.integers(0, 2), st.just(size),
+                    BidRow,
+                    rho,
+                    st.sampled_from([(), home]),
+                    st.integers(0, 2),
+                    st.just(size),
                     st.sampled_from(list(Scope)),
                 ).filter(lambda r: r.gpus > 0),
                 max_size=4,
             )
-        )  # fmt: skip
+        )
         bids.append(Bid(f"app{i}", draw(rho), tuple(rows)))
     return bids, free, top

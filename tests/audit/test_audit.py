@@ -201,8 +201,7 @@ def leased_twice(run: Run) -> None:
 
 
 def split_gang(run: Run) -> None:
-    run.facts = [(t, x) for t, x in run.facts if not (
-        isinstance(x, f.LeaseStarted) and x.container_id == container(3))]  # fmt: skip
+    run.facts = [(t, x) for t, x in run.facts if not (isinstance(x, f.LeaseStarted) and x.container_id == container(3))]
     run.evidence = [e for e in run.evidence if e["container"] != container(3)]
     run.facts = [(t + 100 if t > T0 + 10 else t, x) for t, x in run.facts]
     for e in run.evidence:
@@ -242,21 +241,24 @@ def other_count(run: Run) -> None:
     run.yarn.allocated[container(2)] = 1
 
 
-@pytest.mark.parametrize(("breaks", "kinds"), [
-    (two_containers, {"gpu_in_two_containers", "container_without_lease"}),
-    (no_lease, {"container_without_lease"}),
-    (anothers_lease, {"container_without_lease"}),
-    (outlives_its_lease, {"container_without_lease"}),
-    (never_ends, {"container_without_lease"}),
-    (lost_lease, {"lease_lost"}),
-    (leased_twice, {"gpu_leased_twice"}),
-    (split_gang, {"gang_split"}),
-    (other_ids, {"gpu_ids_differ", "container_without_lease"}),
-    (fewer_ids, {"gpu_ids_differ", "gpu_count_differs"}),
-    (no_record, {"container_without_evidence"}),
-    (unknown_to_yarn, {"unknown_to_yarn"}),
-    (other_count, {"gpu_count_differs"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("breaks", "kinds"),
+    [
+        (two_containers, {"gpu_in_two_containers", "container_without_lease"}),
+        (no_lease, {"container_without_lease"}),
+        (anothers_lease, {"container_without_lease"}),
+        (outlives_its_lease, {"container_without_lease"}),
+        (never_ends, {"container_without_lease"}),
+        (lost_lease, {"lease_lost"}),
+        (leased_twice, {"gpu_leased_twice"}),
+        (split_gang, {"gang_split"}),
+        (other_ids, {"gpu_ids_differ", "container_without_lease"}),
+        (fewer_ids, {"gpu_ids_differ", "gpu_count_differs"}),
+        (no_record, {"container_without_evidence"}),
+        (unknown_to_yarn, {"unknown_to_yarn"}),
+        (other_count, {"gpu_count_differs"}),
+    ],
+)
 def test_each_rule_finds_what_breaks_it(breaks: Callable[[Run], None], kinds: set[str]) -> None:
     run = clean()
     breaks(run)
@@ -314,8 +316,13 @@ def test_missing_evidence_is_named_never_passed() -> None:
     found = run.audit()
     assert not found["complete"]
     missing = {x["check"] for x in found["unchecked"]}
-    assert missing == {"gpu_in_two_containers", "container_without_lease", "gpu_ids_differ", "lease_lost",
-                       "unknown_to_yarn"}  # fmt: skip
+    assert missing == {
+        "gpu_in_two_containers",
+        "container_without_lease",
+        "gpu_ids_differ",
+        "lease_lost",
+        "unknown_to_yarn",
+    }
     run = clean()
     run.evidence = [e for e in run.evidence if e["node"].startswith("n1")]
     found = run.audit()
@@ -327,8 +334,13 @@ def test_missing_evidence_is_named_never_passed() -> None:
 def test_evidence_files(tmp_path: Path) -> None:
     line = {"event": "start", "container": container(2), "node": "n1", "gpu_ids": [0, 1], "lease": "r1", "time_ms": 5}
     file = tmp_path / "e.jsonl"
-    file.write_text(json.dumps(line) + "\nnot json\n" + json.dumps({**line, "event": "end", "time_ms": 9})
-                    + "\n" + '{"event": "start", "conta')  # fmt: skip
+    file.write_text(
+        json.dumps(line)
+        + "\nnot json\n"
+        + json.dumps({**line, "event": "end", "time_ms": 9})
+        + "\n"
+        + '{"event": "start", "conta'
+    )
     read = read_evidence([str(tmp_path / "*.jsonl")])
     stay = read.stays[container(2)]
     assert (stay.host, stay.gpu_ids, stay.start_s, stay.end_s) == ("n1", (0, 1), 0.005, 0.009)
@@ -338,8 +350,10 @@ def test_evidence_files(tmp_path: Path) -> None:
 
 def test_the_resource_managers_audit_log(tmp_path: Path) -> None:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(T0))
-    tail = f"TARGET=SchedulerApp\tRESULT=SUCCESS\tAPPID={APP}\tCONTAINERID={container(2)}\tRESOURCE=<memory:1024, " \
-        "vCores:1, yarn.io/gpu: 2>\tQUEUENAME=default"  # fmt: skip
+    tail = (
+        f"TARGET=SchedulerApp\tRESULT=SUCCESS\tAPPID={APP}\tCONTAINERID={container(2)}\tRESOURCE=<memory:1024, "
+        "vCores:1, yarn.io/gpu: 2>\tQUEUENAME=default"
+    )
     logger = "INFO  org.apache.hadoop.yarn.server.resourcemanager.RMAuditLogger:"
     (tmp_path / "rm.log").write_text(
         f"{at},500 INFO  x: hello\n"
@@ -385,9 +399,12 @@ def owned(ask_s: float, *, granted_s: float = 100.0, gone_s: float = 110.0, move
     run.fact(granted_s, f.LeaseRevoking(tuple(A), T0 + gone_s - 1, "the cells of root.a need it", "guarantee"))
     run.grant(granted_s, APP, A, "r2.0", after=True)
     receipt = {
-        "awards": [{"app_id": APP, "gangs": [[["n1", 2]]]}], "vc": "root.a", "at_s": T0 + granted_s,
-        "granted": [{"gpu": str(g), "app_id": APP} for g in A], "asked_s": {APP: T0 + ask_s},
-    }  # fmt: skip
+        "awards": [{"app_id": APP, "gangs": [[["n1", 2]]]}],
+        "vc": "root.a",
+        "at_s": T0 + granted_s,
+        "granted": [{"gpu": str(g), "app_id": APP} for g in A],
+        "asked_s": {APP: T0 + ask_s},
+    }
     run.fact(granted_s, f.RoundHeld("r2", T0 + granted_s, Receipt.load(receipt)))
     run.stop(gone_s, container(2, OTHER), A, "revoked")
     run.start(gone_s + 1, container(2), A)

@@ -59,11 +59,16 @@ class Owned(World):
         super().container_ends(container_id)
 
     def _note(self, event: str, container: Container) -> None:
-        self.evidence.append({
-            "event": event, "container": yarn_name(container), "node": container.gpus[0].host,
-            "gpu_ids": [gpu.index for gpu in container.gpus], "lease": container.lease_id,
-            "time_ms": int(self.now * 1000),
-        })  # fmt: skip
+        self.evidence.append(
+            {
+                "event": event,
+                "container": yarn_name(container),
+                "node": container.gpus[0].host,
+                "gpu_ids": [gpu.index for gpu in container.gpus],
+                "lease": container.lease_id,
+                "time_ms": int(self.now * 1000),
+            }
+        )
 
     def late(self) -> list[str]:
         """The audit's findings after a stranger filled the cluster and the owner asked for its machine."""

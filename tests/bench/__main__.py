@@ -117,8 +117,11 @@ def main() -> int:
     quick, wanted = "--quick" in sys.argv[1:], [a for a in sys.argv[1:] if not a.startswith("-")]
     result: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-        "commit": commit(), "load": os.getloadavg()[0], "at_s": time.time(), "quick": quick,
-    }  # fmt: skip
+        "commit": commit(),
+        "load": os.getloadavg()[0],
+        "at_s": time.time(),
+        "quick": quick,
+    }
     folder = Path("build/bench")
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{time.strftime('%Y%m%dT%H%M%S')}.json"

@@ -136,9 +136,12 @@ def run(quick: bool = False) -> dict[str, Any]:
         total_s = time.perf_counter() - begin_s
         own_s = total_s - world.policy_s
         result[f"{machines * 8} GPUs, load {load}"] = {
-            "events": world.events, "rounds": world.rounds, "events_per_s_without_policy": world.events / own_s,
-            "total_s": total_s, "policy_s": world.policy_s,
-        }  # fmt: skip
+            "events": world.events,
+            "rounds": world.rounds,
+            "events_per_s_without_policy": world.events / own_s,
+            "total_s": total_s,
+            "policy_s": world.policy_s,
+        }
     return result
 
 

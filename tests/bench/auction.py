@@ -118,9 +118,11 @@ def spread(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     return {
-        "median_ms": 1e3 * ordered[len(ordered) // 2], "p95_ms": 1e3 * p95, "max_ms": 1e3 * ordered[-1],
+        "median_ms": 1e3 * ordered[len(ordered) // 2],
+        "p95_ms": 1e3 * p95,
+        "max_ms": 1e3 * ordered[-1],
         "n": len(ordered),
-    }  # fmt: skip
+    }
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -161,8 +163,9 @@ def run_typed(quick: bool) -> dict[str, Any]:
             typed, blind = (list(_cpu_seconds(cell, types, engine, seeds)) for types in (TYPES, TYPES[:1]))
             own, beside = spread([s for s, _ in typed]), spread([s for s, _ in blind])
             result[f"{cell.gpus} GPUs x {cell.bidders} bidders, two types, {engine}"] = {
-                **own, "proved_optimal": sum(ok for _, ok in typed),
+                **own,
+                "proved_optimal": sum(ok for _, ok in typed),
                 "untyped": {**beside, "proved_optimal": sum(ok for _, ok in blind)},
                 "ratio_to_untyped": own["median_ms"] / beside["median_ms"],
-            }  # fmt: skip
+            }
     return result

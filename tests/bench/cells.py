@@ -12,11 +12,13 @@ def drive(pods: int, nodes: int, requests: int) -> dict[str, Any]:
     """The costs of requests on a number of pods of nodes of 8 GPUs."""
     found = costs(pods, nodes, requests)
     return {
-        "gpus": found.gpus, "start_s": found.start_s, "memory_mb": found.peak_kb / 1024,
+        "gpus": found.gpus,
+        "start_s": found.start_s,
+        "memory_mb": found.peak_kb / 1024,
         "outcomes": dict(found.outcomes),
         "request": {name: spread_us(some) for name, some in found.requests_s.items()},
         "release": spread_us(found.releases_s),
-    }  # fmt: skip
+    }
 
 
 def spread_us(values: Sequence[float]) -> dict[str, float]:

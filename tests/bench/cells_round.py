@@ -26,10 +26,13 @@ def run(quick: bool) -> dict[str, Any]:
 
 def _measure(nodes: int) -> dict[str, float]:
     hosts = [f"h{i:05d}" for i in range(nodes)]
-    file = CellsFile.model_validate({
-        "levels": {"switch": 2, "socket": 2, "node": 2}, "hosts": hosts,
-        "virtual_clusters": {f"root.t{k}": {"node": nodes // TENANTS} for k in range(TENANTS)},
-    })  # fmt: skip
+    file = CellsFile.model_validate(
+        {
+            "levels": {"switch": 2, "socket": 2, "node": 2},
+            "hosts": hosts,
+            "virtual_clusters": {f"root.t{k}": {"node": nodes // TENANTS} for k in range(TENANTS)},
+        }
+    )
     policy = ByVirtualCluster(Isonomy())
     arbiter = Arbiter(Settings(recovery_s=0.0, round_retry_s=1e6), policy, supply=CellSupply(layout(file)))
     arbiter.handle(ev.ClusterSnapshot(True, tuple(Node(f"{h}:1", h, "r", 8) for h in hosts), (), (), ()), 0.0)

@@ -96,10 +96,13 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
 
     chosen, supply, cluster = make("isonomy" if policy == "cells" else policy), None, uniform(machines, 8)
     if policy == "cells":
-        file = CellsFile.model_validate({
-            "levels": {"node": 8}, "hosts": sorted(cluster.machines),
-            "virtual_clusters": {f"root.t{k}": {"node": machines // TENANTS} for k in range(TENANTS)},
-        })  # fmt: skip
+        file = CellsFile.model_validate(
+            {
+                "levels": {"node": 8},
+                "hosts": sorted(cluster.machines),
+                "virtual_clusters": {f"root.t{k}": {"node": machines // TENANTS} for k in range(TENANTS)},
+            }
+        )
         supply, chosen = (
             _either("arbiter.supply.cells", "arbiter.cells").CellSupply(layout(file)),
             ByVirtualCluster(chosen),
@@ -145,10 +148,13 @@ def a_round(apps: int, tenants: int, machines: int) -> dict[str, float]:
     hosts = [f"h{i:05d}" for i in range(machines)]
     supply, policy = None, ByVirtualCluster(Isonomy())
     if tenants:
-        file = CellsFile.model_validate({
-            "levels": {"switch": 2, "socket": 2, "node": 2}, "hosts": hosts,
-            "virtual_clusters": {f"root.t{k}": {"node": machines // tenants} for k in range(tenants)},
-        })  # fmt: skip
+        file = CellsFile.model_validate(
+            {
+                "levels": {"switch": 2, "socket": 2, "node": 2},
+                "hosts": hosts,
+                "virtual_clusters": {f"root.t{k}": {"node": machines // tenants} for k in range(tenants)},
+            }
+        )
         supply = _either("arbiter.supply.cells", "arbiter.cells").CellSupply(layout(file))
     settings = _either("arbiter.views.settings", "arbiter.settings").Settings(recovery_s=0.0, round_retry_s=1e6)
     arbiter = Arbiter(settings, policy, supply=supply)
@@ -223,10 +229,11 @@ def lines() -> dict[str, float]:
                 todo.append(name)
     of = {n: len(names[n].read_text(encoding="utf-8").splitlines()) for n in seen}
     return {
-        "lines": sum(of.values()), "files": len(of),
+        "lines": sum(of.values()),
+        "files": len(of),
         "arbiter_lines": sum(n for name, n in of.items() if name.startswith("pycontrol.arbiter")),
         "arbiter_files": sum(name.startswith("pycontrol.arbiter.") for name in of),
-    }  # fmt: skip
+    }
 
 
 def _name(root: Path, path: Path) -> str:

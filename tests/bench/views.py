@@ -74,7 +74,12 @@ def run(machines: int = 1250, apps: int = 2000) -> dict[str, Any]:
 
     node_ms = cpu_ms(bounce, 21)
     return {
-        "gpus": machines * 8, "apps": apps, "leased": len(picture.durable.leases), "first_picture_ms": first_ms,
-        "picture_ms": picture_ms, "views_ms": {v.__name__: cpu_ms(lambda v=v: v(picture, now_s, {})) for v in shown},  # type: ignore[misc]
-        "node_down_and_up_ms": node_ms, "picture_to_node_ratio": picture_ms / node_ms,
-    }  # fmt: skip
+        "gpus": machines * 8,
+        "apps": apps,
+        "leased": len(picture.durable.leases),
+        "first_picture_ms": first_ms,
+        "picture_ms": picture_ms,
+        "views_ms": {v.__name__: cpu_ms(lambda v=v: v(picture, now_s, {})) for v in shown},  # type: ignore[misc]
+        "node_down_and_up_ms": node_ms,
+        "picture_to_node_ratio": picture_ms / node_ms,
+    }

@@ -99,11 +99,12 @@ def two_chains() -> Cells:
             "new": {"child": "gpu", "count": 2, "node_level": True},
         },
         "physical_cells": [
-            {"type": "old", "hosts": ["o0"]}, {"type": "old", "hosts": ["o1"]},
+            {"type": "old", "hosts": ["o0"]},
+            {"type": "old", "hosts": ["o1"]},
             {"type": "new", "hosts": ["n0"], "indices": {"n0": [5, 3]}},
         ],
         "virtual_clusters": {"a": {"old": 1, "new": 1}, "b": {"old": 1}},
-    }  # fmt: skip
+    }
     return Cells(layout(CellsFile.model_validate(file)))
 
 

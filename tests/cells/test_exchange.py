@@ -15,8 +15,10 @@ NODE = Lot("node", "node", 1)
 
 
 def market(policy=None) -> Exchange:
-    return Exchange(build({"switch": 2, "node": 2}, 4, {"a": {"node": 2}, "b": {"node": 1}, "c": {"switch": 2}}),
-                    policy or Balanced())  # fmt: skip
+    return Exchange(
+        build({"switch": 2, "node": 2}, 4, {"a": {"node": 2}, "b": {"node": 1}, "c": {"switch": 2}}),
+        policy or Balanced(),
+    )
 
 
 def test_cells_are_lent_and_come_back_without_a_kill() -> None:

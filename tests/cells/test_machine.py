@@ -19,12 +19,16 @@ from tests.cells.invariants import check
 from tests.cells.test_cells import fits
 
 CLUSTERS: list[dict[str, Any]] = [
-    {"levels": {"switch": 2, "node": 2},
-     "virtual_clusters": {"a": {"node": 1, "gpu": 1}, "b": {"node": 1, "switch": 1}}},
-    {"levels": {"switch": 2, "node": 2, "pod": 2},
-     "virtual_clusters": {"a": {"pod": 1}, "b": {"node": 1, "switch": 2}}},
+    {
+        "levels": {"switch": 2, "node": 2},
+        "virtual_clusters": {"a": {"node": 1, "gpu": 1}, "b": {"node": 1, "switch": 1}},
+    },
+    {
+        "levels": {"switch": 2, "node": 2, "pod": 2},
+        "virtual_clusters": {"a": {"pod": 1}, "b": {"node": 1, "switch": 2}},
+    },
     {"levels": {"node": 3}, "virtual_clusters": {"a": {"node": 2, "gpu": 1}, "b": {"node": 1, "gpu": 2}}},
-]  # fmt: skip
+]
 POLICIES = [Balanced(), CreditScore(), SecondPrice()]
 
 
@@ -60,16 +64,21 @@ class Machine(RuleBasedStateMachine):
         return found
 
     @rule(
-        vc=st.sampled_from("ab"), priority=st.sampled_from([-1, 0, 0, 1, 2]), lazy=st.booleans(), preempt=st.booleans(),
-        sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3), host=st.none() | st.integers(0, 3),
-    )  # fmt: skip
+        vc=st.sampled_from("ab"),
+        priority=st.sampled_from([-1, 0, 0, 1, 2]),
+        lazy=st.booleans(),
+        preempt=st.booleans(),
+        sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+        host=st.none() | st.integers(0, 3),
+    )
     def request(self, vc: str, priority: int, lazy: bool, preempt: bool, sizes: list[int], host: int | None) -> None:
         self.number += 1
         hosts = None if host is None else frozenset({f"h{host}", f"h{(host + 1) % 4}"})
         members = tuple((1, size) for size in sizes)
         frees, before = self.frees(vc, priority), dump(self.cells)
-        decision = self.cells.request(GroupRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts),
-                                      preempt=preempt)  # fmt: skip
+        decision = self.cells.request(
+            GroupRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts), preempt=preempt
+        )
         for name in decision.victims:
             victim = self.cells.groups[name]
             assert victim.priority == -1 or (victim.request.vc == vc and victim.priority < priority)

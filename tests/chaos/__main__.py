@@ -74,8 +74,10 @@ class Chaos:
 
     def run(self) -> dict[str, Any]:
         """Runs the plan and returns the report."""
-        self.say(f"seed {self.plan.seed}: {self.plan.minutes:g} minutes, {len(self.plan.faults)} faults, "
-                 f"{'with' if self.plan.cells else 'without'} cells")  # fmt: skip
+        self.say(
+            f"seed {self.plan.seed}: {self.plan.minutes:g} minutes, {len(self.plan.faults)} faults, "
+            f"{'with' if self.plan.cells else 'without'} cells"
+        )
         if self.slower > 1.0:
             self.say(f"this machine is busy: leases and deadlines are {self.slower:.1f} times as long")
         rig = self.rig = ChaosRig(self.folder, self.plan.cells, self.slower)
@@ -185,8 +187,11 @@ class Chaos:
             f"{name}: submitted, and YARN knows nothing of it" for name in self.submitted if name not in names
         ]
         disturbed = sorted(n for n in {*self.submitted, *names} if n.startswith("chaos-"))
-        self.problems += [f"{a.name}: it never ran disturbed" for a in self.plan.apps
-                          if not any(n.startswith(f"chaos-{a.name}-") for n in disturbed)]  # fmt: skip
+        self.problems += [
+            f"{a.name}: it never ran disturbed"
+            for a in self.plan.apps
+            if not any(n.startswith(f"chaos-{a.name}-") for n in disturbed)
+        ]
         self.losses.read(self.folder / "data")
         self.problems += self.losses.different() + self.losses.unfinished(disturbed)
         if not self.rig.settle(lambda: self.rig.get("leases").get("leases") == [], LEASES_GONE_S * self.slower):
@@ -207,8 +212,12 @@ class Chaos:
 
     def _gauges(self) -> dict[str, float]:
         """What waits in the control plane, and whom it still has; {} where it does not answer."""
-        names = {"isonomy_arbiter_queue_depth": "events", "isonomy_agents_connected": "agents",
-                 'isonomy_apps{state="running"}': "running", 'isonomy_apps{state="waiting"}': "waiting"}  # fmt: skip
+        names = {
+            "isonomy_arbiter_queue_depth": "events",
+            "isonomy_agents_connected": "agents",
+            'isonomy_apps{state="running"}': "running",
+            'isonomy_apps{state="waiting"}': "waiting",
+        }
         lines = [line.rsplit(" ", 1) for line in self.rig.metrics().splitlines() if line.startswith("isonomy_")]
         return {names[name]: float(value) for name, value in lines if name in names}
 

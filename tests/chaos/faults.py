@@ -114,8 +114,11 @@ class Faults:
         how = f"{delay_s:.1f} s late" if f.way == "delay" else f.way
         text = f"link {f.what}: {how} for {f.for_s:.0f} s, {link.connections} connections"
         ways: dict[str, Callable[[Proxy], object]] = {
-            "delay": lambda p: p.delay(delay_s), "stall": Proxy.stall, "cut": Proxy.cut, "lossy": Proxy.lossy,
-        }  # fmt: skip
+            "delay": lambda p: p.delay(delay_s),
+            "stall": Proxy.stall,
+            "cut": Proxy.cut,
+            "lossy": Proxy.lossy,
+        }
         link.each(ways[f.way])
         return text, lambda: link.each(Proxy.open)
 

@@ -52,8 +52,11 @@ class Losses:
 
     def different(self) -> list[str]:
         """A line for each point whose losses are not the same."""
-        return [f"{p[0]} {p[1]} at step {p[3]}: the loss of {p[2]} differs by {d:.2%}"
-                for p, d in self._differences() if d > TOLERANCE]  # fmt: skip
+        return [
+            f"{p[0]} {p[1]} at step {p[3]}: the loss of {p[2]} differs by {d:.2%}"
+            for p, d in self._differences()
+            if d > TOLERANCE
+        ]
 
     def unfinished(self, names: Iterable[str]) -> list[str]:
         """A line for each of these apps without a job that got as far as the best undisturbed one."""

@@ -65,25 +65,36 @@ def fault_rows(begun: Sequence[Begun]) -> list[dict[str, Any]]:
 
 def again(seed: int, minutes: float, folder: Path) -> str:
     """How to repeat a failed run."""
-    return (f"to play it again: make chaos SEED={seed} MINUTES={minutes:g}\n"
-            f"what it left: logs in {folder}/log and {folder}/data/nodemanager-*/log, the journal in {folder}/isonomy"
-            f" (isonomy audit --cluster-dir {folder})")  # fmt: skip
+    return (
+        f"to play it again: make chaos SEED={seed} MINUTES={minutes:g}\n"
+        f"what it left: logs in {folder}/log and {folder}/data/nodemanager-*/log, the journal in {folder}/isonomy"
+        f" (isonomy audit --cluster-dir {folder})"
+    )
 
 
 def table(report: Mapping[str, Any], folder: Path) -> str:
     """For people: the verdict last, where a terminal shows it; `folder` is the cluster's."""
     lines = ["", f"{'AT':8}  FAULT"]
     lines += [f"{_clock(f['at_s'])}  {f['text']}" for f in report["faults"]]
-    lines += ["", f"{'SUBMITTED':9}  {'APP':18} {'OUTCOME':10} {'SECONDS':>7} {'ATTEMPTS':>8} {'LAUNCHES':>8} "
-                  f"{'RESTARTS':>8} {'STEPS LOST':>10} {'LOST S':>7}"]  # fmt: skip
-    lines += [f"{_clock(a['submitted_s']):9}  {a['name']:18} {a['outcome']:10} {a['seconds']:7.0f} {a['attempts']:8} "
-              f"{a['launches']:8} {a['restarts']:8} {a['lost_steps']:10} {a['lost_s']:7.1f}"
-              for a in report["apps"]]  # fmt: skip
+    lines += [
+        "",
+        f"{'SUBMITTED':9}  {'APP':18} {'OUTCOME':10} {'SECONDS':>7} {'ATTEMPTS':>8} {'LAUNCHES':>8} "
+        f"{'RESTARTS':>8} {'STEPS LOST':>10} {'LOST S':>7}",
+    ]
+    lines += [
+        f"{_clock(a['submitted_s']):9}  {a['name']:18} {a['outcome']:10} {a['seconds']:7.0f} {a['attempts']:8} "
+        f"{a['launches']:8} {a['restarts']:8} {a['lost_steps']:10} {a['lost_s']:7.1f}"
+        for a in report["apps"]
+    ]
     kinds = Counter(f["name"] for f in report["faults"])
     audit = report["audit"]
     lines += ["", f"{'PROGRAM':16} {'':>9} {'MIB':>7} {'THREADS':>7} {'FILES':>7}   (the largest process)"]
-    lines += [f"{name:16} {phase.replace('_', ' '):>9} {size['mib']:7.1f} {size['threads']:7} {size['files']:7}"
-              for name, phases in report["sizes"].items() for phase, size in phases.items() if size]  # fmt: skip
+    lines += [
+        f"{name:16} {phase.replace('_', ' '):>9} {size['mib']:7.1f} {size['threads']:7} {size['files']:7}"
+        for name, phases in report["sizes"].items()
+        for phase, size in phases.items()
+        if size
+    ]
     lines += [
         "",
         f"faults by kind: {', '.join(f'{n} {name}' for name, n in sorted(kinds.items()))}",

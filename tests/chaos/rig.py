@@ -153,9 +153,12 @@ class ChaosRig(Rig):
         with (self.folder / "log" / "control-plane.log").open("ab") as log:
             self.control = subprocess.Popen(
                 [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]],
-                stdout=subprocess.DEVNULL, stderr=log, env=env, start_new_session=True,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=env,
+                start_new_session=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)),
-            )  # fmt: skip
+            )
 
     @property
     def journal_bytes(self) -> int:

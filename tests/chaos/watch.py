@@ -87,10 +87,14 @@ def clashes(uses: Iterable[Use]) -> list[tuple[Gpu, Use, Use]]:
 
 def outlived(seen_s: Mapping[str, float], stays: Mapping[str, ContainerInterval]) -> list[str]:
     """A line for each container whose processes were seen after its NodeManager had recorded its end."""
-    return [f"{name}: its processes were seen {seen_s[name] - stay.end_s:.1f} s after its recorded end"
-            for name, stay in stays.items()
-            if name in seen_s and stay.end_s is not None and stay.end_by == "NodeManager"
-            and seen_s[name] > stay.end_s + OUTLIVE_S]  # fmt: skip
+    return [
+        f"{name}: its processes were seen {seen_s[name] - stay.end_s:.1f} s after its recorded end"
+        for name, stay in stays.items()
+        if name in seen_s
+        and stay.end_s is not None
+        and stay.end_by == "NodeManager"
+        and seen_s[name] > stay.end_s + OUTLIVE_S
+    ]
 
 
 def larger(a: Size | None, b: Size | None) -> Size | None:
@@ -177,7 +181,10 @@ class Watch:
 
     def problems(self, stays: Mapping[str, ContainerInterval]) -> list[str]:
         """The violations that it saw."""
-        grown = [f"{name} grew from {g.calm} to {g.disturbed} and {g.at_end}"
-                 for name, g in sorted(self.growth.items()) if not g.flat]  # fmt: skip
+        grown = [
+            f"{name} grew from {g.calm} to {g.disturbed} and {g.at_end}"
+            for name, g in sorted(self.growth.items())
+            if not g.flat
+        ]
         blind = [] if self.seen_s else ["the watch saw no process with a GPU"]
         return list(self._clashes.values()) + outlived(self.seen_s, stays) + grown + blind

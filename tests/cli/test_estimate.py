@@ -27,8 +27,9 @@ def server(stage: Stage) -> Iterator[str]:
         apps = {x: {"start_s": quantiles, "end_s": quantiles} for x in stage.arbiter.durable.live}
         return {"made_s": stage.now, "assumed": "all goes well", "problem": "", "apps": apps}
 
-    router = Router(stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture,
-                    estimates=estimates)  # fmt: skip
+    router = Router(
+        stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture, estimates=estimates
+    )
     with served(router) as found:
         yield found.url.partition("/ws/")[0]
 
@@ -70,8 +71,12 @@ def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> 
         assert run(server, "snapshot", "--out", str(file), *flags).exit_code == 0
         state = read_snapshot(file)
         text = json.dumps(state)
-        named = [*stage.arbiter.durable.live, *(x.user for x in stage.arbiter.durable.live.values()), "r00m00",
-                 "root.prod"]  # fmt: skip
+        named = [
+            *stage.arbiter.durable.live,
+            *(x.user for x in stage.arbiter.durable.live.values()),
+            "r00m00",
+            "root.prod",
+        ]
         assert all((f'"{name}"' in text) != bool(flags) for name in named)
         assert len(state["apps"]) == len(stage.arbiter.durable.live)
 
@@ -117,11 +122,15 @@ def test_a_state_that_cannot_continue_is_one_line(server: str, stage: Stage, tmp
 def test_a_state_can_continue_under_virtual_clusters(server: str, stage: Stage, tmp_path: Path) -> None:
     queues = sorted({x.queue for x in stage.arbiter.durable.live.values()})
     cells = tmp_path / "cells.yaml"
-    cells.write_text(json.dumps({
-        "cell_types": {"node": {"child": "gpu", "count": 4, "node_level": True}},
-        "physical_cells": [{"type": "node", "hosts": [host]} for host in sorted(stage.topology.machines)],
-        "virtual_clusters": {q: {"node": 1} for q in queues[:2]},
-    }))  # fmt: skip
+    cells.write_text(
+        json.dumps(
+            {
+                "cell_types": {"node": {"child": "gpu", "count": 4, "node_level": True}},
+                "physical_cells": [{"type": "node", "hosts": [host]} for host in sorted(stage.topology.machines)],
+                "virtual_clusters": {q: {"node": 1} for q in queues[:2]},
+            }
+        )
+    )
     found = run(server, "whatif", "--now", "--policy", "isonomy,drf", "--cells", str(cells), "-o", "json")
     assert found.exit_code == 0, found.output
     assert all(t["finished"] == t["apps"] for t in json.loads(found.output)["totals"].values())

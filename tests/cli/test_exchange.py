@@ -25,8 +25,9 @@ class Floor(Scene):
         self.world = Trading()  # type: ignore[assignment]
         self.issued = []
         self.kept = Kept()
-        self.router = Router(self, issue=self._issue, arbiter_address="host:26501", traders={A: ["trader"]},
-                             picture=picture)  # fmt: skip
+        self.router = Router(
+            self, issue=self._issue, arbiter_address="host:26501", traders={A: ["trader"]}, picture=picture
+        )
         self.world.add_app("application_1_0001", 2, 2, 4000, B)
         self.world.run(10)
 

@@ -18,8 +18,10 @@ def test_the_mode_is_shown_and_switched_while_the_control_plane_is_stopped(rm: R
         "shadow for root.a, root.b"
     )
     assert rm.seen[-1] == (
-        "POST", "/ws/v1/cluster/isonomy/mode", {"mode": "shadow", "queues": "root.a,root.b", "user.name": ADMIN}
-    )  # fmt: skip
+        "POST",
+        "/ws/v1/cluster/isonomy/mode",
+        {"mode": "shadow", "queues": "root.a,root.b", "user.name": ADMIN},
+    )
 
 
 def test_what_is_wrong_is_said(rm: Rm) -> None:
@@ -35,7 +37,8 @@ def test_what_is_wrong_is_said(rm: Rm) -> None:
     rm.mode |= {"mode": "off", "problem": ""}
     assert "never switched" in run(rm, "mode").output
     assert (run(rm, "mode", "on").exit_code, run(rm, "mode", "on").output.strip()) == (
-        1, "error: mode: u is not in the admin ACL"
-    )  # fmt: skip
+        1,
+        "error: mode: u is not in the admin ACL",
+    )
     assert run(rm, "mode", "dark").exit_code == 2
     assert run(rm, "mode", "--queues", "root.a").exit_code == 2

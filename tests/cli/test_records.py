@@ -31,8 +31,10 @@ def cluster(tmp_path: Path, scene: Scene) -> Path:
     (tmp_path / "isonomy.yaml").write_text(yaml.safe_dump({"state_dir": "isonomy"}))
     machines = [{"name": "a", "machines": [{"host": "n1", "gpus": 12}]}]
     (tmp_path / "topology.yaml").write_text(yaml.safe_dump({"racks": machines}))
-    roles = {"resourcemanager": {"log": str(tmp_path / "rm.log"), "data": str(tmp_path / "rm")},
-             "nodemanager-0": {"data": str(tmp_path / "nm"), "log": ""}}  # fmt: skip
+    roles = {
+        "resourcemanager": {"log": str(tmp_path / "rm.log"), "data": str(tmp_path / "rm")},
+        "nodemanager-0": {"data": str(tmp_path / "nm"), "log": ""},
+    }
     (tmp_path / "cluster.json").write_text(json.dumps({
         "roles": roles, "isonomy_yaml": str(tmp_path / "isonomy.yaml"), "topology": str(tmp_path / "topology.yaml"),
     }))  # fmt: skip

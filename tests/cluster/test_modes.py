@@ -28,8 +28,11 @@ class Modes(Sleepers):
         """`isonomy mode`."""
         done = subprocess.run(
             [BIN / "isonomy", "mode", *words, "-o", "json"],
-            env=self.env, capture_output=True, text=True, timeout=60 * slowness(),
-        )  # fmt: skip
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60 * slowness(),
+        )
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
@@ -54,8 +57,11 @@ class Modes(Sleepers):
         """What `isonomy shadow` reports: of the rounds as if and of the replay."""
         done = subprocess.run(
             [BIN / "isonomy", "shadow", "-o", "json"],
-            env=self.env, capture_output=True, text=True, timeout=120 * slowness(),
-        )  # fmt: skip
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=120 * slowness(),
+        )
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
         return {"gpus": said["live"]["gpus"], "replayed": said["replayed"]}

@@ -71,8 +71,11 @@ def test_a_job_outlives_its_control_plane_and_a_revocation(rig: Rig) -> None:
     host = rig.get("explain", app="job")["leases"][0]["gpu"].rpartition(":")[0]
     isonomy(rig, "drain", host)
     rig.wait(lambda: [j["restarts"] for j in rig.jobs("job")] == [1], 120, "its lease is revoked")
-    rig.wait(lambda: any(not held["gpu"].startswith(host) for held in rig.get("explain", app="job")["leases"]), 60,
-             "it continues elsewhere")  # fmt: skip
+    rig.wait(
+        lambda: any(not held["gpu"].startswith(host) for held in rig.get("explain", app="job")["leases"]),
+        60,
+        "it continues elsewhere",
+    )
     rig.succeeds("job")
     isonomy(rig, "undrain", host)
     told = json.loads(isonomy(rig, "explain", "job", "-o", "json"))

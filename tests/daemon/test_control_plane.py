@@ -49,9 +49,12 @@ class PluginLink:
         request = bridge_pb2.Request(plugin_epoch=self._epoch, id=self._id, **body)
         encoded = base64.b64encode(request.SerializeToString()).decode()
         answer = self._send(
-            protocol.CALL_PROXY_COMMAND_NAME, protocol.ENTRY_POINT_OBJECT_ID, "exchange",
-            protocol.BYTES_TYPE + encoded, protocol.END,
-        )  # fmt: skip
+            protocol.CALL_PROXY_COMMAND_NAME,
+            protocol.ENTRY_POINT_OBJECT_ID,
+            "exchange",
+            protocol.BYTES_TYPE + encoded,
+            protocol.END,
+        )
         if not answer:
             raise ConnectionError("the control plane ended")
         prefix = protocol.RETURN_MESSAGE + protocol.SUCCESS + protocol.BYTES_TYPE
@@ -62,9 +65,14 @@ class PluginLink:
         """What is wrong, if anything is."""
         node = bridge_pb2.Node(node_id="n1:8041", host="n1", rack="/a", gpus=2)
         app = bridge_pb2.Application(
-            app_id=APP, user="ann", queue="root.default", name="a", tags=["isonomy"], attempt_id=ATTEMPT,
+            app_id=APP,
+            user="ann",
+            queue="root.default",
+            name="a",
+            tags=["isonomy"],
+            attempt_id=ATTEMPT,
             submit_time_ms=1_000,
-        )  # fmt: skip
+        )
         snapshot = bridge_pb2.Snapshot(ready=True, nodes=[node], applications=[app])
         return self.exchange(hello=bridge_pb2.Hello(snapshot=snapshot)).error
 

@@ -46,8 +46,9 @@ def test_serves_agents_and_stops_cleanly(config: Path) -> None:
         with grpc.insecure_channel(address) as channel:
             call = ArbiterStub(channel).Session(
                 iter([pb.AgentMessage(register=pb.Register(app_id="application_1_1"))]),
-                metadata=[("isonomy-token", token)], timeout=LIMIT_S,
-            )  # fmt: skip
+                metadata=[("isonomy-token", token)],
+                timeout=LIMIT_S,
+            )
             with pytest.raises(grpc.RpcError) as refused:  # no plugin has reported such an app
                 list(call)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -36,9 +36,14 @@ def spawn() -> Iterator[Spawn]:
 
     def one(cwd: Path | None = None, script: str = "echo; read _", **variables: str) -> int:
         process = subprocess.Popen(
-            ["sh", "-c", script], cwd=cwd, env={"PATH": os.environ["PATH"], **variables}, text=True,
-            start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            ["sh", "-c", script],
+            cwd=cwd,
+            env={"PATH": os.environ["PATH"], **variables},
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         started.append(process)
         assert process.stdout is not None
         words = process.stdout.readline().split()

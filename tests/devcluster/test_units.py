@@ -176,9 +176,11 @@ def test_the_demo_compares_the_first_estimates_with_what_happened() -> None:
     found = seen.report({"a": "vision"}, {"a": 310.0, "b": 1000.0})
     assert "apps are expected to go on coming" in found["starts"].pop("note")
     assert found["starts"] == {
-        "n": 1, "in_range": 0, "error_s": {"median": 15.0, "p95": 15.0, "n": 1},
+        "n": 1,
+        "in_range": 0,
+        "error_s": {"median": 15.0, "p95": 15.0, "n": 1},
         "rows": [{"app": "vision", "ahead_s": 25.0, "error_s": 15.0, "in_range": False}],
-    }  # fmt: skip
+    }
     assert [(r["app"], r["error_s"], r["in_range"]) for r in found["ends"]["rows"]] == [
         ("b", 940.0, True),
         ("vision", 110.0, False),
@@ -223,10 +225,15 @@ def test_what_demo_all_finds_missing(tmp_path: Path, change: dict[str, Any], sai
     assert all(part in text for part, text in zip(said, found, strict=True))
 
 
-@pytest.mark.parametrize(("said", "slower"), [
-    ("some avg10=0.00 avg60=9.00 avg300=1.00 total=5\n", 1.0), ("some avg10=50.00 avg60=0.00 total=5\n", 2.0),
-    ("some avg10=99.00 avg60=0.00 total=5\n", 4.0), ("", 4.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "slower"),
+    [
+        ("some avg10=0.00 avg60=9.00 avg300=1.00 total=5\n", 1.0),
+        ("some avg10=50.00 avg60=0.00 total=5\n", 2.0),
+        ("some avg10=99.00 avg60=0.00 total=5\n", 4.0),
+        ("", 4.0),
+    ],
+)
 def test_a_rig_asks_how_long_things_have_waited_for_a_core(tmp_path: Path, said: str, slower: float) -> None:
     (tmp_path / "cpu").write_text(said)
     assert slowness(tmp_path / "cpu") == pytest.approx(slower)

@@ -87,8 +87,11 @@ def _settings(**more: object) -> SimulationSettings:
 
 
 LOST = (
-    Fault(4_000.0, "r00m00"), Fault(7_000.0, "r00m00", True), Fault(9_000.0, "r00m01"), Fault(12_000.0, "r00m01", True),
-)  # fmt: skip
+    Fault(4_000.0, "r00m00"),
+    Fault(7_000.0, "r00m00", True),
+    Fault(9_000.0, "r00m01"),
+    Fault(12_000.0, "r00m01", True),
+)
 OWNERS = "  root.a: {box: 1, pair: 1, pinned: [kept]}\n  root.b: {quad: 1, pair: 1}\n  root.c: {pair: 1}\n"
 RUNS: dict[str, Run] = {
     "w1": Run(lambda: explorations("w1", 1.0, 8), uniform(8, 4), settings=_settings(f=0.5)),

@@ -66,8 +66,12 @@ def test_what_the_page_quotes_is_said_by_a_program(quoted: str) -> None:
 
 def said() -> str:
     """The text of all literals of the product."""
-    files = [f for folder in ("pycontrol", "yarn-plugin", "submarine_patch") for f in (ROOT / folder).rglob("*")
-             if f.suffix in (".py", ".java") and "/test/" not in str(f)]  # fmt: skip
+    files = [
+        f
+        for folder in ("pycontrol", "yarn-plugin", "submarine_patch")
+        for f in (ROOT / folder).rglob("*")
+        if f.suffix in (".py", ".java") and "/test/" not in str(f)
+    ]
     text = "\n".join(f.read_text(encoding="utf-8") for f in files)
     return re.sub(r'"\s*\+?\s*f?"', "", text)
 
@@ -91,8 +95,10 @@ def test_units_and_files_of_the_page_are_those_of_the_package(command: str) -> N
 
 def test_a_unit_that_gives_up_is_started_as_the_page_says() -> None:
     unit = (ROOT / "packaging" / "isonomy.service").read_text()
-    burst, interval = (int(re.search(rf"{key}=(\d+)", unit)[1])  # type: ignore[index]
-                       for key in ("StartLimitBurst", "StartLimitIntervalSec"))  # fmt: skip
+    burst, interval = (
+        int(re.search(rf"{key}=(\d+)", unit)[1])  # type: ignore[index]
+        for key in ("StartLimitBurst", "StartLimitIntervalSec")
+    )
     assert (burst, interval) == (10, 300)
     assert "After ten failures in five minutes systemd gives up: `systemctl reset-failed isonomy`" in PAGE
 

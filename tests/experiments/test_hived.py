@@ -57,9 +57,12 @@ def test_a_part_of_the_trace_begins_with_the_jobs_that_would_then_run() -> None:
     apps = [
         TraceApp(name, at_s, 2, ((2 * run_s,),), "t")
         for name, at_s, run_s in (
-            ("over", 0.0, from_s - 1.0), ("half", from_s - day, 3 * day), ("in", from_s + 5.0, 60.0), ("late", 2e7, 1.0)
+            ("over", 0.0, from_s - 1.0),
+            ("half", from_s - day, 3 * day),
+            ("in", from_s + 5.0, 60.0),
+            ("late", 2e7, 1.0),
         )
-    ]  # fmt: skip
+    ]
     found = [(a.app_id, a.submitted_s, a.work_gpu_s) for a in hived_cases.window(apps, 2.0)]
     assert found == [("half", 0.0, 4 * day), ("in", 5.0, 120.0)]
     assert [a.app_id for a in hived_cases.window(apps, 2.0, hived_cases.FROM_DAY - 1.0)] == ["over", "half", "in"]
@@ -123,7 +126,7 @@ def test_lent_cells_are_borrowed_and_only_returned_ones_count() -> None:
         used=[{"a": 8, "b": 0}, {"a": 0, "b": 8}, {"a": 0, "b": 8}],
         lent=[{"a": 8, "b": 0}, {"a": 0, "b": 8}, {"a": 0, "b": 0}],
         held=[{"a": 1, "b": 0}, {"a": 0, "b": 1}, {"a": 0, "b": 1}],
-    )  # fmt: skip
+    )
     found = hived_exchange.exchange(hours, {"a": 1, "b": 1})
     assert (found.gave, found.got) == ({"a": [0, 1, 0], "b": [1, 0, 0]}, {"a": [1, 0, 0], "b": [0, 1, 0]})
     assert found.gain("a") == pytest.approx(100.0)

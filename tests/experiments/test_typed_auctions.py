@@ -22,9 +22,13 @@ ONE_OF_EACH = Topology.of([Machine("slow", "r", 4, SLOW), Machine("quick", "r", 
 
 
 def test_a_blind_bid_names_no_type_and_lies_between_them() -> None:
-    rows = [BidRow(2.0, (), 1, 4, Scope.RACK, SLOW), BidRow(0.5, (), 1, 4, Scope.RACK, FAST),
-            BidRow(0.5, (), 2, 4, Scope.RACK, FAST), BidRow(3.0, ((("n1", 4),),)),
-            BidRow(1.0, (), 1, 4, Scope.CLUSTER, "", True)]  # fmt: skip
+    rows = [
+        BidRow(2.0, (), 1, 4, Scope.RACK, SLOW),
+        BidRow(0.5, (), 1, 4, Scope.RACK, FAST),
+        BidRow(0.5, (), 2, 4, Scope.RACK, FAST),
+        BidRow(3.0, ((("n1", 4),),)),
+        BidRow(1.0, (), 1, 4, Scope.CLUSTER, "", True),
+    ]
     found = blind(Bid("a", 8.0, tuple(rows)), 2)
     assert {r.new_gangs: r.rho for r in found.rows} == pytest.approx({0: 3.0, 1: 1.0, 2: 2.0})
     assert {r.gpu_type for r in found.rows} == {""}

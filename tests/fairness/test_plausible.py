@@ -17,9 +17,7 @@ from pycontrol.fairness.plausible import TOLERANCE, Standing, app_left, held_bid
 from pycontrol.model.auction import Demand, as_gang
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 
-CLUSTER = Topology.of(
-    [Machine(f"n{k}", f"r{k // 3}", 4, "fast" if k % 2 else "slow") for k in range(6)]
-)  # fmt: skip
+CLUSTER = Topology.of([Machine(f"n{k}", f"r{k // 3}", 4, "fast" if k % 2 else "slow") for k in range(6)])
 JOBS = st.lists(st.floats(1, 1e5), min_size=1, max_size=6).map(tuple)
 
 

@@ -80,14 +80,17 @@ def test_noise_and_stalls_hardly_move_the_estimate(seed: int) -> None:
         assert profiler.slowdown(scope) == pytest.approx(true_s[scope - 1], rel=0.08)
 
 
-@pytest.mark.parametrize(("measured_s", "s"), [
-    ({}, (1.0, 1.1, 1.3)),
-    ({Scope.CLUSTER: (1.05, 9.0)}, (1.0, 1.05, 1.05)),
-    ({Scope.RACK: (1.6, 9.0)}, (1.0, 1.6, 1.6)),
-    ({Scope.MACHINE: (1.0, float("inf")), Scope.RACK: (0.9, 5.0)}, (1.0, 1.0, 1.3)),
-    ({Scope.RACK: (4.0, 1.0), Scope.CLUSTER: (1.0, 1.0)}, (1.0, 2.0, 2.0)),
-    ({Scope.RACK: (1.2, 9.0), Scope.CLUSTER: (1.5, 9.0)}, (1.0, 1.2, 1.5)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("measured_s", "s"),
+    [
+        ({}, (1.0, 1.1, 1.3)),
+        ({Scope.CLUSTER: (1.05, 9.0)}, (1.0, 1.05, 1.05)),
+        ({Scope.RACK: (1.6, 9.0)}, (1.0, 1.6, 1.6)),
+        ({Scope.MACHINE: (1.0, float("inf")), Scope.RACK: (0.9, 5.0)}, (1.0, 1.0, 1.3)),
+        ({Scope.RACK: (4.0, 1.0), Scope.CLUSTER: (1.0, 1.0)}, (1.0, 2.0, 2.0)),
+        ({Scope.RACK: (1.2, 9.0), Scope.CLUSTER: (1.5, 9.0)}, (1.0, 1.2, 1.5)),
+    ],
+)
 def test_s_never_falls_as_the_scope_widens(
     measured_s: dict[Scope, tuple[float, float]], s: tuple[float, float, float]
 ) -> None:

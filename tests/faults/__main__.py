@@ -79,8 +79,10 @@ def run_seeds(seeds: range, jobs: int, stop_at: int, progress: bool = False) -> 
                     flush=True,
                 )
     kinds = ", ".join(f"{n} {k}" for k, n in Counter(k for _, k, _, _ in found).most_common())
-    print(f"{done} seeds, {len(found)} failed ({kinds or 'none'}), {time.time() - begun:.0f} s, "
-          f"{cpu_s:.0f} s of CPU, {cpu_s / max(1, done):.3f} a seed")  # fmt: skip
+    print(
+        f"{done} seeds, {len(found)} failed ({kinds or 'none'}), {time.time() - begun:.0f} s, "
+        f"{cpu_s:.0f} s of CPU, {cpu_s / max(1, done):.3f} a seed"
+    )
     return found
 
 
@@ -119,8 +121,12 @@ def tell(schedule: Schedule, lines: int, always: bool = False) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this one and tell its story")
-    parser.add_argument("--file", type=Path, nargs="+", help="play the schedule in this file and tell its story; in "
-                        "several: say which break")  # fmt: skip
+    parser.add_argument(
+        "--file",
+        type=Path,
+        nargs="+",
+        help="play the schedule in this file and tell its story; in several: say which break",
+    )
     parser.add_argument("--seeds", default="", help="play so many, or those from a to b: a..b")
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -132,8 +138,9 @@ def main() -> int:
     parser.add_argument("--traceback", action="store_true")
     args = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names must have one order in every process
-        os.execve(sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]],
-                  {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
+        os.execve(
+            sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
+        )
     if args.seeds:
         stop_at = sys.maxsize if args.keep_going else args.stop_at
         return bool(run_seeds(seeds_of(args.seeds, args.first), args.jobs, stop_at, progress=True))

@@ -69,10 +69,11 @@ def _bid(rng: random.Random, world: Any) -> pb.Bid:
     plane = world.plane
     current = plane.arbiter.rounds.current if plane.up else None
     rows = [
-        pb.BidRow(rho=rng.choice(NUMBERS), new_gangs=rng.choice(HUGE), gang_gpus=rng.choice(HUGE[:7]),
-                  scope=rng.randint(0, 4))  # type: ignore[arg-type]
+        pb.BidRow(
+            rho=rng.choice(NUMBERS), new_gangs=rng.choice(HUGE), gang_gpus=rng.choice(HUGE[:7]), scope=rng.randint(0, 4)
+        )  # type: ignore[arg-type]
         for _ in range(rng.randint(0, 4))
-    ]  # fmt: skip
+    ]
     return pb.Bid(round_id=current.round_id if current else "", rho_nothing=rng.choice(NUMBERS), rows=rows)
 
 
@@ -89,8 +90,13 @@ def _gpus(rng: random.Random, world: Any, app_id: str) -> list[pb.MachineGpuIds]
 
 def _plan(rng: random.Random, world: Any, app_id: str) -> pb.WorkerPlan:
     (place, *_) = _gpus(rng, world, app_id)
-    return pb.WorkerPlan(worker_id=f"w{rng.randint(0, 9)}", job_id="j", host=place.host, gpu_ids=place.gpu_ids,
-                         allocation_request_id=rng.randint(0, 5))  # fmt: skip
+    return pb.WorkerPlan(
+        worker_id=f"w{rng.randint(0, 9)}",
+        job_id="j",
+        host=place.host,
+        gpu_ids=place.gpu_ids,
+        allocation_request_id=rng.randint(0, 5),
+    )
 
 
 class _Sleeper:
@@ -124,8 +130,9 @@ class LiarMaster(Master):
             if not plane.connect(stream, "agent", self.world.token(self.app.app_id, self.app.user)):
                 return
             self.stream = stream
-            register = pb.Register(app_id=self.app.app_id, attempt_id=self.attempt_id, app_scheduler="hyperband",
-                                   demand=demand(self.rng))  # fmt: skip
+            register = pb.Register(
+                app_id=self.app.app_id, attempt_id=self.attempt_id, app_scheduler="hyperband", demand=demand(self.rng)
+            )
             stream.send(0, pb.AgentMessage(register=register))
         for _ in range(self.rng.randint(0, 3)):
             message = messages(self.rng, self.world, self.app.app_id)
@@ -238,8 +245,14 @@ def rest(world: Any, f: Fault) -> None:
     for _ in range(12):
         view = rng.choice(VIEWS)
         params = {"app": world.app_id(f["app"])} if view == "explain" else {}
-        world.sim.at(rng.uniform(0, f["for_s"]), lambda view=view, params=params: world.plane.query(
-            "GET", view, params, rng.choice(("ann", "", "root")), rng.random() < 0.5))  # fmt: skip
+        world.sim.at(
+            rng.uniform(0, f["for_s"]),
+            lambda view=view, params=params: world.plane.query(
+                "GET", view, params, rng.choice(("ann", "", "root")), rng.random() < 0.5
+            ),
+        )
     for path in ("explain", "logs", "token"):
-        world.sim.at(rng.uniform(0, f["for_s"]), lambda path=path: world.plane.query(
-            "GET", path, {"app": world.app_id(f["app"])}, "ann"))  # fmt: skip
+        world.sim.at(
+            rng.uniform(0, f["for_s"]),
+            lambda path=path: world.plane.query("GET", path, {"app": world.app_id(f["app"])}, "ann"),
+        )

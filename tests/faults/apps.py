@@ -205,8 +205,11 @@ class AgentMaster(Master):
         except Violation:
             raise
         except Exception as e:
-            raise Violation("agent ends", f"{self.app.app_id}: the Agent fails on {type(event).__name__}: "
-                            f"{type(e).__name__}: {e}", self.app.app_id) from e  # fmt: skip
+            raise Violation(
+                "agent ends",
+                f"{self.app.app_id}: the Agent fails on {type(event).__name__}: {type(e).__name__}: {e}",
+                self.app.app_id,
+            ) from e
         if self.brain.changed:
             self.brain.changed = False
             self._save()
@@ -372,9 +375,13 @@ class AgentMaster(Master):
     @staticmethod
     def _described(c: RmContainer) -> am.AmContainer:
         return am.AmContainer(
-            container_id=c.container_id, host=c.node_id.split(":")[0], gpu_ids=c.gpus, node_id=c.node_id,
-            allocation_request_id=c.key[1], lease_id=c.lease_id,
-        )  # fmt: skip
+            container_id=c.container_id,
+            host=c.node_id.split(":")[0],
+            gpu_ids=c.gpus,
+            node_id=c.node_id,
+            allocation_request_id=c.key[1],
+            lease_id=c.lease_id,
+        )
 
     def previous(self, container: RmContainer) -> None:
         self._adopted.add(container.container_id)

@@ -167,6 +167,9 @@ class NodeManager:
             if run.state == "running":
                 for gpu in run.gpus:
                     if gpu in seen:
-                        raise Violation("two owners", f"{self.host}:{gpu} is in {seen[gpu]} and {run.container_id}",
-                                        f"{self.host}:{gpu}")  # fmt: skip
+                        raise Violation(
+                            "two owners",
+                            f"{self.host}:{gpu} is in {seen[gpu]} and {run.container_id}",
+                            f"{self.host}:{gpu}",
+                        )
                     seen[gpu] = run.container_id

@@ -120,8 +120,10 @@ class AskBook:
         """Every outstanding ask."""
         return [
             self._message(a, key, e, e.count)
-            for a, entries in self.attempts.items() for key, e in entries.items() if e.count
-        ]  # fmt: skip
+            for a, entries in self.attempts.items()
+            for key, e in entries.items()
+            if e.count
+        ]
 
     def _tell(self, attempt: str, key: Key, entry: Entry, count: int) -> None:
         self._sink(self._message(attempt, key, entry, count))

@@ -89,15 +89,21 @@ def _app(rng: random.Random, k: int, until_s: float) -> dict[str, Any]:
     app = {"id": k + 1, "at": rng.uniform(0, 0.7 * until_s), "queue": queue, "user": rng.choice(("ann", "bob"))}
     if rng.random() < 0.25:
         return app | {
-            "kind": "foreign", "gpus": rng.choice((1, 1, 2, 4, 9 if rng.random() < 0.1 else 1)),
-            "count": rng.randint(1, 4), "seconds": rng.uniform(2, 25),
-        }  # fmt: skip
+            "kind": "foreign",
+            "gpus": rng.choice((1, 1, 2, 4, 9 if rng.random() < 0.1 else 1)),
+            "count": rng.randint(1, 4),
+            "seconds": rng.uniform(2, 25),
+        }
     scheduler = rng.choice(("single", "single", "successive_halving", "hyperband", "asha"))
     return app | {
-        "kind": "agent", "scheduler": scheduler, "gang": rng.choice((1, 2, 2, 3, 4, 5)),
-        "jobs": rng.randint(2, 5), "steps": rng.randint(6, 30) if scheduler == "single" else 9,
-        "step_s": rng.choice((0.4, 1.0)), "iteration_s": rng.choice((None, 1.0)),
-    }  # fmt: skip
+        "kind": "agent",
+        "scheduler": scheduler,
+        "gang": rng.choice((1, 2, 2, 3, 4, 5)),
+        "jobs": rng.randint(2, 5),
+        "steps": rng.randint(6, 30) if scheduler == "single" else 9,
+        "step_s": rng.choice((0.4, 1.0)),
+        "iteration_s": rng.choice((None, 1.0)),
+    }
 
 
 def _kinds(rng: random.Random, on: list[str]) -> list[str]:

@@ -146,9 +146,10 @@ class Worker:
         """The training workers of its gang, including itself."""
         job = self.worker_id.rpartition("/")[0]
         return [
-            w for w in self.world.workers.values()
+            w
+            for w in self.world.workers.values()
             if w.app_id == self.app_id and w.training and w.worker_id.rpartition("/")[0] == job
-        ]  # fmt: skip
+        ]
 
     def _whole(self) -> bool:
         start = self.start_message
@@ -182,8 +183,11 @@ class Worker:
             assert start is not None
             if self.chief:
                 loss, accuracy = quality(self.dir, self.step)
-                self._put(progress=pb.WorkerProgress(step=self.step, loss=loss, accuracy=accuracy,
-                                                     iter_time_s=self._step_s(), time_s=self.sim.now))  # fmt: skip
+                self._put(
+                    progress=pb.WorkerProgress(
+                        step=self.step, loss=loss, accuracy=accuracy, iter_time_s=self._step_s(), time_s=self.sim.now
+                    )
+                )
                 if self.step % SAVE_EVERY == 0:
                     self._save()
             if self.step >= start.until_step:

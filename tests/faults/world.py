@@ -292,8 +292,9 @@ class World:
         self.sim.every(5.0, self._look_at_waiting)
         if not self._until(begun + QUIET_S, self._all_over):
             left = [f"{a.app_id} ({self._why(a.app_id)})" for a in self.store.values() if not a.final and self.fits(a)]
-            raise Violation("liveness", f"after {QUIET_S:.0f} quiet seconds there are still {'; '.join(left)}",
-                            left[0].split()[0])  # fmt: skip
+            raise Violation(
+                "liveness", f"after {QUIET_S:.0f} quiet seconds there are still {'; '.join(left)}", left[0].split()[0]
+            )
         for app in list(self.store.values()):
             if not app.final and self.rm is not None:
                 self.rm.finish(app, "KILLED")
@@ -309,8 +310,10 @@ class World:
 
     def _why(self, app_id: str) -> str:
         a = self.plane.arbiter
-        return (f"holds {a.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
-                f"unmet {app_id in a.agents.unmet}, attempt {self.store[app_id].attempt}")  # fmt: skip
+        return (
+            f"holds {a.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
+            f"unmet {app_id in a.agents.unmet}, attempt {self.store[app_id].attempt}"
+        )
 
     def fits(self, app: App) -> bool:
         """Whether the cluster could ever serve it."""

@@ -11,8 +11,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "pycontrol" / "auction"
 OPTIONS = (
-    "-g", "-O1", "-std=gnu11", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
-)  # fmt: skip
+    "-g",
+    "-O1",
+    "-std=gnu11",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+)
 WHY_NOT = "skipped: needs cc with libasan and libubsan (Debian: apt-get install gcc)"
 BATCH = 200
 

@@ -160,10 +160,14 @@ def effects(data: bytes) -> None:
     gpus = tuple(Gpu("n1", i) for i in range(rng.randrange(5)))
     text = data.decode("utf-8", "replace")[:100]
     for effect in (
-        ev.SendRegistered(APP, known, (ev.HeldGrant("g", gpus, 1.0, 0.0),)), ev.SendHosts(APP), ev.SendFinish(APP, text),
-        ev.SendAskRho(APP, "r", known, frozenset(gpus), 1.0), ev.SendOffer(APP, "r", known, {"n1": 2}, gpus, 1.0),
-        ev.SendRevoke(APP, gpus, 1.0, 1.0, text), ev.SendUseReply(APP, text, True, text),
-    ):  # fmt: skip
+        ev.SendRegistered(APP, known, (ev.HeldGrant("g", gpus, 1.0, 0.0),)),
+        ev.SendHosts(APP),
+        ev.SendFinish(APP, text),
+        ev.SendAskRho(APP, "r", known, frozenset(gpus), 1.0),
+        ev.SendOffer(APP, "r", known, {"n1": 2}, gpus, 1.0),
+        ev.SendRevoke(APP, gpus, 1.0, 1.0, text),
+        ev.SendUseReply(APP, text, True, text),
+    ):
         sent = translate.message_of(effect, TOPOLOGY)
         assert pb.ArbiterMessage.FromString(sent.SerializeToString()) == sent
 
@@ -283,11 +287,15 @@ _SNAPSHOT = ev.ClusterSnapshot(
     True,
     tuple(Node(f"{h}:8041", h, "r", 4) for h in ("n1", "n2")),
     tuple(
-        YarnApp(app_id, "ann", "root.default", "a", "SUBMARINE", 990.0, frozenset({"isonomy"}), "appattempt_1_0001_000001")
+        YarnApp(
+            app_id, "ann", "root.default", "a", "SUBMARINE", 990.0, frozenset({"isonomy"}), "appattempt_1_0001_000001"
+        )
         for app_id in (APP, "application_1_0002")
     ),
-    (), (), (),
-)  # fmt: skip
+    (),
+    (),
+    (),
+)
 
 
 def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: Any) -> None:

@@ -107,10 +107,13 @@ def test_a_parents_queues_may_be_weighted_or_absolute_and_limits_are_no_errors(t
     assert keys == [f"{q}a.capacity", f"{q}a.maximum-capacity", f"{q}b.maximum-capacity"]
 
 
-@pytest.mark.parametrize(("hadoop", "key", "value"), [
-    ("3.4", "yarn.http.rmwebapp.external.classes", "isonomy.yarn.IsonomyExternalResource"),
-    ("3.5", "yarn.webapp.custom.webservice.class", "isonomy.yarn.IsonomyWebServices"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hadoop", "key", "value"),
+    [
+        ("3.4", "yarn.http.rmwebapp.external.classes", "isonomy.yarn.IsonomyExternalResource"),
+        ("3.5", "yarn.webapp.custom.webservice.class", "isonomy.yarn.IsonomyWebServices"),
+    ],
+)
 def test_obeying_the_check_leads_to_a_resourcemanager_that_starts(
     hadoop: str, key: str, value: str, tmp_path: Path
 ) -> None:

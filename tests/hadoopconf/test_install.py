@@ -120,9 +120,14 @@ def test_later_changes_are_left_alone(tmp_path: Path) -> None:
 
 def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Path) -> None:
     confs, rm = machines(samples.BIGTOP, tmp_path / "machines"), tmp_path / "machines" / "resourcemanagers"
-    for number, words in enumerate((
-        ("watch", "--gpus", "2"), ("all", "--gpus", "4"), ("all", "--gpus", "4"), ("watch", "--gpus", "4"),
-    )):  # fmt: skip
+    for number, words in enumerate(
+        (
+            ("watch", "--gpus", "2"),
+            ("all", "--gpus", "4"),
+            ("all", "--gpus", "4"),
+            ("watch", "--gpus", "4"),
+        )
+    ):
         apply(confs, tmp_path / str(number), "--hadoop", "3.3", "--stage", *words)
     apply(confs, tmp_path / "back", "--remove")
     for kind, conf in confs.items():
@@ -314,9 +319,13 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
     assert {(c["key"], c["new"]) for c in total["changes"]} <= keys, "no change is outside the steps"
 
 
-@pytest.mark.parametrize(("key", "containers"), [
-    ("recovery.enabled", "and applications END"), ("", "of both kinds"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "containers"),
+    [
+        ("recovery.enabled", "and applications END"),
+        ("", "of both kinds"),
+    ],
+)
 def test_the_run_book_says_what_the_restart_of_the_resourcemanager_does(
     key: str, containers: str, tmp_path: Path
 ) -> None:
@@ -326,11 +335,14 @@ def test_the_run_book_says_what_the_restart_of_the_resourcemanager_does(
     assert planned(conf, "--hadoop", "3.3")["steps"][1]["containers"].startswith(containers)
 
 
-@pytest.mark.parametrize(("recovery", "containers"), [
-    ({}, "END with their NodeManager"),
-    ({"enabled": "true"}, "END at an ordinary stop"),
-    ({"enabled": "true", "supervised": "true"}, "continue"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recovery", "containers"),
+    [
+        ({}, "END with their NodeManager"),
+        ({"enabled": "true"}, "END at an ordinary stop"),
+        ({"enabled": "true", "supervised": "true"}, "continue"),
+    ],
+)
 def test_the_run_book_says_what_the_restart_of_other_nodemanagers_does(
     recovery: dict[str, str], containers: str, tmp_path: Path
 ) -> None:
@@ -339,8 +351,11 @@ def test_the_run_book_says_what_the_restart_of_other_nodemanagers_does(
     sites = {**old, **{f"{NM}recovery.{k}": v for k, v in recovery.items()}}
     types = {"yarn.resource-types": "fpga"}
     conf = samples.write({**distributions.DATAPROC, "yarn-site.xml": sites, "resource-types.xml": types}, tmp_path)
-    (everywhere,) = [s for s in planned(conf, "--hadoop", "3.3", "--stage", "executors")["steps"]
-                     if s["hosts"].startswith("all machines")]  # fmt: skip
+    (everywhere,) = [
+        s
+        for s in planned(conf, "--hadoop", "3.3", "--stage", "executors")["steps"]
+        if s["hosts"].startswith("all machines")
+    ]
     assert everywhere["containers"].startswith(containers)
     assert [c["new"] for c in everywhere["changes"]] == ["fpga,yarn.io/gpu"]
 
@@ -385,9 +400,10 @@ def test_each_tool_gets_every_change_in_its_own_form(form: str, tmp_path: Path) 
         assert found[2][0]["Properties"][f"{NM}resource-plugins"] == ""
     elif form == "cm":
         assert [b["items"][0]["name"] for b in found] == [
-            "resourcemanager_config_safety_valve", "yarn_service_config_safety_valve",
+            "resourcemanager_config_safety_valve",
+            "yarn_service_config_safety_valve",
             "nodemanager_config_safety_valve",
-        ]  # fmt: skip
+        ]
         ET.fromstring(f"<configuration>{found[0]['items'][0]['value']}</configuration>")
     else:
         assert found[0]["desired_config"][0]["type"] == "yarn-site"

@@ -71,7 +71,7 @@ MISTAKES: list[tuple[str, str, str, str | None]] = [
     ("note", SCHEDULER, f"{QUEUES}root.research.user-limit-factor", "-1"),
     ("error", SCHEDULER, f"{QUEUES}root.research.capacity", "some"),
     ("error", SCHEDULER, f"{QUEUES}root.queues", None),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -133,15 +133,20 @@ def on_nfs(w: World) -> None:
     (w.root / "proc/mounts").write_text("/dev/sda1 / ext4 rw 0 0\nnas:/x /var/lib nfs4 rw 0 0\n")
 
 
-@pytest.mark.parametrize(("lost", "line"), [
-    (lambda w: w.machine.at("/var/lib/isonomy").rmdir(), "error: host: state_dir: /var/lib/isonomy does not exist"),
-    (on_nfs, "error: host: state_dir: /var/lib/isonomy is on nfs4; the journal needs a local disk"),
-    (take_port, "note: host: bridge.port: 127.0.0.1:"),
-    (lambda w: (w.library / "isonomy-yarn-rm.jar").unlink(), "error: host: isonomy-yarn-rm.jar: is not in"),
-    (lambda w: w.sites["yarn-site.xml"].pop("isonomy.bridge.token-file"), "error: yarn-site.xml: isonomy.bridge"
-     ".token-file: is missing: Isonomy places, ends and hides nothing"),
-    (lambda w: setattr(w, "hadoop", Distribution()), "note: host: isonomy-yarn-rm.jar: is not looked for"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lost", "line"),
+    [
+        (lambda w: w.machine.at("/var/lib/isonomy").rmdir(), "error: host: state_dir: /var/lib/isonomy does not exist"),
+        (on_nfs, "error: host: state_dir: /var/lib/isonomy is on nfs4; the journal needs a local disk"),
+        (take_port, "note: host: bridge.port: 127.0.0.1:"),
+        (lambda w: (w.library / "isonomy-yarn-rm.jar").unlink(), "error: host: isonomy-yarn-rm.jar: is not in"),
+        (
+            lambda w: w.sites["yarn-site.xml"].pop("isonomy.bridge.token-file"),
+            "error: yarn-site.xml: isonomy.bridge.token-file: is missing: Isonomy places, ends and hides nothing",
+        ),
+        (lambda w: setattr(w, "hadoop", Distribution()), "note: host: isonomy-yarn-rm.jar: is not looked for"),
+    ],
+)
 def test_a_resourcemanagers_machine_says_what_it_lacks(
     world: World, tmp_path: Path, lost: Callable[[World], object], line: str
 ) -> None:
@@ -165,8 +170,11 @@ def test_the_command_reads_the_folder_and_counts(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["preflight", str(tmp_path), "-o", "json"])
     told = json.loads(result.output)
     found = {(f["level"], f["file"], f["key"]) for f in told["findings"]}
-    assert {("error", "host", "state_dir"), ("note", "host", "clock"),
-            ("error", "yarn-site.xml", "isonomy.bridge.token-file")} <= found  # fmt: skip
+    assert {
+        ("error", "host", "state_dir"),
+        ("note", "host", "clock"),
+        ("error", "yarn-site.xml", "isonomy.bridge.token-file"),
+    } <= found
     assert result.exit_code == 1
     assert told["errors"] == len([f for f in told["findings"] if f["level"] == "error"])
     lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output.splitlines()

@@ -85,8 +85,12 @@ def test_requesting_users_tokens_needs_a_proxy_user_limited_to_named_groups(tmp_
     pem = tmp_path / "x.pem"
     pem.write_text("x")
     pem.chmod(0o600)
-    own = {**{f"tls_{k}": str(pem) for k in ("cert", "key", "ca")}, "tokens_webhdfs": "https://nn:9871",
-           "tokens_principal": "isonomy/rm@EXAMPLE.ORG", "tokens_keytab": str(pem)}  # fmt: skip
+    own = {
+        **{f"tls_{k}": str(pem) for k in ("cert", "key", "ca")},
+        "tokens_webhdfs": "https://nn:9871",
+        "tokens_principal": "isonomy/rm@EXAMPLE.ORG",
+        "tokens_keytab": str(pem),
+    }
 
     def found(k: int, may: dict[str, str]) -> list[tuple[str, str]]:
         over = {"security": {"kerberos": True, "proxy_users": {"isonomy": may}}, "isonomy": own}
@@ -133,8 +137,10 @@ def test_a_cluster_without_kerberos_needs_none_of_this() -> None:
 
 
 def test_an_executor_of_ours_beside_yarns_gpu_plugin_is_an_error() -> None:
-    site = {f"{NM}container-executor.class": "isonomy.nm.IsonomyLinuxContainerExecutor",
-            f"{NM}resource-plugins": "yarn.io/fpga, yarn.io/gpu"}  # fmt: skip
+    site = {
+        f"{NM}container-executor.class": "isonomy.nm.IsonomyLinuxContainerExecutor",
+        f"{NM}resource-plugins": "yarn.io/fpga, yarn.io/gpu",
+    }
     found = {f.key: f for f in [*yarn_site(site), *properties.findings({"yarn-site.xml": site}, "", True)]}
     assert found[f"{NM}resource-plugins"].level == "error"
     assert "must be yarn.io/fpga (got" in found[f"{NM}resource-plugins"].message
@@ -150,8 +156,9 @@ def test_a_limit_that_hadoop_3_3_misunderstands_is_noted() -> None:
     assert "Hadoop 3.3" in found.message
 
 
-@pytest.mark.parametrize(("version", "key"), [("3.3", "yarn.http.rmwebapp.external.classes"),
-                                              ("3.5", "yarn.webapp.custom.webservice.class")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("version", "key"), [("3.3", "yarn.http.rmwebapp.external.classes"), ("3.5", "yarn.webapp.custom.webservice.class")]
+)
 def test_the_rest_has_its_versions_key_and_the_check_knows_both(tmp_path: Path, version: str, key: str) -> None:
     render.write(render.render({"yarn": {"hadoop": version, "require_executor": False}}), tmp_path)
     text = (tmp_path / "yarn-site.xml").read_text()
@@ -206,10 +213,16 @@ def test_included_files_and_keys_that_every_executor_of_ours_reads(tmp_path: Pat
 
 
 def test_web_apps_with_kerberos_have_a_principal_and_a_keytab() -> None:
-    core = {"hadoop.security.authentication": "kerberos", "hadoop.http.filter.initializers": secure.FILTER,
-            "hadoop.http.authentication.type": "kerberos"}  # fmt: skip
-    found = {f.key.removeprefix("hadoop.http.authentication.") for f in secure.together({"core-site.xml": core}, None)
-             if f.level == "error"}  # fmt: skip
+    core = {
+        "hadoop.security.authentication": "kerberos",
+        "hadoop.http.filter.initializers": secure.FILTER,
+        "hadoop.http.authentication.type": "kerberos",
+    }
+    found = {
+        f.key.removeprefix("hadoop.http.authentication.")
+        for f in secure.together({"core-site.xml": core}, None)
+        if f.level == "error"
+    }
     assert found == set(), "a client's file"
     core["hadoop.http.authentication.kerberos.keytab"] = "/etc/http.keytab"
     (wrong,) = (f for f in secure.together({"core-site.xml": core}, None) if f.level == "error")

@@ -22,14 +22,17 @@ def run(tmp_path: Path, visible: str | None, status: int = 0) -> subprocess.Comp
     return subprocess.run([SCRIPT], env=env, capture_output=True, text=True, timeout=20, check=False)
 
 
-@pytest.mark.parametrize(("visible", "addresses"), [
-    ("3", ["0"]),  # one of four: RAPIDS ends if it is told of more
-    ("2,3", ["0", "1"]),  # CUDA numbers them anew
-    ("GPU-8a1b,GPU-77c2", ["0", "1"]),
-    ("0,-1,2", ["0"]),  # what follows an unknown one is hidden
-    ("", []),
-    (None, ["0", "1", "2", "3"]),  # YARN's plugin: nvidia-smi sees only the container's
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("visible", "addresses"),
+    [
+        ("3", ["0"]),  # one of four: RAPIDS ends if it is told of more
+        ("2,3", ["0", "1"]),  # CUDA numbers them anew
+        ("GPU-8a1b,GPU-77c2", ["0", "1"]),
+        ("0,-1,2", ["0"]),  # what follows an unknown one is hidden
+        ("", []),
+        (None, ["0", "1", "2", "3"]),  # YARN's plugin: nvidia-smi sees only the container's
+    ],
+)
 def test_spark_is_told_of_the_containers_gpus_alone(tmp_path: Path, visible: str | None, addresses: list[str]) -> None:
     done = run(tmp_path, visible)
     assert (done.returncode, json.loads(done.stdout)) == (0, {"name": "gpu", "addresses": addresses})

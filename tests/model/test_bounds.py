@@ -28,9 +28,13 @@ from pycontrol.wire.v1 import agent_pb2, am_pb2, bridge_pb2
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = {
-    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT32,
-    FieldDescriptor.CPPTYPE_UINT64, FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT,
-}  # fmt: skip
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+    FieldDescriptor.CPPTYPE_DOUBLE,
+    FieldDescriptor.CPPTYPE_FLOAT,
+}
 TEXTS = frozenset({"app", "file", "node", "vc", "cells", "in_return", "id"})
 """REST parameters that are no numbers."""
 
@@ -141,21 +145,28 @@ def test_a_tag_out_of_bounds_is_ignored(hours: str) -> None:
     assert "is ignored: it must be from 0.001 to 100000" in tags.declared(app)
 
 
-@pytest.mark.parametrize(("text", "key"), [
-    ("lease_s: 1e300", "lease_s"), ("deadlines: {rho_s: .inf}", "deadlines.rho_s"), ("seed: 9999999999", "seed"),
-    ("journal: {retention_days: 1e12}", "journal.retention_days"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("lease_s: 1e300", "lease_s"),
+        ("deadlines: {rho_s: .inf}", "deadlines.rho_s"),
+        ("seed: 9999999999", "seed"),
+        ("journal: {retention_days: 1e12}", "journal.retention_days"),
+    ],
+)
 def test_a_key_out_of_bounds_is_refused_with_its_name(text: str, key: str) -> None:
     with pytest.raises(ConfigError, match=f"^f.yaml: {re.escape(key)}: must be"):
         parse(text, Config, "f.yaml")
 
 
 EXTREMES = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1), FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1), FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
     FieldDescriptor.CPPTYPE_DOUBLE: (math.nan, math.inf, -math.inf, 1e300),
     FieldDescriptor.CPPTYPE_FLOAT: (math.nan, math.inf, -math.inf, 1e30),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("module", [bridge_pb2, am_pb2], ids=["bridge", "am"])

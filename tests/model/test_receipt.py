@@ -59,8 +59,13 @@ def test_an_aborted_round_has_no_outcome() -> None:
 
 
 def test_a_receipt_of_an_older_version_is_read_with_defaults() -> None:
-    receipt = Receipt.load({"round_id": "r1", "awards": [{"app_id": "a", "gangs": [[["n1", 2]]]}],
-                            "granted": [{"gpu": "n1:0", "app_id": "a"}]})  # fmt: skip
+    receipt = Receipt.load(
+        {
+            "round_id": "r1",
+            "awards": [{"app_id": "a", "gangs": [[["n1", 2]]]}],
+            "granted": [{"gpu": "n1:0", "app_id": "a"}],
+        }
+    )
     assert receipt.done.granted == (Granted(Gpu("n1", 0), "a"),)
     assert receipt.done.awards[0].gangs == ((("n1", 2),),)
     assert receipt.asked

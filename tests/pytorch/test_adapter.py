@@ -105,8 +105,11 @@ def test_a_sharded_model_resumes_with_the_same_loss(tmp_path: Path) -> None:
         assert job.result()["loss"] == pytest.approx(alone.result()["loss"], rel=1e-5)
         model = torch.load(next(job.files.root.glob("ckpt-60-*/model.pt")), weights_only=True)
         assert {name: tuple(value.shape) for name, value in model.items()} == {
-            "0.weight": (32, 8), "0.bias": (32,), "3.weight": (1, 32), "3.bias": (1,)
-        }, "the exported model is whole"  # fmt: skip
+            "0.weight": (32, 8),
+            "0.bias": (32,),
+            "3.weight": (1, 32),
+            "3.bias": (1,),
+        }, "the exported model is whole"
     finally:
         alone.end()
         job.end()

@@ -19,9 +19,14 @@ from tests.web.scene import EARLY, LATE, SHELL, Scene
 OWN_WAY = {"settings", "durable", "ledger", "configured", "policy_name", "lead_s"}
 NOT_SHOWN = {"effects", "event_s", "taken_rounds"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
-    (views.status, {}), (views.queue, {}), (views.apps, {}), (views.leases, {}), (views.rounds, {}), (views.audit, {}),
+    (views.status, {}),
+    (views.queue, {}),
+    (views.apps, {}),
+    (views.leases, {}),
+    (views.rounds, {}),
+    (views.audit, {}),
     *((view, {"app": app}) for view in (explain.explain, views.logs) for app in (EARLY, LATE, SHELL)),
-]  # fmt: skip
+]
 
 
 def seen(a: Arbiter, now_s: float) -> list[str]:

@@ -20,12 +20,17 @@ def _snapshot(seed: int) -> Snapshot:
     rng = random.Random(seed)
     apps = tuple(
         AppView(
-            f"app{i}", f"root.q{i % 3}", rng.uniform(0.5, 9),
+            f"app{i}",
+            f"root.q{i % 3}",
+            rng.uniform(0.5, 9),
             Demand(1, 4, 1, rng.uniform(10, 900), 1000.0, loss_rate=rng.random()),
-            retained_gpus=0, submitted_s=rng.uniform(0, 100), user=f"u{i % 4}", attained_gpu_s=rng.uniform(0, 5000),
+            retained_gpus=0,
+            submitted_s=rng.uniform(0, 100),
+            user=f"u{i % 4}",
+            attained_gpu_s=rng.uniform(0, 5000),
         )
         for i in range(10)
-    )  # fmt: skip
+    )
     topology = Topology.of([Machine("n1", "a", 40)])
     return Snapshot("r1", 200.0, topology, {"n1": 1}, apps, present=frozenset(v.app_id for v in apps))
 

@@ -19,9 +19,11 @@ CLUSTER: dict[str, Any] = {
 def schedule(step: int, pod: str, group: str, workers: int = 2, **more: Any) -> dict[str, Any]:
     members = [{"pods": workers, "leaf_cells": 1}]
     request = {
-        "vc": more.pop("vc", "a"), "priority": more.pop("priority", 0), "leaf_number": 1,
+        "vc": more.pop("vc", "a"),
+        "priority": more.pop("priority", 0),
+        "leaf_number": 1,
         "group": {"name": group, "members": members},
-    }  # fmt: skip
+    }
     return {"step": step, "op": "schedule", "pod": pod, "kind": "property", "expect": {}, "request": request, **more}
 
 
@@ -40,9 +42,12 @@ def answers(*steps: dict[str, Any], cluster: dict[str, Any] = CLUSTER) -> list[d
 
 def test_a_discarded_step_leaves_nothing_behind() -> None:
     first, there, second, third, fourth = answers(
-        schedule(1, "p1", "g", commit_if_bound=False), exists(2, "g"),
-        schedule(3, "p2", "g"), schedule(4, "p3", "g"), schedule(5, "p1", "g"),
-    )  # fmt: skip
+        schedule(1, "p1", "g", commit_if_bound=False),
+        exists(2, "g"),
+        schedule(3, "p2", "g"),
+        schedule(4, "p3", "g"),
+        schedule(5, "p1", "g"),
+    )
     assert first["outcome"] == "bind"
     assert there == {"exists": False}
     assert {second["outcome"], third["outcome"]} == {"bind"}
@@ -107,10 +112,13 @@ def test_a_smaller_virtual_cluster_downgrades_the_lowest_priority(order: tuple[s
 def test_a_group_ends_with_its_last_placed_worker() -> None:
     *_, gone = answers(
         *(schedule(k, f"x{k}", "x", vc="b", priority=-1, workers=4) for k in range(1, 5)),
-        schedule(5, "p1", "g"), schedule(6, "p2", "g"),
+        schedule(5, "p1", "g"),
+        schedule(6, "p2", "g"),
         *(delete(6 + k, f"x{k}") for k in range(1, 5)),
-        schedule(11, "p1", "g"), delete(12, "p1"), exists(13, "g"),
-    )  # fmt: skip
+        schedule(11, "p1", "g"),
+        delete(12, "p1"),
+        exists(13, "g"),
+    )
     assert gone == {"exists": False}
 
 
@@ -118,9 +126,11 @@ def test_a_group_on_cells_no_longer_owned_counts_as_lazily_preempted() -> None:
     less = copy.deepcopy(CLUSTER)
     less["virtual_clusters"]["a"]["cells"][0]["count"] = 0
     *_, found = answers(
-        schedule(1, "p1", "g"), schedule(2, "p2", "g"),
-        {"step": 3, "op": "reconfigure", "cluster": less, "replay_allocated": ["p1", "p2"]}, exists(4, "g"),
-    )  # fmt: skip
+        schedule(1, "p1", "g"),
+        schedule(2, "p2", "g"),
+        {"step": 3, "op": "reconfigure", "cluster": less, "replay_allocated": ["p1", "p2"]},
+        exists(4, "g"),
+    )
     assert found["exists"]
     assert found["lazy_preempted"]
 
@@ -142,7 +152,8 @@ def test_no_step_ends_in_a_traceback_and_an_error_changes_nothing() -> None:
     assert [x["outcome"] for x in wrong] == ["error"] * 5
     assert still["exists"]
     *_, gone = answers(
-        schedule(1, "p1", "g"), {"step": 2, "op": "reconfigure", "cluster": smaller, "replay_allocated": ["p1"]},
+        schedule(1, "p1", "g"),
+        {"step": 2, "op": "reconfigure", "cluster": smaller, "replay_allocated": ["p1"]},
         exists(3, "g"),
-    )  # fmt: skip
+    )
     assert "exists" in gone

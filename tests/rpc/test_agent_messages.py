@@ -37,9 +37,14 @@ TOPOLOGY = Topology.of([Machine("n1", "a", 4, "v100", True), Machine("n2", "b", 
 HOSTS = TOPOLOGY.machines
 DEMAND = Demand(2, 3, 6, 10.5, 100.0, 89.5, paced=True)
 WIRE_DEMAND = pb.Demand(
-    gang_gpus=2, gangs=3, job_demand_max=6, work_left_gpu_s=10.5, work_total_gpu_s=100.0,
-    work_done_gpu_s=89.5, paced=True,
-)  # fmt: skip
+    gang_gpus=2,
+    gangs=3,
+    job_demand_max=6,
+    work_left_gpu_s=10.5,
+    work_total_gpu_s=100.0,
+    work_done_gpu_s=89.5,
+    paced=True,
+)
 N1 = [pb.MachineGpuIds(host="n1", gpu_ids=[2, 0])]
 CONTENTION = Contention(6, 1.5, 1000.0, 900.0, 600.0)
 WIRE_CONTENTION = pb.Contention(cluster_gpus=6, n_avg=1.5, now_s=1000.0, submitted_s=900.0, lease_s=600.0)
@@ -92,9 +97,14 @@ def test_messages_become_events() -> None:
     read = JobProgress("j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3)
     assert progress == ProgressReported(APP, DEMAND, (read,), 1.5)
     done = pb.Done(
-        succeeded=True, message="m", best_job_id="j1", best_configuration={"lr": "0.1"}, best_accuracy=0.9,
-        work_done_gpu_s=89.5, model_path="/m",
-    )  # fmt: skip
+        succeeded=True,
+        message="m",
+        best_job_id="j1",
+        best_configuration={"lr": "0.1"},
+        best_accuracy=0.9,
+        work_done_gpu_s=89.5,
+        model_path="/m",
+    )
     assert _event(done=done) == AgentDone(APP, True, "m", "j1", {"lr": "0.1"}, 0.9, 89.5, "/m")
     assert _event(to_worker=pb.WorkerCommand(worker_id="w1")) is None
 

@@ -127,8 +127,10 @@ def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Pat
     with closing(sqlite3.connect(path)) as db:
         db.executescript((GOLDEN / "0.1.0.sql").read_text(encoding="utf-8"))
         db.execute("DELETE FROM facts")
-        db.execute("INSERT INTO facts VALUES (1, 2, 9000, 'AppChanged', ?)",
-                   (json.dumps({"app_id": APP, "changes": {"message": "late"}}),))  # fmt: skip
+        db.execute(
+            "INSERT INTO facts VALUES (1, 2, 9000, 'AppChanged', ?)",
+            (json.dumps({"app_id": APP, "changes": {"message": "late"}}),),
+        )
         db.commit()
     assert recovered(path).apps[APP].message == "late"
 

@@ -38,14 +38,16 @@ def test_open_spans_are_the_leases_of_the_arbiter_after_every_fact() -> None:
 
 
 def test_a_span_has_the_times_of_its_lease_and_the_first_cause_of_its_revocation() -> None:
-    (span,) = spans(rows(
-        (100, f.LeaseGranted((A,), "a", "g1", 102.0, 700.0)),
-        (110, f.LeaseStarted((A,), "c1", "j1", 109.0, 700.0)),
-        (200, f.LeaseRevoking((A,), 260.0, "lost round r1", EndReason.LOST_ROUND)),
-        (210, f.LeaseRevoking((A,), 230.0, "guarantee", EndReason.GUARANTEE)),
-        (221, f.LeaseIdle((A,), 220.0)),
-        (223, f.LeaseEnded((A,), 222.0, "revoked", EndReason.LOST_ROUND)),
-    ))  # fmt: skip
+    (span,) = spans(
+        rows(
+            (100, f.LeaseGranted((A,), "a", "g1", 102.0, 700.0)),
+            (110, f.LeaseStarted((A,), "c1", "j1", 109.0, 700.0)),
+            (200, f.LeaseRevoking((A,), 260.0, "lost round r1", EndReason.LOST_ROUND)),
+            (210, f.LeaseRevoking((A,), 230.0, "guarantee", EndReason.GUARANTEE)),
+            (221, f.LeaseIdle((A,), 220.0)),
+            (223, f.LeaseEnded((A,), 222.0, "revoked", EndReason.LOST_ROUND)),
+        )
+    )
     assert (span.granted_s, span.started_s, span.running_s) == (100.0, 109.0, None)
     assert (span.revoking_s, span.reason, span.cause) == (200.0, "lost round r1", EndReason.LOST_ROUND)
     assert (span.idle_s, span.ended_s, span.stop_s, span.job_id) == (220.0, 222.0, 20.0, "j1")
@@ -66,10 +68,15 @@ def test_a_reservation_becomes_a_span_when_the_present_lease_ends_unless_cancell
 
 
 def test_a_takeover_continues_the_leases_that_it_finds_and_ends_the_others() -> None:
-    before = rows(*((0, f.LeaseGranted((g,), "a", "g1", 0.0, 60.0)) for g in (A, B)),
-                  *((5, f.LeaseStarted((g,), "c1", "j1", 5.0, 60.0)) for g in (A, B)))  # fmt: skip
-    after = rows((30, f.LeaseGranted((A,), "a", "g1", 30.0, 90.0)), (30, f.LeaseStarted((A,), "c1", "", 30.0, 90.0)),
-                 (40, f.RoundHeld("r1", 40.0, Receipt.load({}))))  # fmt: skip
+    before = rows(
+        *((0, f.LeaseGranted((g,), "a", "g1", 0.0, 60.0)) for g in (A, B)),
+        *((5, f.LeaseStarted((g,), "c1", "j1", 5.0, 60.0)) for g in (A, B)),
+    )
+    after = rows(
+        (30, f.LeaseGranted((A,), "a", "g1", 30.0, 90.0)),
+        (30, f.LeaseStarted((A,), "c1", "", 30.0, 90.0)),
+        (40, f.RoundHeld("r1", 40.0, Receipt.load({}))),
+    )
     kept, lost = spans(before, after)
     assert (kept.granted_s, kept.started_s, kept.running_s, kept.job_id, kept.ended_s) == (0, 5, 5, "j1", None)
     assert (lost.gpu, lost.ended_s, lost.end_reason) == (B, 40, NOT_TAKEN_OVER)
@@ -87,11 +94,14 @@ def test_facts_about_a_lease_that_was_never_granted_change_nothing() -> None:
     assert fold.open == {}
 
 
-@pytest.mark.parametrize(("changed", "borrowed_s"), [
-    (f.LeaseOwned((A,), "g1"), 40.0),  # its own from then on
-    (f.LeaseBorrowed((A,), "g2"), 100.0),  # that is said of the reservation
-    (None, 100.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "borrowed_s"),
+    [
+        (f.LeaseOwned((A,), "g1"), 40.0),  # its own from then on
+        (f.LeaseBorrowed((A,), "g2"), 100.0),  # that is said of the reservation
+        (None, 100.0),
+    ],
+)
 def test_usage_counts_a_lease_as_borrowed_while_it_was(changed: f.Fact | None, borrowed_s: float) -> None:
     facts: list[tuple[float, f.Fact]] = [
         (0, f.AppArrived("a", "a", "root.q", "ann", "job", 0.0, 0.0, "v")),

@@ -146,10 +146,15 @@ def control_plane(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """(a serving control plane, its port for the plugin)."""
     bridge, agents = free_ports(2)
     config = folder / "isonomy.yaml"
-    config.write_text(yaml.safe_dump({
-        "state_dir": "state", "bridge": {"port": bridge},
-        "agents": {"host": "127.0.0.1", "port": agents, "advertise": f"127.0.0.1:{agents}"},
-    }))  # fmt: skip
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "state_dir": "state",
+                "bridge": {"port": bridge},
+                "agents": {"host": "127.0.0.1", "port": agents, "advertise": f"127.0.0.1:{agents}"},
+            }
+        )
+    )
     log = (folder / "serve.log").open("w")
     process = subprocess.Popen([*COMMAND, str(config)], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
     try:
@@ -214,8 +219,11 @@ def summary(samples: list[dict[str, Any]]) -> dict[str, Any]:
     """What a life of the ResourceManager came to."""
     end = samples[-1]
     asked, served = at(samples, end["asked_s"]), at(samples, end["served_s"])
-    steps = [(b["allocated"] - a["allocated"]) / (b["at_s"] - a["at_s"])
-             for a, b in itertools.pairwise(samples) if b["at_s"] > a["at_s"]]  # fmt: skip
+    steps = [
+        (b["allocated"] - a["allocated"]) / (b["at_s"] - a["at_s"])
+        for a, b in itertools.pairwise(samples)
+        if b["at_s"] > a["at_s"]
+    ]
     took_s = (end["served_s"] or end["at_s"]) - end["asked_s"]
     found = {
         "wanted": end["wanted"],
@@ -247,8 +255,10 @@ def measured(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     classpath = built(not args.built)
     result: dict[str, Any] = {
         "machine": {"cores": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version()},
-        "nodes": args.nodes, "gpus": args.nodes * args.gpus, "apps": args.apps,
-    }  # fmt: skip
+        "nodes": args.nodes,
+        "gpus": args.nodes * args.gpus,
+        "apps": args.apps,
+    }
     with control_plane(folder) as (plane, bridge):
         [web] = free_ports(1)
         options = [f"-Disonomy.bridge.port={bridge}", f"-Disonomy.bridge.token-file={folder / 'state/bridge.token'}"]

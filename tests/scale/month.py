@@ -75,11 +75,16 @@ def run(apps: int) -> list[dict[str, Any]]:
                 keeper.keep()
                 size = journal.size()
                 gc.collect()
-                seen.append({
-                    "apps_seen": k + 1, "mb": usage(os.getpid())[1], "objects": len(gc.get_objects()),
-                    "records": len(a.durable.apps),
-                    "journal_mb": round(size.bytes / 1e6, 1), "facts": size.facts,
-                })  # fmt: skip
+                seen.append(
+                    {
+                        "apps_seen": k + 1,
+                        "mb": usage(os.getpid())[1],
+                        "objects": len(gc.get_objects()),
+                        "records": len(a.durable.apps),
+                        "journal_mb": round(size.bytes / 1e6, 1),
+                        "facts": size.facts,
+                    }
+                )
                 print(json.dumps(seen[-1]), flush=True)
         journal.close()
     return seen

@@ -87,8 +87,12 @@ def test_each_policy_learns_for_itself() -> None:
     for i in range(3 * FEWEST):
         apps = {f"a{i}": False}
         learnt.looked(1000.0 * i, apps)
-        learnt.estimates("isonomy", 1000.0 * i, apps, {f"a{i}": ((1000.0 * i + 90, 1000.0 * i + 100, 1000.0 * i + 110),
-                                                              (None, None, None))})  # fmt: skip
+        learnt.estimates(
+            "isonomy",
+            1000.0 * i,
+            apps,
+            {f"a{i}": ((1000.0 * i + 90, 1000.0 * i + 100, 1000.0 * i + 110), (None, None, None))},
+        )
         learnt.looked(1000.0 * i + 900, {f"a{i}": True})
         learnt.looked(1000.0 * i + 950, {}, gone=[f"a{i}"])
     asked = {"b": ((90.0, 100.0, 110.0), (None, None, None))}

@@ -36,7 +36,7 @@ from pycontrol.simulation.outlook import (
     picture,
     queues_of,
     with_app,
-)  # fmt: skip
+)
 from pycontrol.simulation.runs import CellsOf
 from tests.web.stage import Stage, add_troubles, busy
 

@@ -64,9 +64,14 @@ def test_a_crowd_of_honest_apps_is_never_corrected() -> None:
 
 @pytest.mark.parametrize(
     ("lie", "word"),
-    [(Misreport(rho=2.0), "rho"), (Misreport(rho=0.5), "rho"), (Misreport(work=3.0), "work left"),
-     (Misreport(elapsed=3.0), "rho"), (Misreport(total=0.3), "the whole work")],
-)  # fmt: skip
+    [
+        (Misreport(rho=2.0), "rho"),
+        (Misreport(rho=0.5), "rho"),
+        (Misreport(work=3.0), "work left"),
+        (Misreport(elapsed=3.0), "rho"),
+        (Misreport(total=0.3), "the whole work"),
+    ],
+)
 def test_lies_are_corrected_and_only_the_liars(lie: Misreport, word: str) -> None:
     given = SimulationSettings(arbiter=ARBITER, lies={"a03": lie})
     found = corrected(crowd(2), uniform(8, 4, 4), Themis(), given)
@@ -75,8 +80,10 @@ def test_lies_are_corrected_and_only_the_liars(lie: Misreport, word: str) -> Non
 
 
 def test_a_slowdown_that_workers_contradict_is_corrected() -> None:
-    apps = tuple(TraceApp(f"a{k}", 30.0 * k, 4, ((9000.0, 9000.0),), slowdown=(1.0, 1.1, 1.2), scope=Scope.CLUSTER)
-                 for k in range(4))  # fmt: skip
+    apps = tuple(
+        TraceApp(f"a{k}", 30.0 * k, 4, ((9000.0, 9000.0),), slowdown=(1.0, 1.1, 1.2), scope=Scope.CLUSTER)
+        for k in range(4)
+    )
     given = SimulationSettings(arbiter=SHORT, lies={"a1": Misreport(slowdown=3.0)})
     found = corrected(Workload("t", apps), racks_of([[4, 2, 2], [2, 2]]), Themis(), given)
     assert {a for x in found for a in x} == {"a1"}

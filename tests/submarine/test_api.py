@@ -123,8 +123,13 @@ def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[st
     assert repr(status) == f"<Status of sweep: {status.line()}>"
     assert app.best() == {}
     assert app.wait(progress=True, poll_s=0.01).succeeded
-    assert app.best() == {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9,
-                          "model_path": "/models/x"}  # fmt: skip
+    assert app.best() == {
+        "configuration": {"lr": "0.2"},
+        "accuracy": 0.0,
+        "metric": "f1",
+        "value": 0.9,
+        "model_path": "/models/x",
+    }
     trials = app.trials()
     rows = trials if isinstance(trials, list) else trials.to_dict("records")
     assert [(r["job_id"], r["lr"], r["f1"]) for r in rows] == [("job000", 0.1, 0.7), ("job001", 0.2, 0.9)]
@@ -137,12 +142,15 @@ def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "", "a program's output is its own"
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    ({"framework": "jax"}, "--framework jax: unknown"),
-    ({"max_iteration": 3}, "max_iteration: unknown option; known are"),
-    ({"files": ["/nowhere.py"]}, "--localization /nowhere.py: no such file or folder here"),
-    ({"search_space": {"lr": {"type": "real"}}, "app_scheduler": "asha", "max_iterations": 3}, "type is 'real'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"framework": "jax"}, "--framework jax: unknown"),
+        ({"max_iteration": 3}, "max_iteration: unknown option; known are"),
+        ({"files": ["/nowhere.py"]}, "--localization /nowhere.py: no such file or folder here"),
+        ({"search_space": {"lr": {"type": "real"}}, "app_scheduler": "asha", "max_iterations": 3}, "type is 'real'"),
+    ],
+)
 def test_mistakes_raise_usage_errors_before_the_cluster_is_contacted(
     cluster: Path, arguments: dict[str, Any], says: str
 ) -> None:

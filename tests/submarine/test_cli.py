@@ -351,14 +351,18 @@ SWEEP = ("--search-space", "space.yaml", "--max-iterations", "81", "--gpus-per-j
         (("--max-iterations", "900", "--iteration-s", "2"), "declared work: 1,800 GPU-s, 900 iterations of 2 GPU-s"),
         (("--max-iterations", "900"), "note: nothing says how long its 900 iterations take, so its declared work is"),
         (("--app-scheduler", "hyperband", *SWEEP), "143 trials, rungs at 1, 3, 9, 27, 81 iterations (as the script's"),
-        (("--app-scheduler", "asha", "--jobs", "9", "--min-iterations", "9", *SWEEP),
-         "9 trials, rungs at 9, 27, 81 iterations (as the script's log counts them: batches, or epochs if it names"
-         " none), 189 in all at most"),
-        (("--app-scheduler", "asha", "--jobs", "9", "--min-iterations", "9", "--hours", "0.5", *SWEEP),
-         "declared work: 2.3 GPU-h, 0.5 h on 2 GPUs for a whole job at most"),
+        (
+            ("--app-scheduler", "asha", "--jobs", "9", "--min-iterations", "9", *SWEEP),
+            "9 trials, rungs at 9, 27, 81 iterations (as the script's log counts them: batches, or epochs if it names"
+            " none), 189 in all at most",
+        ),
+        (
+            ("--app-scheduler", "asha", "--jobs", "9", "--min-iterations", "9", "--hours", "0.5", *SWEEP),
+            "declared work: 2.3 GPU-h, 0.5 h on 2 GPUs for a whole job at most",
+        ),
         (("--app-scheduler", "optuna", "--jobs", "6", *SWEEP), "6 trials iterations"),
     ],
-)  # fmt: skip
+)
 def test_a_submission_says_what_it_will_try_and_what_it_declares(
     options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,8 +80,12 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
             status, answer = router.handle("GET", path, params, "ann", False)
             assert status == 200, (path, params, answer)
             found.setdefault(path, []).append(json.loads(to_json(answer)))
-    forecast = {"made_s": stage.now, "assumed": "x", "problem": "",
-                "apps": {app: {"start_s": [1.0, 2.0, 3.0], "end_s": [4.0, 5.0, 6.0]} for app in apps}}  # fmt: skip
+    forecast = {
+        "made_s": stage.now,
+        "assumed": "x",
+        "problem": "",
+        "apps": {app: {"start_s": [1.0, 2.0, 3.0], "end_s": [4.0, 5.0, 6.0]} for app in apps},
+    }
     foreseen = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, estimates=lambda: forecast)
     watched = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, shadow=as_if)
     for router in (foreseen, watched):

@@ -59,11 +59,16 @@ class SceneWorld(World):
 
     def note(self, event: str, container: Container) -> None:
         self.yarn_names[container.container_id] = yarn_name(container)
-        self.evidence.append({
-            "event": event, "container": yarn_name(container), "node": container.gpus[0].host,
-            "gpu_ids": [g.index for g in container.gpus], "lease": container.lease_id,
-            "time_ms": int(self.now * 1000),
-        })  # fmt: skip
+        self.evidence.append(
+            {
+                "event": event,
+                "container": yarn_name(container),
+                "node": container.gpus[0].host,
+                "gpu_ids": [g.index for g in container.gpus],
+                "lease": container.lease_id,
+                "time_ms": int(self.now * 1000),
+            }
+        )
 
     def submit(self, event: Event) -> None:
         before = len(self.journal)
@@ -82,9 +87,14 @@ class Scene:
         self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
         self.issued: list[tuple[str, str]] = []
         self.router = Router(
-            self, issue=self._issue, arbiter_address="host:26501", ca="", token_ttl_s=60.0,
-            feed=self.feed, picture=picture,
-        )  # fmt: skip
+            self,
+            issue=self._issue,
+            arbiter_address="host:26501",
+            ca="",
+            token_ttl_s=60.0,
+            feed=self.feed,
+            picture=picture,
+        )
         self.world.add_app(EARLY, 4, 3, 4000)
         self.world.run(5)
         self.world.add_app(LATE, 4, 3, 4000)
@@ -110,9 +120,10 @@ class Scene:
         names = self.world.yarn_names
         return [
             (seq, time_s, replace(fact, container_id=names[fact.container_id]))
-            if isinstance(fact, LeaseStarted) else (seq, time_s, fact)
+            if isinstance(fact, LeaseStarted)
+            else (seq, time_s, fact)
             for seq, time_s, fact in self.kept.facts
-        ]  # fmt: skip
+        ]
 
     def get(self, path: str, user: str = "u", **params: str) -> dict[str, Any]:
         """A view that must be served."""

@@ -65,9 +65,11 @@ def test_without_view_app_no_configuration_and_no_message_is_shown(router: Route
 def test_with_view_app_everything_is_shown(router: Router, stage: Stage, path: str) -> None:
     mine: Any = stage.hidden  # type: ignore[attr-defined]
     for user, admin, viewable in (
-        ("mallory", False, None), (mine.user, False, NOBODY), ("mallory", True, NOBODY),
+        ("mallory", False, None),
+        (mine.user, False, NOBODY),
+        ("mallory", True, NOBODY),
         ("mallory", False, frozenset({mine.app_id})),
-    ):  # fmt: skip
+    ):
         assert SECRET in said(router, stage, path, user, admin, viewable)
         assert SECRET not in said(router, stage, path, "", False, NOBODY), "an answer is kept for all who ask"
 

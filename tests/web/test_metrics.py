@@ -180,8 +180,10 @@ def test_prometheus_itself_accepts_rules_and_queries(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("no promtool: apt-get install prometheus")
-    queries = [{"record": f"q:{i}", "expr": t["expr"]}
-               for i, t in enumerate(t for p in dashboard()["panels"] for t in p["targets"])]  # fmt: skip
+    queries = [
+        {"record": f"q:{i}", "expr": t["expr"]}
+        for i, t in enumerate(t for p in dashboard()["panels"] for t in p["targets"])
+    ]
     (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": queries}]}))
     for file in (MONITORING / "isonomy.rules.yml", tmp_path / "queries.yml"):
         done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, timeout=60)

@@ -74,10 +74,14 @@ def launch(name: str, folder: Path, crash_at: int) -> dict[str, Any] | None:
     except Crash:
         return None
     return {
-        "step": session.step, "epochs": len(history.epoch), "val_loss": history.history.get("val_loss"),
-        "weights": sum(float(abs(w).sum()) for w in model.get_weights()), "lr": float(model.optimizer.learning_rate),
-        "best": getattr(callback, "best", None), "keys": sorted(history.history),
-    }  # fmt: skip
+        "step": session.step,
+        "epochs": len(history.epoch),
+        "val_loss": history.history.get("val_loss"),
+        "weights": sum(float(abs(w).sum()) for w in model.get_weights()),
+        "lr": float(model.optimizer.learning_rate),
+        "best": getattr(callback, "best", None),
+        "keys": sorted(history.history),
+    }
 
 
 def main() -> None:

@@ -71,9 +71,14 @@ def test_a_line_is_read_as_progress_or_ignored(line: str, said: object) -> None:
 def test_no_number_of_a_log_is_too_large_to_be_reported() -> None:
     parser = LogParser()
     for line in (
-        "12/999999999999999 - loss: 0.3", f"Epoch {'9' * 30}/9", "Epoch 999999999999999/9", "3/9 - loss: 0.1",
-        "loss = 0.1, step = 10", "global_step/sec: 1e-300", "loss = 0.1, step = 11 (" + "9" * 400 + " sec)",
-    ):  # fmt: skip
+        "12/999999999999999 - loss: 0.3",
+        f"Epoch {'9' * 30}/9",
+        "Epoch 999999999999999/9",
+        "3/9 - loss: 0.1",
+        "loss = 0.1, step = 10",
+        "global_step/sec: 1e-300",
+        "loss = 0.1, step = 11 (" + "9" * 400 + " sec)",
+    ):
         said = parser.feed(line, 1e300)
         if said is not None:
             assert 0 <= said.step <= STEP_MAX
@@ -208,15 +213,19 @@ def test_the_steps_of_a_session_are_its_own() -> None:
     """Keras' bars, too, are in the log of `fit`; resumed inside an epoch, or stopped there, they show other steps."""
     parser = LogParser("val_loss")
     told = [
-        "INFO:isonomy:Restored checkpoint for 27 from /job/ckpt-27-1", "Epoch 6/6", "1/3 - loss: 0.9",
+        "INFO:isonomy:Restored checkpoint for 27 from /job/ckpt-27-1",
+        "Epoch 6/6",
+        "1/3 - loss: 0.9",
         "INFO:isonomy:loss = 0.5, step = 28 (0.900 sec), accuracy = 0.8, 0.9000 sec/step",
         "3/3 ━━━━━━━━━━━━━━━━━━━━ 0s 9ms/step - accuracy: 0.8 - loss: 0.4 - val_loss: 0.3",
         "INFO:isonomy:Saving dict for global step 29: loss = 0.2, val_loss = 0.1",
-    ]  # fmt: skip
+    ]
     found = [parser.feed(line, k) for k, line in enumerate(told)]
     assert [(p.step, p.loss, p.metric) for p in found if isinstance(p, Progress)] == [
-        (28, 0.5, None), (28, 0.4, 0.3), (29, 0.2, 0.1)
-    ]  # fmt: skip
+        (28, 0.5, None),
+        (28, 0.4, 0.3),
+        (29, 0.2, 0.1),
+    ]
 
 
 def test_any_metric() -> None:

@@ -15,8 +15,11 @@ def test_step_time() -> None:
 
 
 def test_a_faster_virtual_type_speeds_up_what_is_gpu_bound() -> None:
-    env = {"ISONOMY_PACING": '{"serial_iter_s": 1.2, "gpus": 2, "gpu_bound": 0.75}',
-           "ISONOMY_VIRTUAL_GPU_TYPE": "virtual-b", "ISONOMY_VIRTUAL_GPU_SPEED": "3"}  # fmt: skip
+    env = {
+        "ISONOMY_PACING": '{"serial_iter_s": 1.2, "gpus": 2, "gpu_bound": 0.75}',
+        "ISONOMY_VIRTUAL_GPU_TYPE": "virtual-b",
+        "ISONOMY_VIRTUAL_GPU_SPEED": "3",
+    }
     pacing = Pacing.parse(env)
     assert pacing is not None
     assert pacing.step_s == pytest.approx(0.3)

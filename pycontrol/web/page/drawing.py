@@ -38,8 +38,9 @@ def lines(at_s: Sequence[float], series: Sequence[Mapping[str, Any]]) -> list[di
     for s in series:
         points = [
             f"{WIDE * (t - begin) / wide:.1f},{HIGH * (1 - (x - low) / (high - low)):.1f}"
-            for t, x in zip(at_s, s["values"], strict=True) if x is not None
-        ]  # fmt: skip
+            for t, x in zip(at_s, s["values"], strict=True)
+            if x is not None
+        ]
         found.append({"name": s["name"], "colour": s["colour"], "points": " ".join(points)})
     return found
 

@@ -68,8 +68,13 @@ class Drawer:
         who = ", ".join(f"{self.names.get(app_id, app_id)} {n}" for app_id, n in apps[:NAMED])
         if len(apps) > NAMED:
             who += f" and {count(len(apps) - NAMED, 'other app')}"
-        return {"name": name, "hosts": len(nodes), "parts": drawing.stacked(parts, max(1, gpus["gpus"])), "who": who,
-                **gpus}  # fmt: skip
+        return {
+            "name": name,
+            "hosts": len(nodes),
+            "parts": drawing.stacked(parts, max(1, gpus["gpus"])),
+            "who": who,
+            **gpus,
+        }
 
     def _host(self, node: Row, leases: Mapping[str, Mapping[str, Row]]) -> dict[str, Any]:
         gpus = [self._gpu(node, i, leases.get(f"{node['host']}:{i}", {})) for i in range(node["gpus"] or 0)]

@@ -32,10 +32,15 @@ def lived(receipt: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any
     ]  # fmt: skip
     why = receipt.get("why", {})
     awards = [
-        {"app_id": x["app_id"], "name": name(x["app_id"]), "gangs": [text.gang(g) for g in x["gangs"]],
-         "leftover": x["leftover"], "why": why.get(x["app_id"], "")}
+        {
+            "app_id": x["app_id"],
+            "name": name(x["app_id"]),
+            "gangs": [text.gang(g) for g in x["gangs"]],
+            "leftover": x["leftover"],
+            "why": why.get(x["app_id"], ""),
+        }
         for x in receipt.get("awards", ())
-    ]  # fmt: skip
+    ]
     return {
         "round_id": receipt["round_id"],
         "at_s": receipt["at_s"],

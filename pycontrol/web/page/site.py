@@ -45,9 +45,12 @@ class Page:
 
     def __init__(self) -> None:
         self._templates = Environment(
-            loader=PackageLoader("pycontrol.web.page"), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
+            loader=PackageLoader("pycontrol.web.page"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         self._templates.filters.update(text.FILTERS)
 
     def answer(self, method: str, path: str, params: Mapping[str, str], read: Read) -> tuple[int, dict[str, Any]]:

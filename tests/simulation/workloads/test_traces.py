@@ -65,9 +65,10 @@ FORMATS = {
         [(0, 1, 100)],
     ),
     "gavel": (
-        "LM (batch size 10)\tcmd \"x\"\tdir\t--steps\t1\t1000\t2\tgns\t1\t-1.0\t50\t3\n", [(0, 2, 100)],
+        'LM (batch size 10)\tcmd "x"\tdir\t--steps\t1\t1000\t2\tgns\t1\t-1.0\t50\t3\n',
+        [(0, 2, 100)],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -87,8 +88,9 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     found = open_workload(path)
     assert found.skipped.reasons == {"without GPUs": 1, "without work": 1}
     assert found.skipped.parts == {"attempts without both times": 1}
-    assert found.workload.source.endswith("2 skipped (1 without GPUs, 1 without work), "
-                                          "and 1 attempts without both times")  # fmt: skip
+    assert found.workload.source.endswith(
+        "2 skipped (1 without GPUs, 1 without work), and 1 attempts without both times"
+    )
     assert [a.app_id for a in load(path, status="Killed").apps] == ["j4"]
     assert [a.app_id for a in load(f"{path},queues=v").apps] == ["j1"]
 
@@ -156,8 +158,9 @@ def test_a_part_of_a_trace(tmp_path: Path) -> None:
     path.write_text(PHILLY + "".join(f"j{k},vc{k % 2},x,{k * 86400},1,5,5,p\n" for k in range(10)))
     assert [a.app_id for a in load(path, queues=("vc1",)).apps] == ["j1", "j3", "j5", "j7", "j9"]
     assert [(a.app_id, a.submitted_s) for a in load(path, begin_s=86400, end_s=3 * 86400).apps] == [
-        ("j1", 0.0), ("j2", 86400.0),
-    ]  # fmt: skip
+        ("j1", 0.0),
+        ("j2", 86400.0),
+    ]
     assert [a.submitted_s for a in load(path, faster=2, limit=3).apps] == [0, 43200, 86400]
     assert len(load(path, queues="vc0+vc1").apps) == 10
     with pytest.raises(BadTrace, match=r"there is no root.vc9; there are root.vc0, root.vc1"):
