@@ -135,10 +135,10 @@ def rounds(d: Data) -> RenderableType:
     if not d["rounds"]:
         return lines("no round has been held")
     rows = [_receipt(r, d["names"]) for r in d["rounds"]]
-    names = ("ROUND", "AT", ">OFFER", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
+    names = ("ROUND", "AT", ">GPUS", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
              ">SOLVE ms", "PROVED", "NOTE")  # fmt: skip
     short = [_short_receipt(r, d["names"]) for r in d["rounds"]]
-    return ByWidth(table(names, rows), table(("ROUND", "AT", ">OFFER", "BIDS AND OUTCOME"), short), WIDE)
+    return ByWidth(table(names, rows), table(("ROUND", "AT", ">GPUS", "BIDS AND OUTCOME"), short), WIDE)
 
 
 def _short_receipt(r: Data, names: Data) -> tuple[Any, ...]:
