@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 NEAR = 0.6
 """The least similarity of two words, from 0 to 1."""
@@ -17,6 +18,14 @@ def count(n: int, one: str, many: str = "") -> str:
 def gpu_time(gpu_s: float) -> str:
     """GPU-seconds as people say them."""
     return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
+
+
+def result(best: Mapping[str, Any]) -> str:
+    """What the best job came to; empty if its log showed no value and it has no configuration."""
+    value = best.get("value", best["accuracy"] or None)
+    text = "" if value is None else f"{best.get('metric') or 'accuracy'} {value:.4f}"
+    names = ", ".join(f"{name}:{chosen}" for name, chosen in best["configuration"].items())
+    return f"{text or '-'} with {names}" if names else text
 
 
 def span(seconds: float) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, moment, show, span, table
+from pycontrol import words
+from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, moment, printable, show, span, table
 from pycontrol.model.cluster import STANDIN
 from pycontrol.words import count
 
@@ -134,10 +135,10 @@ def rounds(d: Data) -> RenderableType:
     if not d["rounds"]:
         return lines("no round has been held")
     rows = [_receipt(r, d["names"]) for r in d["rounds"]]
-    names = ("ROUND", "AT", ">OFFER", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
+    names = ("ROUND", "AT", ">GPUS", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
              ">SOLVE ms", "PROVED", "NOTE")  # fmt: skip
     short = [_short_receipt(r, d["names"]) for r in d["rounds"]]
-    return ByWidth(table(names, rows), table(("ROUND", "AT", ">OFFER", "BIDS AND OUTCOME"), short), WIDE)
+    return ByWidth(table(names, rows), table(("ROUND", "AT", ">GPUS", "BIDS AND OUTCOME"), short), WIDE)
 
 
 def _short_receipt(r: Data, names: Data) -> tuple[Any, ...]:
@@ -321,10 +322,8 @@ def kept(path: str) -> str:
 
 
 def result(best: Data) -> str:
-    """What the best job came to; empty if its log showed no value and it has no configuration."""
-    value = best.get("value", best["accuracy"] or None)
-    text = "" if value is None else f"{best.get('metric') or 'accuracy'} {value:.4f}"
-    return f"{text or '-'} with {show(best['configuration'])}" if best["configuration"] else text
+    """As `words.result`, for a screen."""
+    return printable(words.result(best))
 
 
 # ---- records

@@ -12,7 +12,7 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.state import RECEIPTS_KEPT
 from pycontrol.bridge.endpoint import BridgeEndpoint
-from pycontrol.model.events import Event
+from pycontrol.model.events import Event, ProgressReported
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, TlsFiles
@@ -80,9 +80,15 @@ def assemble(
     driver.
     """
     arbiter.receipts.extend(reversed(journal.rounds(RECEIPTS_KEPT)))
+
+    def from_agents(event: Event) -> None:
+        driver.submit(event)
+        if isinstance(event, ProgressReported):
+            feed.trends.progressed(event.app_id, event.jobs)
+
     agents = AgentServer(
         *listen, tls, tokens,
-        lambda event: driver.submit(event),
+        from_agents,
         lambda: arbiter.known,
         lambda app_id: owner_of(arbiter, app_id),
         lambda done: driver.after(done),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -22,10 +22,12 @@ from pycontrol.queries.waiting import Waiting
 from pycontrol.words import count
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
+JobsOf = Callable[[str], Sequence[JobProgress]]
+"""App id -> what its Agent told of its jobs."""
 
 
-def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """Everything about one app, with its newest `n` rounds; raises Refusal."""
+def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf = lambda _: ()) -> dict[str, Any]:
+    """Everything about one app, with its newest `n` rounds; raises Refusal. `jobs_of`: of apps that have ended."""
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     demands = Demands(a, now_s)
@@ -39,6 +41,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
                "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
                "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
     agent = a.agents.get(app_id)
+    jobs = agent.jobs if agent is not None else jobs_of(app_id)
     return {
         "now_s": now_s,
         "app": app,
@@ -50,8 +53,8 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, An
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": views.lease_rows(a, a.leases_of(app_id)) + views.lease_rows(a, a.reservations_of(app_id)),
-        "jobs": [_job(j) for j in agent.jobs] if agent is not None else [],
-        "lost": _lost(agent.jobs) if agent is not None else "",
+        "jobs": [_job(j) for j in jobs],
+        "lost": _lost(jobs),
         "rounds": took_part(a, app_id, n),
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
         "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},

@@ -1,4 +1,5 @@
-"""The last day, minute by minute: GPUs by state and each app's rho or other measure; also the jobs' recent losses.
+"""The last day, minute by minute: GPUs by state and each app's rho or other measure; also the jobs and their losses, of
+apps that have ended, too.
 
 In memory only, so a restart clears it; a day of 2,000 apps takes about 30 MB.
 """
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.model.events import JobProgress
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import whole_number
@@ -20,9 +22,11 @@ from pycontrol.queries.standing import Standing, standings
 POINTS_KEPT = 1440
 POINT_S = 60.0
 SAMPLE_S = 15.0
-"""How often to call `sample`, in seconds; it records losses at each call, the rest once a minute."""
+"""How often to call `sample`, in seconds."""
 LOSSES_KEPT = 60
+"""Points of a job's learning curve; if there are more, every other one is dropped."""
 JOBS_KEPT = 20_000
+"""The most jobs of all apps; the apps that were heard of longest ago are dropped first."""
 APPS_SHOWN = 12
 """The most apps in the chart of all apps: those with the worst numbers now."""
 STATES = ("leased", "free", "waiting", "out")
@@ -41,13 +45,15 @@ class Trends:
         """By app: the index of its first point, counted since the start, and one number per point."""
         self._measure = ""
         self._count = 0
-        self._losses: dict[tuple[str, str], deque[tuple[int, float]]] = {}
+        self._jobs: dict[str, tuple[JobProgress, ...]] = {}
+        """What the Agent of each app told of its jobs last; the one that was heard of longest ago comes first."""
+        self._jobs_kept = 0
+        self._losses: dict[str, dict[str, list[tuple[int, float]]]] = {}
         """(step, loss) by app and job."""
 
     def sample(self, a: Arbiter, now_s: float) -> None:
         """Record the present state; call it every SAMPLE_S seconds."""
         with self._lock:
-            self._note_losses(a)
             if self._at_s and now_s - self._at_s[-1] < POINT_S - SAMPLE_S / 2:
                 return
             self._at_s.append(now_s)
@@ -86,18 +92,29 @@ class Trends:
                 gone = len(numbers) - POINTS_KEPT
                 self._apps[app_id] = (first + gone, numbers[gone:])
 
-    def _note_losses(self, a: Arbiter) -> None:
-        for app_id, agent in a.agents.items():
-            for job in agent.jobs:
-                if job.step <= 0:
-                    continue
-                seen = self._losses.setdefault((app_id, job.job_id), deque(maxlen=LOSSES_KEPT))
-                if not seen or seen[-1][0] < job.step:
+    def progressed(self, app_id: str, jobs: tuple[JobProgress, ...]) -> None:
+        """Note what an Agent tells of its app's jobs."""
+        with self._lock:
+            self._jobs_kept += len(jobs) - len(self._jobs.pop(app_id, ()))
+            self._jobs[app_id] = jobs
+            losses = self._losses.setdefault(app_id, {})
+            for job in jobs:
+                seen = losses.setdefault(job.job_id, [])
+                if job.step > 0 and (not seen or seen[-1][0] < job.step):
                     seen.append((job.step, job.loss))
-        while len(self._losses) > JOBS_KEPT:
-            self._losses.pop(next(iter(self._losses)))
+                if len(seen) > LOSSES_KEPT:
+                    del seen[1:-1:2]
+            while self._jobs_kept > JOBS_KEPT and len(self._jobs) > 1:
+                oldest = next(iter(self._jobs))
+                self._jobs_kept -= len(self._jobs.pop(oldest))
+                del self._losses[oldest]
 
     # ---- reading
+
+    def jobs(self, app_id: str) -> tuple[JobProgress, ...]:
+        """What the app's Agent told of its jobs last, also after the app's end; empty if that is no longer known."""
+        with self._lock:
+            return self._jobs.get(app_id, ())
 
     def trends(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The last `hours` (default 24): GPUs by state, and the numbers of `app` or of the APPS_SHOWN worst apps."""
@@ -113,7 +130,7 @@ class Trends:
                 "gpus": {state: list(series)[len(series) - n :] for state, series in self._gpus.items()},
                 "measure": self._measure,
                 "apps": {x: self._series(x, n) for x in shown},
-                "losses": {job: list(seen) for (whose, job), seen in self._losses.items() if whose == app_id},
+                "losses": {job: list(seen) for job, seen in self._losses.get(app_id, {}).items() if seen},
             }
 
     def _worst(self) -> list[str]:

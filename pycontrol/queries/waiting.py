@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -19,6 +20,8 @@ from pycontrol.words import count, span
 VAGUE = frozenset({Pending.WAITING_FOR_ROUND, Pending.NO_FREE_GPUS, Pending.OUTRANKED})
 """Reasons that do not say whether the free GPUs have room for the app's gang."""
 WHERE = {Scope.MACHINE: "no machine has", Scope.RACK: "no rack has"}
+SHAPES_MAX = 32
+"""Of so many kinds of gangs a view says whose leases make room; users choose the kinds, and each costs time."""
 NAMED = 3
 """The most apps that a sentence names."""
 
@@ -38,9 +41,10 @@ class Waiting:
         if not self._a.supply.whole and self._a.durable.apps[app_id].vc and not demand.opportunistic:
             return why.code, why.sentence
         closed = self._rules.closed_hosts(app_id)
-        alike = shape_of(demand), tuple(sorted(closed))
+        types = types_for(demand, self._a.topology, self._a.rounds.typed(self._a.durable.apps[app_id].vc))
+        alike = shape_of(demand), tuple(types), tuple(sorted(closed))
         if alike not in self._texts:
-            self._texts[alike] = self._no_room(app_id, demand, closed)
+            self._texts[alike] = self._no_room(demand, types, closed)
         text = self._texts[alike]
         if not text:
             return why.code, why.sentence
@@ -48,17 +52,16 @@ class Waiting:
             return why.code, f"{why.sentence}; {text}"
         return Pending.NO_FREE_GPUS, text
 
-    def _no_room(self, app_id: str, demand: Demand, closed: Mapping[str, str]) -> str:
-        """That the GPUs that are free where the app may start have no room for a gang; empty if they have."""
-        a, topology = self._a, self._a.topology
-        types = types_for(demand, topology, a.rounds.typed(a.durable.apps[app_id].vc))
-        free = {host: n for host, n in a.gpus.free.counts().items() if host not in closed}
+    def _no_room(self, demand: Demand, types: Sequence[str], closed: Mapping[str, str]) -> str:
+        """That the GPUs that are free where an app may start have no room for a gang; empty if they have."""
+        topology = self._a.topology
+        free = {host: n for host, n in self._a.gpus.free.counts().items() if host not in closed}
         if any(fits(demand, free, topology, kind) for kind in types):
             return ""
         what = WHERE.get(demand.scope, "the cluster does not have")
         text = f"{what} {count(demand.gang_gpus, 'free GPU')}"
         text += f" of type {demand.gpu_type}" if demand.gpu_type else " of one type" if len(types) > 1 else ""
-        ended = self._ended(demand, free, types, closed)
+        ended = self._ended(demand, free, types, closed) if len(self._texts) < SHAPES_MAX else []
         if not ended:
             return text
         names = list(dict.fromkeys(self._name(holder) for _, holder in ended))
@@ -71,12 +74,7 @@ class Waiting:
         self, demand: Demand, free: Mapping[str, int], types: Sequence[str], closed: Mapping[str, str]
     ) -> list[tuple[float, str]]:
         """(end, app) of the leases that make room for a gang where that is first; empty if none does."""
-        topology, promised = self._a.topology, self._a.durable.reservations
-        ends = sorted(
-            (x.end_s, x.app_id, gpu.host)
-            for gpu, x in self._a.durable.leases.items()
-            if x.end_s < math.inf and gpu.host not in closed and gpu not in promised
-        )
+        topology, ends = self._a.topology, [x for x in self._ends if x[2] not in closed]
 
         def room(n: int) -> Counter[str]:
             return Counter(free) + Counter(host for _, _, host in ends[:n])
@@ -90,6 +88,13 @@ class Waiting:
         enough = demand.gang_gpus if demand.scope is Scope.MACHINE else 1
         there = {host for host, gpus in room(n).items() if gpus >= enough}
         return list(dict.fromkeys((end_s, app_id) for end_s, app_id, host in ends[:n] if host in there))
+
+    @cached_property
+    def _ends(self) -> list[tuple[float, str, str]]:
+        """(end, app, host) of the lease of each GPU that is promised to nobody, the first end first."""
+        promised = self._a.durable.reservations
+        found = ((x.end_s, x.app_id, gpu.host) for gpu, x in self._a.durable.leases.items() if gpu not in promised)
+        return sorted(x for x in found if x[0] < math.inf)
 
     def _name(self, app_id: str) -> str:
         record = self._a.durable.apps.get(app_id)

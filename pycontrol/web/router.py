@@ -120,7 +120,7 @@ class Router:
             "picture": self._get(self._picture_of),
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
-            "explain": self._foreseen(self._get(explain.explain, "app", "n"), self._with_estimate),
+            "explain": self._foreseen(self._get(self._explain, "app", "n"), self._with_estimate),
             "logs": self._get(self._logs, "app"),
             "audit": self._get(views.audit),
             "shadow": Route("GET", lambda _: dict(self._shadow())),
@@ -233,6 +233,10 @@ class Router:
         if self._picture is None:
             raise Refusal(404, "picture: this control plane gives none")
         return self._picture(a, now_s)
+
+    def _explain(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """Everything about an app; what its jobs came to is known for a while after its end."""
+        return explain.explain(a, now_s, params, self._feed.trends.jobs)
 
     def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The app's recent leases, and what was taken back from it."""

@@ -90,6 +90,7 @@ class Stage(Simulator):
                 continue
             agent.demand = app.demand(self.now)
             agent.jobs = tuple(self._progress(app_id, k, job) for k, job in enumerate(app.jobs))
+            self.feed.trends.progressed(app_id, agent.jobs)
 
     def _progress(self, app_id: str, k: int, job: Any) -> ev.JobProgress:
         whole_gpu_s = job.app.trace.phases[job.app.phase][job.index]

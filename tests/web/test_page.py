@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pycontrol.model.cluster import Mode, ModeSwitch
+from pycontrol.model.events import JobProgress
 from pycontrol.policies import registry
+from pycontrol.queries import trends
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.page import text
 from pycontrol.web.page.site import FILES, Page, version
@@ -88,6 +90,32 @@ def test_the_cluster_page_has_everything(stage: Stage) -> None:
     for app_id in a.durable.live:
         assert f"ui/app/{app_id}" in page
     assert a.receipts[-1].round_id in shown
+
+
+def test_an_app_that_has_ended_is_listed_and_keeps_its_jobs_and_curves(stage: Stage) -> None:
+    ended = [r for r in stage.arbiter.durable.apps.values() if r.finished_s is not None]
+    app_id = max(ended, key=lambda r: r.finished_s or 0.0).app_id
+    assert app_id not in stage.arbiter.agents
+    _, page = get(stage, "ui")
+    listed = page.partition('id="h-ended"')[2].partition("</section>")[0]
+    assert re.findall(r"ui/app/(\w+)", listed)[0] == app_id
+    _, mine = get(stage, f"ui/app/{app_id}")
+    jobs = mine.partition('id="h-jobs"')[2].partition("</section>")[0]
+    assert "lr=0.001" in jobs
+    assert "polyline" in jobs
+
+
+def test_curves_span_the_training_and_the_oldest_apps_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trends, "JOBS_KEPT", 2)
+    kept = trends.Trends()
+    for step in range(1, 1001):
+        kept.progressed("a", (JobProgress("j", "running", step, 1 / step),))
+    curve = kept.trends(Scene(run_s=1).world.arbiter, 0.0, {"app": "a"})["losses"]["j"]
+    assert (curve[0][0], curve[-1][0]) == (1, 1000)
+    assert len(curve) <= trends.LOSSES_KEPT
+    for app_id in ("b", "c"):
+        kept.progressed(app_id, (JobProgress("j", "done"),))
+    assert [len(kept.jobs(app_id)) for app_id in "abc"] == [0, 1, 1]
 
 
 def test_rows_are_in_the_order_of_service(stage: Stage) -> None:

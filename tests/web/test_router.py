@@ -1,5 +1,6 @@
 """Permissions: a closed table of routes, commands for admins, tokens for the app's own user."""
 
+import html
 import threading
 
 import pytest
@@ -126,3 +127,20 @@ def test_a_command_is_acknowledged_once_it_outlasts_a_failover(monkeypatch: pyte
     )
     assert scene.world.arbiter.paused
     assert scene.router.handle("POST", "kill", {"app": EARLY}, "root", True)[0] == 200, "it is over with it"
+
+
+def test_one_sentence_says_in_every_view_why_an_app_waits_and_when_it_starts(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = "application_1_0007"
+    scene.world.add_app(waits, 12, 1, 4000)
+    scene.world.run(14)
+    start_s = [scene.world.now + 3600, scene.world.now + 7200, scene.world.now + 10800]
+    forecast = {"made_s": 0.0, "assumed": "x", "problem": "", "apps": {waits: {"start_s": start_s, "end_s": None}}}
+    monkeypatch.setattr(scene.router, "_estimates", lambda: forecast)
+    (row,) = (r for r in scene.get("queue")["apps"] if r["app_id"] == waits)
+    assert row["gpus_held"] == 0
+    assert row["sentence"].partition("; you start about ")[2].count(":") == 3
+    assert scene.get("explain", app=waits)["reason"] == {"code": row["reason"], "sentence": row["sentence"]}
+    for path in ("ui", f"ui/app/{waits}"):
+        assert row["sentence"].rpartition("; you")[2] in html.unescape(scene.get(path)["text"]), path

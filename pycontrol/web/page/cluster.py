@@ -13,6 +13,7 @@ from pycontrol.web.page.rounds import lived
 
 ROWS_SHOWN = 100
 ROUNDS_SHOWN = 12
+ENDED_SHOWN = 20
 POINTS_DRAWN = 288
 SHOWN = ("all", "waiting", "running")
 PARAMS = frozenset({"show", "q", "rows", "rack"})
@@ -36,6 +37,7 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "whole": _bar(status["gpus"]),
         "map": Drawer(colour, names, status["now_s"]).map(read, status, params.get("rack", "")),
         "queue": _queue(queue, params),
+        "ended": _ended(read),
         "measure": queue["measure"],
         "colour": colour,
         "charts": charts(trends, names),
@@ -43,6 +45,12 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "names": names,
         "cells": _cells(read),
     }
+
+
+def _ended(read: Read) -> list[Row]:
+    """The apps that ended last, newest first; `isonomy jobs` has all."""
+    ended = [app for app in read("apps", {})["apps"] if app["finished_s"] is not None]
+    return sorted(ended, key=lambda app: -app["finished_s"])[:ENDED_SHOWN]
 
 
 def _bar(gpus: Mapping[str, int]) -> list[dict[str, Any]]:

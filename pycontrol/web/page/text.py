@@ -91,7 +91,7 @@ def gang(hosts: Iterable[Sequence[Any]]) -> str:
 
 FILTERS = {
     "span": span, "clock": _clock, "number": number, "gpu_time": gpu_time, "count": count, "standing": standing,
-    "gang": gang, "estimate": estimate, "named": _named,
+    "result": words.result, "gang": gang, "estimate": estimate, "named": _named,
 }  # fmt: skip
 
 
