@@ -56,7 +56,7 @@ class Arbiter(State):
         journal_id: str = "",
     ) -> None:
         """`journal_id` and `epoch` (how often the journal was opened) make the ids of directives unique."""
-        super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster())
+        super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster(self.pick))
         self.exchange_service = ExchangeService(self, self.supply.trading) if self.supply.trading is not None else None
         self.epoch, self._journal_id = epoch, journal_id
         self.story = Story() if settings.validate else None

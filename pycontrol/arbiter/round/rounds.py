@@ -14,11 +14,12 @@ from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.candidates import NOT_CONNECTED, Candidates
-from pycontrol.arbiter.round.commit import Work, commit
+from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused
 from pycontrol.arbiter.round.eligibility import Eligibility, Openings, demand_of
 from pycontrol.arbiter.round.parts import RoundParts, borrowers
 from pycontrol.arbiter.round.relocation import relocate
 from pycontrol.arbiter.round.reports import Reports
+from pycontrol.arbiter.round.resolve import Work
 from pycontrol.arbiter.round.round import Round, RoundPhase, receipt, remember, remembered
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart
@@ -192,12 +193,12 @@ class Rounds:
     def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
         """Begins the round of a part, if there are GPUs on offer and apps that may want them."""
         s, ending = self.s, parts.ending_of(part.vc, part.guaranteed)
-        offered = self._on_offer(ending) if part.free is None else dict(part.free)
+        ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
+        offered = s.on_offer(ending_gpus) if part.free is None else dict(part.free)
         policy, wanting = self._policy_of(part.vc), self._wanting(part, now_s)
         first = next(wanting, None)
         if not offered or not (ending or first or parts.borrowers_of(part)):
             return
-        ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
         openings = Openings(self.eligibility, part, ending_gpus, _one_type(policy))
         self.current = r = Round(self._new_id(), now_s, offered, ending, part, parts, policy, openings)
         r.since_s = dict(s.agents.unmet_since_s)
@@ -240,16 +241,6 @@ class Rounds:
         else:
             r.waiting.add(app_id)
             s.emit(SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
-
-    def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
-        """GPUs by host: free, with leases that end, and revoking without a reservation."""
-        s = self.s
-        counts = s.gpus.free.counts()
-        more = [gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)]
-        for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
-            if s.usable(gpu):
-                counts[gpu.host] = counts.get(gpu.host, 0) + 1
-        return counts
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered `SendAskRho`."""
@@ -402,8 +393,9 @@ class Rounds:
         moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
         work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.openings.closed_hosts)
         remember(s, r.memory_key, r.policy.name, plan.memory)
-        outcome, note, why_refused = commit(s, work, plan, now_s)
-        r.out.update(why_refused)
+        done = commit(s, work, plan, now_s)
+        outcome = outcome_of(s, r.part, plan, done)
+        r.out.update((x.app_id, x.why) for x in refused(done) if x.why is not None)
         if outcome.refused:
             r.parts.again(r.part, frozenset(outcome.refused))
         elif not r.ending and self._more_sizes(outcome):
@@ -415,7 +407,7 @@ class Rounds:
             self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
         more_to_do = bool(outcome.unused_gpus and wanting)
         s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
-        return outcome, note
+        return outcome, note_of(plan, done)
 
     def _more_sizes(self, outcome: Outcome) -> bool:
         """Whether an unmanaged app that was granted GPUs asks for more containers one by one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -200,6 +200,10 @@ class WholeCluster:
     Records may name virtual clusters of a cells file that is no longer configured; such names are ignored.
     """
 
+    def __init__(self, pick: Callable[[Gang], Sequence[Gpu]] = lambda _: ()) -> None:
+        """`pick`: the GPUs that a gang gets on its hosts; none if these have too few."""
+        self._pick = pick
+
     @property
     def whole(self) -> bool:
         """True."""
@@ -257,8 +261,9 @@ class WholeCluster:
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
     ) -> Placed | None:
-        """None: there are no cells."""
-        return None
+        """Picks GPUs on the gang's hosts; nobody is evicted."""
+        gpus = self._pick(gang)
+        return Placed(tuple(gpus)) if gpus else None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         """False: nothing is borrowed."""
