@@ -10,8 +10,8 @@ import pytest
 from pycontrol.arbiter.ledger.facts import LeaseGranted
 from pycontrol.arbiter.ledger.lease import Lease
 from pycontrol.arbiter.round.commit import commit, note_of, outcome_of
+from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.round.resolve import Work
-from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.receipt import Outcome
@@ -140,8 +140,9 @@ def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
 
 
 def committed(m: Mini, plan: Plan, ending: Mapping[str, list[list[Lease]]]) -> tuple[Outcome, str]:
-    done = commit(m.a, Work("r9", RoundPart(), ending), plan, m.now)
-    return outcome_of(m.a, RoundPart(), plan, done), note_of(plan, done)
+    part = own_part(m.a, "", ending)
+    done = commit(m.a, Work("r9", part, ending), plan, m.now)
+    return outcome_of(part, plan, done), note_of(plan, done)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,10 +9,9 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.arbiter.round.parts import private_part
+from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, resolve
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config.reading import parse
@@ -147,10 +146,6 @@ def told(change: Change) -> str:
             return f"refuse {change.app_id} {why}: {change.note}"
 
 
-def part_of(m: Mini) -> RoundPart:
-    return private_part(m.a, m.a.supply, "root.a", {}) if not m.a.supply.whole else RoundPart()
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_asks_for_these_changes_and_makes_none(name: str) -> None:
     case = CASES[name]
@@ -158,7 +153,9 @@ def test_a_plan_asks_for_these_changes_and_makes_none(name: str) -> None:
     m.a.take_facts()
     m.a.effects.clear()
     plan = Plan("r9", tuple(Award(app_id, (gang,)) for app_id, gang in case.awards(m)))
-    work = Work("r9", part_of(m), {app_id: m.a.gangs_of(app_id) for app_id in case.ending})
+    work = Work(
+        "r9", own_part(m.a, m.a.durable.apps["a"].vc, {}), {app_id: m.a.gangs_of(app_id) for app_id in case.ending}
+    )
     found = [change for changes in resolve(m.a, work, plan, [], m.now) for change in changes]
     assert [told(change) for change in found] == case.expected
     assert not m.a.changed

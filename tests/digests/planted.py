@@ -16,7 +16,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "max(min(x.end_s for x in gang), now_s + 1.5 * s.lead_s), why)"),
     "a_renewal_is_shorter": (
         ARBITER, "extend(s, ((x.end_s, gpus_in(x.leases))", "extend(s, ((x.end_s - 0.5, gpus_in(x.leases))"),
-    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "pass"),
+    "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (

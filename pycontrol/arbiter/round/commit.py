@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed, LeaseGranted, LeaseOwned
@@ -127,7 +127,7 @@ def note_of(plan: Plan, done: Iterable[Change]) -> str:
     return "; ".join(filter(None, [plan.note, *(x.note for x in refused(done))]))
 
 
-def outcome_of(s: State, part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
+def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
     """The outcome for the receipt: what the policy decided, and what was carried out."""
     by_host = part.by_host
     awards = (Award(a.app_id, tuple(gang_of(by_host(dict(g))) for g in a.gangs), a.leftover) for a in plan.awards)
@@ -139,7 +139,7 @@ def outcome_of(s: State, part: RoundPart, plan: Plan, done: Sequence[Change]) ->
         lent=tuple(gpu for x in done if isinstance(x, Lend) for gpu in gpus_in(x.leases)),
         refused=tuple(sorted({x.app_id for x in refused(done) if x.lacks})),
         leftover_gpus=by_host(plan.leftover_gpus),
-        unused_gpus=unused(s, part, done),
+        unused_gpus=by_host(left(part.free, done)),
         objective_log=plan.objective_log,
         proved_optimal=plan.proved_optimal,
         gap=plan.gap,
@@ -151,8 +151,3 @@ def outcome_of(s: State, part: RoundPart, plan: Plan, done: Sequence[Change]) ->
         revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s) for x, gpu in lost),
         holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
     )
-
-
-def unused(s: State, part: RoundPart, done: Sequence[Change]) -> Mapping[str, int]:
-    """GPUs by host that the changes leave."""
-    return s.on_offer(()) if part.free is None else part.by_host(left(part.free, done))

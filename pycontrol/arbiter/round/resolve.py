@@ -35,7 +35,7 @@ class Work:
     ending: Mapping[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     borrowers: Sequence[str] = ()
-    """Apps of the virtual cluster that borrow GPUs; only in a private part."""
+    """Apps of the virtual cluster that borrow GPUs; only where its own machines are shared out."""
     moving: Mapping[str, list[list[Lease]]] = dataclasses.field(default_factory=dict)
     """App -> its borrowed gangs with leases that end."""
     closed: Callable[[str], Collection[str]] = lambda _: ()
@@ -200,7 +200,7 @@ def _within_cells(
     for award, gang in new:
         app_id, kind = award.app_id, wanted_cell(s, award.app_id)
         here = [x for x in lost if id(x[1]) not in _ids(spared)] if kind else []
-        room = s.supply.room_within(kind, _owner(part), {*moving, *_gpus(g for _, g in here)}) if kind else {}
+        room = s.supply.room_within(kind, part.owner, {*moving, *_gpus(g for _, g in here)}) if kind else {}
         if not kind or all(room.get(name, (0, 0))[0] >= n for name, n in gang):
             fits.append((award, gang))
             continue
@@ -233,7 +233,7 @@ def _may_lend(s: State, part: RoundPart, app_id: str, gang: list[Lease], awarded
     The winner's cells are bound elsewhere if possible; if not, the gang is evicted like any borrowed one.
     """
     agent, queue = s.agents.get(app_id), _queue(s, app_id)
-    lazy = agent is not None and agent.demand.lazy and part.private
+    lazy = agent is not None and agent.demand.lazy and part.owner is not None
     return lazy and s.queue_room(queue) >= awarded.get(queue, 0) and s.durable.is_whole(gang)
 
 
@@ -269,7 +269,7 @@ def _served(
     it moves; or the GPUs stay unused until they do, as the private cluster would run the app there and no other.
     """
     app_id, size = award.app_id, gang_gpus(gang)
-    if work.part.private and s.borrowing(app_id) and _more_gpus(s, app_id, now_s) < size:
+    if work.part.guaranteed and s.borrowing(app_id) and _more_gpus(s, app_id, now_s) < size:
         for borrowed in borrowed_gangs(s, app_id):
             own = Own(tuple(borrowed), gang)
             if len(gpus_in(borrowed)) == size:
@@ -316,7 +316,7 @@ def _avoid(s: State, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
     racks: the policy placed the gang by the racks of its machines.
     """
     topology = work.part.topology
-    if topology is None:
+    if not work.part.host_of:
         return frozenset()
     hosts = set(work.closed(app_id))
     agent = s.agents.get(app_id)
@@ -328,8 +328,6 @@ def _avoid(s: State, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
 
 def _owned(s: State, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
     """Makes an app's borrowed gangs guaranteed on what is left of the machines; some policies award it nothing."""
-    assert part.topology is not None
-    assert part.free is not None
     for borrowed in borrowed_gangs(s, app_id):
         scope, free = s.agents[app_id].demand.scope, left(part.free, done)
         gang = place_gang(len(gpus_in(borrowed)), scope, free, part.topology)
@@ -349,12 +347,7 @@ def _queue(s: State, app_id: str) -> str:
 
 
 def _places(s: State, part: RoundPart, gang: Iterable[Lease]) -> Gang:
-    return s.places(gpus_in(gang), part.private)
-
-
-def _owner(part: RoundPart) -> str | None:
-    """Whose machines the part has; None: idle GPUs of hosts."""
-    return part.vc if part.private else None
+    return s.places(gpus_in(gang), part.guaranteed)
 
 
 def _gpus(gangs: Iterable[Sequence[Lease]]) -> set[Gpu]:
@@ -406,7 +399,7 @@ def making_way(
 
 
 def _room(s: State, part: RoundPart, kind: str, name: str, coming: Collection[Gpu]) -> int:
-    return s.supply.room_within(kind, _owner(part), coming).get(name, (0, 0))[0]
+    return s.supply.room_within(kind, part.owner, coming).get(name, (0, 0))[0]
 
 
 def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
