@@ -26,7 +26,7 @@ from pycontrol.arbiter.round import eligibility
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
-from pycontrol.arbiter.supply.exchange import ExchangeService, downgrade
+from pycontrol.arbiter.supply.exchange import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply, WholeCluster
 from pycontrol.arbiter.validate import Story, classify, validate
 from pycontrol.arbiter.views.gpus import GpuState
@@ -56,7 +56,7 @@ class Arbiter(State):
         journal_id: str = "",
     ) -> None:
         """`journal_id` and `epoch` (how often the journal was opened) make the ids of directives unique."""
-        super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster())
+        super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster(self.pick))
         self.exchange_service = ExchangeService(self, self.supply.trading) if self.supply.trading is not None else None
         self.epoch, self._journal_id = epoch, journal_id
         self.story = Story() if settings.validate else None
@@ -258,12 +258,10 @@ class Arbiter(State):
         self._update_virtual_clusters(now_s)
         if self.exchange_service is not None:
             self.exchange_service.restore(now_s)
-        downgrade(self, self.groups.tell_all(self.durable, self.supply))
+        regrade(self, self.groups.tell_all(self.durable, self.supply))
 
     def _update_virtual_clusters(self, now_s: float) -> None:
         """Moves apps in queues that now belong to another virtual cluster, or to none."""
-        if self.supply.whole:
-            return
         for app_id in self.active_apps():
             app = self.durable.apps[app_id]
             vc = self.vc_of(app.queue)

@@ -107,7 +107,7 @@ class AgentEvents:
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
         """Requests a round if the app wants more and GPUs are free, or its virtual cluster may recall lent ones."""
         s = self.s
-        owner = not s.supply.whole and app_id in s.durable.live and bool(s.durable.live[app_id].vc)
+        owner = app_id in s.durable.live and bool(s.durable.live[app_id].vc)
         if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
             s.request_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))

@@ -25,7 +25,7 @@ from pycontrol.arbiter.supply.port import Supply, WholeCluster
 from pycontrol.arbiter.views import tags
 from pycontrol.arbiter.views.agents import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
-from pycontrol.arbiter.views.gpus import GpuIndex
+from pycontrol.arbiter.views.gpus import GpuIndex, pick
 from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.tags import Limit, limit
 from pycontrol.arbiter.views.timer import RoundTimer
@@ -289,6 +289,37 @@ class State:
     def usable_gpus(self) -> Iterator[Gpu]:
         """The good GPUs of nodes that are up, not drained and take containers."""
         return (Gpu(n.host, i) for n in self.cluster.nodes.values() if self._usable_on(n) for i in n.good_gpus)
+
+    def on_offer(self, ending: Iterable[Gpu]) -> dict[str, int]:
+        """GPUs by host that a round may lease: free ones, ending ones, and revoking ones without a reservation."""
+        counts = self.gpus.free.counts()
+        for gpu in (*ending, *self.gpus.revoking):
+            if self.may_be_reserved(gpu):
+                counts[gpu.host] = counts.get(gpu.host, 0) + 1
+        return counts
+
+    def may_be_reserved(self, gpu: Gpu) -> bool:
+        """Whether a GPU that is leased now may be promised to its next app."""
+        return gpu not in self.durable.reservations and self.usable(gpu)
+
+    def available_s(self, gpu: Gpu, now_s: float) -> float:
+        """The latest time at which a GPU becomes free; 0: it is free."""
+        present = self.durable.leases.get(gpu)
+        return 0.0 if present is None else max(present.end_s, now_s)
+
+    def pick(self, gang: Gang) -> list[Gpu]:
+        """Free GPUs on the gang's hosts, then those that come free first; none if there are too few."""
+        gpus: list[Gpu] = []
+        for host, n in gang:
+            machine, taken = self.topology.machines.get(host), self.gpus.revoking
+            coming = [g for g in self.cluster.machines.on(host) if g in taken and self.may_be_reserved(g)]
+            slot_gpus = machine.slot_gpus if machine is not None else 0
+            at = sorted((self.available_s(gpu, self.event_s), gpu) for gpu in coming)
+            here = pick(self.gpus.free.on(host), at, n, slot_gpus)
+            if len(here) < n:
+                return []
+            gpus += here
+        return gpus
 
     def free_gpus(self) -> set[Gpu]:
         """Usable GPUs without a lease or a container."""

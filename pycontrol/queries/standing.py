@@ -14,7 +14,7 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.round.candidates import view
 from pycontrol.arbiter.round.eligibility import within_cluster
-from pycontrol.arbiter.round.parts import private_part
+from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.round.round import remembered
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
@@ -54,8 +54,7 @@ def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]
     parts: dict[str, RoundPart] = {}
     for app_id, record in a.durable.live.items():
         if record.vc not in parts:
-            own = record.vc and not a.supply.whole
-            parts[record.vc] = private_part(a, a.supply, record.vc, {}) if own else RoundPart(record.vc)
+            parts[record.vc] = own_part(a, record.vc, {})
         demand = demands.of(app_id)
         if demand is not None:
             wants = within_cluster(a, app_id, demand)
@@ -75,12 +74,12 @@ def policy_of(a: Arbiter, vc: str) -> Policy:
 
 def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -> Snapshot:
     """The snapshot of a round that offers all machines of the virtual cluster, or of the whole cluster."""
-    vc, topology = part.vc, part.topology or a.topology
+    vc, topology = part.vc, part.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
     memory = policy_memory(remembered(a, vc, policy_of(a, vc).name))
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
-        queues={} if part.private else a.cluster.queues, vc=vc, memory=memory, present=present,
+        queues={} if part.owner is not None else a.cluster.queues, vc=vc, memory=memory, present=present,
         owned_gpus=a.gpus_of(vc),
     )  # fmt: skip
 

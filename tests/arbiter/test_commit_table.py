@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseGranted
-from pycontrol.arbiter.round.commit import Work, commit
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.ledger.lease import Lease
+from pycontrol.arbiter.round.commit import commit, note_of, outcome_of
+from pycontrol.arbiter.round.parts import own_part
+from pycontrol.arbiter.round.resolve import Work
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.receipt import Outcome
@@ -134,8 +136,13 @@ def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
     ending = {app_id: [g for g in gangs if g] for app_id, gangs in ending.items()}
     m.a.take_facts()
     m.a.effects.clear()
-    outcome, note, _ = commit(m.a, Work("r9", RoundPart(), ending), Plan("r9", tuple(case.awards)), m.now)
-    return m, outcome, note
+    return m, *committed(m, Plan("r9", tuple(case.awards)), ending)
+
+
+def committed(m: Mini, plan: Plan, ending: Mapping[str, list[list[Lease]]]) -> tuple[Outcome, str]:
+    part = own_part(m.a, "", ending)
+    done = commit(m.a, Work("r9", part, ending), plan, m.now)
+    return outcome_of(part, plan, done), note_of(plan, done)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -177,14 +184,14 @@ def test_a_reservation_says_when_the_gpu_is_free_at_the_latest() -> None:
 def test_a_loan_ends_at_its_stated_time() -> None:
     m = idle()
     until_s = m.now + m.a.lead_s + 40
-    commit(m.a, Work("r9", RoundPart(), {}), Plan("r9", (Award("b", (N1,), True, until_s),)), m.now)
+    committed(m, Plan("r9", (Award("b", (N1,), True, until_s),)), {})
     assert {x.end_s for x in m.a.leases_of("b")} == {until_s}
 
 
 def test_a_plan_for_a_gang_on_a_lost_host_is_dropped() -> None:
     m = idle()
     m.send(ev.NodeDown("n2:1", "lost"))
-    outcome, note, _ = commit(m.a, Work("r9", RoundPart(), {}), Plan("r9", (Award("b", (N2,)),)), m.now)
+    outcome, note = committed(m, Plan("r9", (Award("b", (N2,)),)), {})
     assert not outcome.granted
     assert outcome.refused == ("b",)
     assert note == "b: its gang {'n2': 2} is no longer there"
@@ -194,7 +201,7 @@ def test_an_app_without_an_agent_gets_only_gpus_that_fit_one_of_its_asks() -> No
     m = idle()
     m.foreign("f", 2)
     plan = Plan("r9", (Award("f", (gang_of({"n1": 1}),)), Award("f", (N1,))))
-    outcome, note, _ = commit(m.a, Work("r9", RoundPart(), {}), plan, m.now)
+    outcome, note = committed(m, plan, {})
     assert {x.gpu for x in outcome.granted} == gpus("n1", 0, 1)
     assert "f: none of its asks fits {'n1': 1}" in note
     (worker,) = m.a.workers.of("f")

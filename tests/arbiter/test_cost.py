@@ -42,7 +42,7 @@ def test_apps_alike_wait_for_their_cells_for_one_reason(count: Callable[[Any, st
     for k in range(APPS):
         m.app(f"a{k}", gang=4, queue="root.a")
     m.run(5)
-    parts = count(cellreasons, "private_part")
+    parts = count(cellreasons, "own_part")
     rows = views.queue(m.a, m.now, {})["apps"]
     assert sum(r["reason"] == "CellsInUse" for r in rows) == APPS - 2  # one has its own cells, one borrows
     assert parts["n"] == 1

@@ -28,10 +28,10 @@ def cells() -> dict[str, object]:
     return {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}
 
 
-def running(with_cells: bool) -> tuple[Mini, YarnApp, Container]:
+def running(with_cells: bool, queue: str = "root.a") -> tuple[Mini, YarnApp, Container]:
     """App `a` runs on two GPUs."""
     m = Mini(ByVirtualCluster(Tiresias(), {}), nodes=(("n1", 4), ("n2", 4)), **(cells() if with_cells else {}))
-    app = m.app("a", gang=2, queue="root.a")
+    app = m.app("a", gang=2, queue=queue)
     m.run(2)
     (container,) = m.start("a")
     return m, app, container
@@ -278,3 +278,17 @@ def test_a_move_to_another_virtual_cluster_also_moves_the_apps_clock_and_cells()
     m.send(ev.AppRemoved("a", "FINISHED"))
     assert m.a.durable.clocks["root.b"].count == 0
     m.run(SETTINGS.lease_s)
+
+
+@pytest.mark.parametrize("queue", ["root.a", "root.nobody"])
+def test_without_its_cells_file_a_cluster_has_nobody_who_borrows(queue: str) -> None:
+    m, app, container = running(True, queue)
+    assert m.a.borrowing("a") == (0 if queue == "root.a" else 2)
+    again = restarted(m, with_cells=False)
+    again.send(again.snapshot([app], [container]))
+    again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
+    again.run(6)
+    assert {x.guaranteed for x in again.a.leases_of("a")} == {True}
+    assert again.a.durable.apps["a"].vc == ""
+    again.run(again.a.settings.lease_s)  # its lease goes on offer, and it keeps its GPUs
+    assert {gpu for x in again.a.leases_of("a") for gpu in x.gpus} == set(container.gpus)

@@ -3,8 +3,9 @@
 import dataclasses
 
 from pycontrol.arbiter.round.candidates import UNLIMITED_GPUS
-from pycontrol.arbiter.round.commit import Work, commit
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.round.commit import commit
+from pycontrol.arbiter.round.parts import own_part
+from pycontrol.arbiter.round.resolve import Refuse, Work
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Plan, gang_of
 from pycontrol.model.cluster import Queue
@@ -44,6 +45,5 @@ def test_a_cluster_that_shrinks_during_a_round_leaves_no_queue_above_its_limit()
     m.app("a", gang=4, queue="root.r")
     m.send(ev.NodeDown("n2:1", "lost"))  # root.r may have 2 of 4 instead of 4 of 8
     plan = Plan("r9", (Award("a", (gang_of({"n1": 4}),)),))
-    outcome, note, why = commit(m.a, Work("r9", RoundPart(), {}), plan, m.now)
-    assert (outcome.granted, outcome.refused, note) == ((), ("a",), "a: root.r is at its limit")
-    assert why == {"a": Reason(Pending.QUEUE_LIMIT, "root.r")}
+    done = commit(m.a, Work("r9", own_part(m.a, "", {}), {}), plan, m.now)
+    assert done == [Refuse("a", "a: root.r is at its limit", Reason(Pending.QUEUE_LIMIT, "root.r"))]

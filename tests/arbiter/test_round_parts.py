@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.supply.port import GroupGpus, Placed
+from pycontrol.arbiter.supply.port import GroupGpus, Placed, RoundPart
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
-from pycontrol.model.auction import Gang
-from pycontrol.model.topology import Gpu
+from pycontrol.model.auction import Demand, Gang
+from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies.themis import Themis
 from tests.arbiter.mixes import MIXES, SOMETIMES_S, Mix, plan
 from tests.arbiter.world import NODES, World
@@ -75,6 +76,9 @@ class Fixed:
     def idle(self) -> Mapping[str, int]:
         return {h: n for h in self.up if (n := len(self._free(h, False)))}
 
+    def weights(self) -> Mapping[str, float]:
+        return {"root.a": 1.0, "root.b": 1.0}
+
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         left, shares = idle_gpus, dict.fromkeys(sorted(wanted), 0)
         while left > 0 and any(shares[v] < wanted[v] for v in shares):
@@ -123,9 +127,9 @@ class Fixed:
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         self.up[host] = up
 
-    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
+    def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
         self.groups = {x.group: x for x in groups}
-        return ()
+        return {}
 
     def guarantees(self) -> Mapping[str, bool]:
         return {name: group.guaranteed for name, group in self.groups.items()}
@@ -199,3 +203,20 @@ def test_any_mix_of_tenants_finishes(seed: int, apps: Mix, crash_s: int | None, 
     assert isinstance(w.supply, Fixed)
     assert not w.supply.groups
     assert not w.arbiter.durable.grants
+
+
+@pytest.mark.parametrize(
+    ("vc", "guaranteed", "owner", "opportunistic", "pinned"),
+    [("", True, None, True, True), ("root.a", True, "root.a", False, True), ("root.a", False, None, True, False)],
+)
+def test_whose_machines_a_part_has_decides_who_takes_part(
+    vc: str, guaranteed: bool, owner: str | None, opportunistic: bool, pinned: bool
+) -> None:
+    machines = Topology.of([Machine("h1", "r", 4), Machine("h2", "r", 4)])
+    part = RoundPart(vc, guaranteed, {"h1": 2, "h2": 1}, machines, machines.gpus_by_host)
+    assert part.owner == owner
+    assert part.admits(Demand(1, 1, 1))
+    assert part.admits(Demand(1, 1, 1, opportunistic=True)) == opportunistic
+    assert part.admits(Demand(1, 1, 1, pinned="north")) == pinned
+    left = Topology.of([Machine("h1", "r", 4)])  # h2 is lost; own machines are cells, which may be bound elsewhere
+    assert part.on(left).free == ({"h1": 2, "h2": 1} if owner else {"h1": 2})

@@ -12,11 +12,11 @@ ARBITER, POLICIES, AUCTION = "pycontrol/arbiter", "pycontrol/policies", "pycontr
 PLANTED: dict[str, tuple[str, str, str]] = {
     "fewer_leases_end_together": (ARBITER, "now_s + 1.5 * self.s.lead_s", "now_s + 1.0 * self.s.lead_s"),
     "losers_stay_half_a_lead": (
-        ARBITER, "deadline_s = max(min(x.end_s for x in lost), self.now_s + s.lead_s)",
-        "deadline_s = max(min(x.end_s for x in lost), self.now_s + 1.5 * s.lead_s)"),
+        ARBITER, "max(min(x.end_s for x in gang), now_s + s.lead_s), why)",
+        "max(min(x.end_s for x in gang), now_s + 1.5 * s.lead_s), why)"),
     "a_renewal_is_shorter": (
-        ARBITER, "self.ends.append((end_s, gpus))", "self.ends.append((end_s - 0.5, gpus))"),
-    "no_last_pass": (ARBITER, "plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "pass"),
+        ARBITER, "extend(s, ((x.end_s, gpus_in(x.leases))", "extend(s, ((x.end_s - 0.5, gpus_in(x.leases))"),
+    "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
     "the_paid_come_first": (
@@ -44,7 +44,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         AUCTION, "return int(want.scope), -want.gang_gpus", "return -int(want.scope), -want.gang_gpus"),
     "nothing_is_extended_after_a_pause": (ARBITER, "if x.end_s < earliest_s]", "if x.end_s < 0.0]"),
     "borrowers_come_last_in_name": (
-        ARBITER, "if len(gpus_in(borrowed)) == size and self._make_own(borrowed, gang):", "if False:"),
+        ARBITER, "            if len(gpus_in(borrowed)) == size:", "            if False:"),
     "a_reason_is_another": (
         ARBITER, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
         "return Reason(Pending.NO_FREE_GPUS)"),

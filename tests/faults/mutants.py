@@ -66,7 +66,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "a_silent_agent_stops_rounds": (
         ARBITER, "elif now_s >= self.current.deadline_s:", "elif now_s >= self.current.deadline_s + 1e9:"),
     "promises_twice": (
-        ARBITER, "if gpu not in s.durable.reservations and s.usable(gpu):", "if s.usable(gpu):"),
+        ARBITER, "return gpu not in self.durable.reservations and self.usable(gpu)", "return self.usable(gpu)"),
     "containers_of_before_stay": (
         ARBITER, "self.container_at = {gpu: c.container_id", "self.container_at |= {gpu: c.container_id"),
     "directives_repeat_their_ids": (

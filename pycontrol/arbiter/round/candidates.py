@@ -113,7 +113,7 @@ class Candidates:
                 views[app_id] = view(s, app_id, agent.rho, (), now_s, part)
                 others.append(app_id)
         for app_id in s.agents.unmanaged_apps:
-            if not part.is_of(s.durable.apps[app_id].vc):
+            if s.durable.apps[app_id].vc != part.vc:
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self.stand_in(r, app_id, now_s)
@@ -148,8 +148,7 @@ class Candidates:
 
     def present(self, part: RoundPart) -> frozenset[str]:
         """The active apps that share the part."""
-        live = self.s.durable.live
-        return frozenset(live if part.whole else (a for a, app in live.items() if part.is_of(app.vc)))
+        return frozenset(a for a, app in self.s.durable.live.items() if app.vc == part.vc)
 
     def ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
         """App -> attained service (GPU-s), for apps that the policy remembers and that are gone."""
@@ -229,7 +228,7 @@ def view(
     """
     app = s.durable.apps[app_id]
     ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
-    private = part is not None and part.private
+    private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
     wants = demand or demand_of(s, app_id, now_s)
     return AppView(

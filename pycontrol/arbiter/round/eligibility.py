@@ -40,7 +40,7 @@ def exceeds_types(demand: Demand, gpus: Mapping[str, int], topology: Topology, t
     `typed`: the policy gives each gang GPUs of one type, unless its app mixes types.
     """
     types = types_for(demand, topology, typed)
-    if not fits(demand, gpus, topology) or any(fits(demand, gpus, topology, t) for t in types):
+    if not fits(demand, gpus, topology) or fits_one_type(demand, gpus, topology, typed):
         return None
     sizes = Counter[str]()
     for host, n in gpus.items():
@@ -56,6 +56,11 @@ def types_for(demand: Demand, topology: Topology, typed: bool) -> Sequence[str]:
     if demand.gpu_type:
         return (demand.gpu_type,)
     return topology.types if typed and demand.gang_gpus > 1 and not demand.mixes else ("",)
+
+
+def fits_one_type(demand: Demand, free: Mapping[str, int], topology: Topology, typed: bool) -> bool:
+    """Whether one gang fits on the free GPUs of a type that it may have. `typed`: as in `exceeds_types`."""
+    return any(fits(demand, free, topology, t) for t in types_for(demand, topology, typed))
 
 
 def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: str = "") -> bool:
@@ -230,11 +235,8 @@ class Openings:
         """`ending`: GPUs with leases that end. `typed`: as in `exceeds_types`."""
         self.rules, self.s, self.part, self.ending, self.typed = rules, rules.s, part, ending, typed
         self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
-        self._topology = part.topology or self.s.topology
-        self._gpus = self.s.gpus.usable if part.topology is None else part.topology.gpus_by_host
-        """GPUs by host, or by machine of a virtual cluster, that may ever be leased."""
         self._never: dict[_Shape, Reason | None] = {}
-        """In a virtual cluster: shape of a gang -> why all of `_gpus` could not hold it; None if they could."""
+        """Shape of a gang -> why the part's machines, which are not hosts, could not hold it; None if they could."""
         self._why: dict[tuple[object, ...], Reason | None] = {}
         """(closed hosts by identity, shape, wishes for cells) -> why such apps cannot start on the offer."""
         self._offered: Mapping[str, int] = {}
@@ -279,12 +281,12 @@ class Openings:
         `ending`: whether GPUs with leases that end count as free in the requested cells.
         """
         found = self.closed_hosts(app_id)
-        if self.part.private and found:
-            at = self.part.host_of
+        at = self.part.host_of
+        if at and found:
             found = {name: found[at[name]] for name in sorted(self.part.bound) if at[name] in found}
         agent = self.s.agents.get(app_id)
         if agent is not None and (agent.demand.pinned or agent.demand.within):
-            found = {**found, **{name: "" for name in self._gpus if not self._admits(agent.demand, name, ending)}}
+            found = {**found, **{name: "" for name in self.part.usable if not self._admits(agent.demand, name, ending)}}
         return found
 
     def kept_out_of_rest(self, app_id: str) -> Mapping[str, str]:
@@ -302,9 +304,8 @@ class Openings:
 
     def _within(self, kind: str, ending: bool = True) -> Mapping[str, tuple[int, int]]:
         if (kind, ending) not in self._rooms:
-            vc = self.part.vc if self.part.private else None
             coming = self.ending if ending else ()
-            self._rooms[kind, ending] = self.s.supply.room_within(kind, vc, coming)
+            self._rooms[kind, ending] = self.s.supply.room_within(kind, self.part.owner, coming)
         return self._rooms[kind, ending]
 
     def _no_such_cells(self, demand: Demand) -> Reason | None:
@@ -336,18 +337,18 @@ class Openings:
 
     def _too_large(self, demand: Demand) -> Reason | None:
         """Why its gang does not fit on all GPUs of the part that may ever be leased; None if it does."""
-        if self.part.topology is None:
+        if not self.part.host_of:
             return self.rules.never(demand, self.typed)
         shape = shape_of(demand)
         if shape not in self._never:
-            self._never[shape] = too_large(demand, self._gpus, self._topology, self.typed)
+            self._never[shape] = too_large(demand, self.part.usable, self.part.topology, self.typed)
         return self._never[shape]
 
     def _why_kept_out(self, demand: Demand, kept_out: Mapping[str, str], offered: Mapping[str, int]) -> Reason | None:
         if not kept_out:
             return None
         here = {h for h, n in offered.items() if n > 0 and h in kept_out}
-        ever = self._fits(demand, {h: n for h, n in self._gpus.items() if h not in kept_out})
+        ever = self._fits(demand, {h: n for h, n in self.part.usable.items() if h not in kept_out})
         now = not here or self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out})
         if ever and (now or not self._fits(demand, offered)):
             return None
@@ -360,6 +361,4 @@ class Openings:
         return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:
-        """Whether one gang fits on a type that it may have."""
-        types = types_for(demand, self._topology, self.typed)
-        return any(fits(demand, free, self._topology, gpu_type) for gpu_type in types)
+        return fits_one_type(demand, free, self.part.topology, self.typed)

@@ -40,28 +40,24 @@ class RoundParts:
     def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
         self.s, self.ending, self.now_s = s, ending, now_s
         self._wanting: dict[str, list[str]] = {}
-        for app_id in wanting if not s.supply.whole else ():
+        for app_id in wanting:
             self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
-        supply = s.supply
         self.borrowers = borrowers(s)
         """Virtual cluster -> its apps that borrow; they take part where its own machines are shared out."""
-        self._whole = [RoundPart()] if supply.whole else []
-        self._own = deque(sorted(supply.virtual_clusters()))
-        self._without: dict[str, frozenset[str]] = {}
-        """Virtual cluster -> apps excluded from its next part."""
+        nobody = frozenset[str]()
+        self._own = deque((vc, nobody) for vc in sorted(s.supply.virtual_clusters()) or [""])
+        """(virtual cluster, apps excluded from its part) in the order of their turns."""
         self._borrowing: deque[tuple[str, Share | None]] | None = None
 
     def next(self) -> RoundPart | None:
         """The next part with GPUs to share out; None after the last."""
-        supply = self.s.supply
-        if supply.whole:
-            return self._whole.pop() if self._whole else None
+        s, supply = self.s, self.s.supply
         while self._own:
-            vc = self._own.popleft()
+            vc, without = self._own.popleft()
             self._leave_bad_cells(vc)
             ending = self.ending_of(vc, True)
             if ending or vc in self._wanting or vc in self.borrowers:
-                part = private_part(self.s, supply, vc, ending, self._without.pop(vc, frozenset()))
+                part = own_part(s, vc, ending, without)
                 if part.free:
                     return part
         if self._borrowing is None:
@@ -70,7 +66,7 @@ class RoundParts:
             vc, share = self._borrowing.popleft()
             free = dict(supply.idle()) if share is None else self._borrowed(supply, vc, share)
             if free:
-                return RoundPart(vc, False, free)
+                return RoundPart(vc, False, free, s.topology, s.gpus.usable)
         return None
 
     def _leave_bad_cells(self, vc: str) -> None:
@@ -91,30 +87,19 @@ class RoundParts:
                 why = Cause(EndReason.BAD_GPU, "its cell has a bad GPU, and its queue can have a better cell")
                 leases.revoke(s, (x for gang in gangs for x in gang), self.now_s, end_s, why)
 
-    def again(self, part: RoundPart, without: frozenset[str]) -> None:
-        """Repeats a private part without apps that were awarded gangs that cells cannot hold."""
-        if part.private and not without <= part.without:
-            self._without[part.vc] = part.without | without
-            self._own.appendleft(part.vc)
-
-    def once_more(self, part: RoundPart) -> None:
-        """Repeats a part, so that an unmanaged app gets containers of its other sizes before GPUs are borrowed."""
-        if part.whole:
-            self._whole.append(part)
-        elif part.private:
-            self._without[part.vc] = part.without
-            self._own.appendleft(part.vc)
+    def again(self, part: RoundPart, without: frozenset[str] = frozenset()) -> None:
+        """Repeats a part with own machines, before GPUs are borrowed, without some more apps."""
+        if part.guaranteed:
+            self._own.appendleft((part.vc, part.without | without))
 
     def borrowers_of(self, part: RoundPart) -> list[str]:
         """Borrowing apps that may get guaranteed GPUs in the part."""
-        mine = self.borrowers.get(part.vc, []) if part.private else []
+        mine = self.borrowers.get(part.vc, []) if part.guaranteed else []
         return [a for a in mine if a in self.s.durable.live and a not in part.without]
 
     def ending_of(self, vc: str, guaranteed: bool) -> dict[str, list[list[Lease]]]:
         """App -> its gangs on offer, guaranteed or borrowed ones, in the parts of a virtual cluster."""
         s, result = self.s, {}
-        if s.supply.whole:
-            return {app_id: list(gangs) for app_id, gangs in self.ending.items()}
         for app_id, gangs in self.ending.items():
             if s.durable.apps[app_id].vc == vc:
                 now = [g for gang in gangs if (g := leases.in_force(s, gang)) is not None]
@@ -129,6 +114,8 @@ class RoundParts:
         Virtual clusters that must return the most GPUs come first, so that the others find these.
         """
         s = self.s
+        if not supply.weights():
+            return deque()  # nothing is lent
         wanted = {vc: sum(self._unmet(a) for a in apps) for vc, apps in self._wanting.items()}
         lent = {vc: _count(self.ending_of(vc, False)) for vc in {s.durable.apps[a].vc for a in self.ending}}
         for vc, gpus in lent.items():
@@ -194,9 +181,12 @@ class RoundParts:
         return free
 
 
-def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
-    """A virtual cluster's own machines, with their free GPUs and those with leases that end."""
-    free, host_of, machines = dict[str, int](), dict[str, str](), list[Machine]()
+def own_part(s: State, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
+    """A virtual cluster's own machines, with their free GPUs and those with leases that end; for "", all hosts."""
+    if not vc:
+        ends = (gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang))
+        return RoundPart(vc, True, s.on_offer(ends), s.topology, s.gpus.usable, without=without)
+    supply, free, host_of, machines = s.supply, dict[str, int](), dict[str, str](), list[Machine]()
     found = supply.machines(vc)
     for m in found:
         at = s.topology.machines.get(m.host)
@@ -211,7 +201,8 @@ def private_part(s: State, supply: Supply, vc: str, ending: Ending, without: fro
             free[name] = free.get(name, 0) + 1
     bound = frozenset(m.name for m in found if m.bound)
     pinned = {m.name: m.pinned for m in found if m.pinned}
-    return RoundPart(vc, True, free, Topology.of(machines), host_of, bound, without, pinned)
+    topology = Topology.of(machines)
+    return RoundPart(vc, True, free, topology, topology.gpus_by_host, host_of, bound, without, pinned)
 
 
 def borrowers(s: State) -> dict[str, list[str]]:
@@ -241,7 +232,7 @@ def own_as_asked(s: State, app_id: str) -> None:
     on the machines of its virtual cells without being split: a private cluster would have no room for it.
     """
     supply = s.supply
-    if supply.whole:
+    if not s.durable.apps[app_id].vc:
         return
     grants: dict[str, list[Lease | Reservation]] = {}
     for x in s.durable.claims_of(app_id):

@@ -9,13 +9,12 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import exceeds_types, types_for
-from pycontrol.arbiter.round.parts import private_part
+from pycontrol.arbiter.round.eligibility import exceeds_types, fits_one_type, types_for
+from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.supply.port import RoundPart, Supply
 from pycontrol.arbiter.views import tags
-from pycontrol.auction.placing import place_gang
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode
@@ -205,8 +204,7 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells")
     if not vc or demand.opportunistic:
         return None if s.gpus.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
-    part = private_part(s, supply, vc, {})
-    assert part.topology is not None
+    part = own_part(s, vc, {})
     machines = [m for m in supply.machines(vc) if demand.pinned in ("", m.pinned)]
     if not machines and demand.pinned:
         own = sorted(set(part.pinned.values()))
@@ -214,21 +212,14 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
             Pending.NO_SUCH_CELLS, f"{vc} owns no pinned cell {demand.pinned}, but {', '.join(own) or 'none'}"
         )
     free, healthy, whole = _rooms(supply, vc, demand, part, machines)
-    types, kinds = _types(part), types_for(demand, part.topology, typed)
-
-    def fits(gpus: Mapping[str, int]) -> bool:
-        assert part.topology is not None
-        size, scope, top = demand.gang_gpus, demand.scope, part.topology
-        rooms = ({h: n for h, n in gpus.items() if kind in ("", types.get(h))} for kind in kinds)
-        return any(place_gang(size, scope, room, top, demand.members) is not None for room in rooms)
-
-    if fits(free):
+    if fits_one_type(demand, free, part.topology, typed):
         return None
-    need = f"a gang of {demand.gang_gpus} GPUs" + (" of one type" if len(kinds) > 1 else "") + _where(demand)
-    if fits(healthy):
+    one_type = " of one type" if len(types_for(demand, part.topology, typed)) > 1 else ""
+    need = f"a gang of {demand.gang_gpus} GPUs{one_type}{_where(demand)}"
+    if fits_one_type(demand, healthy, part.topology, typed):
         left = f"{sum(free.values())} of {sum(healthy.values())} are free"
         return Reason(Pending.CELLS_IN_USE, f"{need}, {left}; {_users(s, vc)}")
-    if fits(whole):
+    if fits_one_type(demand, whole, part.topology, typed):
         bad = sorted({part.host_of[name] for name, n in whole.items() if n > healthy.get(name, 0)})
         well = f"{sum(healthy.values())} of {sum(whole.values())} are healthy"
         return Reason(Pending.CELLS_BAD, f"{need}, {well}; bad on {', '.join(bad)}")
@@ -239,19 +230,12 @@ def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float,
     return Reason(Pending.CELLS_TOO_SMALL, f"{need}; {most}")
 
 
-def _types(part: RoundPart) -> dict[str, str]:
-    """Machine -> the type of its GPUs."""
-    return {name: m.gpu_type for name, m in part.topology.machines.items()} if part.topology is not None else {}
-
-
 def _rooms(
     supply: Supply, vc: str, demand: Demand, part: RoundPart, machines: Sequence[VirtualMachine]
 ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """GPUs by machine that the demand may use: those that are free, those that are healthy, and all."""
-    assert part.topology is not None
-    types = _types(part)
-    names = {m.name for m in machines if demand.gpu_type in ("", types.get(m.name))}
-    free = {name: n for name, n in (part.free or {}).items() if name in names}
+    names = {m.name for m in machines if demand.gpu_type in ("", part.topology.machines[m.name].gpu_type)}
+    free = {name: n for name, n in part.free.items() if name in names}
     healthy = {name: n for name, n in part.topology.gpus_by_host.items() if name in names}
     whole = {m.name: m.cell_gpus for m in machines if m.name in names}
     if demand.within:

@@ -35,8 +35,6 @@ class Round:
 
     round_id: str
     at_s: float
-    offered: dict[str, int]
-    """GPUs on offer by host or machine: free ones, those with leases that end, and those revoking and not reserved."""
     ending: dict[str, list[list[Lease]]]
     """App -> its gangs on offer."""
     part: RoundPart
@@ -63,6 +61,11 @@ class Round:
     seed: int = 0
     since_s: dict[str, float] = field(default_factory=dict)
     """App -> since when it wants more than it holds; noted at the start, as a grant may satisfy it."""
+
+    @property
+    def offered(self) -> Mapping[str, int]:
+        """GPUs on offer by host or machine."""
+        return self.part.free
 
     @property
     def memory_key(self) -> str:

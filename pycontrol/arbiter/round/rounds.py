@@ -14,11 +14,12 @@ from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.candidates import NOT_CONNECTED, Candidates
-from pycontrol.arbiter.round.commit import Work, commit
-from pycontrol.arbiter.round.eligibility import Eligibility, Openings, demand_of
+from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused
+from pycontrol.arbiter.round.eligibility import Eligibility, Openings
 from pycontrol.arbiter.round.parts import RoundParts, borrowers
 from pycontrol.arbiter.round.relocation import relocate
 from pycontrol.arbiter.round.reports import Reports
+from pycontrol.arbiter.round.resolve import Work
 from pycontrol.arbiter.round.round import Round, RoundPhase, receipt, remember, remembered
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart
@@ -129,7 +130,7 @@ class Rounds:
         5. The policy decides, on another thread (`_solve`).
         6. *It waits for the plan.*
         7. Gangs that may not start where the plan puts them are moved, the last pass gives away what the plan leaves,
-           and the plan is applied to the present state: renewals, revocations, grants (`_carry_out`, `commit`).
+           what it changes is resolved on the present state, and the changes are applied (`_carry_out`, `commit`).
         8. The receipt is journaled (`_finish`), and the next part begins.
 
         `late`: the deadline of the present wait has passed.
@@ -192,14 +193,13 @@ class Rounds:
     def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
         """Begins the round of a part, if there are GPUs on offer and apps that may want them."""
         s, ending = self.s, parts.ending_of(part.vc, part.guaranteed)
-        offered = self._on_offer(ending) if part.free is None else dict(part.free)
-        policy, wanting = self._policy_of(part.vc), self._wanting(part, now_s)
+        policy, wanting = self._policy_of(part.vc), self._wanting(part)
         first = next(wanting, None)
-        if not offered or not (ending or first or parts.borrowers_of(part)):
+        if not part.free or not (ending or first or parts.borrowers_of(part)):
             return
         ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
         openings = Openings(self.eligibility, part, ending_gpus, _one_type(policy))
-        self.current = r = Round(self._new_id(), now_s, offered, ending, part, parts, policy, openings)
+        self.current = r = Round(self._new_id(), now_s, ending, part, parts, policy, openings)
         r.since_s = dict(s.agents.unmet_since_s)
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
         r.deadline_s = now_s + s.settings.rho_s
@@ -207,12 +207,12 @@ class Rounds:
             for app_id in dict.fromkeys([*ending, *filter(None, [first]), *wanting]):
                 self._ask_rho(r, app_id, now_s)
 
-    def _wanting(self, part: RoundPart, now_s: float) -> Iterator[str]:
+    def _wanting(self, part: RoundPart) -> Iterator[str]:
         """The apps that may want GPUs of a part."""
         s = self.s
         for app_id in self.candidates.wanting():
-            mine = part.is_of(s.durable.apps[app_id].vc) and app_id not in part.without
-            if mine and (part.whole or part.admits(demand_of(s, app_id, now_s))):
+            agent, mine = s.agents.get(app_id), s.durable.apps[app_id].vc == part.vc and app_id not in part.without
+            if mine and (agent is None or part.admits(agent.demand)):
                 yield app_id
 
     def _new_id(self) -> str:
@@ -241,16 +241,6 @@ class Rounds:
             r.waiting.add(app_id)
             s.emit(SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
 
-    def _on_offer(self, ending: dict[str, list[list[Lease]]]) -> dict[str, int]:
-        """GPUs by host: free, with leases that end, and revoking without a reservation."""
-        s = self.s
-        counts = s.gpus.free.counts()
-        more = [gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)]
-        for gpu in (*more, *(g for g in s.gpus.revoking if g not in s.durable.reservations)):
-            if s.usable(gpu):
-                counts[gpu.host] = counts.get(gpu.host, 0) + 1
-        return counts
-
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered `SendAskRho`."""
         if e.app_id not in self.s.agents:
@@ -272,9 +262,7 @@ class Rounds:
         """The policy says who may bid; the stand-in bids immediately, Agents are sent the offer."""
         s = self.s
         r.late(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
-        machines = (r.part.topology or s.topology).machines  # some may be lost since the round began
-        if not r.offered.keys() <= machines.keys():
-            r.offered = {host: n for host, n in r.offered.items() if host in machines}
+        r.part = r.part.on(s.topology)  # some machines may be lost since the round began
         r.views = self.candidates.views(r, now_s)
         r.snapshot = self._snapshot(r, now_s)
         offer, bad = salvage.offer(r.policy, r.snapshot)
@@ -298,12 +286,12 @@ class Rounds:
 
     def _snapshot(self, r: Round, now_s: float) -> Snapshot:
         """The snapshot for the policy."""
-        s, part = self.s, r.part
+        s, part, private = self.s, r.part, r.part.owner is not None
         memory, present = remembered(s, r.memory_key, r.policy.name), self.candidates.present(part)
         return Snapshot(
-            r.round_id, now_s, part.topology or s.topology, r.offered, tuple(r.views.values()), s.f_of(part.vc),
-            s.lease_s_of(part.vc), {} if part.private else s.cluster.queues, part.vc, memory, present,
-            self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), part.private, s.lead_s,
+            r.round_id, now_s, part.topology, part.free, tuple(r.views.values()), s.f_of(part.vc),
+            s.lease_s_of(part.vc), {} if private else s.cluster.queues, part.vc, memory, present,
+            self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), private, s.lead_s,
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:
@@ -326,7 +314,7 @@ class Rounds:
 
     def cells_changed(self, now_s: float) -> None:
         """The cells were told of all leases again: abandons the round if it is about cells."""
-        if self.current is not None and not self.current.part.whole:
+        if self.current is not None and not self.s.supply.whole:
             self.abandon(now_s)
 
     def abandon(self, now_s: float) -> None:
@@ -338,7 +326,7 @@ class Rounds:
 
     def _of_machines(self, r: Round, bid: Bid) -> Bid:
         """The bid with kept gangs on the virtual cluster's machines instead of hosts: Agents know only hosts."""
-        if not r.part.private:
+        if not r.part.host_of:
             return bid
         names: dict[Gang, list[Gang]] = {}
         for gang in r.ending.get(bid.app_id, ()):
@@ -393,21 +381,34 @@ class Rounds:
     def _carry_out(self, r: Round, plan: Plan, now_s: float) -> tuple[Outcome, str]:
         """Carries out the plan; returns its outcome and a note for the receipt."""
         s = self.s
-        kept_out = {a.app_id: r.openings.kept_out(a.app_id) for a in plan.awards}
-        plan = relocate(plan, r.views, r.offered, r.part.topology or s.topology, kept_out)
-        r.leave_out()
-        if s.settings.last_pass and r.snapshot is not None:
-            plan = last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)
+        plan = self._amended(r, plan)
+        remember(s, r.memory_key, r.policy.name, plan.memory)
         borrowing = r.parts.borrowers_of(r.part)
         moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
         work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.openings.closed_hosts)
-        remember(s, r.memory_key, r.policy.name, plan.memory)
-        outcome, note, why_refused = commit(s, work, plan, now_s)
-        r.out.update(why_refused)
-        if outcome.refused:
-            r.parts.again(r.part, frozenset(outcome.refused))
+        done = commit(s, work, plan, now_s)
+        outcome = outcome_of(r.part, plan, done)
+        r.out.update((x.app_id, x.why) for x in refused(done) if x.why is not None)
+        self._prepare_next(r, outcome, now_s)
+        return outcome, note_of(plan, done)
+
+    def _amended(self, r: Round, plan: Plan) -> Plan:
+        """The plan with new gangs where they may start, and with what it leaves given to other apps."""
+        kept_out = {a.app_id: r.openings.kept_out(a.app_id) for a in plan.awards}
+        plan = relocate(plan, r.views, r.offered, r.part.on(self.s.topology).topology, kept_out)
+        r.leave_out()
+        if not self.s.settings.last_pass or r.snapshot is None:
+            return plan
+        return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)
+
+    def _prepare_next(self, r: Round, outcome: Outcome, now_s: float) -> None:
+        """Repeats the part if it has more to give at once, and requests the next round."""
+        s, refused_gang = self.s, frozenset(outcome.refused)
+        if refused_gang:  # cells may have no place for a gang that the machines' GPUs could hold
+            if r.part.owner is not None and not refused_gang <= r.part.without:
+                r.parts.again(r.part, refused_gang)
         elif not r.ending and self._more_sizes(outcome):
-            r.parts.once_more(r.part)
+            r.parts.again(r.part)
         wanting = self.candidates.wanting()
         if wanting and s.gpus.open:
             leases.set_expiry(s, now_s)
@@ -415,7 +416,6 @@ class Rounds:
             self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
         more_to_do = bool(outcome.unused_gpus and wanting)
         s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
-        return outcome, note
 
     def _more_sizes(self, outcome: Outcome) -> bool:
         """Whether an unmanaged app that was granted GPUs asks for more containers one by one."""

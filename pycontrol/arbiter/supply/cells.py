@@ -195,11 +195,11 @@ class CellSupply:
             return not held.guaranteed
         return self._cells.groups[held.group].guaranteed or not held.guaranteed
 
-    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
-        """Restores running groups on their GPUs; returns those that can no longer be guaranteed and now borrow."""
+    def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
+        """Restores running groups on their GPUs; returns (as False) those that cannot be guaranteed."""
         found = adopt_all(self._empty, [_running(held) for held in groups])
         self._cells = self.exchange.cells = found.cells
-        return (*found.downgraded, *found.gone)  # `gone`: on machines that the file does not know
+        return dict.fromkeys((*found.downgraded, *found.gone), False)  # `gone`: on machines that the file does not know
 
     def _empty(self) -> Cells:
         """The same cells and health, with no groups."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed
+from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import TradingSupply
@@ -132,10 +132,16 @@ class ExchangeService:
 
 def downgrade(s: State, groups: Iterable[str]) -> None:
     """Records that the GPUs of these groups are borrowed from now on."""
-    names = set(groups)
+    regrade(s, dict.fromkeys(groups, False))
+
+
+def regrade(s: State, groups: Mapping[str, bool]) -> None:
+    """Records whether the GPUs of these groups are guaranteed from now on."""
     for lease in s.durable.claims():
-        if lease.grant_id in names and lease.guaranteed:
-            s.record(LeaseBorrowed(lease.gpus, lease.grant_id))
+        gpus, grant_id = lease.gpus, lease.grant_id
+        guaranteed = groups.get(grant_id, lease.guaranteed)
+        if guaranteed != lease.guaranteed:
+            s.record(LeaseOwned(gpus, grant_id) if guaranteed else LeaseBorrowed(gpus, grant_id))
 
 
 def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class Groups:
             if group not in d.grants:
                 self.shrunk.pop(group, None)
                 supply.release(group)
-            elif not supply.whole:
+            else:
                 self.shrunk[group] = app_id
 
     def tell_shrunk(self, d: Durable, supply: Supply) -> tuple[str, ...]:
@@ -55,8 +55,8 @@ class Groups:
         """A container was adopted that the supply does not know."""
         self.outdated = True
 
-    def tell_all(self, d: Durable, supply: Supply) -> tuple[str, ...]:
-        """Gives the supply all groups; returns those that borrow from now on."""
+    def tell_all(self, d: Durable, supply: Supply) -> Mapping[str, bool]:
+        """Gives the supply all groups; returns whether those that changed are guaranteed from now on."""
         self.outdated, self.shrunk = False, {}
         held = _held(d)
         return supply.recover(_group(group, d.apps[gang[0].app_id].vc, gang) for group, gang in held.items())
@@ -70,7 +70,7 @@ class Groups:
         for group in told.keys() - held.keys():
             yield None, f"the cells have the group {group}, which holds no GPUs"
         for group, gang in held.items():
-            if not supply.whole and {x.guaranteed for x in gang} != {told.get(group, False)}:
+            if {x.guaranteed for x in gang} != {told.get(group, supply.whole)}:
                 owns = "guaranteed" if told.get(group) else "borrowed"
                 yield gang[0].app_id, f"the cells say that {group} is {owns}, its leases say otherwise"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 from pycontrol.cells.automatic import Automatic
@@ -20,20 +20,22 @@ AS_CONFIGURED = Terms()
 
 @value
 class RoundPart:
-    """What one round shares out.
+    """What one round shares out among the apps of a virtual cluster: GPUs of its own machines (its private cluster), or
+    of hosts with idle GPUs that it may borrow until their owner needs them.
 
-    Without virtual clusters it is the whole cluster (`free` is None). With them it is either a virtual cluster's own
-    machines (`guaranteed`: its private cluster), or idle GPUs by host that it may borrow until their owner needs them.
+    Without virtual clusters all hosts are the own machines of all apps, whose virtual cluster is "".
     """
 
-    vc: str = ""
-    guaranteed: bool = True
-    free: Mapping[str, int] | None = None
-    """GPUs by own machine, or by host if they are borrowed."""
-    topology: Topology | None = None
-    """The virtual cluster's own machines; None if hosts are shared out."""
+    vc: str
+    guaranteed: bool
+    """Whether the machines are its own."""
+    free: Mapping[str, int]
+    """GPUs on offer by machine: free ones, and those that come free for this round."""
+    topology: Topology
+    usable: Mapping[str, int]
+    """GPUs by machine that may ever be leased."""
     host_of: Mapping[str, str] = field(default_factory=dict)
-    """Machine -> the host to which it is, or would be, bound."""
+    """Machine -> the host to which it is, or would be, bound; empty where hosts are the machines."""
     bound: frozenset[str] = frozenset()
     """Machines that are bound; the others may still be bound elsewhere."""
     without: frozenset[str] = frozenset()
@@ -42,22 +44,21 @@ class RoundPart:
     """Machine -> the pinned cell that it belongs to, for those that do."""
 
     @property
-    def whole(self) -> bool:
-        """Whether the part is the whole cluster."""
-        return self.free is None
-
-    def is_of(self, vc: str) -> bool:
-        """Whether the apps of a virtual cluster share the part."""
-        return self.free is None or self.vc == vc
-
-    @property
-    def private(self) -> bool:
-        """Whether it shares out a virtual cluster's own machines, rather than hosts."""
-        return self.topology is not None
+    def owner(self) -> str | None:
+        """The virtual cluster whose own machines these are; None where they are hosts."""
+        return self.vc if self.vc and self.guaranteed else None
 
     def admits(self, demand: Demand) -> bool:
         """Whether an app with this demand takes part: opportunistic apps only borrow, pinned ones never do."""
-        return not (demand.opportunistic if self.private else demand.pinned and self.free is not None)
+        return not ((demand.opportunistic and self.owner) or (demand.pinned and not self.guaranteed))
+
+    def on(self, hosts: Topology) -> RoundPart:
+        """The part on the hosts that are there now; own machines stay what they were when it began."""
+        if self.owner is not None:
+            return self
+        there = self.free.keys() <= hosts.machines.keys()
+        free = self.free if there else {host: n for host, n in self.free.items() if host in hosts.machines}
+        return replace(self, topology=hosts, free=free)
 
     def by_host(self, gpus: Mapping[str, int]) -> dict[str, int]:
         """Converts GPUs by machine to GPUs by host."""
@@ -166,8 +167,8 @@ class Supply(Protocol):
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         """Updates one host. `up`: indices of its good GPUs; empty if it is away or drained."""
 
-    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
-        """Replaces all groups by these; returns those that cannot be guaranteed and now borrow."""
+    def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
+        """Replaces all groups by these; returns those that changed, and whether they are guaranteed now."""
 
     def guarantees(self) -> Mapping[str, bool]:
         """Group -> whether it is guaranteed; groups on machines that the cells do not know are missing."""
@@ -200,8 +201,12 @@ class TradingSupply(Supply, Protocol):
 class WholeCluster:
     """The supply of a cluster without virtual clusters: any app may use any GPU.
 
-    Records may name virtual clusters of a cells file that is no longer configured; such names are ignored.
+    Apps in records of a cells file that is no longer configured move to the virtual cluster "" at the first snapshot.
     """
+
+    def __init__(self, pick: Callable[[Gang], Sequence[Gpu]] = lambda _: ()) -> None:
+        """`pick`: the GPUs that a gang gets on its hosts; none if these have too few."""
+        self._pick = pick
 
     @property
     def whole(self) -> bool:
@@ -264,8 +269,9 @@ class WholeCluster:
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
     ) -> Placed | None:
-        """None: there are no cells."""
-        return None
+        """Picks GPUs on the gang's hosts; nobody is evicted."""
+        gpus = self._pick(gang)
+        return Placed(tuple(gpus)) if gpus else None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         """False: nothing is borrowed."""
@@ -288,9 +294,9 @@ class WholeCluster:
     def machine_changed(self, host: str, up: Collection[int]) -> None:
         """There are no cells to tell."""
 
-    def recover(self, groups: Iterable[GroupGpus]) -> tuple[str, ...]:
-        """Empty: no group borrows."""
-        return ()
+    def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
+        """No group borrows any more."""
+        return {x.group: True for x in groups if not x.guaranteed}
 
     def guarantees(self) -> Mapping[str, bool]:
         """Empty: there are no cells."""

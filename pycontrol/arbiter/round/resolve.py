@@ -1,0 +1,425 @@
+"""What a plan changes: which gangs are renewed, revoked, lent, owned or granted, and which are refused and why.
+
+`resolve` only decides; `commit` carries its changes out. It yields the changes that one state decides together, and is
+asked for the next when these are carried out, so that each is decided on what is left: the cells say only when they are
+asked which GPUs a gang gets, and whom it displaces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from pycontrol.arbiter import leases
+from pycontrol.arbiter.ledger.lease import Lease, gpus_in, grant_name
+from pycontrol.arbiter.ledger.lease import part as part_of
+from pycontrol.arbiter.round import standin
+from pycontrol.arbiter.round.parts import borrowed_gangs
+from pycontrol.arbiter.state import State
+from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.auction.placing import place_gang
+from pycontrol.model.auction import Award, Gang, Plan, gang_gpus
+from pycontrol.model.cluster import Ask
+from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.model.value import value
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The round part to which a plan applies."""
+
+    round_id: str
+    part: RoundPart
+    ending: Mapping[str, list[list[Lease]]]
+    """App -> its gangs on offer."""
+    borrowers: Sequence[str] = ()
+    """Apps of the virtual cluster that borrow GPUs; only where its own machines are shared out."""
+    moving: Mapping[str, list[list[Lease]]] = dataclasses.field(default_factory=dict)
+    """App -> its borrowed gangs with leases that end."""
+    closed: Callable[[str], Collection[str]] = lambda _: ()
+    """App -> hosts where none of its new containers may start."""
+
+
+# ---- the changes
+
+
+@value
+class Renew:
+    """A gang keeps its GPUs."""
+
+    award: Award
+    leases: tuple[Lease, ...]
+    gang: Gang
+    end_s: float
+
+
+@value
+class Revoke:
+    """Leases of one app end by a deadline."""
+
+    app_id: str
+    leases: tuple[Lease, ...]
+    deadline_s: float
+    cause: Cause
+
+
+@value
+class Lend:
+    """A guaranteed gang that lost its cells keeps its GPUs as borrowed ones (HiveD's lazy preemption)."""
+
+    leases: tuple[Lease, ...]
+
+
+@value
+class Own:
+    """A borrowed gang becomes guaranteed in place, if cells of own machines can be bound there."""
+
+    leases: tuple[Lease, ...]
+    gang: Gang
+
+
+@value
+class Refuse:
+    """An app does not get a gang that it was awarded."""
+
+    app_id: str
+    note: str
+    """For the receipt."""
+    why: Reason | None = None
+    """The app's reason to wait; None if the round's other reasons say it."""
+    lacks: bool = True
+    """Whether there was no place for the gang, rather than no need for it."""
+    gang: Gang = ()
+    """GPUs that stay free for the app nevertheless."""
+
+
+@value
+class Grant:
+    """An app gets a new gang; without a place for it, `otherwise` holds."""
+
+    award: Award
+    gang: Gang
+    grant_id: str
+    otherwise: Refuse
+    asks: tuple[Ask, ...] = ()
+    """Of an app without an Agent: the asks that the containers serve."""
+    avoid: frozenset[str] = frozenset()
+    """Hosts to which none of its machines may be bound."""
+    within: str = ""
+    """The type of cell within which it must lie; empty for any."""
+    gpus: tuple[Gpu, ...] = ()
+    """Once it is carried out."""
+
+
+Change = Renew | Revoke | Lend | Own | Grant | Refuse
+
+
+def left(offered: Mapping[str, int], done: Sequence[Change]) -> dict[str, int]:
+    """What these changes leave of the GPUs on offer, by host or machine."""
+    counts = Counter(dict(offered))
+    for change in done:
+        if isinstance(change, Renew | Own | Grant | Refuse):
+            counts.subtract(dict(change.gang))
+    return {name: n for name, n in counts.items() if n > 0}
+
+
+# ---- the decision
+
+Kept = Sequence[tuple[Award, list[Lease]]]
+"""Gangs with leases that end and that the plan lets their apps keep."""
+New = Sequence[tuple[Award, Gang]]
+"""Gangs that the plan gives and their apps do not have."""
+
+
+def resolve(s: State, work: Work, plan: Plan, done: Sequence[Change], now_s: float) -> Iterator[list[Change]]:
+    """The changes that turn the present leases into those of the plan.
+
+    Renewals come first, so that no renewed GPU is granted to another app; then revocations, then grants. `done`: what
+    was carried out so far, which the caller extends.
+    """
+    part = work.part
+    present = {a: list(filter(None, (leases.in_force(s, gang) for gang in gangs))) for a, gangs in work.ending.items()}
+    free = {g for gangs in present.values() for g in _gpus(gangs) if s.may_be_reserved(g)}
+    kept, new = _matched(s, part, plan, present)
+    keeps = _ids(kept)
+    lost = [(a, g) for a, gangs in present.items() for g in gangs if id(g) not in keeps and free.issuperset(gpus_in(g))]
+    moving = making_way(s, part, new, kept, _gpus(g for _, g in lost), work.closed)
+    moves = _ids(moving)
+    staying = [x for x in kept if id(x[1]) not in moves]
+    new, refused, spared = _within_cells(s, part, new, lost, _gpus(g for _, g in moving))
+    yield [
+        *(Refuse(a.app_id, f"{a.app_id} ended during the round", lacks=False) for a in plan.awards if _ended(s, a)),
+        *refused,
+        *(_renewal(s, part, award, gang, now_s) for award, gang in [*staying, *spared]),
+    ]
+    new = [*new, *((award, _places(s, part, gang)) for award, gang in moving)]
+    awarded = Counter[str]()
+    for award, gang in new:
+        awarded[_queue(s, award.app_id)] += gang_gpus(gang)
+    stays = _ids([*staying, *spared])
+    for app_id, gangs in present.items():
+        losing = [g for g in gangs if id(g) not in stays]
+        whole = [g for g in losing if id(g) not in moves and free.issuperset(gpus_in(g))]
+        lends = [g for g in whole if _may_lend(s, part, app_id, g, awarded)]
+        yield _taken_back(s, work, app_id, losing, lends, free, now_s)
+    for k, (award, gang) in enumerate(new):
+        yield from _served(s, work, award, gang, grant_name(work.round_id, k), done, now_s)
+    for app_id in work.borrowers:
+        if app_id in s.agents and not any(a.app_id == app_id for a in plan.awards):
+            yield from _owned(s, part, app_id, done)
+
+
+def _matched(s: State, part: RoundPart, plan: Plan, present: Mapping[str, list[list[Lease]]]) -> tuple[Kept, New]:
+    """Splits a plan's gangs into those that their apps hold and keep, and new ones; these that need one cell first."""
+    own = {a: [(_places(s, part, g), g) for g in gangs] for a, gangs in present.items()}
+    kept: list[tuple[Award, list[Lease]]] = []
+    new: list[tuple[Award, Gang]] = []
+    for award in plan.awards:
+        mine = own.get(award.app_id, [])
+        for gang in award.gangs if not _ended(s, award) else ():
+            at = next((k for k, (places, _) in enumerate(mine) if places == gang), None)
+            if at is None:
+                new.append((award, gang))
+            else:
+                kept.append((award, mine.pop(at)[1]))
+    return kept, sorted(new, key=lambda x: not wanted_cell(s, x[0].app_id))
+
+
+def _within_cells(
+    s: State, part: RoundPart, new: New, lost: Sequence[tuple[str, list[Lease]]], moving: Collection[Gpu]
+) -> tuple[New, list[Refuse], Kept]:
+    """The new gangs that one cell of the type that their apps ask for can hold; policies count only machines' GPUs.
+
+    Besides them the refusals of the others, and the gangs of `lost` that need not lose their GPUs to these.
+    """
+    fits: list[tuple[Award, Gang]] = []
+    refused: list[Refuse] = []
+    spared: list[tuple[Award, list[Lease]]] = []
+    for award, gang in new:
+        app_id, kind = award.app_id, wanted_cell(s, award.app_id)
+        here = [x for x in lost if id(x[1]) not in _ids(spared)] if kind else []
+        room = s.supply.room_within(kind, part.owner, {*moving, *_gpus(g for _, g in here)}) if kind else {}
+        if not kind or all(room.get(name, (0, 0))[0] >= n for name, n in gang):
+            fits.append((award, gang))
+            continue
+        where = f"{kind} of {part.by_host(dict(gang))}"
+        note = f"{app_id}: no {where} has room for its gang"
+        refused.append(Refuse(app_id, note, Reason(Pending.NO_ROOM_WITHIN, where)))
+        unused = dict(gang)
+        for other, mine in here:
+            places = _places(s, part, mine)
+            if all(unused.get(name, 0) >= n for name, n in places):
+                unused.update((name, unused[name] - n) for name, n in places)
+                spared.append((Award(other, ()), mine))
+    return fits, refused, spared
+
+
+def _renewal(s: State, part: RoundPart, award: Award, gang: list[Lease], now_s: float) -> Renew:
+    from_s = max(now_s, min(x.end_s for x in gang))
+    return Renew(award, tuple(gang), _places(s, part, gang), end_s(s, award, from_s, gang[0].gpus[0].host))
+
+
+def end_s(s: State, award: Award, from_s: float, host: str) -> float:
+    """When a lease that begins at `from_s` ends: at its usual end, or at `Award.until_s` if that is earlier."""
+    usual_s = leases.end_s(s, from_s, host, award.app_id)
+    return usual_s if award.until_s is None else min(usual_s, max(award.until_s, from_s + s.lead_s))
+
+
+def _may_lend(s: State, part: RoundPart, app_id: str, gang: list[Lease], awarded: Mapping[str, int]) -> bool:
+    """Whether an app keeps a gang that it lost as borrowed: it is `lazy`, and its queue has room for the winners, too.
+
+    The winner's cells are bound elsewhere if possible; if not, the gang is evicted like any borrowed one.
+    """
+    agent, queue = s.agents.get(app_id), _queue(s, app_id)
+    lazy = agent is not None and agent.demand.lazy and part.owner is not None
+    return lazy and s.queue_room(queue) >= awarded.get(queue, 0) and s.durable.is_whole(gang)
+
+
+def _taken_back(
+    s: State,
+    work: Work,
+    app_id: str,
+    losing: Sequence[list[Lease]],
+    lends: Sequence[list[Lease]],
+    free: Collection[Gpu],
+    now_s: float,
+) -> list[Change]:
+    """Lends an app's gangs or revokes their leases by the first end of them, but a lead from now at the earliest."""
+    changes: list[Change] = [Lend(tuple(gang)) for gang in lends]
+    mine = [(x, [g for g in x.gpus if g in free]) for gang in losing if gang not in lends for x in gang]
+    lost = [x if len(gpus) == len(x.gpus) else part_of(x, gpus) for x, gpus in mine if gpus]
+    if lost:
+        why = Cause(EndReason.LOST_ROUND, f"lost round {work.round_id}")
+        changes.append(_revocation(s, app_id, lost, why, now_s))
+    return changes
+
+
+def _revocation(s: State, app_id: str, gang: Sequence[Lease], why: Cause, now_s: float) -> Revoke:
+    return Revoke(app_id, tuple(gang), max(min(x.end_s for x in gang), now_s + s.lead_s), why)
+
+
+def _served(
+    s: State, work: Work, award: Award, gang: Gang, grant_id: str, done: Sequence[Change], now_s: float
+) -> Iterator[list[Change]]:
+    """Grants a new gang, unless its app can use no more GPUs than it has, with those that it borrows.
+
+    Then one that it borrows becomes guaranteed, if its cells can be bound where that runs; or its leases end, so that
+    it moves; or the GPUs stay unused until they do, as the private cluster would run the app there and no other.
+    """
+    app_id, size = award.app_id, gang_gpus(gang)
+    if work.part.guaranteed and s.borrowing(app_id) and _more_gpus(s, app_id, now_s) < size:
+        for borrowed in borrowed_gangs(s, app_id):
+            own = Own(tuple(borrowed), gang)
+            if len(gpus_in(borrowed)) == size:
+                yield [own]
+            if _is_last(own, done):
+                return
+        ending = [g for then in work.moving.get(app_id, ()) if (g := leases.in_force(s, then)) is not None]
+        moves = next((g for g in ending if len(gpus_in(g)) == size), None)
+        if moves is None:
+            yield [Refuse(app_id, f"{app_id} borrows: its cells are kept for it", lacks=False, gang=gang)]
+            return
+        why = Cause(EndReason.MOVED, f"the cells of {work.part.vc} are free for it")
+        yield [_revocation(s, app_id, moves, why, now_s)]
+    yield [_grant(s, work, award, gang, grant_id)]
+
+
+def _more_gpus(s: State, app_id: str, now_s: float) -> int:
+    """How many GPUs an app can use besides those that it has."""
+    demand = s.agents[app_id].demand if app_id in s.agents else standin.demand(s, app_id, now_s)
+    return min(demand.gpus - s.holding(app_id), s.queue_room(_queue(s, app_id)))
+
+
+def _grant(s: State, work: Work, award: Award, gang: Gang, grant_id: str) -> Grant | Refuse:
+    app_id, part, within = award.app_id, work.part, wanted_cell(s, award.app_id)
+    queue = _queue(s, app_id)
+    if s.queue_room(queue) < gang_gpus(gang):  # the cluster shrank, or an app was moved, while the policy decided
+        return Refuse(app_id, f"{app_id}: {queue} is at its limit", Reason(Pending.QUEUE_LIMIT, queue))
+    unmanaged = app_id in s.agents.unmanaged_apps
+    asks = tuple(standin.asks_for(s, app_id, gang)) if unmanaged else ()
+    if unmanaged and not asks:
+        return Refuse(app_id, f"{app_id}: none of its asks fits {dict(gang)}", lacks=False)
+    avoid = _avoid(s, work, app_id, gang)
+    why = Reason(Pending.NO_ROOM_WITHIN, within) if within else None
+    if avoid and not within:
+        why = Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(avoid)))
+    gone = Refuse(app_id, f"{app_id}: its gang {part.by_host(dict(gang))} is no longer there", why)
+    return Grant(award, gang, grant_id, gone, asks, avoid, within)
+
+
+def _avoid(s: State, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
+    """Hosts to which no machine of the gang may be bound.
+
+    These are the hosts closed to the app and, for a gang on several machines of one rack, the hosts of all other
+    racks: the policy placed the gang by the racks of its machines.
+    """
+    topology = work.part.topology
+    if not work.part.host_of:
+        return frozenset()
+    hosts = set(work.closed(app_id))
+    agent = s.agents.get(app_id)
+    if agent is not None and agent.demand.scope is Scope.RACK and len(gang) > 1:
+        racks = {topology.rack_of(name) for name, _ in gang}
+        hosts.update(host for host in s.topology.machines if s.topology.rack_of(host) not in racks)
+    return frozenset(hosts)
+
+
+def _owned(s: State, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
+    """Makes an app's borrowed gangs guaranteed on what is left of the machines; some policies award it nothing."""
+    for borrowed in borrowed_gangs(s, app_id):
+        scope, free = s.agents[app_id].demand.scope, left(part.free, done)
+        gang = place_gang(len(gpus_in(borrowed)), scope, free, part.topology)
+        if gang is not None:
+            yield [Own(tuple(borrowed), gang)]
+
+
+# ---- small answers
+
+
+def _ended(s: State, award: Award) -> bool:
+    return award.app_id not in s.durable.live
+
+
+def _queue(s: State, app_id: str) -> str:
+    return s.durable.apps[app_id].queue
+
+
+def _places(s: State, part: RoundPart, gang: Iterable[Lease]) -> Gang:
+    return s.places(gpus_in(gang), part.guaranteed)
+
+
+def _gpus(gangs: Iterable[Sequence[Lease]]) -> set[Gpu]:
+    return {gpu for gang in gangs for gpu in gpus_in(gang)}
+
+
+def _ids(kept: Kept) -> set[int]:
+    """The identities of these gangs."""
+    return {id(gang) for _, gang in kept}
+
+
+def _is_last(change: Change, done: Sequence[Change]) -> bool:
+    return bool(done) and done[-1] is change
+
+
+def wanted_cell(s: State, app_id: str) -> str:
+    """The type of cell within which each of the app's gangs must lie; empty for none."""
+    agent = s.agents.get(app_id)
+    return agent.demand.within if agent is not None else ""
+
+
+def making_way(
+    s: State, part: RoundPart, new: New, kept: Kept, lost: Collection[Gpu], closed: Callable[[str], Collection[str]]
+) -> Kept:
+    """The kept gangs that move within their machine, so that each new gang with `within` has room in one cell.
+
+    For each new gang, the fewest GPUs move. `lost`: GPUs with leases that end and are not renewed. `closed`: app ->
+    hosts where none of its new containers may start.
+    """
+    moved: set[int] = set()
+    free = set(lost)
+    for award, gang in new:
+        kind = wanted_cell(s, award.app_id)
+        if not kind or len(gang) != 1:
+            continue
+        name, gpus = gang[0]
+        if _room(s, part, kind, name, free) >= gpus:
+            continue
+        enough = [
+            found for found in _by_cell(s, part, kind, name, kept, moved)
+            if all(_may_move(s, kept[k], closed) for k in found)
+            and _room(s, part, kind, name, free | _gpus(kept[k][1] for k in found)) >= gpus
+        ]  # fmt: skip
+        if enough:
+            fewest = min(enough, key=lambda found: len(_gpus(kept[k][1] for k in found)))
+            moved.update(fewest)
+            free |= _gpus(kept[k][1] for k in fewest)
+    return [kept[k] for k in sorted(moved)]
+
+
+def _room(s: State, part: RoundPart, kind: str, name: str, coming: Collection[Gpu]) -> int:
+    return s.supply.room_within(kind, part.owner, coming).get(name, (0, 0))[0]
+
+
+def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
+    """For each cell of a type in a machine: the indices of gangs that use it and lie on this machine only."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for k, (_, gang) in enumerate(kept):
+        places = _places(s, part, gang)
+        if k in moved or len(places) != 1 or places[0][0] != name:
+            continue
+        for cell in {s.supply.cell_of(gpu, kind) for gpu in gpus_in(gang)}:
+            if cell is not None:
+                found.setdefault(cell, []).append(k)
+    return list(found.values())
+
+
+def _may_move(s: State, entry: tuple[Award, list[Lease]], closed: Callable[[str], Collection[str]]) -> bool:
+    """Whether a gang may restart on other GPUs of its machine: it is a whole group, and needs no cell itself."""
+    award, gang = entry
+    agent = s.agents.get(award.app_id)
+    if agent is None or not s.durable.is_whole(gang):
+        return False
+    anywhere = not agent.demand.within or len(gpus_in(gang)) == 1
+    return anywhere and gang[0].gpus[0].host not in closed(award.app_id)
