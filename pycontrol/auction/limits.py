@@ -17,18 +17,27 @@ def queue_limits(snapshot: Snapshot) -> tuple[Limit, ...]:
     another app of the queue held.
     """
     queues: dict[str, list[AppView]] = {}
+    spare: dict[str, int] = {}
+    ending: dict[str, int] = {}
     for view in snapshot.apps:
-        queues.setdefault(view.queue, []).append(view)
-    result = []
-    for views in queues.values():
-        spare = min(v.queue_room_gpus - _ending(v) for v in views)
-        if spare < UNLIMITED_GPUS:
-            gpus = max(0, spare + sum(_ending(v) for v in views))
-            result.append(Limit(frozenset(v.app_id for v in views), gpus))
-    return tuple(result)
+        gpus = ending_gpus(view) if view.ending_gangs else 0
+        room = view.queue_room_gpus - gpus
+        if view.queue not in queues:
+            queues[view.queue], spare[view.queue], ending[view.queue] = [view], room, gpus
+            continue
+        queues[view.queue].append(view)
+        ending[view.queue] += gpus
+        if room < spare[view.queue]:
+            spare[view.queue] = room
+    return tuple(
+        Limit(frozenset(v.app_id for v in views), max(0, spare[queue] + ending[queue]))
+        for queue, views in queues.items()
+        if spare[queue] < UNLIMITED_GPUS
+    )
 
 
-def _ending(view: AppView) -> int:
+def ending_gpus(view: AppView) -> int:
+    """The app's GPUs on offer."""
     return sum(gang_gpus(g) for g in view.ending_gangs)
 
 

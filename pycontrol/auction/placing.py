@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pycontrol.model.auction import Demand, Gang, gang_gpus, gang_of
@@ -102,10 +102,21 @@ class FreeIndex:
         twin._all, twin._of_type = self._all.copy(), {t: hosts.copy() for t, hosts in self._of_type.items()}
         return twin
 
+    def without(self, closed: Collection[str]) -> FreeIndex:
+        """The index without these hosts: itself if no GPU is free there, else another one."""
+        if not any(self.left.get(host, 0) > 0 for host in closed):
+            return self
+        return FreeIndex({h: n for h, n in self.left.items() if h not in closed}, self.topology, self.order)
+
     @property
     def left(self) -> Mapping[str, int]:
         """GPUs by host."""
         return self._all.free
+
+    @property
+    def unused(self) -> dict[str, int]:
+        """GPUs by host that has any."""
+        return {h: n for h, n in self.left.items() if n > 0}
 
     @property
     def gpus(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from pycontrol.auction.instance import Instance
-from pycontrol.auction.leftovers import Order, Ranking, leftovers
+from pycontrol.auction.leftovers import Rank, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
 from pycontrol.auction.partial import AuctionOutcome, Rounding, auction
 from pycontrol.auction.placing import FreeIndex
@@ -39,7 +39,7 @@ class Themis:
 
     budget_s: float = 2.0
     """Seconds for all solves of a round; after that the best solution found counts, with its gap."""
-    leftovers: Order = "random"
+    leftovers: Rank = "random"
     """Order of apps for leftovers: random (the paper), the worst rho first, or the largest cut of log rho by a gang."""
     participants: bool = False
     """Whether bidders may get leftovers too, which returns payments to them."""
