@@ -7,19 +7,19 @@ order apps rank by it who gets the next one. They differ in the order, in the in
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
-from typing import Any, Generic, Protocol, TypeVar
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any, Generic, TypeVar
 
-from pycontrol.auction.instance import Limit
+from pycontrol.auction.limits import queue_rooms
 from pycontrol.auction.placing import ELSE, NOBODY, FreeIndex, fitting
 from pycontrol.model.auction import AppView, Gang, gang_gpus
 from pycontrol.model.topology import Scope, Topology
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 G = TypeVar("G")
 Shape = tuple[int, Scope, str, tuple[int, ...]]
 """GPUs, widest scope, GPU types (joined by `ELSE`) and members of a new gang, as `FreeIndex.place` takes them."""
@@ -27,51 +27,56 @@ KeptOut = Callable[[str], Collection[str]]
 """App -> hosts where none of its new containers may start."""
 
 
-class Order(Protocol[T_co]):
-    """Who is next."""
-
-    def first(self) -> T_co | None:
-        """The next one, which `drop` and `again` are about; None if nobody is left."""
-
-    def drop(self) -> None:
-        """The first gets nothing more."""
-
-    def again(self) -> None:
-        """The first got a gang, and takes its new place in the order."""
-
-
-def hand_out(
-    order: Order[T], give: Callable[[T], G | None], more: Callable[[], bool] = lambda: True
-) -> Iterator[tuple[T, G]]:
-    """Yields what the first in the order is given, again and again, until nobody is left or there is no `more`.
-
-    `give` returns None for one that can be given nothing; that is final, as free GPUs and caps only shrink.
-    """
-    while more() and (first := order.first()) is not None:
-        given = give(first)
-        if given is None:
-            order.drop()
-        else:
-            yield first, given
-            order.again()
-
-
 class ByKey(Generic[T]):
-    """The smallest key is next, of equal ones the first in `takers`; one with the key None wants nothing more."""
+    """The first by `key` is next, of equal ones the one added first; with the key None it wants nothing more.
 
-    def __init__(self, takers: Iterable[T], key: Callable[[T], Any]) -> None:
-        self._key = key
-        keyed = ((key(taker), k, taker) for k, taker in enumerate(takers))
-        self._heap = [entry for entry in keyed if entry[0] is not None]
-        heapify(self._heap)
+    With `queue_key`, the first queue comes first; it is given the queue and its first taker.
+    """
+
+    def __init__(
+        self,
+        takers: Iterable[T],
+        key: Callable[[T], Any],
+        queue_of: Callable[[T], str] = lambda _: "",
+        queue_key: Callable[[str, T], Any] = lambda queue, _: queue,
+    ) -> None:
+        self._key, self._queue_of, self._queue_key = key, queue_of, queue_key
+        self._added = itertools.count()
+        self._heaps: dict[str, list[tuple[Any, int, T]]] = {}
+        """Queue -> a heap of its takers."""
+        self._heap: list[tuple[Any, int, T]] = []
+        """The heap of the first queue."""
+        self.out: set[T] = set()
+        """Those that were dropped."""
+        self.add(takers)
+
+    def add(self, takers: Iterable[T]) -> None:
+        """Adds takers, also such as were dropped."""
+        for taker in takers:
+            self.out.discard(taker)
+            key = self._key(taker)
+            if key is not None:
+                heappush(self._heaps.setdefault(self._queue_of(taker), []), (key, next(self._added), taker))
 
     def first(self) -> T | None:
-        """The one with the smallest key."""
-        return self._heap[0][2] if self._heap else None
+        """The first taker of the first queue."""
+        open_ = [queue for queue, heap in self._heaps.items() if heap]
+        if len(open_) > 1:
+            open_ = [min(open_, key=lambda queue: self._queue_key(queue, self._heaps[queue][0][2]))]
+        self._heap = self._heaps[open_[0]] if open_ else []
+        return self._heap[0][2] if open_ else None
 
     def drop(self) -> None:
         """Removes the first."""
-        heappop(self._heap)
+        self.out.add(heappop(self._heap)[2])
+
+    def drop_all(self, those: Callable[[T], bool]) -> None:
+        """Removes many at once."""
+        for heap in self._heaps.values():
+            dropped = {taker for _, _, taker in heap if those(taker)}
+            heap[:] = [entry for entry in heap if entry[2] not in dropped]
+            heapify(heap)
+            self.out |= dropped
 
     def again(self) -> None:
         """Gives the first its new key."""
@@ -102,16 +107,35 @@ class AtRandom(Generic[T]):
         """It stays among the others."""
 
 
-class Caps:
-    """The GPUs that each app may still get, by its demand and by the limits, of which an app has at most one."""
+Order = ByKey[T] | AtRandom[T]
+"""Who is next, and what becomes of it: dropped, or back in the order with one gang more."""
 
-    def __init__(self, limits: Sequence[Limit], kept: Mapping[str, Sequence[Gang]] = NOBODY) -> None:
-        """`kept`: app -> gangs that it got before."""
-        self._got = {a: sum(map(gang_gpus, gangs)) for a, gangs in kept.items()}
-        self._limit_of = {a: k for k, limit in enumerate(limits) for a in limit.app_ids}
-        self._left = [limit.gpus for limit in limits]
-        for app_id, gpus in self._got.items():
-            self._share(app_id, gpus)
+
+def hand_out(
+    order: Order[T], give: Callable[[T], G | None], more: Callable[[], bool] = lambda: True
+) -> Iterator[tuple[T, G]]:
+    """Yields what the first in the order is given, again and again, until nobody is left or there is no `more`.
+
+    `give` returns None for one that can be given nothing; that is final, as free GPUs and caps only shrink.
+    """
+    while more() and (first := order.first()) is not None:
+        given = give(first)
+        if given is None:
+            order.drop()
+        else:
+            yield first, given
+            order.again()
+
+
+class Caps:
+    """The GPUs that each app may still get, by its demand and its queue's limit."""
+
+    def __init__(self, apps: Sequence[AppView], kept: Mapping[str, Sequence[Gang]] = NOBODY) -> None:
+        """`apps`: all of the round; `kept`: app -> gangs that it got before."""
+        self._left = queue_rooms(apps)
+        self._got: dict[str, int] = {}
+        for view in apps if kept else ():
+            self.use(view, sum(map(gang_gpus, kept.get(view.app_id, ()))))
 
     def gpus(self, view: AppView) -> int:
         """The app's GPUs by now; those on offer only as far as it got them."""
@@ -123,18 +147,14 @@ class Caps:
 
     def of(self, view: AppView) -> int:
         """GPUs that the app may still get."""
-        gpus, k = self.wanted(view), self._limit_of.get(view.app_id)
-        return max(0, gpus if k is None else min(gpus, self._left[k]))
+        gpus = self.wanted(view)
+        return max(0, min(gpus, self._left.get(view.queue, gpus)))
 
     def use(self, view: AppView, gpus: int) -> None:
         """Counts GPUs that the app got; a negative number gives them back."""
         self._got[view.app_id] = self._got.get(view.app_id, 0) + gpus
-        self._share(view.app_id, gpus)
-
-    def _share(self, app_id: str, gpus: int) -> None:
-        k = self._limit_of.get(app_id)
-        if k is not None:
-            self._left[k] -= gpus
+        if view.queue in self._left:
+            self._left[view.queue] -= gpus
 
 
 @dataclass(slots=True, eq=False)
@@ -173,39 +193,35 @@ def less(gangs: Iterable[Gang], others: Iterable[Gang]) -> list[Gang]:
     return left
 
 
-class Giver:
-    """Gives gangs of an index of free GPUs within caps; None: there are none."""
+def gangs_of(
+    room: FreeIndex, caps: Caps | None = None, kept_out: KeptOut = lambda _: ()
+) -> Callable[[Taker], Gang | None]:
+    """Gives gangs of an index of free GPUs within caps: one of the taker's own that is still free, else a new one."""
+    closed_to = functools.cache(lambda app_id: frozenset(kept_out(app_id)))
+    full: set[tuple[Shape, frozenset[str]]] = set()
+    """Shapes of new gangs, and hosts that are closed to them, for which there is no room."""
 
-    def __init__(self, room: FreeIndex, caps: Caps | None = None, kept_out: KeptOut = lambda _: ()) -> None:
-        self.room, self.caps = room, caps
-        self._closed = functools.cache(lambda app_id: frozenset(kept_out(app_id)))
-        self._full: set[tuple[Shape, frozenset[str]]] = set()
-        """Shapes of new gangs, and hosts that are closed to them, for which there is no room."""
+    def new(to: Taker) -> Gang | None:
+        closed = closed_to(to.view.app_id)
+        if (to.shape, closed) in full:
+            return None
+        gang = room.without(closed).place(*to.shape)
+        if gang is None:
+            full.add((to.shape, closed))
+        return gang
 
-    def more(self) -> bool:
-        """Whether any GPU is left."""
-        return self.room.gpus > 0
-
-    def give(self, to: Taker) -> Gang | None:
-        """The next gang: one of its own that is still free, else a new one; None if none fits."""
-        cap_gpus = self.room.gpus if self.caps is None else self.caps.of(to.view)
-        gang = next((g for g in to.own if gang_gpus(g) <= cap_gpus and self.room.holds(g)), None)
+    def give(to: Taker) -> Gang | None:
+        cap_gpus = room.gpus if caps is None else caps.of(to.view)
+        gang = next((g for g in to.own if gang_gpus(g) <= cap_gpus and room.holds(g)), None)
         if gang is not None:
             to.own.remove(gang)
-        elif 0 < to.shape[0] <= min(cap_gpus, self.room.gpus):
-            gang = self._new(to)
+        elif 0 < to.shape[0] <= min(cap_gpus, room.gpus):
+            gang = new(to)
         if gang is not None:
-            self.room.take(gang)
+            room.take(gang)
             to.got.append(gang)
-            if self.caps is not None:
-                self.caps.use(to.view, gang_gpus(gang))
+            if caps is not None:
+                caps.use(to.view, gang_gpus(gang))
         return gang
 
-    def _new(self, to: Taker) -> Gang | None:
-        closed = self._closed(to.view.app_id)
-        if (to.shape, closed) in self._full:
-            return None
-        gang = self.room.without(closed).place(*to.shape)
-        if gang is None:
-            self._full.add((to.shape, closed))
-        return gang
+    return give

@@ -7,8 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pycontrol.auction.handout import AtRandom, ByKey, Caps, Giver, Order, Taker, hand_out, taker
-from pycontrol.auction.instance import Limit
+from pycontrol.auction.handout import AtRandom, ByKey, Caps, Order, Taker, gangs_of, hand_out, taker
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Award, Gang, Snapshot
 
@@ -52,7 +51,7 @@ class Ranking:
 def leftovers(
     room: FreeIndex,
     apps: Sequence[AppView],
-    limits: Sequence[Limit],
+    caps: Caps,
     kept: Mapping[str, Sequence[Gang]],
     ranking: Ranking,
 ) -> list[Award]:
@@ -61,10 +60,9 @@ def leftovers(
     An app keeps its own ending gangs in place, as far as they are free, before it gets new ones. No app gets more than
     it can use, or than its queue's limit leaves after the gangs that the auction gave (`kept`).
     """
-    caps = Caps(limits, kept)
     able = sorted((v for v in apps if caps.of(v) > 0), key=lambda v: v.app_id)
     takers = [taker(v, kept.get(v.app_id, ()), room.topology) for v in able]
     got: dict[str, list[Gang]] = {}
-    for to, gang in hand_out(ranking.order(takers, caps), Giver(room, caps).give):
+    for to, gang in hand_out(ranking.order(takers, caps), gangs_of(room, caps)):
         got.setdefault(to.view.app_id, []).append(gang)
     return [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in got.items()]

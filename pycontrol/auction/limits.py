@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pycontrol.auction.instance import Limit
 from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
@@ -11,29 +11,30 @@ UNLIMITED_GPUS = 1 << 29
 
 
 def queue_limits(snapshot: Snapshot) -> tuple[Limit, ...]:
-    """One limit for each queue that has one.
+    """One limit for each queue that has one."""
+    rooms = queue_rooms(snapshot.apps)
+    apps_of: dict[str, list[str]] = {queue: [] for queue in rooms}
+    for view in snapshot.apps if rooms else ():
+        if view.queue in apps_of:
+            apps_of[view.queue].append(view.app_id)
+    return tuple(Limit(frozenset(apps_of[queue]), gpus) for queue, gpus in rooms.items())
+
+
+def queue_rooms(views: Iterable[AppView]) -> dict[str, int]:
+    """Queue with a limit -> the GPUs that its apps may win together.
 
     GPUs with leases that end count for the whole queue, so that an app of a queue at its limit can win GPUs that
     another app of the queue held.
     """
-    queues: dict[str, list[AppView]] = {}
     spare: dict[str, int] = {}
     ending: dict[str, int] = {}
-    for view in snapshot.apps:
-        gpus = ending_gpus(view) if view.ending_gangs else 0
-        room = view.queue_room_gpus - gpus
-        if view.queue not in queues:
-            queues[view.queue], spare[view.queue], ending[view.queue] = [view], room, gpus
-            continue
-        queues[view.queue].append(view)
-        ending[view.queue] += gpus
-        if room < spare[view.queue]:
-            spare[view.queue] = room
-    return tuple(
-        Limit(frozenset(v.app_id for v in views), max(0, spare[queue] + ending[queue]))
-        for queue, views in queues.items()
-        if spare[queue] < UNLIMITED_GPUS
-    )
+    for view in views:
+        if view.queue_room_gpus < UNLIMITED_GPUS:
+            gpus = ending_gpus(view)
+            room = view.queue_room_gpus - gpus
+            spare[view.queue] = min(spare.get(view.queue, room), room)
+            ending[view.queue] = ending.get(view.queue, 0) + gpus
+    return {queue: max(0, gpus + ending[queue]) for queue, gpus in spare.items()}
 
 
 def ending_gpus(view: AppView) -> int:

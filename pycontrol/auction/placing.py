@@ -159,18 +159,13 @@ class FreeIndex:
     def _parts(self, gang: Gang) -> Iterator[tuple[_Hosts, Gang]]:
         yield self._all, gang
         for gpu_type, hosts in self._of_type.items():
-            yield hosts, tuple((h, n) for h, n in gang if self.type_of(h) == gpu_type)
-
-    def type_of(self, host: str) -> str:
-        """The GPU type of a host; empty if the host is not known."""
-        machine = self.topology.machines.get(host)
-        return machine.gpu_type if machine else ""
+            yield hosts, tuple((h, n) for h, n in gang if self.topology.type_of(h) == gpu_type)
 
     def _hosts(self, gpu_type: str) -> _Hosts:
         if not gpu_type:
             return self._all
         if gpu_type not in self._of_type:
-            free = {h: n for h, n in self.left.items() if self.type_of(h) == gpu_type}
+            free = {h: n for h, n in self.left.items() if self.topology.type_of(h) == gpu_type}
             self._of_type[gpu_type] = _Hosts(free, self.topology, self.order)
         return self._of_type[gpu_type]
 

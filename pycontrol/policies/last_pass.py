@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pycontrol.auction.handout import ByKey, Caps, Giver, KeptOut, Taker, hand_out, less, shape_of, taker
-from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.handout import ByKey, Caps, KeptOut, Taker, gangs_of, hand_out, less, shape_of, taker
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.model.auction import Award, Gang, Hold, Plan, Snapshot
+from pycontrol.model.auction import Award, Gang, Plan, Snapshot, gang_of
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
@@ -34,10 +33,12 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     able = _able(kept, s, room)
     if not able:
         return plan
-    caps, paid = Caps(queue_limits(s), kept), {b.app_id for b in plan.bids if b.paid_gangs}
-    held = {hold: _held(hold, free) for hold in plan.holds}
-    for gpus in held.values():
-        room.take(tuple(gpus.items()))
+    caps, paid = Caps(s.apps, kept), {b.app_id for b in plan.bids if b.paid_gangs}
+    held = {}
+    for hold in plan.holds:
+        gang = gang_of({h: min(n, room.left.get(h, 0)) for h, n in hold.gang})
+        room.take(gang)
+        held[hold] = FreeIndex(dict(gang), s.topology)
     given = _handed(able, room, caps, paid, kept_out)
     new = dict(given)
     awards = [replace(a, gangs=(*a.gangs, *new.pop(a.app_id, ()))) for a in plan.awards]
@@ -46,7 +47,7 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     for hold, gpus in held.items():
         if hold.until_s - s.now_s >= LEAST_LOAN * s.lease_s:
             others = [to for to in able if to.view.app_id != hold.app_id]
-            loans = _handed(others, FreeIndex(gpus, s.topology), caps, paid, kept_out)
+            loans = _handed(others, gpus, caps, paid, kept_out)
             lent += [Award(app_id, tuple(gangs), True, hold.until_s) for app_id, gangs in loans.items()]
     if not given and not lent:
         return plan
@@ -66,9 +67,9 @@ def _handed(
         in_turn = -v.priority, v.app_id in paid, caps.gpus(v), v.submitted_s, v.app_id
         return in_turn if caps.of(v) > 0 else None
 
-    giver, got = Giver(room, caps, kept_out), dict[str, list[Gang]]()
-    order: ByKey[Taker] = ByKey(able if giver.more() else (), key)
-    for to, gang in hand_out(order, giver.give, giver.more):
+    got: dict[str, list[Gang]] = {}
+    order: ByKey[Taker] = ByKey(able if room.gpus else (), key)
+    for to, gang in hand_out(order, gangs_of(room, caps, kept_out), lambda: room.gpus > 0):
         got.setdefault(to.view.app_id, []).append(gang)
     return got
 
@@ -97,12 +98,3 @@ def _able(kept: Mapping[str, Sequence[Gang]], s: Snapshot, room: FreeIndex) -> l
         if places[alike] or (v.ending_gangs and less(v.ending_gangs, kept.get(v.app_id, ()))):
             able.append(taker(v, kept.get(v.app_id, ()), s.topology))
     return able
-
-
-def _held(hold: Hold, free: dict[str, int]) -> dict[str, int]:
-    """Removes a hold's GPUs from `free` and returns those that were there."""
-    kept = {}
-    for host, n in hold.gang:
-        kept[host] = min(n, free.get(host, 0))
-        free[host] = free.get(host, 0) - kept[host]
-    return {h: n for h, n in kept.items() if n}

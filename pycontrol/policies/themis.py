@@ -17,6 +17,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from pycontrol.auction.handout import Caps
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Rank, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
@@ -107,15 +108,17 @@ class Themis:
         free = FreeIndex(snapshot.free, snapshot.topology)
         for gang in (g for gangs in outcome.kept.values() for g in gangs):
             free.take(gang)
-        left = {h: n for h, n in free.left.items() if n}
+        left = free.unused
         open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
-        more = leftovers(free, open_, limits, outcome.kept, Ranking(self.leftovers, snapshot, rng))
+        more = leftovers(
+            free, open_, Caps(snapshot.apps, outcome.kept), outcome.kept, Ranking(self.leftovers, snapshot, rng)
+        )
         return Plan(
             round_id=snapshot.round_id,
             awards=_together(outcome, more),
             bids=tuple(_receipt(b, len(bids[b.app_id].rows), outcome) for b in ordered),
             leftover_gpus=left,
-            unused_gpus={h: n for h, n in free.left.items() if n},
+            unused_gpus=free.unused,
             objective_log=outcome.objective_log,
             proved_optimal=outcome.proved_optimal,
             gap=outcome.gap,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pycontrol.auction.handout import ByKey, Caps, Giver, hand_out, taker
+from pycontrol.auction.handout import ByKey, Caps, gangs_of, hand_out, taker
 from pycontrol.auction.leftovers import Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus
 from pycontrol.auction.placing import FreeIndex
@@ -49,18 +49,17 @@ class WorstFirst:
 
     def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
-        limits = queue_limits(snapshot)
         views = {v.app_id: v for v in snapshot.apps}
-        room = FreeIndex(snapshot.free, snapshot.topology)
+        room, caps = FreeIndex(snapshot.free, snapshot.topology), Caps(snapshot.apps)
         apps = {a: _Bidder(bids[a], snapshot.topology) for a in sorted(bids) if a in views}
         takers = [taker(views[a], (), snapshot.topology) for a in reversed(apps)]
         worst = ByKey(takers, lambda to: apps[to.view.app_id].key(to.view.submitted_s))
-        for to, gang in hand_out(worst, Giver(room, Caps(limits)).give):
+        for to, gang in hand_out(worst, gangs_of(room, caps)):
             apps[to.view.app_id].give(gang)
         got = {a: tuple(app.got) for a, app in apps.items() if app.got}
         left = room.unused
         others = [v for v in snapshot.apps if v.app_id not in apps]
-        more = leftovers(room, others, limits, got, Ranking("worst_first", snapshot, rng))
+        more = leftovers(room, others, caps, got, Ranking("worst_first", snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
             awards=(*(Award(a, gangs) for a, gangs in got.items()), *more),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from pycontrol.auction.handout import ByKey, Giver, Taker, hand_out, less
+from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, pack
 from pycontrol.model.auction import AppView, Gang, Plan, gang_gpus
 from pycontrol.model.topology import Topology
@@ -38,12 +38,12 @@ def relocate(
     if all(to.own for to in each):
         return plan
     room = FreeIndex(offered, topology)
-    stay = [less(award.gangs, new) for award, new in zip(plan.awards, fresh, strict=True)]
+    stay = [less(reversed(award.gangs), new)[::-1] for award, new in zip(plan.awards, fresh, strict=True)]
     for gang in (gang for gangs in stay for gang in gangs):
         if room.holds(gang):
             room.take(gang)
     order = ByKey(each, lambda to: None if to.got else not (kept_out.get(to.view.app_id) or to.shape[3]))
-    for _ in hand_out(order, Giver(room, kept_out=lambda app_id: kept_out.get(app_id, NOWHERE)).give):
+    for _ in hand_out(order, gangs_of(room, kept_out=lambda app_id: kept_out.get(app_id, NOWHERE))):
         pass
     awards = [
         replace(award, gangs=(*kept, *(gang for to in own for gang in to.got)))
