@@ -283,7 +283,7 @@ class Arbiter(State):
             self._resync_cells(now_s)  # the layout is the old one: restore groups and deals
             raise
         if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
-            self.rounds.policy.policies = policies
+            self.rounds.policy = ByVirtualCluster(self.rounds.policy.default, policies)
         self.exchange_service.save()
         self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})

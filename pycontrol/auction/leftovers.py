@@ -7,30 +7,29 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pycontrol.auction.instance import Limit
-from pycontrol.auction.placing import FreeIndex, fitting
-from pycontrol.model.auction import AppView, Award, Demand, Gang, Snapshot, gang_gpus
+from pycontrol.auction.handout import AtRandom, ByKey, Caps, Order, Taker, gangs_of, hand_out, taker
+from pycontrol.auction.placing import FreeIndex
+from pycontrol.model.auction import AppView, Award, Gang, Snapshot
 
-Order = Literal["random", "worst_first", "most_helped"]
+Rank = Literal["random", "worst_first", "most_helped"]
 
 
 class Ranking:
-    """Chooses the app that gets the next gang.
+    """The order in which apps get the next gang.
 
     rho is that of the snapshot, scaled to the app's present GPUs: with k gangs of g GPUs, T_sh is elapsed + work left /
     (k g) seconds; with none, the app waits one lease and then runs one gang.
     """
 
-    def __init__(self, order: Order, snapshot: Snapshot, rng: random.Random) -> None:
-        self.order, self.rng, self.snapshot = order, rng, snapshot
+    def __init__(self, rank: Rank, snapshot: Snapshot, rng: random.Random) -> None:
+        self.rank, self.rng, self.snapshot = rank, rng, snapshot
 
-    def next(self, open_: Sequence[AppView], gpus: Mapping[str, int]) -> AppView:
-        """The app that gets the next gang; `gpus`: app id -> its GPUs by now."""
-        if self.order == "random":
-            return self.rng.choice(open_)
-        if self.order == "worst_first":
-            return max(open_, key=lambda v: (self.rho(v, gpus[v.app_id]), -v.submitted_s, v.app_id))
-        return max(open_, key=lambda v: (self.help(v, gpus[v.app_id]), -v.submitted_s, v.app_id))
+    def order(self, takers: Sequence[Taker], caps: Caps) -> Order[Taker]:
+        """The order of these apps; of equals, the one submitted first, then the last of `takers`, is next."""
+        if self.rank == "random":
+            return AtRandom(takers, self.rng)
+        score = self.rho if self.rank == "worst_first" else self.help
+        return ByKey(reversed(takers), lambda x: (-score(x.view, caps.gpus(x.view)), x.view.submitted_s))
 
     def rho(self, view: AppView, gpus: int) -> float:
         """The app's rho with `gpus` GPUs; -1 if its rho is not known, so that it comes last."""
@@ -52,7 +51,7 @@ class Ranking:
 def leftovers(
     room: FreeIndex,
     apps: Sequence[AppView],
-    limits: Sequence[Limit],
+    caps: Caps,
     kept: Mapping[str, Sequence[Gang]],
     ranking: Ranking,
 ) -> list[Award]:
@@ -61,53 +60,9 @@ def leftovers(
     An app keeps its own ending gangs in place, as far as they are free, before it gets new ones. No app gets more than
     it can use, or than its queue's limit leaves after the gangs that the auction gave (`kept`).
     """
-    views = sorted(apps, key=lambda v: v.app_id)
-    caps = Caps(views, limits, kept)
-    gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in views}
-    own = {v.app_id: [g for g in v.ending_gangs if g not in kept.get(v.app_id, ())] for v in views}
+    able = sorted((v for v in apps if caps.of(v) > 0), key=lambda v: v.app_id)
+    takers = [taker(v, kept.get(v.app_id, ()), room.topology) for v in able]
     got: dict[str, list[Gang]] = {}
-    open_ = [v for v in views if caps.of(v.app_id) > 0]
-    while open_:
-        view = ranking.next(open_, gpus)
-        gang = next_gang(view.demand, own[view.app_id], caps.of(view.app_id), room)
-        if gang is None:  # final, since free GPUs and caps only shrink
-            open_.remove(view)
-            continue
-        room.take(gang)
-        caps.use(view.app_id, gang_gpus(gang))
-        gpus[view.app_id] += gang_gpus(gang)
-        got.setdefault(view.app_id, []).append(gang)
+    for to, gang in hand_out(ranking.order(takers, caps), gangs_of(room, caps)):
+        got.setdefault(to.view.app_id, []).append(gang)
     return [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in got.items()]
-
-
-def next_gang(demand: Demand, own: list[Gang], cap_gpus: int, room: FreeIndex) -> Gang | None:
-    """One of the app's `own` gangs that is still free, which is removed from the list, else a new one; None if none
-    fits."""
-    for gang in own:
-        wrong = demand.gpu_type and any(room.topology.type_of(h) != demand.gpu_type for h, _ in gang)
-        if not wrong and gang_gpus(gang) <= cap_gpus and room.holds(gang):
-            own.remove(gang)
-            return gang
-    if not 0 < demand.gang_gpus <= cap_gpus:
-        return None
-    return room.place_on(fitting(demand, room.topology), demand.gang_gpus, demand.scope, demand.members)
-
-
-class Caps:
-    """The GPUs that each app may still get, by its demand and the limits that it shares."""
-
-    def __init__(self, views: Sequence[AppView], limits: Sequence[Limit], kept: Mapping[str, Sequence[Gang]]) -> None:
-        won = {a: sum(map(gang_gpus, gangs)) for a, gangs in kept.items()}
-        self.app = {v.app_id: v.demand.gpus - v.retained_gpus - won.get(v.app_id, 0) for v in views}
-        self.limits = limits
-        self.left = [x.gpus - sum(won.get(a, 0) for a in x.app_ids) for x in limits]
-
-    def of(self, app_id: str) -> int:
-        """GPUs that an app may still get."""
-        shared = [n for x, n in zip(self.limits, self.left, strict=True) if app_id in x.app_ids]
-        return max(0, min([self.app[app_id], *shared]))
-
-    def use(self, app_id: str, gpus: int) -> None:
-        """Counts GPUs that an app got."""
-        self.app[app_id] -= gpus
-        self.left = [n - gpus * (app_id in x.app_ids) for x, n in zip(self.limits, self.left, strict=True)]

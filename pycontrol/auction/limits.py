@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pycontrol.auction.instance import Limit
 from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
@@ -11,24 +11,34 @@ UNLIMITED_GPUS = 1 << 29
 
 
 def queue_limits(snapshot: Snapshot) -> tuple[Limit, ...]:
-    """One limit for each queue that has one.
+    """One limit for each queue that has one."""
+    rooms = queue_rooms(snapshot.apps)
+    apps_of: dict[str, list[str]] = {queue: [] for queue in rooms}
+    for view in snapshot.apps if rooms else ():
+        if view.queue in apps_of:
+            apps_of[view.queue].append(view.app_id)
+    return tuple(Limit(frozenset(apps_of[queue]), gpus) for queue, gpus in rooms.items())
+
+
+def queue_rooms(views: Iterable[AppView]) -> dict[str, int]:
+    """Queue with a limit -> the GPUs that its apps may win together.
 
     GPUs with leases that end count for the whole queue, so that an app of a queue at its limit can win GPUs that
     another app of the queue held.
     """
-    queues: dict[str, list[AppView]] = {}
-    for view in snapshot.apps:
-        queues.setdefault(view.queue, []).append(view)
-    result = []
-    for views in queues.values():
-        spare = min(v.queue_room_gpus - _ending(v) for v in views)
-        if spare < UNLIMITED_GPUS:
-            gpus = max(0, spare + sum(_ending(v) for v in views))
-            result.append(Limit(frozenset(v.app_id for v in views), gpus))
-    return tuple(result)
+    spare: dict[str, int] = {}
+    ending: dict[str, int] = {}
+    for view in views:
+        if view.queue_room_gpus < UNLIMITED_GPUS:
+            gpus = ending_gpus(view)
+            room = view.queue_room_gpus - gpus
+            spare[view.queue] = min(spare.get(view.queue, room), room)
+            ending[view.queue] = ending.get(view.queue, 0) + gpus
+    return {queue: max(0, gpus + ending[queue]) for queue, gpus in spare.items()}
 
 
-def _ending(view: AppView) -> int:
+def ending_gpus(view: AppView) -> int:
+    """The app's GPUs on offer."""
     return sum(gang_gpus(g) for g in view.ending_gangs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pycontrol.model.auction import Demand, Gang, gang_gpus, gang_of
@@ -102,10 +102,21 @@ class FreeIndex:
         twin._all, twin._of_type = self._all.copy(), {t: hosts.copy() for t, hosts in self._of_type.items()}
         return twin
 
+    def without(self, closed: Collection[str]) -> FreeIndex:
+        """The index without these hosts: itself if no GPU is free there, else another one."""
+        if not any(self.left.get(host, 0) > 0 for host in closed):
+            return self
+        return FreeIndex({h: n for h, n in self.left.items() if h not in closed}, self.topology, self.order)
+
     @property
     def left(self) -> Mapping[str, int]:
         """GPUs by host."""
         return self._all.free
+
+    @property
+    def unused(self) -> dict[str, int]:
+        """GPUs by host that has any."""
+        return {h: n for h, n in self.left.items() if n > 0}
 
     @property
     def gpus(self) -> int:
@@ -148,18 +159,13 @@ class FreeIndex:
     def _parts(self, gang: Gang) -> Iterator[tuple[_Hosts, Gang]]:
         yield self._all, gang
         for gpu_type, hosts in self._of_type.items():
-            yield hosts, tuple((h, n) for h, n in gang if self.type_of(h) == gpu_type)
-
-    def type_of(self, host: str) -> str:
-        """The GPU type of a host; empty if the host is not known."""
-        machine = self.topology.machines.get(host)
-        return machine.gpu_type if machine else ""
+            yield hosts, tuple((h, n) for h, n in gang if self.topology.type_of(h) == gpu_type)
 
     def _hosts(self, gpu_type: str) -> _Hosts:
         if not gpu_type:
             return self._all
         if gpu_type not in self._of_type:
-            free = {h: n for h, n in self.left.items() if self.type_of(h) == gpu_type}
+            free = {h: n for h, n in self.left.items() if self.topology.type_of(h) == gpu_type}
             self._of_type[gpu_type] = _Hosts(free, self.topology, self.order)
         return self._of_type[gpu_type]
 

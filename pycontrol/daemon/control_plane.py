@@ -164,7 +164,7 @@ class ControlPlane:
         )
         core = assemble(
             arbiter, durable, self._journal, tokens, clock,
-            lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, self._policy, clock),
+            lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock),
             self._from_cluster,
             listen=(config.agents.host, config.agents.port),
             address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",

@@ -10,12 +10,9 @@ from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.policies.port import Policy
 
 
-@dataclass
+@dataclass(frozen=True)
 class ByVirtualCluster:
-    """Delegates each round to the policy of its virtual cluster; `default` serves those that name none.
-
-    `policies` is replaced as a whole when the cells file is reloaded.
-    """
+    """Delegates each round to the policy of its virtual cluster; `default` serves those that name none."""
 
     default: Policy
     policies: Mapping[str, Policy] = field(default_factory=dict)

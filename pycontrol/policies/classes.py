@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pycontrol.auction.limits import ending_gpus, queue_rooms
 from pycontrol.auction.placing import FreeIndex, take
 from pycontrol.model.auction import AppView, Bid, Gang, Plan, Snapshot, gang_gpus
-
-UNLIMITED_GPUS = 1 << 29
 
 
 def in_classes(
@@ -26,7 +25,7 @@ def in_classes(
     classes = sorted({v.priority for v in snapshot.apps}, reverse=True)
     if len(classes) < 2:
         return decide(snapshot, bids)
-    free, rooms, plans = dict(snapshot.free), _rooms(snapshot), list[Plan]()
+    free, rooms, plans = dict(snapshot.free), queue_rooms(snapshot.apps), list[Plan]()
     for priority in classes:
         views = tuple(_limited([v for v in snapshot.apps if v.priority == priority], rooms))
         here = {v.app_id: v.queue for v in views}
@@ -38,7 +37,8 @@ def in_classes(
         plan = _beside(homes, plan, views, snapshot, left)
         for award in plan.awards:
             take(free, award.gangs)
-            rooms[here[award.app_id]] -= sum(map(gang_gpus, award.gangs))
+            if here[award.app_id] in rooms:
+                rooms[here[award.app_id]] -= sum(map(gang_gpus, award.gangs))
         plans.append(plan)
     return replace(
         plans[-1],
@@ -87,7 +87,7 @@ def _taken(spare: FreeIndex, gang: Gang) -> bool:
 
 def _as_good(gang: Gang, view: AppView, spare: FreeIndex) -> Gang | None:
     """A place for the gang in `spare` of the same scope and GPU type; None if there is none, or it mixes types."""
-    d, types = view.demand, {spare.type_of(host) for host, _ in gang}
+    d, types = view.demand, {spare.topology.type_of(host) for host, _ in gang}
     if len(types) > 1:
         return None
     scope = spare.topology.scope_of(host for host, _ in gang)
@@ -95,30 +95,14 @@ def _as_good(gang: Gang, view: AppView, spare: FreeIndex) -> Gang | None:
     return spare.place(gang_gpus(gang), scope, next(iter(types)), members)
 
 
-def _rooms(snapshot: Snapshot) -> dict[str, int]:
-    """Queue -> GPUs that its apps may win together, including those on offer that they hold."""
-    ending: dict[str, int] = {}
-    for v in snapshot.apps:
-        ending[v.queue] = ending.get(v.queue, 0) + _ending(v)
-    spare: dict[str, int] = {}
-    for v in snapshot.apps:
-        spare[v.queue] = min(spare.get(v.queue, v.queue_room_gpus), v.queue_room_gpus - _ending(v))
-    return {queue: n + ending[queue] for queue, n in spare.items()}
-
-
 def _limited(views: list[AppView], rooms: Mapping[str, int]) -> Iterator[AppView]:
     """The views of a class, with `queue_room_gpus` reduced to what is left of their queues' limits."""
     ending: dict[str, int] = {}
     for v in views:
-        ending[v.queue] = ending.get(v.queue, 0) + _ending(v)
+        ending[v.queue] = ending.get(v.queue, 0) + ending_gpus(v)
     for v in views:
-        limited = v.queue_room_gpus < UNLIMITED_GPUS
-        room = max(0, rooms[v.queue]) - ending[v.queue] + _ending(v)
-        yield replace(v, queue_room_gpus=room) if limited else v
-
-
-def _ending(view: AppView) -> int:
-    return sum(map(gang_gpus, view.ending_gangs))
+        limited = v.queue in rooms
+        yield replace(v, queue_room_gpus=rooms[v.queue] - ending[v.queue] + ending_gpus(v)) if limited else v
 
 
 def _possible(bid: Bid, free: Mapping[str, int]) -> Bid:

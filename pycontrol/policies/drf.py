@@ -17,6 +17,7 @@ class Drf(Filling):
     """Smallest part of the cluster's GPUs first."""
 
     name: ClassVar[str] = "drf"
+    by_progress: ClassVar[bool] = False
     measure: ClassVar[tuple[str, str]] = ("dominant share", "")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:

@@ -13,23 +13,18 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.handout import ByKey, Caps, Shape, hand_out
 from pycontrol.auction.placing import ELSE, FreeIndex
 from pycontrol.model.auction import AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 
 MANY = 1 << 30
 """Stands for no limit on GPUs."""
-_Shape = tuple[int, Scope, str, tuple[int, ...]]
-"""GPUs, widest scope, GPU type and members of a new gang."""
-_Entry = tuple[tuple[int, float], bool, float, str, int]
-"""Priority (the highest first) and key, whether it is as well revoked, tie-break, app id, and its position in the
-snapshot."""
+_Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,9 @@ class Filling(ABC):
     migrates: ClassVar[bool] = False
     """Whether `moves` may return True."""
     one_type: ClassVar[bool] = False
-    """Whether a gang gets GPUs of one type, unless its app mixes types: the type that suits it best (`_Filler`)."""
+    """Whether a gang gets GPUs of one type, unless its app mixes types: the type that suits it best."""
+    by_progress: ClassVar[bool] = True
+    """Whether keys depend on apps' progress, which the simulator then reports before each round."""
     measure: ClassVar[tuple[str, str]] = ("", "")
     """Name and unit of `standing`, to be shown to users; no name if the key is not a meaningful number."""
 
@@ -118,6 +115,37 @@ class Offered:
         return scope
 
 
+def _type_choice(snapshot: Snapshot) -> Callable[[AppView], str]:
+    """App -> the GPU types for its new gangs, joined by `ELSE`, the best first; with an empty one if it mixes types.
+
+    The best is the type on which the app is fastest relative to the others that want GPUs, where they want more than is
+    free there; where they do not, it is just the fastest.
+    """
+    wanting = [v.demand for v in snapshot.apps if v.demand.gpus > v.retained_gpus]
+    all_wanted_gpus = sum(d.gpus for d in wanting)
+    speeds = {kind: sum(d.speedups.get(kind, 1.0) for d in wanting) for kind in snapshot.topology.types}
+    on_offer = Counter[str]()
+    for host, n in snapshot.free.items():
+        on_offer[snapshot.topology.type_of(host)] += n
+
+    def chosen(view: AppView) -> str:
+        d = view.demand
+        if d.gpu_type:
+            return d.gpu_type
+        wants = d.gpus > view.retained_gpus
+        others, wanted_gpus = len(wanting) - wants, all_wanted_gpus + (0 if wants else d.gpus)
+
+        def worth(kind: str) -> tuple[float, float]:
+            own = d.speedups.get(kind, 1.0)
+            contended = others and wanted_gpus > on_offer[kind]
+            return own * others / (speeds[kind] - own * wants) if contended else own, own
+
+        best_first = sorted(speeds, key=lambda kind: (*(-x for x in worth(kind)), kind))
+        return ELSE.join([*best_first, ""] if d.mixes else best_first)
+
+    return chosen
+
+
 @dataclass(slots=True, eq=False)
 class _Pick:
     """One gang for one app: its running gang `home`, which it keeps if possible, or a new one."""
@@ -125,53 +153,49 @@ class _Pick:
     app: int
     gpus: int
     home: Gang | None = None
-    done: bool = field(default=False)
+    done: bool = False
 
 
 class _Filler:
     """Decides one round."""
 
     def __init__(self, policy: Filling, snapshot: Snapshot, rng: random.Random) -> None:
-        self.policy, self.s, self.rng = policy, snapshot, rng
-        self.apps = snapshot.apps
-        self.free = FreeIndex(snapshot.free, snapshot.topology, self._order())
+        self.policy, self.s, self.apps, self.rng = policy, snapshot, snapshot.apps, rng
+        self.free = FreeIndex(snapshot.free, snapshot.topology, self._unpacked())
         """GPUs that no app has been given yet."""
         self.spare = self.free.copy()
         """The free GPUs that no pick is to keep."""
-        self.offered = Offered(snapshot, self.free)
         self.unpicked_gpus = self.free.gpus
-        self.queue_left = self._queue_room()
-        self.queue_gpus: dict[str, int] = {}
-        self.picked: dict[int, int] = {}
-        """App -> GPUs picked for it in this round."""
+        self.offered = Offered(snapshot, self.free)
+        self.caps = Caps(snapshot.apps)
+        self.types = _type_choice(snapshot) if policy.one_type and len(snapshot.topology.types) > 1 else None
+        self.queue_gpus = Counter[str]()
+        """Queue -> GPUs of its apps; only if queues are ordered."""
+        for view in self.apps if policy.by_queue else ():
+            self.queue_gpus[view.queue] += view.retained_gpus
         self.homes: dict[int, list[Gang]] = {}
         """App -> its ending gangs that are not picked, best first."""
         self.stays: list[_Pick] = []
         """Picks that are to keep their gang in place, in order."""
-        self.served: set[int] = set()
-        """Apps that get nothing more: they have all that they can use, or found no room."""
-        self.aside: set[int] = set()
-        """The apps of `served` that found no room."""
-        self.retry = False
-        """Whether apps set aside may find room now: a pick failed, or a move made room."""
-        self.full: set[_Shape] = set()
-        """Shapes of new gangs for which there is no room left."""
         self.got: dict[int, list[Gang]] = {}
-        self.kinds: dict[int, str] = {}
-        """App -> its GPU types, as `_kind` has them."""
-        self.types = snapshot.topology.types if policy.one_type and len(snapshot.topology.types) > 1 else ()
-        wanting = [v.demand for v in self.apps if self.types and v.demand.gpus > v.retained_gpus]
-        self.wanting, self.wanted_gpus = len(wanting), sum(d.gpus for d in wanting)
-        self.speeds = {kind: sum(d.speedups.get(kind, 1.0) for d in wanting) for kind in self.types}
-        """GPU type -> the sum of the speeds there of the apps that want more."""
-        self.on_offer = Counter[str]()
-        for host, n in snapshot.free.items() if self.types else ():
-            self.on_offer[self.free.type_of(host)] += n
-        self.heaps = self._heaps()
+        self.shapes = self._shapes()
+        """App that can use part of the offer -> the shape of its new gangs."""
+        sizes = {shape for shape in self.shapes.values() if shape[0] > 0}
+        self.full = {shape for shape in sizes if not self.free.has_place(*shape)}
+        """Shapes of new gangs for which there is no room left."""
+        # with random ties each app has its draw in each round, as if a gang might move
+        moves = policy.migrates and (policy.ties == "random" or any(view.ending_gangs for view in self.apps))
+        if not moves:  # they may make room
+            sizes -= self.full
+        homes = (gang_gpus(home) for i in self.shapes for home in self.apps[i].ending_gangs)
+        self.smallest_gpus = min([*(shape[0] for shape in sizes), *homes], default=MANY)
+        able = [i for i, shape in self.shapes.items() if self.apps[i].ending_gangs or shape in sizes]
+        self.ranks = ByKey(able, self._key, lambda i: self.apps[i].queue if policy.by_queue else "", self._queue_key)
+        """The order of apps, by their positions in the snapshot."""
 
     # ---- the beginning
 
-    def _order(self) -> dict[str, int] | None:
+    def _unpacked(self) -> dict[str, int] | None:
         if self.policy.packing == "tight":
             return None
         hosts = sorted(self.s.free)
@@ -179,156 +203,83 @@ class _Filler:
             self.rng.shuffle(hosts)
         return {host: k for k, host in enumerate(hosts)}
 
-    def _queue_room(self) -> dict[str, int]:
-        limits = queue_limits(self.s)
-        if not limits:
-            return {}
-        queue_of = {v.app_id: v.queue for v in self.apps}
-        return {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
-
-    def _heaps(self) -> dict[str, list[_Entry]]:
-        """Queue -> heap of its apps that can use part of the offer; one heap "" if queues are not ordered."""
-        able: list[tuple[int, _Shape]] = []
+    def _shapes(self) -> dict[int, Shape]:
+        shapes, types = {}, self.types
         for i, view in enumerate(self.apps):
             d = view.demand
-            if view.ending_gangs or 0 < d.gang_gpus <= d.gang_gpus * d.gangs - view.retained_gpus:
-                able.append((i, self._shape(i)))
-            if self.policy.by_queue:
-                self.queue_gpus[view.queue] = self.queue_gpus.get(view.queue, 0) + view.retained_gpus
-        shapes = {shape for _, shape in able if shape[0] > 0}
-        self.full.update(shape for shape in shapes if not self.free.has_place(*shape))
-        if not self.policy.migrates or not self._may_move():  # moves may make room
-            shapes -= self.full
-        self.smallest_gpus = min((gpus for gpus, *_ in shapes), default=MANY)
-        heaps: dict[str, list[_Entry]] = {}
-        for i, shape in able:
-            view = self.apps[i]
-            for home in view.ending_gangs:
-                self.smallest_gpus = min(self.smallest_gpus, gang_gpus(home))
-            if view.ending_gangs or shape in shapes:
-                heaps.setdefault(view.queue if self.policy.by_queue else "", []).append(self._entry(i))
-        for heap in heaps.values():
-            heapify(heap)
-        return heaps
-
-    def _may_move(self) -> bool:
-        """Whether a gang may move. With random ties the answer is yes, so that each app has its draw in each round."""
-        return self.policy.ties == "random" or any(view.ending_gangs for view in self.apps)
-
-    def _shape(self, i: int) -> _Shape:
-        d = self.apps[i].demand
-        return d.gang_gpus, d.scope, self._kind(i), d.members
-
-    def _kind(self, i: int) -> str:
-        """The GPU types for the app's new gangs, joined by `ELSE`, the best first; empty: any, also mixed.
-
-        The best is the type on which the app is fastest relative to the others that want GPUs, where they want more
-        than is free there; where they do not, it is just the fastest.
-        """
-        view = self.apps[i]
-        d = view.demand
-        if d.gpu_type or not self.types:
-            return d.gpu_type
-        if i not in self.kinds:
-            wants = d.gpus > view.retained_gpus
-            others, wanted_gpus = self.wanting - wants, self.wanted_gpus + (0 if wants else d.gpus)
-
-            def worth(kind: str) -> tuple[float, float]:
-                own = d.speedups.get(kind, 1.0)
-                contended = others and wanted_gpus > self.on_offer[kind]
-                return own * others / (self.speeds[kind] - own * wants) if contended else own, own
-
-            best_first = sorted(self.types, key=lambda kind: (*(-x for x in worth(kind)), kind))
-            self.kinds[i] = ELSE.join([*best_first, ""] if d.mixes else best_first)
-        return self.kinds[i]
-
-    def _entry(self, i: int) -> _Entry:
-        view = self.apps[i]
-        key = -view.priority, self.policy.key(view, view.retained_gpus + self.picked.get(i, 0), self.offered)
-        loses = not (view.spared and view.ending_gangs and self._homes_of(i))
-        if self.policy.ties == "random":
-            return key, loses, self.rng.random(), view.app_id, i
-        return key, loses, view.submitted_s, view.app_id, i
+            gpus = d.gang_gpus
+            if view.ending_gangs or 0 < gpus <= gpus * d.gangs - view.retained_gpus:
+                shapes[i] = gpus, d.scope, types(view) if types else d.gpu_type, d.members
+        return shapes
 
     # ---- which app is next
 
     def plan(self, seed: int) -> Plan:
-        """The plan: picks and places gangs until nothing more fits."""
-        while picks := self._picks():
-            for pick in picks:
-                self._place(pick)
-            if self.retry:
-                self._take_up()
+        """The plan: ranks gangs by GPU counts, then places them; again, as long as apps may find room after all."""
+        while picks := [pick for _, pick in hand_out(self.ranks, self._pick, self._more)]:
+            settled = [self._settle(pick) for pick in picks]
+            if not all(settled):
+                self.ranks.add([i for i in sorted(self.ranks.out) if self._may_find_room(i)])
+                if self.policy.ties != "random":  # else each has its draw
+                    self.ranks.drop_all(self._finds_no_room)
         return Plan(
             round_id=self.s.round_id,
             awards=tuple(Award(self.apps[i].app_id, tuple(gangs)) for i, gangs in self.got.items()),
-            unused_gpus={h: n for h, n in self.free.left.items() if n},
+            unused_gpus=self.free.unused,
             seed=seed,
             why={self.apps[i].app_id: self.policy.why(self.apps[i], self.offered) for i in self.got},
         )
 
-    def _picks(self) -> list[_Pick]:
-        """The next gangs in the policy's order, as many as the number of GPUs allows."""
-        picks = []
-        while self.unpicked_gpus >= self.smallest_gpus and (heap := self._first_queue()):
-            i = heap[0][-1]
-            pick = self._pick(i)
-            if pick is None:
-                heappop(heap)
-                self.served.add(i)
-                continue
-            picks.append(pick)
-            self._count(pick, 1)
-            heapreplace(heap, self._entry(i))
-        return picks
+    def _key(self, i: int) -> _Key:
+        """Priority (the highest first) and key, whether it is as well revoked, tie-break, and app id."""
+        view = self.apps[i]
+        key = self.policy.key(view, self.caps.gpus(view), self.offered)
+        loses = not (view.spared and view.ending_gangs and self._homes_of(i))
+        tie = self.rng.random() if self.policy.ties == "random" else view.submitted_s
+        return -view.priority, key, loses, tie, view.app_id
 
-    def _first_queue(self) -> list[_Entry]:
-        if not self.policy.by_queue:
-            return self.heaps.get("", [])
-        queues = [q for q, heap in self.heaps.items() if heap]
-        return self.heaps[min(queues, key=self._queue_key)] if queues else []
+    def _queue_key(self, queue: str, i: int) -> _Key:
+        view = self.apps[i]
+        return self.policy.queue_key(view, self.caps.gpus(view), self.queue_gpus[queue], self.offered), queue
 
-    def _queue_key(self, queue: str) -> tuple[tuple[float, ...], str]:
-        i = self.heaps[queue][0][-1]
-        gpus = self.apps[i].retained_gpus + self.picked.get(i, 0)
-        return self.policy.queue_key(self.apps[i], gpus, self.queue_gpus[queue], self.offered), queue
+    def _more(self) -> bool:
+        return self.unpicked_gpus >= self.smallest_gpus
 
     def _pick(self, i: int) -> _Pick | None:
-        """The app's next gang; None if it has all that it can use, or finds no room (then it is set aside)."""
+        """The app's next gang, by GPU counts; None if it has all that it can use, or finds no room."""
         view = self.apps[i]
-        d = view.demand
-        room = d.gpus - view.retained_gpus - self.picked.get(i, 0)
-        shared = min(self.queue_left.get(view.queue, MANY), self.unpicked_gpus)
+        room = min(self.caps.of(view), self.unpicked_gpus)
         homes = self._homes_of(i) if view.ending_gangs else []
-        for home in homes:
-            n = gang_gpus(home)
-            if n <= min(room, shared) and self.spare.holds(home):
-                homes.remove(home)
-                self.spare.take(home)
-                pick = _Pick(i, n, home)
-                self.stays.append(pick)
-                return pick
-        size = self._size(i, min(room, shared))
-        if size:
-            return _Pick(i, size)
-        if 0 < d.gang_gpus <= room or any(gang_gpus(home) <= room for home in homes):
-            self.aside.add(i)
-        return None
+        home = next((home for home in homes if gang_gpus(home) <= room and self.spare.holds(home)), None)
+        gpus = gang_gpus(home) if home else self._size(i, room)
+        if not gpus:
+            return None
+        pick = _Pick(i, gpus, home)
+        if home is not None:
+            homes.remove(home)
+            self.spare.take(home)
+            self.stays.append(pick)
+        self._count(i, gpus)
+        return pick
 
     def _size(self, i: int, room: int) -> int:
         """GPUs of the app's next new gang; 0 if none fits.
 
         An elastic app gets its largest fitting size if that does not change its key, else its smallest.
         """
-        view, now = self.apps[i], self.apps[i].retained_gpus + self.picked.get(i, 0)
-        d = view.demand
-        sizes = d.sizes if d.job_demand_max > d.gang_gpus else (d.gang_gpus,)
-        fitting = [n for n in sizes if 0 < n <= room and (n, d.scope, self._kind(i), d.members) not in self.full]
-        if len(fitting) < 2:
-            return fitting[0] if fitting else 0
+        view, sizes = self.apps[i], [shape[0] for shape in self._open(i, room)]
+        if len(sizes) < 2:
+            return sizes[0] if sizes else 0
+        now = self.caps.gpus(view)
         key = self.policy.key(view, now, self.offered)
-        alike = (n for n in reversed(fitting) if self.policy.key(view, now + n, self.offered) == key)
-        return fitting[0] if self.policy.by_queue else next(alike, fitting[0])
+        alike = (n for n in reversed(sizes) if self.policy.key(view, now + n, self.offered) == key)
+        return sizes[0] if self.policy.by_queue else next(alike, sizes[0])
+
+    def _open(self, i: int, most: int) -> list[Shape]:
+        """The shapes that a new gang of up to `most` GPUs may have and that are not full, the smallest first."""
+        shape, d = self.shapes[i], self.apps[i].demand
+        each = [(n, *shape[1:]) for n in d.sizes] if d.job_demand_max > d.gang_gpus else [shape]
+        return [shape for shape in each if 0 < shape[0] <= most and shape not in self.full]
 
     def _homes_of(self, i: int) -> list[Gang]:
         """The app's ending gangs that may stay: those of the right size first, then the closest together."""
@@ -337,7 +288,7 @@ class _Filler:
             d = self.apps[i].demand
             homes = [
                 g for g in self.apps[i].ending_gangs
-                if not d.gpu_type or all(self.free.type_of(h) == d.gpu_type for h, _ in g)
+                if not d.gpu_type or all(self.s.topology.type_of(h) == d.gpu_type for h, _ in g)
             ]  # fmt: skip
             if d.job_demand_max > d.gang_gpus:
                 homes.sort(key=lambda g: (-gang_gpus(g), self._scope(g), len(g)))
@@ -349,87 +300,78 @@ class _Filler:
     def _scope(self, gang: Gang) -> Scope:
         return self.s.topology.scope_of(h for h, _ in gang)
 
-    def _count(self, pick: _Pick, sign: int) -> None:
-        queue = self.apps[pick.app].queue
-        gpus = sign * pick.gpus
-        self.picked[pick.app] = self.picked.get(pick.app, 0) + gpus
+    def _count(self, i: int, gpus: int) -> None:
+        view = self.apps[i]
+        self.caps.use(view, gpus)
         self.unpicked_gpus -= gpus
-        if queue in self.queue_left:
-            self.queue_left[queue] -= gpus
         if self.policy.by_queue:
-            self.queue_gpus[queue] += gpus
+            self.queue_gpus[view.queue] += gpus
 
-    def _take_up(self) -> None:
-        """Gives apps that were set aside another turn."""
-        self.retry = False
-        again = [i for i in sorted(self.aside) if self.homes.get(i) or self._shape(i) not in self.full]
-        self.aside.difference_update(again)
-        self.served.difference_update(again)
-        for i in again:
-            heappush(self.heaps.setdefault(self.apps[i].queue if self.policy.by_queue else "", []), self._entry(i))
+    def _may_find_room(self, i: int) -> bool:
+        """Whether an app that was dropped may get a gang now."""
+        wanted, homes = self.caps.wanted(self.apps[i]), self.homes.get(i, ())
+        wants = 0 < self.shapes[i][0] <= wanted or any(gang_gpus(home) <= wanted for home in homes)
+        return wants and (bool(homes) or self.shapes[i] not in self.full)
+
+    def _finds_no_room(self, i: int) -> bool:
+        d = self.apps[i].demand
+        return self.shapes[i] in self.full and d.job_demand_max <= d.gang_gpus and not self.apps[i].ending_gangs
 
     # ---- where gangs go
 
-    def _place(self, pick: _Pick) -> None:
+    def _settle(self, pick: _Pick) -> bool:
+        """Places a pick; False if apps may find room that found none: it got fewer GPUs, or moved."""
         pick.done = True
-        if pick.home is None:
-            self._another_home(pick)
-        if pick.home is not None:
-            self._renew(pick, pick.home)
-            return
-        gang = self._new_place(pick)
-        if gang is None or gang_gpus(gang) < pick.gpus:
-            self._count(pick, -1)
-            if pick.app in self.served:
-                self.aside.add(pick.app)
-            self.retry = True
-        if gang is None:
-            return
-        if gang_gpus(gang) < pick.gpus:
-            pick.gpus = gang_gpus(gang)
-            self._count(pick, 1)
-        self.spare.take(gang)
-        self.free.take(gang)
-        self.got.setdefault(pick.app, []).append(gang)
+        home = pick.home or self._another_home(pick)
+        if home is not None:
+            gang = self._better(pick, home)
+            as_picked = gang is None
+            if gang is None:
+                gang = home
+            else:  # the GPUs that it leaves may be room for others
+                self.spare.give(home)
+                self.spare.take(gang)
+                self.full.clear()
+        else:
+            gang = self._new_place(pick)
+            missing = pick.gpus - gang_gpus(gang or ())
+            as_picked = not missing
+            self._count(pick.app, -missing)
+        if gang is not None:
+            self.free.take(gang)
+            self.got.setdefault(pick.app, []).append(gang)
+        return as_picked
 
-    def _new_place(self, pick: _Pick) -> Gang | None:
-        """The place of a new gang; an elastic one goes where it is fastest, on fewer GPUs if necessary."""
-        d = self.apps[pick.app].demand
-        best, speed = None, 0.0
-        shapes = [(n, d.scope, self._kind(pick.app), d.members) for n in reversed(d.sizes) if n <= pick.gpus]
-        if not shapes or (len(d.sizes) == 1 and pick.gpus != d.gang_gpus):
-            return None
-        for shape in shapes:
-            if shape[0] <= speed:
-                break
-            gang = None if shape in self.full else self.spare.place(*shape)
-            if gang is not None and shape[0] / d.slowdown[self._scope(gang) - 1] > speed:
-                best, speed = gang, shape[0] / d.slowdown[self._scope(gang) - 1]
-        for shape in shapes if best is None else ():
-            if best is None and shape not in self.full:
-                best = self._displace(shape)
-                if best is None:
-                    self.full.add(shape)
-        return best
-
-    def _another_home(self, pick: _Pick) -> None:
-        """Gives a pick without a home another running gang of its app, if one is left."""
+    def _another_home(self, pick: _Pick) -> Gang | None:
+        """Another running gang of the app, of the same size, if one is left."""
         for home in self.homes.get(pick.app, ()):
             if gang_gpus(home) == pick.gpus and self.spare.holds(home):
                 self.homes[pick.app].remove(home)
                 self.spare.take(home)
-                pick.home = home
-                return
+                return home
+        return None
 
-    def _renew(self, pick: _Pick, home: Gang) -> None:
-        gang = self._better(pick, home)
-        if gang is not None:  # the GPUs that it leaves may be room for others
-            self.spare.give(home)
-            self.spare.take(gang)
-            self.full.clear()
-            self.retry = True
-        self.free.take(gang or home)
-        self.got.setdefault(pick.app, []).append(gang or home)
+    def _new_place(self, pick: _Pick) -> Gang | None:
+        """Takes spare GPUs for a new gang; an elastic one goes where it is fastest, on fewer GPUs if necessary."""
+        d = self.apps[pick.app].demand
+        if pick.gpus != d.gang_gpus and len(d.sizes) == 1:
+            return None
+        best, speed, shapes = None, 0.0, self._open(pick.app, pick.gpus)[::-1]
+        for shape in shapes:
+            if shape[0] <= speed:
+                break
+            gang = self.spare.place(*shape)
+            if gang is not None and shape[0] / d.slowdown[self._scope(gang) - 1] > speed:
+                best, speed = gang, shape[0] / d.slowdown[self._scope(gang) - 1]
+        if best is not None:
+            self.spare.take(best)
+            return best
+        for shape in shapes:
+            best = self._displace(shape)
+            if best is not None:
+                return best
+            self.full.add(shape)
+        return None
 
     def _better(self, pick: _Pick, home: Gang) -> Gang | None:
         """A place of a type that suits it better, else a narrower one, on spare GPUs, if that is worth the restart."""
@@ -437,9 +379,10 @@ class _Filler:
         d = view.demand
         if not self.policy.migrates or pick.gpus not in d.sizes:
             return None
-        here = {self.free.type_of(host) for host, _ in home}
+        kinds = self.shapes[pick.app][2]
+        here = {self.s.topology.type_of(host) for host, _ in home}
         own = min(d.speedups.get(kind, 1.0) for kind in here)
-        for kind in self._kind(pick.app).split(ELSE) if self.types and d.speedups else ():
+        for kind in kinds.split(ELSE) if self.types and d.speedups else ():
             if here == {kind}:
                 break
             if self.policy.regains(d.speedups.get(kind, 1.0) / own, self.s.lease_s):
@@ -449,7 +392,7 @@ class _Filler:
         if old is Scope.MACHINE:
             return None
         self.spare.give(home)
-        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), self._kind(pick.app), d.members)
+        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), kinds, d.members)
         self.spare.take(home)
         if gang is None or not self.policy.moves(view, old, self._scope(gang), self.s.lease_s):
             return None
@@ -460,8 +403,8 @@ class _Filler:
         able = (k for k in reversed(range(len(self.stays))) if not self.apps[self.stays[k].app].spared)
         return self.stays.pop(next(able, -1))
 
-    def _displace(self, shape: _Shape) -> Gang | None:
-        """A place made free by taking the homes of the last picks in the order; None if even that is not enough."""
+    def _displace(self, shape: Shape) -> Gang | None:
+        """Takes the homes of the last picks in the order for a gang; None if even those are not enough."""
         if not self.free.has_place(*shape):
             return None
         asked = []
@@ -469,15 +412,14 @@ class _Filler:
             pick = self._last_to_stay()
             if pick.home is not None and not pick.done:
                 self.spare.give(pick.home)
-                asked.append(pick)
+                asked.append((pick, pick.home))
         gang = self.spare.place(*shape)
         assert gang is not None
         self.spare.take(gang)
-        for pick in reversed(asked):
-            if pick.home is not None and self.spare.holds(pick.home):
-                self.spare.take(pick.home)
+        for pick, home in reversed(asked):
+            if self.spare.holds(home):
+                self.spare.take(home)
                 self.stays.append(pick)
             else:
                 pick.home = None
-        self.spare.give(gang)
         return gang

@@ -25,6 +25,7 @@ class Gandiva(Filling):
     """Seconds that a move costs; it must be regained within a lease. 316224000, the most: never move."""
 
     name: ClassVar[str] = "gandiva"
+    by_progress: ClassVar[bool] = False
     migrates: ClassVar[bool] = True
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:

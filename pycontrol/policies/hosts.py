@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.handout import Caps
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Gang, Snapshot, gang_of
-from pycontrol.model.topology import Scope
+from pycontrol.model.topology import Scope, Topology
 from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, paper_round
+
+
+def gpus_by_type(parts: Iterable[tuple[str, int]], topology: Topology) -> dict[str, int]:
+    """GPUs by type; `parts`: (host, GPUs), as in a gang."""
+    counts: dict[str, int] = {}
+    for host, n in parts:
+        counts[topology.type_of(host)] = counts.get(topology.type_of(host), 0) + n
+    return counts
 
 
 class HostPool:
@@ -23,12 +31,7 @@ class HostPool:
         self.jobs: list[PlacerJob] = []
         self.view: dict[str, AppView] = {}
         self.home: dict[str, Gang | None] = {}
-        self.room: dict[str, int] = {}
-        """App -> GPUs that it may still get."""
-        limits = queue_limits(s)
-        queue_of = {v.app_id: v.queue for v in s.apps}
-        self.queue_room = {queue_of[next(iter(limit.app_ids))]: limit.gpus for limit in limits}
-        """Queue with a limit -> GPUs that its apps may still get."""
+        self.caps = Caps(s.apps)
         self.got: dict[str, list[Gang]] = {}
         self.held: list[tuple[str, Gang]] = []
         """(app, GPUs held free for it)."""
@@ -37,13 +40,12 @@ class HostPool:
         """Adds a job of an app; `home`: the gang on which it runs, if its leases end."""
         self.jobs.append(job)
         self.view[job.job_id], self.home[job.job_id] = view, home
-        self.room.setdefault(view.app_id, view.demand.gpus - view.retained_gpus)
 
     def unused(self) -> dict[str, int]:
         """GPUs by host that no app got; returns held GPUs to the pool first."""
         for _, gang in self.held:
             self.pool.give(gang)
-        return {h: n for h, n in self.pool.left.items() if n > 0}
+        return self.pool.unused
 
     def stay(self, job: PlacerJob) -> bool:
         """Lets the job keep its home, if all of it is left; returns whether."""
@@ -52,7 +54,7 @@ class HostPool:
 
     def settle(self, job: PlacerJob, gpu_type: str) -> bool:
         """Gives the job a new gang of a GPU type; returns whether there was room."""
-        if self._room(job) < job.gpus:
+        if not self._may_get(job):
             return False
         demand = self.view[job.job_id].demand
         members = demand.members if job.gpus == demand.gang_gpus else ()
@@ -61,8 +63,8 @@ class HostPool:
 
     def hold(self, job: PlacerJob) -> None:
         """Holds all free GPUs of one type for the job: of types large enough, the one with the most free GPUs."""
-        types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._room(job) >= job.gpus else []
-        free = {t: [(h, n) for h, n in self.pool.left.items() if n > 0 and self.pool.type_of(h) == t] for t in types}
+        types = [t for t in job.types if self.supply.get(t, 0) >= job.gpus] if self._may_get(job) else []
+        free = {t: [(h, n) for h, n in self.pool.unused.items() if self.topology.type_of(h) == t] for t in types}
         if free:
             gang: Gang = tuple(sorted(max(free.values(), key=lambda pairs: sum(n for _, n in pairs))))
             self.pool.take(gang)
@@ -72,7 +74,8 @@ class HostPool:
         """Gives the job a gang with `parts` (type -> GPUs): its home if that matches, else a new place; returns
         whether it fits the job's scope and size."""
         home = self.home[job.job_id]
-        if home is not None and self._mix(home) == {t: n for t, n in parts.items() if n} and self.stay(job):
+        wanted = {t: n for t, n in parts.items() if n}
+        if home is not None and gpus_by_type(home, self.topology) == wanted and self.stay(job):
             return True
         gang: dict[str, int] = {}
         for gpu_type, n in parts.items():
@@ -85,25 +88,15 @@ class HostPool:
             return False
         return self._take(job, gang_of(gang))
 
-    def _mix(self, gang: Gang) -> dict[str, int]:
-        """GPUs of a gang by type."""
-        mix: dict[str, int] = {}
-        for host, n in gang:
-            mix[self.pool.type_of(host)] = mix.get(self.pool.type_of(host), 0) + n
-        return mix
-
-    def _room(self, job: PlacerJob) -> int:
-        view = self.view[job.job_id]
-        return min(self.room[view.app_id], self.queue_room.get(view.queue, self.room[view.app_id]))
+    def _may_get(self, job: PlacerJob) -> bool:
+        return self.caps.of(self.view[job.job_id]) >= job.gpus
 
     def _take(self, job: PlacerJob, gang: Gang) -> bool:
-        if self._room(job) < job.gpus:
+        if not self._may_get(job):
             return False
         view = self.view[job.job_id]
         self.pool.take(gang)
-        self.room[view.app_id] -= job.gpus
-        if view.queue in self.queue_room:
-            self.queue_room[view.queue] -= job.gpus
+        self.caps.use(view, job.gpus)
         self.got.setdefault(view.app_id, []).append(gang)
         return True
 
@@ -118,16 +111,8 @@ def paper_placement(
     smallest: dict[str, int] = {}
     for job in hosts.jobs:
         smallest[job.user] = min(smallest.get(job.user, job.gpus), job.gpus)
-    outcome = paper_round(ideal, carried, smallest, _on_offer(hosts))
+    outcome = paper_round(ideal, carried, smallest, gpus_by_type(hosts.pool.left.items(), hosts.topology))
     return _fill(outcome.real, outcome.deviation, hosts)
-
-
-def _on_offer(hosts: HostPool) -> dict[str, int]:
-    """GPUs on offer by type."""
-    counts: dict[str, int] = {}
-    for host, n in hosts.pool.left.items():
-        counts[hosts.pool.type_of(host)] = counts.get(hosts.pool.type_of(host), 0) + n
-    return counts
 
 
 def _fill(real: Mapping[str, Mapping[str, int]], deviation: dict[str, dict[str, float]], hosts: HostPool) -> Placement:

@@ -50,6 +50,7 @@ class Isonomy(Filling):
     """User -> weight among the users of a queue; 1 if not named."""
 
     name: ClassVar[str] = "isonomy"
+    by_progress: ClassVar[bool] = False
     migrates: ClassVar[bool] = True
     one_type: ClassVar[bool] = True
     measure: ClassVar[tuple[str, str]] = ("virtual finish time", "s")

@@ -7,21 +7,16 @@ before the hold does.
 
 from __future__ import annotations
 
-import functools
-import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pycontrol.auction.leftovers import Caps
-from pycontrol.auction.limits import queue_limits
-from pycontrol.auction.placing import FreeIndex, fitting
-from pycontrol.model.auction import AppView, Award, Gang, Hold, Plan, Snapshot, gang_gpus
+from pycontrol.auction.handout import ByKey, Caps, KeptOut, Taker, gangs_of, hand_out, less, shape_of, taker
+from pycontrol.auction.placing import FreeIndex
+from pycontrol.model.auction import Award, Gang, Plan, Snapshot, gang_of
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
 WHY = "idle otherwise: no app before it could use these GPUs"
-KeptOut = Callable[[str], Collection[str]]
-"""App -> hosts where none of its new containers may start."""
 
 
 def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
@@ -34,19 +29,25 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     if not any(free.values()):
         return plan
     room = FreeIndex(free, s.topology)
-    able = _able(plan, s, room)
+    kept = {a.app_id: a.gangs for a in plan.awards}
+    able = _able(kept, s, room)
     if not able:
         return plan
-    givers = _Giver(plan, s, able, kept_out)
-    held = {hold: _held(hold, free) for hold in plan.holds}
-    for gpus in held.values():
-        room.take(tuple(gpus.items()))
-    awards = _with(plan.awards, _by_app(givers.give(room, able)))
-    given, lent = set(givers.got), list[Award]()
+    caps, paid = Caps(s.apps, kept), {b.app_id for b in plan.bids if b.paid_gangs}
+    held = {}
+    for hold in plan.holds:
+        gang = gang_of({h: min(n, room.left.get(h, 0)) for h, n in hold.gang})
+        room.take(gang)
+        held[hold] = FreeIndex(dict(gang), s.topology)
+    given = _handed(able, room, caps, paid, kept_out)
+    new = dict(given)
+    awards = [replace(a, gangs=(*a.gangs, *new.pop(a.app_id, ()))) for a in plan.awards]
+    awards += [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in new.items()]
+    lent = list[Award]()
     for hold, gpus in held.items():
         if hold.until_s - s.now_s >= LEAST_LOAN * s.lease_s:
-            others = [v for v in able if v.app_id != hold.app_id]
-            loans = _by_app(givers.give(FreeIndex(gpus, s.topology), others))
+            others = [to for to in able if to.view.app_id != hold.app_id]
+            loans = _handed(others, gpus, caps, paid, kept_out)
             lent += [Award(app_id, tuple(gangs), True, hold.until_s) for app_id, gangs in loans.items()]
     if not given and not lent:
         return plan
@@ -54,6 +55,23 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     why = {a: "; ".join(filter(None, (plan.why.get(a), said))) for a, said in told.items()}
     changed = replace(plan, awards=(*awards, *lent), why={**plan.why, **why})
     return replace(changed, unused_gpus={h: n for h, n in _left(changed, s).items() if n > 0})
+
+
+def _handed(
+    able: Iterable[Taker], room: FreeIndex, caps: Caps, paid: Collection[str], kept_out: KeptOut
+) -> dict[str, list[Gang]]:
+    """App -> the gangs that it gets of `room`."""
+
+    def key(to: Taker) -> tuple[int, bool, int, float, str] | None:
+        v = to.view
+        in_turn = -v.priority, v.app_id in paid, caps.gpus(v), v.submitted_s, v.app_id
+        return in_turn if caps.of(v) > 0 else None
+
+    got: dict[str, list[Gang]] = {}
+    order: ByKey[Taker] = ByKey(able if room.gpus else (), key)
+    for to, gang in hand_out(order, gangs_of(room, caps, kept_out), lambda: room.gpus > 0):
+        got.setdefault(to.view.app_id, []).append(gang)
+    return got
 
 
 def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
@@ -65,110 +83,18 @@ def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
     return {h: max(0, n) for h, n in free.items()}
 
 
-def _able(plan: Plan, s: Snapshot, room: FreeIndex) -> list[AppView]:
+def _able(kept: Mapping[str, Sequence[Gang]], s: Snapshot, room: FreeIndex) -> list[Taker]:
     """The apps that may get some of `room`: one of their ending gangs is not renewed, or it has a place for a new one.
 
     What is left seldom has a place for anyone, so gangs alike are looked at once, and no app is looked at more.
     """
-    kept = {a.app_id: a.gangs for a in plan.awards}
     places: dict[tuple[object, ...], bool] = {}
     able = []
     for v in s.apps:
         d = v.demand
-        shape = d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members
-        if shape not in places:
-            types = fitting(d, s.topology) if d.gang_gpus > 0 else ()
-            places[shape] = any(room.has_place(d.gang_gpus, d.scope, kind, d.members) for kind in types)
-        if places[shape] or (v.ending_gangs and _lost(v, kept.get(v.app_id, ()))):
-            able.append(v)
+        alike = d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members
+        if alike not in places:
+            places[alike] = d.gang_gpus > 0 and room.has_place(*shape_of(v, s.topology))
+        if places[alike] or (v.ending_gangs and less(v.ending_gangs, kept.get(v.app_id, ()))):
+            able.append(taker(v, kept.get(v.app_id, ()), s.topology))
     return able
-
-
-def _lost(view: AppView, kept: Iterable[Gang]) -> list[Gang]:
-    """The app's ending gangs that the plan does not renew."""
-    lost = list(view.ending_gangs)
-    for gang in kept:
-        if gang in lost:
-            lost.remove(gang)
-    return lost
-
-
-def _held(hold: Hold, free: dict[str, int]) -> dict[str, int]:
-    """Removes a hold's GPUs from `free` and returns those that were there."""
-    kept = {}
-    for host, n in hold.gang:
-        kept[host] = min(n, free.get(host, 0))
-        free[host] = free.get(host, 0) - kept[host]
-    return {h: n for h, n in kept.items() if n}
-
-
-def _by_app(given: Iterable[tuple[str, Gang]]) -> dict[str, list[Gang]]:
-    found: dict[str, list[Gang]] = {}
-    for app_id, gang in given:
-        found.setdefault(app_id, []).append(gang)
-    return found
-
-
-def _with(awards: Sequence[Award], more: dict[str, list[Gang]]) -> list[Award]:
-    """The awards with more gangs: at most one award per app."""
-    joined = [replace(a, gangs=(*a.gangs, *more.pop(a.app_id, ()))) for a in awards]
-    return [*joined, *(Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in more.items())]
-
-
-class _Giver:
-    """Gives free GPUs to apps within their demands and queue limits."""
-
-    def __init__(self, plan: Plan, s: Snapshot, apps: Sequence[AppView], kept_out: KeptOut) -> None:
-        self.s, self.kept_out = s, functools.cache(lambda app_id: frozenset(kept_out(app_id)))
-        kept = {a.app_id: a.gangs for a in plan.awards}
-        self.caps = Caps(apps, queue_limits(s), kept)
-        self.gpus = {v.app_id: v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ()))) for v in apps}
-        self.paid = {b.app_id for b in plan.bids if b.paid_gangs}
-        self.own = {v.app_id: _lost(v, kept.get(v.app_id, ())) for v in apps}
-        """App -> its ending gangs that the plan does not renew."""
-        self.got: set[str] = set()
-
-    def give(self, room: FreeIndex, apps: Sequence[AppView]) -> Iterator[tuple[str, Gang]]:
-        """Yields (app, gang) until no app can use what is left in `room`, and takes the gangs from it."""
-        full: set[object] = set()
-        heap = [self._entry(v) for v in apps if self.caps.of(v.app_id) > 0] if room.gpus else []
-        by_id = {v.app_id: v for v in apps}
-        heapq.heapify(heap)
-        while heap and room.gpus:
-            view = by_id[heap[0][-1]]
-            gang = self._next(view, room, full)
-            if gang is None:  # final, since room and caps only shrink
-                heapq.heappop(heap)
-                continue
-            room.take(gang)
-            self.caps.use(view.app_id, gang_gpus(gang))
-            self.gpus[view.app_id] += gang_gpus(gang)
-            self.got.add(view.app_id)
-            yield view.app_id, gang
-            heapq.heapreplace(heap, self._entry(view))
-
-    def _entry(self, view: AppView) -> tuple[int, bool, int, float, str]:
-        app_id = view.app_id
-        return -view.priority, app_id in self.paid, self.gpus[app_id], view.submitted_s, app_id
-
-    def _next(self, view: AppView, room: FreeIndex, full: set[object]) -> Gang | None:
-        demand, cap = view.demand, self.caps.of(view.app_id)
-        for gang in self.own[view.app_id]:
-            right = not demand.gpu_type or all(room.type_of(h) == demand.gpu_type for h, _ in gang)
-            if gang_gpus(gang) <= cap and right and room.holds(gang):
-                self.own[view.app_id].remove(gang)
-                return gang
-        if not 0 < demand.gang_gpus <= min(cap, room.gpus):
-            return None
-        closed = self.kept_out(view.app_id)
-        shape = demand.gang_gpus, demand.scope, demand.gpu_type, demand.mixes, demand.members, closed
-        if shape in full:
-            return None
-        open_ = room
-        if closed.intersection(h for h, n in room.left.items() if n > 0):
-            open_ = FreeIndex({h: n for h, n in room.left.items() if h not in closed}, room.topology)
-        types = fitting(demand, self.s.topology)
-        found = open_.place_on(types, demand.gang_gpus, demand.scope, demand.members)
-        if found is None:
-            full.add(shape)
-        return found

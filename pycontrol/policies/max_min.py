@@ -28,6 +28,7 @@ class MaxMin(Filling):
     """Equal GPUs: first among queues, by capacity, then among the apps of each."""
 
     name: ClassVar[str] = "max_min"
+    by_progress: ClassVar[bool] = False
     measure: ClassVar[tuple[str, str]] = ("GPUs", "")
     by_queue: ClassVar[bool] = True
 

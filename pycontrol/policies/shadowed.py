@@ -17,8 +17,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.port import Policy
@@ -51,6 +52,8 @@ class Shadowed:
     """A policy with a shadow; it applies only to a virtual cluster's own machines, not to borrowed GPUs."""
 
     policy: Policy
+
+    by_progress: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.policy.name not in KEEPS:
@@ -150,29 +153,21 @@ def _wanted(f: _First) -> int:
 
 
 def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]:
-    pool = FreeIndex(s.free, s.topology)
+    """App -> its gangs; with `stay` every app keeps its present ones before any gets others."""
+    wanted = {f.view.app_id: _wanted(f) for f in first}
     got: dict[str, list[Gang]] = {}
-
-    def take(f: _First, gangs: tuple[Gang, ...]) -> None:
-        mine = got.setdefault(f.view.app_id, [])
-        for gang in gangs:
-            if len(mine) < _wanted(f) and gang not in f.view.retained_gangs and pool.holds(gang):
-                pool.take(gang)
-                mine.append(gang)
-
-    for f in first if stay else ():
-        take(f, f.view.ending_gangs)
-    for f in first:
-        take(f, f.places)
-        take(f, () if stay else f.view.ending_gangs)
-        d, mine = f.view.demand, got.setdefault(f.view.app_id, [])
-        while len(mine) < _wanted(f):
-            gang = pool.place(d.gang_gpus, d.scope, d.gpu_type, d.members)
-            if gang is None:
-                break
-            pool.take(gang)
-            mine.append(gang)
-    return {app_id: gangs for app_id, gangs in got.items() if gangs}
+    give = gangs_of(FreeIndex(s.free, s.topology))
+    for staying in (True, False) if stay else (False,):
+        takers = []
+        for f in first:
+            d, ending = f.view.demand, f.view.ending_gangs
+            own = ending if staying else f.places if stay else (*f.places, *ending)
+            shape = 0 if staying else d.gang_gpus, d.scope, d.gpu_type, d.members
+            takers.append(Taker(f.view, shape, [gang for gang in own if gang not in f.view.retained_gangs]))
+        order = ByKey(takers, lambda to: 0 if len(got.get(to.view.app_id, ())) < wanted[to.view.app_id] else None)
+        for to, gang in hand_out(order, give):
+            got.setdefault(to.view.app_id, []).append(gang)
+    return {f.view.app_id: got[f.view.app_id] for f in first if f.view.app_id in got}
 
 
 def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:
@@ -186,10 +181,7 @@ def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:
 
 
 def _holding(v: AppView, gangs: list[Gang]) -> AppView:
-    left = list(v.ending_gangs)
-    for gang in gangs:
-        if gang in left:
-            left.remove(gang)
+    left = less(v.ending_gangs, gangs)
     gpus = sum(map(gang_gpus, gangs))
     return replace(
         v, retained_gpus=v.retained_gpus + gpus, retained_gangs=(*v.retained_gangs, *gangs), ending_gangs=tuple(left),

@@ -13,19 +13,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
-from pycontrol.policies.hosts import HostPool, paper_placement
+from pycontrol.policies.hosts import HostPool, gpus_by_type, paper_placement
+from pycontrol.policies.share_memory import GAP, Account, ShareMemory
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.placer import ANY_TYPE, PlacerJob, place_round, priority_round
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
 
 Tenant = Literal["user", "queue", "app"]
-GAP = 2.0
-"""A virtual user that took part in no round for more leases than this is forgotten; contested rounds are closer."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,16 @@ class _Shared:
     def __init__(self, policy: Sharing, snapshot: Snapshot) -> None:
         self.policy, self.s = policy, snapshot
         self.views = [v for v in snapshot.apps if v.demand.gang_gpus > 0 and v.demand.gpus > 0]
-        held: dict[str, dict[str, int]] = {
-            **{a: own for a, own in snapshot.memory.get("held", {}).items() if a in snapshot.present},
+        self.memory = ShareMemory.of(snapshot.memory, snapshot.now_s)
+        held: dict[str, Mapping[str, int]] = {
+            **{a: own for a, own in self.memory.held.items() if a in snapshot.present},
             **{v.app_id: self._by_type(v.retained_gangs) for v in snapshot.apps},
         }
         offered = self._by_type([tuple(snapshot.free.items())])
         types = {m.gpu_type for m in snapshot.topology.machines.values()}.union(offered, *held.values())
         self.known_types = sorted(types)
-        self.user_of: dict[str, str] = {**snapshot.memory.get("users", {})}
+        self.user_of = {**self.memory.users, **{v.app_id: self._name(v) for v in snapshot.apps}}
         """App -> its virtual user; apps that want nothing now are known from the memory."""
-        self.user_of |= {v.app_id: self._name(v) for v in snapshot.apps}
         self.names = {self.user_of[v.app_id] for v in self.views}
         self.held = {a: own for a, own in held.items() if self.user_of.get(a) in self.names}
         """App -> GPUs by type that it holds and that are not on offer, for all apps of this round's virtual users."""
@@ -99,33 +98,20 @@ class _Shared:
         self.types = self._types()
         self.whole = self._whole()
         self.users = {v.app_id: self._user(v) for v in self.views}
-        self.carried = self._carried(snapshot.memory)
-        self.lost_s: Mapping[str, float] = snapshot.memory.get("lost_s", {})
-        """App without GPUs -> when it lost its last."""
-        since_s = snapshot.now_s - float(snapshot.memory.get("at_s", 0.0))
-        early = since_s < snapshot.lease_s and not any(v.ending_gangs for v in self.views)
-        self.idle_round = policy.placer == "paper" and "at_s" in snapshot.memory and early
+        self.carried = self._carried()
+        at_s = self.memory.at_s
+        early = at_s is not None and snapshot.now_s - at_s < snapshot.lease_s
+        self.idle_round = policy.placer == "paper" and early and not any(v.ending_gangs for v in self.views)
         """Whether the paper's placer, which decides once per lease, skips this round."""
         self.shares = {} if self.idle_round else self._shares()
 
-    def _type(self, host: str) -> str:
-        machine = self.s.topology.machines.get(host)
-        return machine.gpu_type if machine else ANY_TYPE
-
     def _by_type(self, gangs: Iterable[Gang]) -> dict[str, int]:
         """GPUs by type."""
-        counts: dict[str, int] = {}
-        for host, n in (pair for gang in gangs for pair in gang):
-            if n > 0:
-                counts[self._type(host)] = counts.get(self._type(host), 0) + n
-        return counts
+        return gpus_by_type((pair for gang in gangs for pair in gang if pair[1] > 0), self.s.topology)
 
     def _whole(self) -> Mapping[str, int]:
         """GPUs of the cluster by type: a gang mixes types only if it is larger than a whole type."""
-        whole: dict[str, int] = {}
-        for machine in self.s.topology.machines.values():
-            whole[machine.gpu_type] = whole.get(machine.gpu_type, 0) + machine.gpus
-        return {**self.supply, **whole}
+        return {**self.supply, **gpus_by_type(self.s.topology.gpus_by_host.items(), self.s.topology)}
 
     def _types(self) -> list[str]:
         """The GPU types from slow to fast, by the apps' mean speedup."""
@@ -149,60 +135,43 @@ class _Shared:
         vector = tuple(self._speedup(view, t) for t in self.types)
         return _User(self.user_of[view.app_id], self._tenant(view), vector)
 
-    def _carried(self, memory: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    def _carried(self) -> dict[str, dict[str, float]]:
         """Virtual user -> type -> deviation now, also for virtual users that are not in this round.
 
         If new measurements moved all apps of a virtual user to others, these share its deviation.
         """
-        was: Mapping[str, str] = memory.get("users", {})
-        self.seen_s: dict[str, float] = {}
-        """Virtual user -> when it last took part."""
         carried: dict[str, dict[str, float]] = {}
-        for user, own in memory.get("deviation", {}).items():
-            apps = [] if user in self.names else [a for a, u in was.items() if u == user]
+        for user, account in self.memory.accounts.items():
+            apps = [] if user in self.names else [a for a, u in self.memory.users.items() if u == user]
             successors = [self.users[a].name for a in apps if a in self.users]
             if len(successors) < len(apps) or not successors:
                 successors = [user]
-            seen_s = memory.get("seen_s", {}).get(user, self.s.now_s)
-            leases = min(GAP, max(0.0, self.s.now_s - seen_s) / self.s.lease_s)
-            later = memory.get("next", {}).get(user, own)
+            now = account.at(self.s.now_s, self.s.lease_s)
             for successor in successors:
                 kept = carried.setdefault(successor, {})
-                for t in {**later, **own}:
-                    n = own.get(t, 0.0)
-                    kept[t] = kept.get(t, 0.0) + (n + (later.get(t, n) - n) * leases) / len(successors)
-                self.seen_s[successor] = max(seen_s, self.seen_s.get(successor, seen_s))
+                for t, n in now.items():
+                    kept[t] = kept.get(t, 0.0) + n / len(successors)
         return carried
 
-    def _memory(self, later: Mapping[str, Mapping[str, float]], hosts: HostPool) -> dict[str, Any]:
+    def _memory(self, later: Mapping[str, Mapping[str, float]], hosts: HostPool) -> ShareMemory:
         """The memory for the next round. `later`: the deviations of this round's virtual users in one lease."""
-        s, old, got = self.s, self.s.memory, hosts.got
-        deviation = {u: self.carried.get(u, {}) for u in self.names}
-        seen_s = dict.fromkeys(self.names, s.now_s)
-        next_ = dict(later)
-        for user, at_s in self.seen_s.items():  # virtual users that were not in this round stay as they were
-            if user not in self.names and at_s > s.now_s - GAP * s.lease_s and user in old.get("deviation", {}):
-                deviation[user], seen_s[user] = old["deviation"][user], at_s
-                next_[user] = old.get("next", {}).get(user, deviation[user])
-        held = {a: own for a, own in old.get("held", {}).items() if a in s.present and a not in self.users}
+        s, old, got = self.s, self.memory, hosts.got
+        accounts = {u: Account(self.carried.get(u, {}), later[u], s.now_s) for u in self.names}
+        for user, account in old.accounts.items():  # virtual users that were not in this round stay as they were
+            if user in self.carried and user not in self.names and account.seen_s > s.now_s - GAP * s.lease_s:
+                accounts[user] = account
+        held = {a: own for a, own in old.held.items() if a in s.present and a not in self.users}
         held |= {
             v.app_id: self._by_type([*v.retained_gangs, *got.get(v.app_id, ())])
             for v in self.views
             if v.retained_gangs or v.app_id in got
         }
-        known = {a: u for a, u in old.get("users", {}).items() if a in s.present}
-        lost_s = {a: at_s for a, at_s in self.lost_s.items() if a not in held and (a in self.users or a in s.present)}
+        known = {a: u for a, u in old.users.items() if a in s.present}
+        lost_s = {a: at_s for a, at_s in old.lost_s.items() if a not in held and (a in self.users or a in s.present)}
         lost_s |= {v.app_id: s.now_s for v in self.views if v.ending_gangs and v.app_id not in held}
-        return {
-            "at_s": s.now_s,
-            "seen_s": seen_s,
-            "deviation": {u: _rounded(own) for u, own in deviation.items()},
-            "next": {u: _rounded(own) for u, own in next_.items()},
-            "users": known | {a: u.name for a, u in self.users.items()},
-            "held": held,
-            "lost_s": lost_s,
-            **({"holds": {a: self._until_s(a) for a, _ in hosts.held}} if hosts.held else {}),
-        }
+        users = known | {a: u.name for a, u in self.users.items()}
+        holds = {a: self._until_s(a) for a, _ in hosts.held}
+        return ShareMemory(s.now_s, accounts, users, held, lost_s, holds)
 
     def _weight(self, tenant: str) -> float:
         given = self.policy.weights.get(tenant)
@@ -258,14 +227,14 @@ class _Shared:
         waited = 0.0 if view.retained_gpus or view.ending_gangs else self._waited(view)
         homes = sorted(view.ending_gangs, key=lambda g: (gang_gpus(g) != d.gang_gpus, g))
         if d.gpu_type:
-            homes = [g for g in homes if all(self._type(h) == d.gpu_type for h, _ in g)]
+            homes = [g for g in homes if set(self._by_type([g])) == {d.gpu_type}]
         more = max(0, d.gpus - view.retained_gpus) // d.gang_gpus - sum(gang_gpus(g) == d.gang_gpus for g in homes)
         jobs: list[tuple[PlacerJob, Gang | None]] = []
         for k, gang in enumerate([*homes, *[None] * max(0, more)]):
             home, gpus = None, d.gang_gpus
             if gang is not None:
-                kinds = {self._type(h) for h, _ in gang}
-                home, gpus = (kinds.pop() if len(kinds) == 1 else ANY_TYPE), gang_gpus(gang)
+                kinds = list(self._by_type([gang]))
+                home, gpus = (kinds[0] if len(kinds) == 1 else ANY_TYPE), gang_gpus(gang)
             types = tuple(fast) if gpus == d.gang_gpus else ()
             job = PlacerJob(f"{view.app_id}#{k:05d}", user.name, gpus, types, waited, home, view.priority)
             jobs.append((job, gang))
@@ -303,7 +272,7 @@ class _Shared:
             solve_s=time.perf_counter() - started_s,
             note=f"{self.policy.name}: {placed.migrations} gangs moved",
             why={a: self._why(a, ways[a]) for a in hosts.got},
-            memory=self.s.memory if self._nothing_new(hosts) else self._memory(placed.deviation, hosts),
+            memory=self.s.memory if self._nothing_new(hosts) else self._memory(placed.deviation, hosts).to_json(),
             holds=tuple(Hold(a, gang, self._until_s(a)) for a, gang in hosts.held),
         )
 
@@ -312,14 +281,13 @@ class _Shared:
 
         Later rounds keep this time, so that all loans of held GPUs end together.
         """
-        until_s = float(self.s.memory.get("holds", {}).get(app_id, 0.0))
+        until_s = self.memory.holds.get(app_id, 0.0)
         return until_s if until_s > self.s.now_s else self.s.now_s + self.s.lease_s
 
     def _nothing_new(self, hosts: HostPool) -> bool:
         """Whether the round changed nothing: what is due goes on as the last one left it."""
-        known = self.s.memory.get("users", {})
-        gave = hosts.got or hosts.held or "holds" in self.s.memory
-        return not gave and all(v.app_id in known and not v.ending_gangs for v in self.views)
+        gave = hosts.got or hosts.held or self.memory.holds
+        return not gave and all(v.app_id in self.memory.users and not v.ending_gangs for v in self.views)
 
     def _wait(self, started_s: float) -> Plan:
         """An empty plan: rounds are a lease apart (OEF, section 4.3), and shares accrue from the last one."""
@@ -334,7 +302,7 @@ class _Shared:
 
     def _waited(self, view: AppView) -> float:
         """Leases for which it has waited without GPUs."""
-        return max(0.0, self.s.now_s - self.lost_s.get(view.app_id, view.submitted_s)) / self.s.lease_s
+        return max(0.0, self.s.now_s - self.memory.lost_s.get(view.app_id, view.submitted_s)) / self.s.lease_s
 
     def _why(self, app_id: str, ways: set[tuple[str, str]]) -> str:
         """The tenant's share, deviation and speedup on each type that the app got."""
@@ -366,7 +334,3 @@ def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for t, n in own.items():
             total[t] = total.get(t, 0) + n
     return total
-
-
-def _rounded(own: Mapping[str, float]) -> dict[str, float]:
-    return {t: round(n, 9) for t, n in own.items()}

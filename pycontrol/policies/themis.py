@@ -17,8 +17,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from pycontrol.auction.handout import Caps
 from pycontrol.auction.instance import Instance
-from pycontrol.auction.leftovers import Order, Ranking, leftovers
+from pycontrol.auction.leftovers import Rank, Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus, within
 from pycontrol.auction.partial import AuctionOutcome, Rounding, auction
 from pycontrol.auction.placing import FreeIndex
@@ -39,7 +40,7 @@ class Themis:
 
     budget_s: float = 2.0
     """Seconds for all solves of a round; after that the best solution found counts, with its gap."""
-    leftovers: Order = "random"
+    leftovers: Rank = "random"
     """Order of apps for leftovers: random (the paper), the worst rho first, or the largest cut of log rho by a gang."""
     participants: bool = False
     """Whether bidders may get leftovers too, which returns payments to them."""
@@ -107,15 +108,17 @@ class Themis:
         free = FreeIndex(snapshot.free, snapshot.topology)
         for gang in (g for gangs in outcome.kept.values() for g in gangs):
             free.take(gang)
-        left = {h: n for h, n in free.left.items() if n}
+        left = free.unused
         open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
-        more = leftovers(free, open_, limits, outcome.kept, Ranking(self.leftovers, snapshot, rng))
+        more = leftovers(
+            free, open_, Caps(snapshot.apps, outcome.kept), outcome.kept, Ranking(self.leftovers, snapshot, rng)
+        )
         return Plan(
             round_id=snapshot.round_id,
             awards=_together(outcome, more),
             bids=tuple(_receipt(b, len(bids[b.app_id].rows), outcome) for b in ordered),
             leftover_gpus=left,
-            unused_gpus={h: n for h, n in free.left.items() if n},
+            unused_gpus=free.unused,
             objective_log=outcome.objective_log,
             proved_optimal=outcome.proved_optimal,
             gap=outcome.gap,

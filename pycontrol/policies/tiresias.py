@@ -25,6 +25,7 @@ class Tiresias(Filling):
     """Whether the first app takes all that it can use before the next gets any."""
 
     name: ClassVar[str] = "tiresias"
+    by_progress: ClassVar[bool] = False
     measure: ClassVar[tuple[str, str]] = ("attained service", "GPU-s")
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pycontrol.auction.leftovers import Caps, Ranking, leftovers, next_gang
+from pycontrol.auction.handout import ByKey, Caps, gangs_of, hand_out, taker
+from pycontrol.auction.leftovers import Ranking, leftovers
 from pycontrol.auction.limits import queue_limits, room_gpus
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
-from pycontrol.model.topology import Scope
+from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies.classes import in_classes
 
 
@@ -48,31 +49,23 @@ class WorstFirst:
 
     def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
-        limits = queue_limits(snapshot)
         views = {v.app_id: v for v in snapshot.apps}
-        room = FreeIndex(snapshot.free, snapshot.topology)
-        caps = Caps(snapshot.apps, limits, {})
-        apps = {a: _Bidder(bids[a], list(views[a].ending_gangs), snapshot) for a in sorted(bids) if a in views}
-        open_ = [a for a, app in apps.items() if app.gains]
-        while open_:
-            worst = max(open_, key=lambda a: (apps[a].rho, -views[a].submitted_s, a))
-            gang = next_gang(views[worst].demand, apps[worst].own, caps.of(worst), room)
-            if gang is not None:
-                room.take(gang)
-                caps.use(worst, gang_gpus(gang))
-                apps[worst].give(gang)
-            if gang is None or not apps[worst].gains:
-                open_.remove(worst)
+        room, caps = FreeIndex(snapshot.free, snapshot.topology), Caps(snapshot.apps)
+        apps = {a: _Bidder(bids[a], snapshot.topology) for a in sorted(bids) if a in views}
+        takers = [taker(views[a], (), snapshot.topology) for a in reversed(apps)]
+        worst = ByKey(takers, lambda to: apps[to.view.app_id].key(to.view.submitted_s))
+        for to, gang in hand_out(worst, gangs_of(room, caps)):
+            apps[to.view.app_id].give(gang)
         got = {a: tuple(app.got) for a, app in apps.items() if app.got}
-        left = {h: n for h, n in room.left.items() if n}
+        left = room.unused
         others = [v for v in snapshot.apps if v.app_id not in apps]
-        more = leftovers(room, others, limits, got, Ranking("worst_first", snapshot, rng))
+        more = leftovers(room, others, caps, got, Ranking("worst_first", snapshot, rng))
         return Plan(
             round_id=snapshot.round_id,
             awards=(*(Award(a, gangs) for a, gangs in got.items()), *more),
             bids=tuple(app.receipt() for app in apps.values()),
             leftover_gpus=left,
-            unused_gpus={h: n for h, n in room.left.items() if n},
+            unused_gpus=room.unused,
             solve_s=time.perf_counter() - started_s,
             why={a: f"rho {app.bid.rho_nothing:.3g} without, {app.rho:.3g} with it" for a, app in apps.items()},
         )
@@ -81,8 +74,8 @@ class WorstFirst:
 class _Bidder:
     """A bidder: the gangs that it got, and its rho with them by the rows of its bid."""
 
-    def __init__(self, bid: Bid, own: list[Gang], snapshot: Snapshot) -> None:
-        self.bid, self.own, self.topology = bid, own, snapshot.topology
+    def __init__(self, bid: Bid, topology: Topology) -> None:
+        self.bid, self.topology = bid, topology
         self.got: list[Gang] = []
         self.gpus, self.rho, self.widest = 0, bid.rho_nothing, Scope.MACHINE
         self.points = self._points()
@@ -98,10 +91,10 @@ class _Bidder:
             points.append((gpus, min(rho, points[-1][1]) if points else rho))
         return points
 
-    @property
-    def gains(self) -> bool:
-        """Whether a row with more GPUs has a better rho."""
-        return any(rho < self.rho for gpus, rho in self.points if gpus > self.gpus)
+    def key(self, submitted_s: float) -> tuple[float, float] | None:
+        """Its place in the order: the worst rho first; None if no row with more GPUs has a better one."""
+        gains = any(rho < self.rho for gpus, rho in self.points if gpus > self.gpus)
+        return (-self.rho, submitted_s) if gains else None
 
     def give(self, gang: Gang) -> None:
         """Adds a gang and updates rho, interpolated linearly between rows."""

@@ -22,6 +22,7 @@ class YarnCs(Filling):
     """Capacity queues, first come first served within each, tightly packed."""
 
     name: ClassVar[str] = "yarn_cs"
+    by_progress: ClassVar[bool] = False
     by_queue: ClassVar[bool] = True
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:

@@ -39,11 +39,9 @@ class Driver:
         journal: Journal,
         agents: AgentPort,
         cluster: ClusterPort,
-        policy: Policy,
         clock: Clock | None = None,
     ) -> None:
         self._arbiter, self._journal, self._agents, self._cluster = arbiter, journal, agents, cluster
-        self._policy = policy
         self.clock = clock or SteadyClock()
         self._inbox = Inbox()
         self._solver = ThreadPoolExecutor(1, thread_name_prefix="isonomy-solve")
@@ -184,15 +182,15 @@ class Driver:
 
     def _carry_out(self, effect: ev.Effect) -> None:
         if isinstance(effect, ev.Solve):
-            self._solver.submit(self._solve, effect)
+            self._solver.submit(self._solve, effect, self._arbiter.rounds.policy)
         elif isinstance(effect, ev.Place | ev.Preempt | ev.Kill):
             self._cluster.carry_out(effect)
         elif not isinstance(effect, ev.SendGrant | ev.SendRevoke) or effect.app_id in self._arbiter.agents:
             self._agents.send(effect)  # apps of the stand-in have no Agent
 
-    def _solve(self, job: ev.Solve) -> None:
+    def _solve(self, job: ev.Solve, policy: Policy) -> None:
         round_id = job.snapshot.round_id
-        outcome = salvage.decide(self._policy, job.snapshot, job.bids, job.seed)
+        outcome = salvage.decide(policy, job.snapshot, job.bids, job.seed)
         for app_id, why in outcome.left_out.items():
             log.error("the policy failed with an app and continued without", round=round_id, app=app_id, error=why)
         if outcome.plan is None:

@@ -27,7 +27,6 @@ from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadowed import Shadowed
 from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
@@ -39,8 +38,6 @@ NAP_S = 0.02
 """Least time between two wake-ups for the same time, as in the production driver."""
 FRUITLESS = 200
 """Consecutive wake-ups without a running job or a future event after which the remaining apps can never run."""
-STATIC = frozenset({"tiresias", "drf", "yarn_cs", "max_min", "gandiva", "isonomy"})
-"""Policies that do not use apps' progress, so no reports are made for their rounds."""
 TICK = ev.Tick()
 TAGS = frozenset({"isonomy"})
 
@@ -88,7 +85,8 @@ class Simulator:
         self.active = 0
         """Jobs with a gang, planned or running."""
         several = (policy.default, *policy.policies.values()) if isinstance(policy, ByVirtualCluster) else (policy,)
-        self.reports = any(isinstance(p, Shadowed) or (not p.asks_agents and p.name not in STATIC) for p in several)
+        self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in several)
+        """Whether apps' progress is reported before each round; Agents that are asked tell it themselves."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
         self.do = self._all_handlers()
@@ -497,7 +495,7 @@ class Simulator:
 
     def _solve(self, e: ev.Solve) -> None:
         begin_s = time.perf_counter()
-        plan = self.policy.decide(e.snapshot, e.bids, random.Random(e.seed))
+        plan = self.arbiter.rounds.policy.decide(e.snapshot, e.bids, random.Random(e.seed))
         self.policy_s += time.perf_counter() - begin_s
         self.rounds += 1
         self.unproved += not plan.proved_optimal

@@ -43,7 +43,9 @@ def test_another_policy_is_in_force_with_the_next_round() -> None:
     w = world()
     w.add_app("a", 4, 1, 400, "root.a")
     w.run(10)
+    before = w.arbiter.rounds.policy
     w.arbiter.reconfigure(read(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
+    assert before == w.policy == world().policy, "a policy is a value"
     w.submit(Tick())
     w.add_app("a2", 2, 1, 400, "root.a")
     w.run(30)

@@ -153,7 +153,7 @@ def test_a_rounds_snapshot_has_the_types() -> None:
             return super().decide(snapshot, bids, rng)
 
     w = world()
-    w.policy.policies = {**w.policy.policies, "root.a": Watching()}  # type: ignore[attr-defined]
+    w.arbiter.rounds.policy = ByVirtualCluster(Watching())
     add(w, "a1", 4, 1, 500, "root.a", 2.0)
     w.run(20)
     assert seen

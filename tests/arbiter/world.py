@@ -160,7 +160,7 @@ class World:
         return None if agent is None or agent.silent or agent.finished else agent
 
     def do_Solve(self, e: ev.Solve) -> None:
-        plan = self.policy.decide(e.snapshot, e.bids, random.Random(e.seed))
+        plan = self.arbiter.rounds.policy.decide(e.snapshot, e.bids, random.Random(e.seed))
         self.at(0.01, lambda: self.submit(ev.Decided(e.snapshot.round_id, plan)))
 
     def do_SendRegistered(self, e: ev.SendRegistered) -> None:

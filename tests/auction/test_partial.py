@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction.bids import ROWS_MAX, validate_bid
-from pycontrol.auction.instance import Instance, Limit
-from pycontrol.auction.leftovers import Order, Ranking, leftovers
+from pycontrol.auction.handout import Caps
+from pycontrol.auction.instance import Instance
+from pycontrol.auction.leftovers import Rank, Ranking, leftovers
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import determine
@@ -101,7 +102,7 @@ def test_rounding_is_unbiased_and_drops_the_least_harmful_gangs() -> None:
     assert kept / draws == pytest.approx(3 * 0.7 / 0.9, abs=0.06)
 
 
-def ranking(seed: int, order: Order = "random", now_s: float = 0.0) -> Ranking:
+def ranking(seed: int, order: Rank = "random", now_s: float = 0.0) -> Ranking:
     """The order of apps for leftovers."""
     return Ranking(order, Snapshot("r", now_s, topology([4, 4, 4]), {}, ()), random.Random(seed))
 
@@ -120,13 +121,13 @@ def view(app_id: str, gang: int, gangs: int, ending: tuple[Gang, ...] = (), scop
     st.sampled_from(["random", "worst_first", "most_helped"]),
 )
 def test_no_leftover_that_an_outsider_can_use_is_wasted(
-    gpus: list[int], apps: list[tuple[int, int, Scope]], limit: int, seed: int, order: Order
+    gpus: list[int], apps: list[tuple[int, int, Scope]], limit: int, seed: int, order: Rank
 ) -> None:
     top = topology([4, 4, 4])
     room = FreeIndex({f"n{i + 1}": n for i, n in enumerate(gpus)}, top)
     views = [view(f"a{i}", size, gangs, scope=scope) for i, (size, gangs, scope) in enumerate(apps)]
-    limits = (Limit(frozenset({"a0", "a1"}), limit),)
-    awards = leftovers(room, views, limits, {}, ranking(seed, order))
+    views = [replace(v, queue="root.small", queue_room_gpus=limit) if v.app_id in ("a0", "a1") else v for v in views]
+    awards = leftovers(room, views, Caps(views), {}, ranking(seed, order))
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in awards}
     free = {"n1": 0, "n2": 0, "n3": 0, **room.left}
     assert sum(free.values()) + sum(got.values()) == sum(gpus)
@@ -144,12 +145,21 @@ def test_no_leftover_that_an_outsider_can_use_is_wasted(
 def test_an_outsider_keeps_its_own_gang_in_place_first() -> None:
     top = topology([4, 4], "a")
     home: Gang = (("n1", 2),)
-    awards = leftovers(FreeIndex({"n1": 4, "n2": 2}, top), [view("a", 2, 1, (home,))], (), {}, ranking(0))
+    views = [view("a", 2, 1, (home,))]
+    awards = leftovers(FreeIndex({"n1": 4, "n2": 2}, top), views, Caps(views), {}, ranking(0))
+    assert [a.gangs for a in awards] == [(home,)]
+
+
+def test_an_app_with_two_gangs_alike_keeps_the_one_that_the_auction_did_not() -> None:
+    home: Gang = (("n1", 2),)
+    room = FreeIndex({"n1": 4, "n2": 2}, topology([6, 2], "a"))
+    views, kept = [view("a", 2, 2, (home, home))], {"a": [home]}
+    awards = leftovers(room, views, Caps(views, kept), kept, ranking(0))
     assert [a.gangs for a in awards] == [(home,)]
 
 
 @pytest.mark.parametrize(("order", "gets"), [("worst_first", "bad"), ("most_helped", "short")])
-def test_leftovers_go_where_the_option_says(order: Order, gets: str) -> None:
+def test_leftovers_go_where_the_option_says(order: Rank, gets: str) -> None:
     views = [
         AppView(
             "bad", "q", 9.0, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=4
@@ -157,7 +167,7 @@ def test_leftovers_go_where_the_option_says(order: Order, gets: str) -> None:
         AppView("short", "q", 2.0, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=2),  # two for one: half
         AppView("silent", "q", None, Demand(2, 4, work_left_gpu_s=1e6), retained_gpus=6),
     ]
-    awards = leftovers(FreeIndex({"n1": 2}, topology([4])), views, (), {}, ranking(0, order))
+    awards = leftovers(FreeIndex({"n1": 2}, topology([4])), views, Caps(views), {}, ranking(0, order))
     assert [a.app_id for a in awards] == [gets]
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pycontrol.auction import native, reference
 from pycontrol.auction.bids import validate_bid
+from pycontrol.auction.handout import Caps
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Ranking, leftovers
 from pycontrol.auction.partial import auction
@@ -194,12 +195,10 @@ def test_leftovers_mix_no_types_and_take_the_faster_first() -> None:
     for mixes in (False, True):
         view = app("x", 4, 1, mixes=mixes)
         ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
-        assert (
-            bool(leftovers(FreeIndex(instance.free, instance.topology), [view], instance.limits, {}, ranking)) is mixes
-        )
+        assert bool(leftovers(FreeIndex(instance.free, instance.topology), [view], Caps([view]), {}, ranking)) is mixes
     view = app("y", 2, 1, speedups={"K80": 1.0, "V100": 2.0})
     ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
-    assert leftovers(FreeIndex(instance.free, instance.topology), [view], instance.limits, {}, ranking)[0].gangs == (
+    assert leftovers(FreeIndex(instance.free, instance.topology), [view], Caps([view]), {}, ranking)[0].gangs == (
         (("b-fast", 2),),
     )
 

@@ -107,7 +107,7 @@ def control_plane(folder: Path) -> Iterator[tuple[Core, Tokens]]:
 
     core = assemble(
         arbiter, arbiter.durable, journal, tokens, clock,
-        lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, arbiter.rounds.policy, clock),
+        lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock),
         lambda event: core.driver.submit(event),
         listen=("127.0.0.1", 0), address="", token_ttl_s=3600.0, hdfs_tokens=hdfs,
     )  # fmt: skip

@@ -18,9 +18,9 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         ARBITER, "extend(s, ((x.end_s, gpus_in(x.leases))", "extend(s, ((x.end_s - 0.5, gpus_in(x.leases))"),
     "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
     "the_last_pass_likes_the_largest": (
-        POLICIES, "self.gpus[app_id], view.submitted_s, app_id", "-self.gpus[app_id], view.submitted_s, app_id"),
+        POLICIES, "caps.gpus(v), v.submitted_s, v.app_id", "-caps.gpus(v), v.submitted_s, v.app_id"),
     "the_paid_come_first": (
-        POLICIES, "-view.priority, app_id in self.paid,", "-view.priority, app_id not in self.paid,"),
+        POLICIES, "-v.priority, v.app_id in paid,", "-v.priority, v.app_id not in paid,"),
     "a_wide_gang_takes_small_remainders": (
         AUCTION, "min(left, key=lambda h: (-left[h], h))", "min(left, key=lambda h: (left[h], h))"),
     "any_home_will_do": (

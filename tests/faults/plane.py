@@ -233,7 +233,7 @@ class Plane:
         self.loop = VirtualLoop(sim)
         core = assemble(
             arbiter, durable, self.journal, tokens, clock,
-            lambda a, feed, *_: SimDriver(a, _Watched(self, feed), _Edge(self), _Edge(self), self.policy, clock),
+            lambda a, feed, *_: SimDriver(a, _Watched(self, feed), _Edge(self), _Edge(self), clock),
             self._from_cluster,
             listen=("plane", 0),
             address="plane:1",

@@ -111,6 +111,13 @@ def test_gpus_held_for_a_gang_are_lent_to_other_apps_until_its_deadline() -> Non
     assert last_pass(Plan("r1", (), holds=(hold,)), late, anywhere).awards == (), "too short for a start"
 
 
+def test_a_hold_may_name_machines_where_nothing_is_free() -> None:
+    """Their GPUs are lent or in use."""
+    s = snapshot(app("a", 1, 1), free={"n3": 1})
+    plan = last_pass(Plan("r1", (), holds=(Hold("big", (("n1", 4), ("n3", 1)), 10.0),)), s, anywhere)
+    assert plan.awards == ()
+
+
 def test_oef_holds_gpus_for_the_longest_waiting_app_until_a_fixed_time() -> None:
     """Half of its gang's GPUs are free; until its end time has passed, the hold keeps the same end."""
     big = app("big", 8, 1, user="u", work_left_gpu_s=1e6, submitted_s=1000.0 - 20 * 600.0)

@@ -56,7 +56,7 @@ class Seen(Arbiter):
 
 def made() -> tuple[Driver, Seen, Told]:
     arbiter, told = Seen(), Told()
-    return Driver(arbiter, told, told, told, arbiter.rounds.policy), arbiter, told
+    return Driver(arbiter, told, told, told), arbiter, told
 
 
 def app(n: int) -> list[ev.Event]:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.isonomy import Isonomy
+from pycontrol.policies.port import Policy
+from pycontrol.policies.srtf import Srtf
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -152,6 +154,19 @@ def test_gpus_that_add_too_little_are_not_requested() -> None:
 
 
 # ---- reports of apps
+
+
+class ByName(Tiresias):
+    """A policy of another distribution; like Tiresias it uses no progress."""
+
+    name = "by_name"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reports"), [(ByName(), False), (Tiresias(), False), (Srtf(), True), (Themis(), False)]
+)
+def test_progress_is_reported_only_to_policies_that_say_they_use_it(policy: Policy, reports: bool) -> None:
+    assert Simulator(Workload("t", (app("a"),)), CLUSTER, policy).reports is reports
 
 
 def test_lies_change_only_the_reports() -> None:

@@ -7,23 +7,15 @@ are placed again: first those with such limits, then the others, each where the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from pycontrol.auction.placing import FreeIndex, pack
+from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
+from pycontrol.auction.placing import ELSE, FreeIndex, pack
 from pycontrol.model.auction import AppView, Gang, Plan, gang_gpus
 from pycontrol.model.topology import Topology
 
 NOWHERE: Collection[str] = ()
-
-
-@dataclass
-class _New:
-    award: int
-    view: AppView
-    gang: Gang
-    kept_out: Collection[str]
-    place: Gang | None = None
 
 
 def relocate(
@@ -37,56 +29,41 @@ def relocate(
 
     `kept_out`: app -> hosts where none of its new containers may start.
     """
-    awards = plan.awards
-    stay: list[list[Gang]] = []
-    fresh: list[_New] = []
-    for k, award in enumerate(awards):
-        view = views[award.app_id]
-        own, stay_here = list(view.ending_gangs), list[Gang]()
-        for gang in award.gangs:
-            if gang in own:
-                own.remove(gang)
-                stay_here.append(gang)
-            else:
-                fresh.append(_New(k, view, gang, kept_out.get(award.app_id, NOWHERE)))
-        stay.append(stay_here)
-    if all(map(_may_start, fresh)):
+    fresh = [less(award.gangs, views[award.app_id].ending_gangs) for award in plan.awards]
+    takers = [
+        [_taker(views[award.app_id], gang, kept_out, topology) for gang in new]
+        for award, new in zip(plan.awards, fresh, strict=True)
+    ]
+    each = [to for own in takers for to in own]
+    if all(to.own for to in each):
         return plan
     room = FreeIndex(offered, topology)
-    for gang in (g for gangs in stay for g in gangs):
+    stay = [less(reversed(award.gangs), new)[::-1] for award, new in zip(plan.awards, fresh, strict=True)]
+    for gang in (gang for gangs in stay for gang in gangs):
         if room.holds(gang):
             room.take(gang)
-    for new in sorted(fresh, key=lambda n: not (n.kept_out or _members(n))):
-        new.place = _place(new, room)
-        if new.place is not None:
-            room.take(new.place)
-    result = []
-    for k, award in enumerate(awards):
-        gangs = (*stay[k], *(n.place for n in fresh if n.award == k and n.place is not None))
-        if gangs:
-            result.append(replace(award, gangs=gangs))
-    lost = [f"{n.view.app_id}: its gang {dict(n.gang)} may not start there" for n in fresh if n.place is None]
-    return replace(plan, awards=tuple(result), note="; ".join(filter(None, [plan.note, *lost])))
+    order = ByKey(each, lambda to: None if to.got else not (kept_out.get(to.view.app_id) or to.shape[3]))
+    for _ in hand_out(order, gangs_of(room, kept_out=lambda app_id: kept_out.get(app_id, NOWHERE))):
+        pass
+    awards = [
+        replace(award, gangs=(*kept, *(gang for to in own for gang in to.got)))
+        for award, kept, own in zip(plan.awards, stay, takers, strict=True)
+        if kept or any(to.got for to in own)
+    ]
+    lost = [
+        f"{to.view.app_id}: its gang {dict(gang)} may not start there"
+        for to, gang in zip(each, (gang for new in fresh for gang in new), strict=True)
+        if not to.got
+    ]
+    return replace(plan, awards=tuple(awards), note="; ".join(filter(None, [plan.note, *lost])))
 
 
-def _members(new: _New) -> Sequence[int]:
-    demand = new.view.demand
-    return demand.members if gang_gpus(new.gang) == demand.gang_gpus else ()
-
-
-def _may_start(new: _New) -> bool:
-    """Whether its app may start there, and no container of it would be split."""
-    members = _members(new)
-    return not any(host in new.kept_out for host, _ in new.gang) and (
-        not members or pack(members, dict(new.gang)) is not None
-    )
-
-
-def _place(new: _New, room: FreeIndex) -> Gang | None:
-    if room.holds(new.gang) and _may_start(new):
-        return new.gang
-    open_ = {h: n for h, n in room.left.items() if n > 0 and h not in new.kept_out}
-    free = FreeIndex(open_, room.topology)
-    demand, types = new.view.demand, {room.type_of(host) for host, _ in new.gang}
+def _taker(view: AppView, gang: Gang, kept_out: Mapping[str, Collection[str]], topology: Topology) -> Taker:
+    """Takes the gang itself, if its app may start there and no container of it would be split; else one like it."""
+    demand, gpus = view.demand, gang_gpus(gang)
+    members = demand.members if gpus == demand.gang_gpus else ()
+    closed = kept_out.get(view.app_id, NOWHERE)
+    may_start = not any(host in closed for host, _ in gang) and (not members or pack(members, dict(gang)) is not None)
+    types = {topology.type_of(host) for host, _ in gang}
     wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
-    return free.place_on(wishes, gang_gpus(new.gang), demand.scope, _members(new))
+    return Taker(view, (gpus, demand.scope, ELSE.join(wishes), members), [gang] if may_start else [])
