@@ -13,190 +13,154 @@ user's other apps. A user with several apps in sequence is therefore treated lik
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import field, replace
-from operator import itemgetter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pycontrol.model.value import value
-from pycontrol.policies.hierarchy import Hierarchy, VirtualApp, Weights
+from pycontrol.policies.hierarchy import Node, VirtualApp, Weights
 
 EPS = 1e-9
+TOGETHER_S = 1e-6
+"""Apps that are done within this time are done together, whatever rounding does."""
 ARRIVALS_MAX = 64
 """Most times at which arrivals since the last round are joined; more arrivals are joined in groups of neighbours."""
 
 
-class Kept(dict[str, list[Any]]):
-    """The apps of an ideal as plain values, with the ideal, so that the next round need not read them."""
+class Fluid:
+    """The state of the ideal at `at_s`. Immutable; a later ideal shares what has not changed."""
 
-    fluid: Fluid | None = None
+    __slots__ = ("_finish_s", "apps", "at_s", "cluster", "weights")
+
+    def __init__(
+        self, at_s: float, weights: Weights, apps: Mapping[str, VirtualApp] | None = None, cluster: Node | None = None
+    ) -> None:
+        self.at_s, self.weights = at_s, weights
+        self.apps: Mapping[str, VirtualApp] = apps or {}
+        self.cluster = cluster or Node()
+        self._finish_s: dict[tuple[str, ...], Mapping[str, float]] = {}
+        """User -> the virtual finish times of its apps with work left, as far as they were asked for."""
+
+    @classmethod
+    def from_json(cls, memory: Mapping[str, Any], weights: Weights) -> Fluid | None:
+        """The ideal in `Plan.memory`, with these weights from then on; None if the memory has another form."""
+        if not {"at_s", "apps"} <= memory.keys():
+            return None
+        at_s, known = float(memory["at_s"]), memory["apps"]
+        if isinstance(known, Kept):
+            return known.fluid.weighted(weights)
+        apps = dict[str, tuple[VirtualApp, float]]()
+        for app_id, (queue, user, declared, width, need, served_gpu_s, done_s, gone) in known.items():
+            apps[app_id] = VirtualApp(queue, user, declared, width, need, done_s, gone), need - served_gpu_s
+        return cls(at_s, weights).having(apps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for `Plan.memory`."""
+        return {"at_s": self.at_s, "apps": Kept(self)}
+
+    def weighted(self, weights: Weights) -> Fluid:
+        """The ideal with these weights from now on."""
+        return self if weights == self.weights else self._anew(self.at_s, weights)
+
+    def at(self, until_s: float) -> Fluid:
+        """The ideal at a later time if no app arrives."""
+        if until_s <= self.at_s:
+            return self if until_s == self.at_s else self._anew(until_s, self.weights)
+        now_s, cluster, apps = self.at_s, self.cluster, self.apps
+        left = dict(apps) if cluster.next_s <= until_s + TOGETHER_S else {}
+        while cluster.next_s <= until_s + TOGETHER_S and cluster.next_s < math.inf:
+            now_s, cluster, apps = min(max(now_s, cluster.next_s), until_s), cluster.copy(), left
+            for a in cluster.done(now_s + TOGETHER_S):
+                app = left[a]
+                cluster.user(app.path).remove(a, app)
+                if app.gone:
+                    del left[a]
+                else:
+                    left[a] = replace(app, done_s=now_s)
+            cluster.settle(now_s, self.weights)
+        return Fluid(until_s, self.weights, apps, cluster)
+
+    def having(self, changes: Mapping[str, tuple[VirtualApp, float]]) -> Fluid:
+        """The ideal with these apps, new or changed, and their work left, GPU-s; those that owe nothing leave."""
+        cluster, apps = self.cluster.copy(), dict(self.apps)
+        for a, (app, left_gpu_s) in changes.items():
+            old = apps.get(a)
+            if old is not None and self.rate(a) is not None:
+                cluster.user(old.path).remove(a, old)
+            if left_gpu_s > EPS:
+                cluster.user(app.path).put(a, app, left_gpu_s, self.at_s)
+            apps[a] = app
+            if app.gone and left_gpu_s <= EPS:
+                del apps[a]
+        cluster.settle(self.at_s, self.weights)
+        return Fluid(self.at_s, self.weights, apps, cluster)
+
+    def changed(self, changes: Mapping[str, VirtualApp]) -> Fluid:
+        """The ideal with some of its apps replaced: what they were served, they were."""
+        return self.having({
+            a: (new, self.left_gpu_s(a) + new.need_gpu_s - self.apps[a].need_gpu_s) for a, new in changes.items()
+        })  # fmt: skip
+
+    def joined_by(self, group: Sequence[tuple[float, str, VirtualApp]]) -> Fluid:
+        """The ideal with new apps, (arrival, id, app); each is credited its present rate since its arrival."""
+        joined = self.having({a: (app, app.need_gpu_s) for _, a, app in group})
+        late = [(self.at_s - came_s, a, app) for came_s, a, app in group if came_s < self.at_s]
+        credited = {a: (app, app.need_gpu_s - since_s * (joined.rate(a) or 0.0)) for since_s, a, app in late}
+        return joined.having(credited) if credited else joined
+
+    def rate(self, app_id: str) -> float | None:
+        """The app's rate in GPUs; None if it has no work left."""
+        app = self.apps[app_id]
+        user = self.cluster.find(app.path)
+        return user.rate(app_id, app) if user is not None else None
+
+    def left_gpu_s(self, app_id: str) -> float:
+        """The app's work left."""
+        app = self.apps[app_id]
+        user = self.cluster.find(app.path)
+        return user.left_gpu_s(app_id, app, self.at_s) if user is not None else 0.0
+
+    def finish_s(self, app_id: str) -> float:
+        """The app's virtual finish time: the past one if it is done, else as if its user kept its present rate."""
+        app = self.apps[app_id]
+        if app.done_s is not None:
+            return app.done_s
+        found = self._finish_s.get(app.path)
+        if found is None:
+            user = self.cluster.find(app.path)
+            found = self._finish_s[app.path] = user.finish_s(self.at_s) if user is not None else {}
+        return found.get(app_id, self.at_s)
+
+    def _anew(self, at_s: float, weights: Weights) -> Fluid:
+        return Fluid(at_s, weights).having({a: (app, self.left_gpu_s(a)) for a, app in self.apps.items()})
+
+
+class Kept(Mapping[str, list[Any]]):
+    """The apps of an ideal as plain values. The next round takes the ideal, so that it need not read them."""
+
+    def __init__(self, fluid: Fluid) -> None:
+        self.fluid = fluid
+
+    def __getitem__(self, app_id: str) -> list[Any]:
+        e = self.fluid.apps[app_id]
+        served_gpu_s = e.need_gpu_s - self.fluid.left_gpu_s(app_id)
+        return [e.queue, e.user, e.declared_gpu_s, e.width_gpus, e.need_gpu_s, served_gpu_s, e.done_s, e.gone]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fluid.apps)
+
+    def __len__(self) -> int:
+        return len(self.fluid.apps)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Kept) and other.fluid is self.fluid
+        return same or (isinstance(other, Mapping) and dict(self) == dict(other))
 
     def __reduce__(self) -> tuple[type[dict[str, list[Any]]], tuple[dict[str, list[Any]]]]:
         return dict, (dict(self),)  # another process reads them
 
 
-@value
-class Fluid:
-    """The state of the ideal at `at_s`. Immutable; rates are constant until an app arrives or is done."""
-
-    at_s: float
-    apps: Mapping[str, VirtualApp]
-    served_gpu_s: Mapping[str, float]
-    """What each app with work left was served. The others were served all that they need."""
-    _hierarchy: Hierarchy | None = field(default=None, compare=False, repr=False)
-    """That of the apps with work left, if it is known. Ideals share it, so it is copied before it is changed."""
-
-    @classmethod
-    def from_json(cls, memory: Mapping[str, Any]) -> Fluid | None:
-        """The ideal in `Plan.memory`; None if the memory has another form."""
-        if not {"at_s", "apps"} <= memory.keys():
-            return None
-        known = memory["apps"]
-        if isinstance(known, Kept) and known.fluid is not None:
-            return known.fluid
-        apps, served = dict[str, VirtualApp](), dict[str, float]()
-        for app_id, (queue, user, declared, width, need, served_gpu_s, done_s, gone) in known.items():
-            apps[app_id] = VirtualApp(queue, user, declared, width, need, done_s, gone)
-            if need - served_gpu_s > EPS:
-                served[app_id] = served_gpu_s
-        return cls(float(memory["at_s"]), apps, served)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for `Plan.memory`."""
-        served = self.served_gpu_s
-        apps = Kept(
-            (a, [e.queue, e.user, e.declared_gpu_s, e.width_gpus, e.need_gpu_s, served.get(a, e.need_gpu_s), e.done_s,
-                 e.gone])
-            for a, e in self.apps.items()
-        )  # fmt: skip
-        apps.fluid = self
-        return {"at_s": self.at_s, "apps": apps}
-
-    def rates(self, weights: Weights) -> Mapping[str, float]:
-        """App -> its rate in GPUs, for apps with work left."""
-        return self.hierarchy(weights).rates()
-
-    def hierarchy(self, weights: Weights) -> Hierarchy:
-        """That of the apps with work left; not to be changed."""
-        known = self._hierarchy
-        if known is not None and known.weights == weights:
-            return known
-        return _tree(self.apps, self.served_gpu_s, weights)
-
-    def at(self, until_s: float, weights: Weights) -> Fluid:
-        """The ideal at a later time if no app arrives."""
-        tree = self.hierarchy(weights)
-        if until_s <= self.at_s:
-            return Fluid(until_s, self.apps, self.served_gpu_s, tree)
-        now_s, apps = self.at_s, self.apps
-        ids, served = list(self.served_gpu_s), list(self.served_gpu_s.values())
-        needs = [apps[a].need_gpu_s for a in ids]
-        while ids and until_s > now_s:
-            rate = tree.rates()
-            speeds = [rate[a] for a in ids]
-            first_s = min(
-                [(n - s) / x for n, s, x in zip(needs, served, speeds, strict=True) if x > 0], default=math.inf
-            )
-            step_s = min(first_s, until_s - now_s)
-            now_s = until_s if step_s < first_s else now_s + step_s
-            served = [s + step_s * x for s, x in zip(served, speeds, strict=True)]
-            going = [n - s > EPS and n - s > EPS * n for n, s in zip(needs, served, strict=True)]
-            if not all(going):
-                done = [a for a, goes_on in zip(ids, going, strict=True) if not goes_on]
-                tree = tree.copy()
-                for a in done:
-                    tree.remove(a, apps[a])
-                apps = _done(apps, done, now_s)
-                ids = list(itertools.compress(ids, going))
-                needs, served = list(itertools.compress(needs, going)), list(itertools.compress(served, going))
-        return Fluid(until_s, apps, dict(zip(ids, served, strict=True)), tree)
-
-    def changed(self, changes: Mapping[str, VirtualApp], weights: Weights) -> Fluid:
-        """The ideal with some of its apps replaced, without those that have ended and been served."""
-        tree: Hierarchy | None = self.hierarchy(weights).copy()
-        apps, served = dict(self.apps), dict(self.served_gpu_s)
-        for a, e in changes.items():
-            was_served = served.pop(a, None)
-            so_far_gpu_s = self.apps[a].need_gpu_s if was_served is None else was_served
-            goes_on = e.need_gpu_s - so_far_gpu_s > EPS
-            if goes_on:
-                served[a] = so_far_gpu_s
-            if tree is not None and was_served is not None:
-                tree.put(a, e) if goes_on else tree.remove(a, e)
-            elif goes_on:
-                tree = None  # its place among the apps of its user is not known
-            if e.gone and not goes_on:
-                del apps[a]
-            else:
-                apps[a] = e
-        return Fluid(self.at_s, apps, served, tree or _tree(apps, served, weights))
-
-    def joined_by(self, group: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
-        """The ideal with new apps, (arrival, id, app); each is credited its present rate since its arrival."""
-        tree, apps, served = self.hierarchy(weights).copy(), dict(self.apps), dict(self.served_gpu_s)
-        for _, app_id, app in group:
-            apps[app_id] = app
-            if app.need_gpu_s > EPS:
-                tree.put(app_id, app)
-        rate = tree.rates() if group[0][0] < self.at_s else {}
-        for came_s, app_id, app in group:
-            credit_gpu_s = max(0.0, self.at_s - came_s) * rate.get(app_id, 0.0)
-            if app.need_gpu_s - credit_gpu_s > EPS:
-                served[app_id] = credit_gpu_s
-            elif app.need_gpu_s > EPS:
-                tree.remove(app_id, app)
-        return Fluid(self.at_s, apps, served, tree)
-
-    def finish_s(self, weights: Weights) -> dict[str, float]:
-        """App -> its virtual finish time: the past one if it is done, else as if each user kept its present rate.
-
-        The apps of a user share the user's rate equally, after its ended apps are served; when a smaller app is done,
-        the others speed up.
-        """
-        served, now_s, tree = self.served_gpu_s, self.at_s, self.hierarchy(weights)
-        found = {a: now_s if e.done_s is None else e.done_s for a, e in self.apps.items() if a not in served}
-        rate = tree.rates()
-        for members in tree.users():
-            if len(members) == 1:  # as most often: the same result in a fifth of the time
-                ((a, e),) = members.items()
-                if not e.gone:
-                    found[a] = now_s + ((e.need_gpu_s - served[a]) / rate[a] if rate[a] > 0 else math.inf)
-                continue
-            total, before = sum([rate[a] for a in members]), 0.0
-            here: list[tuple[float, str, int]] = []
-            for a, e in members.items():
-                left_gpu_s = e.need_gpu_s - served[a]
-                if e.gone:
-                    before += left_gpu_s
-                else:
-                    here.append((left_gpu_s, a, e.width_gpus))
-            here.sort(key=itemgetter(0))
-            for k, (left_gpu_s, a, width_gpus) in zip(range(len(here), 0, -1), here, strict=True):
-                served_s = (before + k * left_gpu_s) / total if total > 0 else math.inf
-                found[a] = now_s + max(served_s, left_gpu_s / width_gpus)
-                before += left_gpu_s
-        return found
-
-
-def _tree(apps: Mapping[str, VirtualApp], served_gpu_s: Container[str], weights: Weights) -> Hierarchy:
-    """The hierarchy of the apps with work left: those of `served_gpu_s`."""
-    return Hierarchy({a: e for a, e in apps.items() if a in served_gpu_s}, weights)
-
-
-def _done(apps: Mapping[str, VirtualApp], done: Sequence[str], now_s: float) -> dict[str, VirtualApp]:
-    """The apps after some of them were served all that they need; those that have ended leave."""
-    left = dict(apps)
-    for a in done:
-        if apps[a].gone:
-            del left[a]
-        else:
-            left[a] = replace(apps[a], done_s=now_s)
-    return left
-
-
-def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], weights: Weights) -> Fluid:
+def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]]) -> Fluid:
     """The ideal at the last arrival with new apps, (arrival, id, app): as a round at each arrival would make it.
 
     Apps that arrived before `at_s`, or just before another one of many (`ARRIVALS_MAX`), are credited their rate since.
@@ -206,5 +170,5 @@ def joined(fluid: Fluid, newcomers: Sequence[tuple[float, str, VirtualApp]], wei
     size = max(1, -(-len(rest) // ARRIVALS_MAX))
     for group in (late, *(rest[k : k + size] for k in range(0, len(rest), size))):
         if group:
-            fluid = fluid.at(max(fluid.at_s, group[-1][0]), weights).joined_by(group, weights)
+            fluid = fluid.at(max(fluid.at_s, group[-1][0])).joined_by(group)
     return fluid

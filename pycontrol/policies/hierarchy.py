@@ -1,13 +1,19 @@
-"""Max-min shares of a cluster's GPUs: of queues by weight, of the users of a queue, and of the apps of a user.
+"""Max-min shares of a cluster's GPUs, in virtual time: of queues by weight, of a queue's users, of a user's apps.
 
 None gets more than it can use; the others share what it leaves, at each level.
+
+An app that is limited by its width is done at a time that no other app changes. The other apps of a user are served at
+one rate, and the user's clock counts that service: each of them is done when the clock shows a value that no other app
+changes, whoever comes or goes (virtual time, as in weighted fair queueing and in PSBS). So an arrival or an end changes
+the rates of queues and users, and only those apps that it makes or stops being limited by their width.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 from pycontrol.model.value import value
 
@@ -29,6 +35,11 @@ class VirtualApp:
     gone: bool = False
     """Whether it has ended on the real cluster."""
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names of the nodes above it, the highest first; the last is its user's."""
+        return self.queue, self.user
+
 
 @value
 class Weights:
@@ -41,110 +52,259 @@ class Weights:
     """Queue -> the most GPUs that it may have."""
     users: Mapping[str, float] = field(default_factory=dict)
 
+    def at(self, depth: int) -> Mapping[str, float]:
+        """Name -> weight, of the cluster's children (depth 0) or of theirs."""
+        return self.users if depth else self.queues
 
-@dataclass(slots=True)
-class _Queue:
-    """The users of a queue who have apps."""
 
-    users: list[str]
-    """Sorted."""
-    widths: list[int]
-    """GPUs that each of the users can use at the same time, at most all."""
-    apps: dict[str, Mapping[str, VirtualApp]]
-    """User -> its apps in the order in which they came."""
-    gpus: float | None = None
-    """GPUs that it divided last; None: its users or their apps changed since."""
+class Sharing:
+    """Apps that share GPUs alike. The narrowest are limited by their widths, the others by their share."""
 
-    def copy(self) -> _Queue:
+    __slots__ = ("by_clock", "by_time_s", "clock", "gpus", "level", "limited", "limited_gpus", "since_s", "width",
+                 "widths")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.width = 0
+        """GPUs that all of them can use."""
+        self.widths: list[tuple[int, str]] = []
+        """(width, app), the narrowest first."""
+        self.limited, self.limited_gpus = 0, 0
+        """How many of them are limited by their widths, and their GPUs."""
+        self.by_time_s: dict[str, float] = {}
+        """App limited by its width -> when it is done, Unix seconds."""
+        self.by_clock: dict[str, float] = {}
+        """App limited by its share -> what the clock shows when it is done."""
+        self.clock, self.since_s, self.level = 0.0, 0.0, 0.0
+        """Service of each app limited by its share, GPU-s, until `since_s`; and its rate since, GPUs."""
+
+    def copy(self) -> Sharing:
         """An independent copy."""
-        return _Queue(list(self.users), list(self.widths), dict(self.apps), self.gpus)
-
-
-class Hierarchy:
-    """The apps that share the GPUs, and their rates. As apps come and go, only what changes is calculated again."""
-
-    def __init__(self, active: Mapping[str, VirtualApp], weights: Weights) -> None:
-        self.weights = weights
-        self._rates: dict[str, float] = {}
-        self._queues: dict[str, _Queue] = {}
-        apps: dict[str, dict[str, dict[str, VirtualApp]]] = {}
-        for app_id, app in active.items():
-            apps.setdefault(app.queue, {}).setdefault(app.user, {})[app_id] = app
-        for name, of_user in apps.items():
-            users = sorted(of_user)
-            self._queues[name] = _Queue(users, [self._width(of_user[u]) for u in users], dict(of_user))
-
-    def copy(self) -> Hierarchy:
-        """An independent copy."""
-        other = Hierarchy({}, self.weights)
-        other._rates = dict(self._rates)
-        other._queues = {name: queue.copy() for name, queue in self._queues.items()}
+        other = Sharing()
+        other.width, other.limited, other.limited_gpus = self.width, self.limited, self.limited_gpus
+        other.widths, other.by_time_s, other.by_clock = self.widths.copy(), self.by_time_s.copy(), self.by_clock.copy()
+        other.clock, other.since_s, other.level = self.clock, self.since_s, self.level
         return other
 
-    def put(self, app_id: str, app: VirtualApp) -> None:
-        """Adds an app, as the newest of its user's, or replaces it."""
-        queue = self._queues.get(app.queue) or self._queues.setdefault(app.queue, _Queue([], [], {}))
-        self._set(queue, app.user, {**queue.apps.get(app.user, {}), app_id: app})
+    def put(self, app_id: str, width_gpus: int, left_gpu_s: float, now_s: float) -> None:
+        """Adds an app with this work left."""
+        self._advance(now_s)
+        place = bisect_left(self.widths, (width_gpus, app_id))
+        self.widths.insert(place, (width_gpus, app_id))
+        self.width += width_gpus
+        if place < self.limited:
+            self.limited += 1
+            self.limited_gpus += width_gpus
+            self.by_time_s[app_id] = now_s + left_gpu_s / width_gpus
+        else:
+            self.by_clock[app_id] = self.clock + left_gpu_s
+
+    def remove(self, app_id: str, width_gpus: int) -> None:
+        """Removes an app."""
+        del self.widths[bisect_left(self.widths, (width_gpus, app_id))]
+        self.width -= width_gpus
+        if self.by_clock.pop(app_id, None) is None:
+            del self.by_time_s[app_id]
+            self.limited -= 1
+            self.limited_gpus -= width_gpus
+
+    def divide(self, gpus: float, now_s: float) -> float:
+        """Shares these GPUs from now on; returns how many are used."""
+        self._advance(now_s)
+        widths, n = self.widths, len(self.widths)
+        while self.limited < n and self.limited_gpus + widths[self.limited][0] * (n - self.limited) <= gpus:
+            width_gpus, app_id = widths[self.limited]
+            self.limited += 1
+            self.limited_gpus += width_gpus
+            self.by_time_s[app_id] = now_s + (self.by_clock.pop(app_id) - self.clock) / width_gpus
+        while self.limited and self.limited_gpus + widths[self.limited - 1][0] * (n - self.limited) > gpus:
+            self.limited -= 1
+            width_gpus, app_id = widths[self.limited]
+            self.limited_gpus -= width_gpus
+            self.by_clock[app_id] = self.clock + (self.by_time_s.pop(app_id) - now_s) * width_gpus
+        if not self.by_clock:
+            self.level = 0.0
+            return self.limited_gpus
+        self.level = (gpus - self.limited_gpus) / (n - self.limited)
+        return gpus
+
+    def next_s(self) -> float:
+        """When its next app is done."""
+        first_s = min(self.by_time_s.values(), default=math.inf)
+        if self.level <= 0.0:
+            return first_s
+        return min(first_s, self._time_s(min(self.by_clock.values())))
+
+    def done(self, now_s: float) -> list[str]:
+        """The apps that are done now."""
+        found = [a for a, at_s in self.by_time_s.items() if at_s <= now_s]
+        if self.level > 0.0:
+            found += [a for a, clock in self.by_clock.items() if self._time_s(clock) <= now_s]
+        return found
+
+    def rate(self, app_id: str, width_gpus: int) -> float | None:
+        """The app's rate in GPUs; None if it is not here."""
+        return self.level if app_id in self.by_clock else width_gpus if app_id in self.by_time_s else None
+
+    def left_gpu_s(self, app_id: str, width_gpus: int, now_s: float) -> float:
+        """The app's work left; 0 if it is not here."""
+        at_s = self.by_time_s.get(app_id)
+        if at_s is not None:
+            return max(0.0, at_s - now_s) * width_gpus
+        clock = self.by_clock.get(app_id)
+        return max(0.0, clock - self._clock(now_s)) if clock is not None else 0.0
+
+    def _clock(self, now_s: float) -> float:
+        return self.clock + self.level * (now_s - self.since_s)
+
+    def _time_s(self, clock: float) -> float:
+        return self.since_s + (clock - self.clock) / self.level
+
+    def _advance(self, now_s: float) -> None:
+        self.clock = self._clock(now_s) if self.by_clock else 0.0
+        self.since_s = now_s
+
+
+class User:
+    """A user's apps: first the ended ones share the user's GPUs, then the others what these leave."""
+
+    __slots__ = ("ended", "going", "gpus", "next_s", "width")
+
+    def __init__(self) -> None:
+        self.ended, self.going = Sharing(), Sharing()
+        self.gpus: float | None = None
+        """Its share; None: its apps have changed since it was divided. Only then may it be changed."""
+        self.width = 0
+        """GPUs that it can use."""
+        self.next_s = math.inf
+        """When its next app is done."""
+
+    def copy(self) -> User:
+        """An independent copy, to be changed."""
+        other = User()
+        other.ended, other.going, other.width = self.ended.copy(), self.going.copy(), self.width
+        return other
+
+    def put(self, app_id: str, app: VirtualApp, left_gpu_s: float, now_s: float) -> None:
+        """Adds an app with this work left."""
+        (self.ended if app.gone else self.going).put(app_id, app.width_gpus, left_gpu_s, now_s)
 
     def remove(self, app_id: str, app: VirtualApp) -> None:
-        """Removes an app that is here."""
-        queue = self._queues[app.queue]
-        self._set(queue, app.user, {a: e for a, e in queue.apps[app.user].items() if a != app_id})
-        if not queue.users:
-            del self._queues[app.queue]
-        self._rates.pop(app_id, None)
+        """Removes an app."""
+        (self.ended if app.gone else self.going).remove(app_id, app.width_gpus)
 
-    def users(self) -> Iterator[Mapping[str, VirtualApp]]:
-        """The apps of each user of each queue, in the order in which they came."""
-        return (apps for queue in self._queues.values() for apps in queue.apps.values())
+    def measure(self, weights: Weights) -> bool:
+        """Finds the width; returns whether any app is left."""
+        self.width = min(weights.gpus, self.ended.width + self.going.width)
+        return self.width > 0
 
-    def rates(self) -> Mapping[str, float]:
-        """App -> its rate in GPUs: max-min among queues, then users, then apps; each at most its width."""
-        most, gpus = self.weights.most_gpus, self.weights.gpus
-        names = sorted(self._queues)
-        caps = [min(most.get(q, gpus), sum(self._queues[q].widths)) for q in names]
-        shares = max_min(gpus, [self.weights.queues.get(q, 1.0) for q in names], caps)
-        for name, share in zip(names, shares, strict=True):
-            queue = self._queues[name]
-            if queue.gpus != share:
-                self._divide(queue, share)
-                queue.gpus = share  # not before: another thread may read the same ideal
-        return self._rates
+    def divide(self, gpus: float, now_s: float, weights: Weights, depth: int = 0) -> None:
+        """Shares these GPUs among its apps from now on."""
+        self.going.divide(gpus - self.ended.divide(gpus, now_s), now_s)
+        self.gpus, self.next_s = gpus, min(self.ended.next_s(), self.going.next_s())
 
-    def _width(self, apps: Mapping[str, VirtualApp]) -> int:
-        return min(self.weights.gpus, sum([e.width_gpus for e in apps.values()]))
+    def done(self, now_s: float) -> list[str]:
+        """The apps that are done now."""
+        return self.ended.done(now_s) + self.going.done(now_s)
 
-    def _set(self, queue: _Queue, user: str, apps: Mapping[str, VirtualApp]) -> None:
-        """Replaces a user's apps."""
-        queue.gpus = None
-        at = bisect_left(queue.users, user)
-        if user in queue.apps:
-            del queue.users[at], queue.widths[at], queue.apps[user]
-        if apps:
-            queue.users.insert(at, user)
-            queue.widths.insert(at, self._width(apps))
-            queue.apps[user] = apps
+    def rate(self, app_id: str, app: VirtualApp) -> float | None:
+        """The app's rate in GPUs; None if it is not here."""
+        return (self.ended if app.gone else self.going).rate(app_id, app.width_gpus)
 
-    def _divide(self, queue: _Queue, gpus: float) -> None:
-        """Divides a queue's GPUs among its users and their apps."""
-        weights, shares = self.weights.users, list[float](queue.widths)
-        if weights or sum(queue.widths) > gpus:
-            shares = max_min(gpus, [weights.get(u, 1.0) for u in queue.users], queue.widths)
-        for user, share in zip(queue.users, shares, strict=True):
-            apps = queue.apps[user]
-            if len(apps) > 1:
-                self._divide_among(apps, share)
-            else:
-                for app_id, app in apps.items():
-                    self._rates[app_id] = min(app.width_gpus, share)
+    def left_gpu_s(self, app_id: str, app: VirtualApp, now_s: float) -> float:
+        """The app's work left; 0 if it is not here."""
+        return (self.ended if app.gone else self.going).left_gpu_s(app_id, app.width_gpus, now_s)
 
-    def _divide_among(self, apps: Mapping[str, VirtualApp], gpus: float) -> None:
-        """Divides a user's GPUs among its apps: ended apps first."""
-        for gone in (True, False):
-            some = [a for a, e in apps.items() if e.gone is gone]
-            shares = max_min(gpus, [1.0] * len(some), [apps[a].width_gpus for a in some])
-            self._rates.update(zip(some, shares, strict=True))
-            gpus -= sum(shares)
+    def finish_s(self, now_s: float) -> dict[str, float]:
+        """App that has not ended -> when it is done if the user keeps its present share.
+
+        The apps share it equally, after the ended ones are served; when a smaller app is done, the others speed up.
+        """
+        going = self.going
+        if len(going.widths) == 1 and not self.ended.width:  # as most often
+            return {going.widths[0][1]: going.next_s()}
+        before = sum([self.ended.left_gpu_s(a, width_gpus, now_s) for width_gpus, a in self.ended.widths])
+        here = sorted([(going.left_gpu_s(a, width_gpus, now_s), a, width_gpus) for width_gpus, a in going.widths])
+        total_gpus = min(self.gpus or 0.0, self.ended.width + going.width)
+        found = {}
+        for k, (left_gpu_s, a, width_gpus) in zip(range(len(here), 0, -1), here, strict=True):
+            served_s = (before + k * left_gpu_s) / total_gpus if total_gpus > 0 else math.inf
+            found[a] = now_s + max(served_s, left_gpu_s / width_gpus)
+            before += left_gpu_s
+        return found
+
+
+class Node:
+    """The cluster or a queue, whose children share its GPUs by weight. Ideals share nodes, so copies are changed."""
+
+    __slots__ = ("children", "gpus", "next_s", "width")
+
+    def __init__(self) -> None:
+        self.children: dict[str, Node | User] = {}
+        """By name, in the order of names."""
+        self.gpus: float | None = None
+        self.width = 0.0
+        self.next_s = math.inf
+        """All three as in `User`."""
+
+    def copy(self) -> Node:
+        """A copy to be changed, with the same children."""
+        other = Node()
+        other.children, other.width = self.children.copy(), self.width
+        return other
+
+    def user(self, path: Sequence[str]) -> User:
+        """The user there, to be changed, as is each node on the way; new if there is none."""
+        name, *rest = path
+        child = self.children.get(name)
+        if child is None:
+            child = self.children[name] = Node() if rest else User()
+            self.children = dict(sorted(self.children.items()))
+        elif child.gpus is not None:
+            child = self.children[name] = child.copy()
+        return child.user(rest) if isinstance(child, Node) else child
+
+    def find(self, path: Sequence[str]) -> User | None:
+        """The user there, not to be changed; None if there is none."""
+        child: Node | User | None = self
+        for name in path:
+            child = child.children.get(name) if isinstance(child, Node) else None
+        return child if isinstance(child, User) else None
+
+    def settle(self, now_s: float, weights: Weights) -> None:
+        """Shares the cluster's GPUs, if this is the cluster, among its apps from now on."""
+        self.measure(weights)
+        self.divide(weights.gpus, now_s, weights)
+
+    def measure(self, weights: Weights) -> bool:
+        """Finds the widths of the nodes that have changed; returns whether any app is left."""
+        children = self.children
+        for name in [n for n, c in children.items() if c.gpus is None and not c.measure(weights)]:
+            del children[name]
+        self.width = float(sum([c.width for c in children.values()]))
+        return bool(children)
+
+    def divide(self, gpus: float, now_s: float, weights: Weights, depth: int = 0) -> None:
+        """Shares these GPUs among its children from now on."""
+        widths = [c.width for c in self.children.values()]
+        if depth == 0:
+            widths = [min(w, weights.most_gpus.get(n, gpus)) for n, w in zip(self.children, widths, strict=True)]
+        shares: Sequence[float] = widths
+        if sum(widths) > gpus:
+            own = weights.at(depth)
+            shares = max_min(gpus, [own.get(n, 1.0) for n in self.children], widths)
+        next_s = math.inf
+        for (name, child), share in zip(self.children.items(), shares, strict=True):
+            if child.gpus != share:
+                if child.gpus is not None:
+                    child = self.children[name] = child.copy()
+                child.divide(share, now_s, weights, depth + 1)
+            if child.next_s < next_s:
+                next_s = child.next_s
+        self.gpus, self.next_s = gpus, next_s
+
+    def done(self, now_s: float) -> list[str]:
+        """The apps that are done now."""
+        return [a for child in self.children.values() if child.next_s <= now_s for a in child.done(now_s)]
 
 
 def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:

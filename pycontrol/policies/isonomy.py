@@ -56,14 +56,9 @@ class Isonomy(Filling):
     measure: ClassVar[tuple[str, str]] = ("virtual finish time", "s")
 
     def prepared(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the present ideal, its rates and all virtual finish times in its memory.
-
-        `kept` in the memory is the ideal to be remembered.
-        """
+        """The snapshot with the present ideal in its memory, and as `kept` the ideal to be remembered."""
         kept, ideal = self.ideal(snapshot)
-        weights = self.weights(snapshot)
-        memory = {"kept": kept, "ideal": ideal, "rates": ideal.rates(weights), "finish_s": ideal.finish_s(weights)}
-        return replace(snapshot, memory=memory)
+        return replace(snapshot, memory={"kept": kept, "ideal": ideal})
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """The plan: updates the ideal by arrivals and ends, then fills the pool by virtual finish time."""
@@ -77,7 +72,8 @@ class Isonomy(Filling):
 
     def standing(self, view: AppView, pool: Offered) -> float:
         """Seconds until the app's virtual finish time; negative if that has passed."""
-        return float(pool.snapshot.memory["finish_s"][view.app_id]) - pool.snapshot.now_s
+        ideal: Fluid = pool.snapshot.memory["ideal"]
+        return ideal.finish_s(view.app_id) - pool.snapshot.now_s
 
     def cannot_wait(self, view: AppView, pool: Offered) -> bool:
         """Whether the app would end after its virtual finish time, on all GPUs that it can use, if it waited a lease.
@@ -100,14 +96,13 @@ class Isonomy(Filling):
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Names its declared work, its share until that is served, and when equal sharing would finish it."""
-        memory = pool.snapshot.memory
-        ideal: Fluid = memory["ideal"]
+        ideal: Fluid = pool.snapshot.memory["ideal"]
         declared_gpu_s = ideal.apps[view.app_id].declared_gpu_s
         in_s = self.standing(view, pool)
         when = f"finish it in {in_s:.0f} s" if in_s > 0 else f"have finished it {abs(in_s):.0f} s ago"
         over_gpu_s = self.over_gpu_s(view, declared_gpu_s)
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
-        gpus = memory["rates"].get(view.app_id)
+        gpus = ideal.rate(view.app_id)
         now = "; it cannot wait a lease" if self.cannot_wait(view, pool) else ""
         share = f"; its share is {gpus:.1f} GPUs of {pool.cluster_gpus}" if gpus is not None else ""
         return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}{now}"
@@ -126,13 +121,14 @@ class Isonomy(Filling):
         ideal can be computed from it, so the journal does not have to record it in each round.
         """
         now_s, weights = snapshot.now_s, self.weights(snapshot)
-        kept = Fluid.from_json(snapshot.memory) or Fluid(now_s, {}, {})
-        new = self._newcomers(snapshot, kept, weights)
-        now = joined(kept, new, weights).at(now_s, weights)
+        kept = Fluid.from_json(snapshot.memory, weights) or Fluid(now_s, weights)
+        new = self._newcomers(snapshot, kept)
+        now = joined(kept, new).at(now_s)
         present = snapshot.present.union(v.app_id for v in snapshot.apps)
         changes: dict[str, VirtualApp] = {}
-        for app_id, app in now.apps.items():
-            if not app.gone and app_id not in present:
+        for app_id in [a for a in now.apps if a not in present]:
+            app = now.apps[app_id]
+            if not app.gone:
                 used_gpu_s = snapshot.ended.get(app_id, math.inf)
                 changes[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, used_gpu_s))
         for v in snapshot.apps:
@@ -145,11 +141,11 @@ class Isonomy(Filling):
                 changes[v.app_id] = replace(
                     known, declared_gpu_s=declared_gpu_s, need_gpu_s=need_gpu_s, done_s=None, gone=False
                 )
-        changed = now.changed(changes, weights) if changes else now
-        back = self._newcomers(snapshot, changed, weights)  # moved back after the ideal had served them
+        changed = now.changed(changes) if changes else now
+        back = self._newcomers(snapshot, changed)  # moved back after the ideal had served them
         if not new and not back and not changes:
             return kept, now
-        now = joined(changed, back, weights)
+        now = joined(changed, back)
         return now, now
 
     def over_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
@@ -164,13 +160,13 @@ class Isonomy(Filling):
     def _need_gpu_s(self, view: AppView, declared_gpu_s: float) -> float:
         return declared_gpu_s + self.overrun * self.over_gpu_s(view, declared_gpu_s)
 
-    def _newcomers(self, snapshot: Snapshot, known: Fluid, weights: Weights) -> list[tuple[float, str, VirtualApp]]:
+    def _newcomers(self, snapshot: Snapshot, known: Fluid) -> list[tuple[float, str, VirtualApp]]:
         """(arrival, id, app) for each app that the ideal does not have."""
         new = [v for v in snapshot.apps if v.app_id not in known.apps]
-        return [(min(v.submitted_s, snapshot.now_s), v.app_id, self._newcomer(v, weights)) for v in new]
+        return [(min(v.submitted_s, snapshot.now_s), v.app_id, self._newcomer(v, known.weights.gpus)) for v in new]
 
-    def _newcomer(self, view: AppView, weights: Weights) -> VirtualApp:
+    def _newcomer(self, view: AppView, gpus: int) -> VirtualApp:
         declared_gpu_s = view.demand.work_total_gpu_s
-        width_gpus = max(1, min(weights.gpus, view.demand.gpus))
+        width_gpus = max(1, min(gpus, view.demand.gpus))
         need_gpu_s = self._need_gpu_s(view, declared_gpu_s)
         return VirtualApp(view.queue, view.user or view.app_id, declared_gpu_s, width_gpus, need_gpu_s)

@@ -18,12 +18,12 @@ def finish_s(apps: Sequence[AppResult]) -> dict[str, float]:
     No app ends before its longest path on whole gangs. An app without a user counts as its own user.
     """
     weights = Weights(max(1, max((a.cluster_gpus for a in apps), default=1)))
-    fluid = Fluid(min((a.submitted_s for a in apps), default=0.0), {}, {})
+    fluid = Fluid(min((a.submitted_s for a in apps), default=0.0), weights)
     for a in sorted(apps, key=lambda a: (a.submitted_s, a.app_id)):
         width_gpus = max(1, min(weights.gpus, a.demand_gpus))
         app = VirtualApp(a.queue, a.user or a.app_id, a.work_gpu_s, width_gpus, a.work_gpu_s)
-        fluid = fluid.at(a.submitted_s, weights).joined_by([(a.submitted_s, a.app_id, app)], weights)
-    fluid = fluid.at(math.inf, weights)
+        fluid = fluid.at(a.submitted_s).joined_by([(a.submitted_s, a.app_id, app)])
+    fluid = fluid.at(math.inf)
     return {a.app_id: max(fluid.apps[a.app_id].done_s or a.submitted_s, a.submitted_s + a.longest_path_s) for a in apps}
 
 

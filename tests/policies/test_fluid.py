@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.policies.fluid import Fluid, joined
-from pycontrol.policies.hierarchy import Hierarchy, VirtualApp, Weights, max_min
+from pycontrol.policies.hierarchy import Node, User, VirtualApp, Weights, max_min
+from tests.policies import stepwise
 
 GPUS = 12
 
@@ -22,15 +27,24 @@ def app(user: str = "u", work: float = 1200.0, width: int = GPUS, queue: str = "
     return VirtualApp(queue, user, work, width, work)
 
 
-def fresh(apps: Mapping[str, VirtualApp], at_s: float = 0.0) -> Fluid:
+def fresh(apps: Mapping[str, VirtualApp], at_s: float = 0.0, weights: Weights | None = None) -> Fluid:
     """The ideal in which no app was served anything."""
-    return Fluid(at_s, apps, dict.fromkeys(apps, 0.0))
+    return Fluid(at_s, weights or Weights(GPUS)).having({a: (e, e.need_gpu_s) for a, e in apps.items()})
+
+
+def finishes(fluid: Fluid) -> dict[str, float]:
+    """The virtual finish times of all apps that have not ended."""
+    return {a: fluid.finish_s(a) for a, e in fluid.apps.items() if not e.gone}
+
+
+def served(fluid: Fluid) -> dict[str, float]:
+    """What each app was served, GPU-s."""
+    return {a: e.need_gpu_s - fluid.left_gpu_s(a) for a, e in fluid.apps.items()}
 
 
 def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> dict[str, float]:
     """When the ideal finishes each app, by running it until all are done."""
-    weights = weights or Weights(GPUS)
-    return {a: e.done_s or 0.0 for a, e in fresh(apps).at(1e9, weights).apps.items()}
+    return {a: e.done_s or 0.0 for a, e in fresh(apps, 0.0, weights).at(1e9).apps.items()}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +68,8 @@ def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> di
 def test_rates_are_weighted_max_min_of_queues_users_and_apps(
     apps: Mapping[str, VirtualApp], weights: Weights, expected: Mapping[str, float]
 ) -> None:
-    assert Hierarchy(apps, weights).rates() == pytest.approx(expected)
+    fluid = fresh(apps, 0.0, weights)
+    assert {a: fluid.rate(a) for a in apps} == pytest.approx(expected)
 
 
 @given(
@@ -91,8 +106,8 @@ def test_splitting_an_app_changes_no_other_virtual_finish_time(
     whole = finish({"whole": app("u", sum(works)), **rest})
     split = fresh({**{f"p{i}": app("u", w) for i, w in enumerate(works)}, **rest})
     for hop_s in hops:  # with and without reads in between
-        split = split.at(split.at_s + hop_s, Weights(GPUS))
-    done = {a: e.done_s or 0.0 for a, e in split.at(1e9, Weights(GPUS)).apps.items()}
+        split = split.at(split.at_s + hop_s)
+    done = {a: e.done_s or 0.0 for a, e in split.at(1e9).apps.items()}
     assert max(done[f"p{i}"] for i in range(len(works))) == pytest.approx(whole["whole"])
     assert {a: done[a] for a in rest} == pytest.approx({a: whole[a] for a in rest})
 
@@ -101,37 +116,43 @@ def test_splitting_an_app_changes_no_other_virtual_finish_time(
 @given(first=st.floats(10, 1e4), second=st.floats(10, 1e4), ahead=st.floats(0, 1))
 def test_submitting_apps_one_by_one_is_no_better_than_as_one(first: float, second: float, ahead: float) -> None:
     """The first is served ahead of its share and ends early; the ideal first serves its debt, then the second."""
-    weights, other = Weights(GPUS), {"o": app("v", 1e6)}
+    other = {"o": app("v", 1e6)}
     as_one = finish({"both": app("u", first + second), **other})["both"]
-    fluid = fresh({"1": app("u", first), **other}).at(ahead * first / (GPUS / 2), weights)
-    fluid = fluid.changed({"1": replace(fluid.apps["1"], gone=True)}, weights)
-    fluid = joined(fluid, [(fluid.at_s, "2", app("u", second))], weights)
-    assert fluid.at(1e9, weights).apps["2"].done_s == pytest.approx(as_one)
-    assert fluid.finish_s(weights)["2"] == pytest.approx(as_one)
+    fluid = fresh({"1": app("u", first), **other}).at(ahead * first / (GPUS / 2))
+    fluid = fluid.changed({"1": replace(fluid.apps["1"], gone=True)})
+    fluid = joined(fluid, [(fluid.at_s, "2", app("u", second))])
+    assert fluid.at(1e9).apps["2"].done_s == pytest.approx(as_one)
+    assert fluid.finish_s("2") == pytest.approx(as_one)
 
 
 @settings(max_examples=60, deadline=None)
 @given(works=st.lists(st.floats(1, 1e4), min_size=1, max_size=6))
 def test_the_forecast_of_a_users_apps_comes_true(works: list[float]) -> None:
     fluid = fresh({f"a{i}": app("u", w) for i, w in enumerate(works)})
-    assert fluid.finish_s(Weights(GPUS)) == pytest.approx(finish(fluid.apps))
+    assert finishes(fluid) == pytest.approx(finish(fluid.apps))
 
 
 def test_the_ideal_survives_serialization() -> None:
-    fluid = Fluid(3.0, {"a": app("u", 100.0), "b": replace(app("v", 9.0), done_s=2.0)}, {"a": 7.0})
-    assert Fluid.from_json(json.loads(json.dumps(fluid.to_json()))) == fluid
-    assert Fluid.from_json({"clock": [1.0, 2.0, 3]}) is None, "what the policy remembered in 0.1"
+    fluid = Fluid(3.0, Weights(GPUS)).having(
+        {"a": (app("u", 100.0), 93.0), "b": (replace(app("v", 9.0), done_s=2.0), 0.0)}
+    )
+    rows = {"a": ["q", "u", 100.0, 12, 100.0, 7.0, None, False], "b": ["q", "v", 9.0, 12, 9.0, 9.0, 2.0, False]}
+    assert json.loads(json.dumps(plain(fluid.to_json()))) == {"at_s": 3.0, "apps": rows}
+    anew = Fluid.from_json({"at_s": 3.0, "apps": rows}, fluid.weights)
+    assert anew is not None
+    assert anew.to_json() == fluid.to_json()
+    assert pickle.loads(pickle.dumps(fluid.to_json())) == {"at_s": 3.0, "apps": rows}
+    assert Fluid.from_json({"clock": [1.0, 2.0, 3]}, fluid.weights) is None, "what the policy remembered in 0.1"
 
 
 def test_the_ideal_does_not_depend_on_the_length_of_time_steps() -> None:
     fluid = fresh({"a": app("u", 1e-3), "b": app("v", 5e5), "c": app("w", 3e5, width=1)}, 1.7e9)
-    at_once = fluid.at(1.7e9 + 40_000.3, Weights(GPUS))
+    at_once = fluid.at(1.7e9 + 40_000.3)
     for i in range(400):
-        fluid = fluid.at(1.7e9 + 100 * i, Weights(GPUS))
-    fluid = fluid.at(1.7e9 + 40_000.3, Weights(GPUS))
-    assert fluid.served_gpu_s == pytest.approx(at_once.served_gpu_s)
-    assert fluid.apps["a"].done_s == pytest.approx(at_once.apps["a"].done_s)
-    assert not math.isinf(sum(fluid.served_gpu_s.values()))
+        fluid = fluid.at(1.7e9 + 100 * i)
+    fluid = fluid.at(1.7e9 + 40_000.3)
+    assert fluid.to_json() == at_once.to_json(), "not even by rounding"
+    assert not math.isinf(sum(served(fluid).values()))
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,8 +173,8 @@ def test_an_arrival_counts_from_its_time_whenever_the_rounds_are(
         fluid, told = fresh({}), 0
         for at_s in sorted(rounds_s):
             known = [x for x in new[told:] if x[0] <= at_s]
-            fluid, told = joined(fluid, known, Weights(GPUS)).at(at_s, Weights(GPUS)), told + len(known)
-        return fluid.finish_s(Weights(GPUS))
+            fluid, told = joined(fluid, known).at(at_s), told + len(known)
+        return finishes(fluid)
 
     often, seldom = after([*came_s, end_s]), after([*heard_s, end_s])
     assert often.keys() == seldom.keys()
@@ -163,48 +184,135 @@ def test_an_arrival_counts_from_its_time_whenever_the_rounds_are(
 
 def test_many_arrivals_between_two_rounds_are_joined_in_groups_with_little_loss() -> None:
     new = [(float(i), str(i), app("u", 100.0)) for i in range(1000)]
-    fluid = joined(fresh({}), new, Weights(GPUS))
+    fluid = joined(fresh({}), new)
     assert fluid.at_s == 999.0
     assert len(fluid.apps) == 1000
-    served_gpu_s = sum(fluid.served_gpu_s.get(a, e.need_gpu_s) for a, e in fluid.apps.items())
-    assert served_gpu_s == pytest.approx(999.0 * GPUS, rel=0.1), "little is lost by joining neighbours together"
+    assert sum(served(fluid).values()) == pytest.approx(999.0 * GPUS, rel=0.1), (
+        "little is lost by joining neighbours together"
+    )
 
 
-EVENTS = st.one_of(
-    st.tuples(st.just("wait"), st.floats(0, 400)),
-    st.tuples(st.just("come"), st.sampled_from("uvw"), st.sampled_from("qr"), st.floats(1, 3000), st.integers(1, GPUS)),
-    st.tuples(st.just("end"), st.integers(0, 20), st.floats(0, 1.5)),
-    st.tuples(st.just("overrun"), st.integers(0, 20), st.floats(1, 2000)),
-)
+def test_an_arrival_changes_only_the_users_whose_share_it_changes() -> None:
+    """Of 300 users who have all that they can use, and 20 who share a queue: the newcomer's user, and then the 20."""
+    narrow = {f"n{i}": app(f"n{i}", width=1) for i in range(300)}
+    shared = {f"s{i}": app(f"s{i}", width=8, queue="r") for i in range(20)}
+    before = fresh({**narrow, **shared}, 0.0, Weights(480, most_gpus={"r": 100.0}))
+    for queue, expected in (("q", {"new"}), ("r", {"new", *shared})):
+        after = joined(before, [(10.0, "new", app("new", width=1, queue=queue))])
+        was, now = (_users(fluid.cluster) for fluid in (before, after))
+        assert {name for name, user in now.items() if user is not was.get(name)} == expected
+    assert after.cluster.children["q"] is before.cluster.children["q"]
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(EVENTS, max_size=25))
-def test_what_is_kept_from_round_to_round_is_what_would_be_read_anew(events: list[tuple[Any, ...]]) -> None:
-    """Shares and finish times follow from the plain values alone, whatever came, ended, overran or came back."""
-    weights, fluid = Weights(GPUS, {"q": 2.0}, {"r": 9.0}), fresh({})
-    for k, (what, *details) in enumerate(events):
-        names = list(fluid.apps)
-        if what == "wait":
-            fluid = fluid.at(fluid.at_s + details[0], weights)
-        elif what == "come":
-            user, queue, work, width = details
-            fluid = joined(fluid, [(fluid.at_s - (k % 3) * 20.0, str(k), app(user, work, width, queue))], weights)
-        elif names:
-            name, amount = names[details[0] % len(names)], details[1]
-            old = fluid.apps[name]
-            new = (
-                replace(old, gone=True, need_gpu_s=min(old.need_gpu_s, old.declared_gpu_s * amount))
-                if what == "end"
-                else replace(old, gone=False, need_gpu_s=old.need_gpu_s + amount, done_s=None)
-            )
-            fluid = fluid.changed({name: new}, weights)
-        anew = Fluid.from_json(json.loads(json.dumps(fluid.to_json())))
-        assert anew == fluid
-        assert fluid.rates(weights) == pytest.approx(anew.rates(weights))
-        assert fluid.finish_s(weights) == pytest.approx(anew.finish_s(weights))
-        assert sum(fluid.rates(weights).values()) <= GPUS * (1 + 1e-9)
-        assert all(0 <= s < fluid.apps[a].need_gpu_s for a, s in fluid.served_gpu_s.items())
-        assert not any(e.gone for a, e in fluid.apps.items() if a not in fluid.served_gpu_s), (
-            "served and ended: it left"
-        )
+def _users(node: Node | User, name: str = "") -> dict[str, User]:
+    if isinstance(node, User):
+        return {name: node}
+    return {name: user for n, child in node.children.items() for name, user in _users(child, n).items()}
+
+
+Weighting = tuple[dict[str, float], dict[str, float], dict[str, float]]
+WEIGHTINGS: list[Weighting] = [
+    ({}, {}, {}),
+    ({"q": 2.0}, {"r": 9.0}, {}),
+    ({"r": 3.0}, {"q": 5.0}, {"u": 2.0, "w": 0.5}),
+]
+SOME = st.integers(0, 20)
+
+
+class TheIdealInVirtualTime(RuleBasedStateMachine):
+    """It is the ideal that is reckoned step by step, whatever comes, ends, overruns, widens, shrinks or returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = Weights(GPUS)
+        self.fluid, self.steps = fresh({}), stepwise.Fluid(0.0, {}, {})
+        self.came = 0
+
+    def change(self, k: int, **values: Any) -> None:
+        """Replaces fields of the k-th app."""
+        names = list(self.steps.apps)
+        if names:
+            name = names[k % len(names)]
+            new = {name: replace(self.steps.apps[name], **values)}
+            self.fluid, self.steps = self.fluid.changed(new), self.steps.changed(new, self.weights)
+
+    def of(self, k: int) -> VirtualApp:
+        return list(self.steps.apps.values())[k % len(self.steps.apps)]
+
+    @rule(step_s=st.integers(0, 400))
+    def wait(self, step_s: float) -> None:
+        at_s = self.steps.at_s + step_s
+        self.fluid, self.steps = self.fluid.at(at_s), self.steps.at(at_s, self.weights)
+
+    @rule(k=SOME)
+    def wait_for_a_finish(self, k: int) -> None:
+        """Until an app is done, if nothing comes and its user's rate stays the same: rounds are often at such times."""
+        if any(not e.gone for e in self.steps.apps.values()):
+            found = sorted(self.steps.finish_s(self.weights).values())
+            self.wait(min(1e4, max(0.0, found[k % len(found)] - self.steps.at_s)))
+
+    @rule(
+        late_s=st.sampled_from([0.0, 0.0, 20.0]),
+        user=st.sampled_from("uvw"),
+        queue=st.sampled_from("qr"),
+        work=st.integers(1, 3000) | st.sampled_from([100, 1200]),
+        width=st.integers(1, GPUS),
+        twins=st.integers(1, 3),
+    )
+    def come(self, late_s: float, user: str, queue: str, work: float, width: int, twins: int) -> None:
+        new = [(self.steps.at_s - late_s, f"a{self.came + i}", app(user, work, width, queue)) for i in range(twins)]
+        self.came += twins
+        self.fluid, self.steps = joined(self.fluid, new), stepwise.joined(self.steps, new, self.weights)
+
+    @rule(k=SOME, part=st.integers(0, 12).map(lambda n: n / 8))
+    def end(self, k: int, part: float) -> None:
+        if self.steps.apps:
+            old = self.of(k)
+            self.change(k, gone=True, need_gpu_s=min(old.need_gpu_s, old.declared_gpu_s * part))
+
+    @rule(k=SOME, more_gpu_s=st.integers(1, 2000))
+    def overrun_or_return(self, k: int, more_gpu_s: float) -> None:
+        if self.steps.apps:
+            self.change(k, gone=False, need_gpu_s=self.of(k).need_gpu_s + more_gpu_s, done_s=None)
+
+    @rule(k=SOME, width=st.integers(1, GPUS))
+    def width_changes(self, k: int, width: int) -> None:
+        self.change(k, width_gpus=width)
+
+    @rule(chosen=st.sampled_from(WEIGHTINGS), gpus=st.sampled_from([GPUS, GPUS, GPUS - 5]))
+    def weights_change(self, chosen: Weighting, gpus: int) -> None:
+        queues, most, users = chosen
+        self.weights = Weights(gpus, queues, most, users)
+        self.fluid = self.fluid.weighted(self.weights)
+
+    @rule()
+    def restart(self) -> None:
+        """The plain values alone say all."""
+        anew = Fluid.from_json(json.loads(json.dumps(plain(self.fluid.to_json()))), self.weights)
+        assert anew is not None
+        self.fluid = anew
+
+    @invariant()
+    def shares_finishes_and_order_are_the_same(self) -> None:
+        fluid, steps = self.fluid, self.steps
+        assert set(fluid.apps) == set(steps.apps)
+        assert fluid.at_s == steps.at_s
+        rates, ideal = steps.rates(self.weights), steps.finish_s(self.weights)
+        for a, e in steps.apps.items():
+            assert fluid.left_gpu_s(a) == close(e.need_gpu_s - steps.served_gpu_s.get(a, e.need_gpu_s))
+            if a in rates and e.need_gpu_s - steps.served_gpu_s[a] > 1e-5:
+                assert fluid.rate(a) == close(rates[a])
+        found = {a: fluid.finish_s(a) for a in ideal}
+        assert found == {a: close(at_s) for a, at_s in ideal.items()}
+        order = sorted(ideal, key=ideal.__getitem__)
+        for a, b in itertools.pairwise(order):
+            assert found[a] <= found[b] or ideal[a] == close(ideal[b])
+        assert sum(fluid.rate(a) or 0.0 for a in fluid.apps) <= self.weights.gpus * (1 + 1e-9)
+
+
+def close(of: float) -> Any:
+    return pytest.approx(of, rel=1e-9, abs=1e-6)
+
+
+TestTheIdealInVirtualTime = TheIdealInVirtualTime.TestCase
+TestTheIdealInVirtualTime.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

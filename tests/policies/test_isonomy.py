@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pycontrol.model.auction import AppView, Plan, Snapshot
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
+from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
@@ -138,7 +139,8 @@ def test_the_truth_gives_the_earliest_final_virtual_finish_time(truth: float, sa
         view = app("a", work_total_gpu_s=declared_gpu_s)
         s = snapshot(view)
         s = Isonomy().prepared(later(s, decide(s), 0.0, [replace(view, attained_gpu_s=truth)]))
-        return float(s.memory["finish_s"]["a"])
+        ideal: Fluid = s.memory["ideal"]
+        return ideal.finish_s("a")
 
     assert finish_s(truth) <= finish_s(said * truth) * (1 + 1e-9)
 

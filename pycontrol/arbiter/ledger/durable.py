@@ -37,6 +37,7 @@ from pycontrol.arbiter.ledger.facts import (
     Restored,
     RoundHeld,
     Switched,
+    plain,
 )  # fmt: skip
 from pycontrol.arbiter.ledger.lease import (
     REVOKING,
@@ -355,7 +356,7 @@ class Durable:
             "next": [],
             "switches": sorted(self.switches),
             "rounds": self.rounds,
-            "memory": dict(self.memory),
+            "memory": plain(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
             "exchange": dict(self.exchange),
             "behind_s": self.behind_s,

@@ -245,7 +245,14 @@ def to_json(fact: Fact) -> dict[str, Any]:
                 data[name] = dump_gpus(data[name])
     elif isinstance(fact, RoundHeld):
         data["receipt"] = fact.receipt.dump()
+    elif isinstance(fact, PolicyMemory):
+        data["values"] = plain(fact.values)
     return data
+
+
+def plain(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy's memory as dicts: a policy may keep a part in a form of its own, which is read only when written."""
+    return {name: plain(of) if isinstance(of, Mapping) else of for name, of in memory.items()}
 
 
 def _cause_of_version_1(reason: str) -> EndReason:
