@@ -125,7 +125,8 @@ def state(world: World) -> None:
             expect(
                 not x.container_id or x.container_id in world.containers, f"{x} is in use by a container of the past"
             )
-    if world.connected and not world.inbox and not world.said:
+    answered = world.connected and "agent" in a.agents and a.agents["agent"].connected
+    if answered and not world.inbox and not world.said:
         leased = [x for x in a.durable.leases.of("agent") if x.state != REVOKING]
         mine = {*gpus_in(leased), *gpus_in(a.durable.reservations.of("agent"))}
         lost = world.held - mine
