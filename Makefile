@@ -117,6 +117,12 @@ SEEDS ?= 500
 faults: setup
 	nice -n 5 $(PY) -m tests.faults $(if $(filter-out file,$(origin SEED)),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
 
+# All orders of events in a world of two machines and two apps, for MINUTES; then planted races, which it must find.
+.PHONY: explore
+explore: setup
+	PYTHONHASHSEED=0 nice -n 5 $(PY) -m tests.explore --minutes $(MINUTES)
+	nice -n 5 $(PY) -m tests.explore.planted
+
 # Is each decision of each policy on fixed workloads the one that is kept? And are 20 planted changes found?
 .PHONY: digests
 digests: setup

@@ -1,0 +1,314 @@
+"""Breadth-first search through everything that can happen in a world, so that the first failure has a shortest path.
+
+A state is reached by playing its moves from the beginning; its successors each start from a copy of it (`Copies`).
+States are told apart by `digest`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import pickle
+import re
+import sys
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator, KeysView
+from multiprocessing.pool import Pool
+from typing import Any, ClassVar
+
+from pycontrol.model.cluster import Ask, Container
+from pycontrol.model.events import WorkerPlan
+from pycontrol.model.topology import Gpu
+from tests.explore import oracles
+from tests.explore.world import BEGIN_S, World
+
+Path = tuple[str, ...]
+AMOUNTS = {
+    "leases",
+    "renewals",
+    "revocations",
+    "n_avg",
+    "clock_at_arrival",
+    "attained_gpu_s",
+    "slowed_gpu_s",
+    "slowdown",
+    "launching_gpu_s",
+    "work_done_gpu_s",
+    "launches",
+    "preempted_s",
+    "submitted_s",
+    "arrived_s",
+    "granted_s",
+    "started_s",
+    "first_container",
+    "demand_gpus",
+}
+"""Fields of the durable state that count what was; they are left out of digests, so that the future can repeat."""
+KEPT = ("apps", "leases", "next", "switches")
+ID = re.compile(r"standin-\w+-[\d.]+|[a-z]{0,2}\d+(?:\.\d+)+|[a-z]?1\d{3}\b")
+TIMELESS = {Gpu, Ask, Container, WorkerPlan}
+STEPS_MAX = 400
+"""The most moves until a quiet continuation repeats itself."""
+SPIN_MAX = 12
+
+
+class Copies(pickle.Pickler):
+    """Pickles a world; pickle itself cannot do functions within functions, and views of keys."""
+
+    codes: ClassVar[dict[int, tuple[types.CodeType, Any]]] = {}
+
+    def reducer_override(self, o: Any) -> Any:
+        """Such a function by its code and what it refers to."""
+        if isinstance(o, KeysView):
+            return _keys, (list(o),)
+        if type(o) is not types.FunctionType or "<" not in o.__qualname__:
+            return NotImplemented
+        self.codes[id(o.__code__)] = (o.__code__, o.__defaults__)
+        cells = o.__closure__ or ()
+        return (
+            _function,
+            (o.__module__, id(o.__code__), len(cells)),
+            [c.cell_contents for c in cells],
+            None,
+            None,
+            _fill,
+        )
+
+    @classmethod
+    def of(cls, world: World) -> bytes:
+        """The world as bytes; `pickle.loads` makes one of them, in this process."""
+        stream = io.BytesIO()
+        cls(stream, pickle.HIGHEST_PROTOCOL).dump(world)
+        return stream.getvalue()
+
+
+def _keys(of: list[Any]) -> KeysView[Any]:
+    return dict.fromkeys(of).keys()
+
+
+def _function(module: str, code: int, cells: int) -> types.FunctionType:
+    text, defaults = Copies.codes[code]
+    closure = tuple(types.CellType() for _ in range(cells))
+    return types.FunctionType(text, sys.modules[module].__dict__, text.co_name, defaults, closure)
+
+
+def _fill(function: types.FunctionType, values: list[Any]) -> None:
+    for cell, x in zip(function.__closure__ or (), values, strict=True):
+        cell.cell_contents = x
+
+
+def digest(world: World) -> int:
+    """The state in 64 bits: moments count from now, ids by the order in which they occur, amounts not at all."""
+    a, durable = world.arbiter, world.shadow.dump()
+    kept = [x for part in KEPT for x in durable[part]]
+    said = [
+        [{k: v for k, v in x.items() if k not in AMOUNTS} if isinstance(x, dict) else x for x in kept],
+        [world.left, [n.bad_gpus for n in world.nodes.values()], sorted(world.apps), world.asks, world.rm_up],
+        [world.containers, world.running, world.directives, [s.snapshot.round_id for s in world.solves]],
+        [world.connected, world.inbox, world.said, world.asking, world.held, world.plans, world.stopping],
+        [a.cluster.ready, a.cluster.recovering_until_s, a.cluster.closed, sorted(a.agents), a.agents.unmet],
+        [(w.app_id, w.plan, w.state, w.container_id, w.refusals, w.retry_at_s, w.void) for w in a.workers],
+        [a.timer.wanted_s, a.next_wake_s(world.now), a.kills_sent, a.rounds.current is not None],
+    ]
+    names: dict[str, str] = {}
+    text = ID.sub(lambda m: names.setdefault(m[0], f"#{len(names)}"), "".join(_said(said, world.now)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _said(x: Any, now_s: float) -> Iterator[str]:
+    if isinstance(x, float):
+        yield f"@{x - now_s:.2f}," if 0.5 * BEGIN_S < x < 2 * BEGIN_S else f"{x:.2f},"
+    elif isinstance(x, dict):
+        for k, v in x.items():
+            yield f"{k}:" if isinstance(k, str) else "".join(_said(k, now_s))
+            yield from _said(v, now_s)
+        yield ";"
+    elif isinstance(x, list | tuple):
+        for v in x:
+            yield from _said(v, now_s)
+        yield ";"
+    elif isinstance(x, set | frozenset):
+        yield from sorted("".join(_said(v, now_s)) for v in x)
+        yield ";"
+    elif type(x) in TIMELESS:
+        yield _timeless(x)
+    elif dataclasses.is_dataclass(x):
+        for name in x.__dataclass_fields__:
+            if name not in ("contention", "submitted_s"):
+                yield from _said(getattr(x, name), now_s)
+        yield ";"
+    else:
+        yield f"{x},"
+
+
+@functools.cache
+def _timeless(x: Any) -> str:
+    return repr(x)
+
+
+class Continuation:
+    """The quiet continuations of states: what is due happens in turn, nothing disturbs; none may end in a stall."""
+
+    def __init__(self) -> None:
+        self.good: set[int] = set()
+        """Digests of states whose continuation is known to be right."""
+        self.moves: list[str] = []
+        """What happened in the newest continuation."""
+
+    def check(self, world: World) -> None:
+        """Raises if the world's quiet continuation breaks a promise, or cycles or ends while somebody waits in vain.
+
+        The world changes by `moves`, which are cleared first.
+        """
+        seen: dict[int, int] = {}
+        glances: list[oracles.Glance] = []
+        moves = self.moves
+        moves.clear()
+        spins = 0
+        while True:
+            at = digest(world)
+            if at in self.good:
+                break
+            glances.append(oracles.Glance(world))
+            due = world.due()
+            if at in seen or not due:
+                problem = oracles.quiet(world, glances[seen.get(at, -1) :])
+                if problem and due and not self._confirmed(world):
+                    problem = ""
+                oracles.expect(not problem, problem)
+                break
+            seen[at] = len(glances) - 1
+            oracles.expect(len(moves) < STEPS_MAX, "nothing repeats itself")
+            before_s = world.now
+            moves.append(due[0])
+            world.do(due[0])
+            spins = spins + 1 if due[0] == "wake" and world.now - before_s < 1e-3 else 0
+            oracles.expect(spins < SPIN_MAX, f"it wakes {SPIN_MAX} times at once")
+            oracles.state(world)
+        self.good |= seen.keys()
+
+    @staticmethod
+    def _confirmed(world: World) -> bool:
+        """Whether it stays so in many more rounds, as digests leave amounts out that may decide later."""
+        glances = []
+        for _ in range(STEPS_MAX):
+            due = world.due()
+            if not due:
+                break
+            world.do(due[0])
+            glances.append(oracles.Glance(world))
+            if not oracles.quiet(world, glances):
+                return False
+        return True
+
+
+@dataclasses.dataclass
+class Found:
+    """What a search found. `failure`: the first and shortest; empty if there is none."""
+
+    states: int = 0
+    moves: int = 0
+    depth: int = 0
+    closed: bool = False
+    seconds: float = 0.0
+    failure: str = ""
+    path: Path = ()
+
+    def __str__(self) -> str:
+        per_s = self.states / max(self.seconds, 1e-9)
+        said = f"{self.states:,} states, {self.moves:,} moves, depth {self.depth}"
+        said += f"{', closed' if self.closed else ''}, {self.seconds:.0f} s, {per_s:.0f} states/s"
+        return f"{said}\nBROKEN: {self.failure}\nmoves: {'; '.join(self.path)}" if self.failure else said
+
+
+def beginnings(kind: str) -> list[Path]:
+    """Where searches begin: nothing is there; either app runs, or both. So disturbances of what runs are near."""
+    found: list[Path] = [()]
+    for arrivals in (("plain arrives",), ("agent arrives",), ("agent arrives", "plain arrives")):
+        world, path = World(kind), list[str]()
+        while len(path) < len(arrivals) or world.due() != ["wake"] or not world.running:
+            path.append(arrivals[len(path)] if len(path) < len(arrivals) else world.due()[0])
+            world.do(path[-1])
+        found.append(tuple(path))
+    return found
+
+
+Step = tuple[int, Path, str]
+"""(digest, moves, what is broken there)."""
+_continuation = Continuation()
+
+
+def expand(job: tuple[str, Path]) -> list[Step]:
+    """The successors of a state; each is examined, with its quiet continuation, where this process sees it first."""
+    kind, path = job
+    world = World(kind)
+    for name in path:
+        world.do(name)
+    stored, found = Copies.of(world), list[Step]()
+    for name in world.moves():
+        after: World = pickle.loads(stored)
+        problem, at = "", 0
+        _continuation.moves.clear()
+        try:
+            after.do(name)
+            at = digest(after)
+            if at not in _continuation.good:
+                oracles.state(after)
+                _continuation.check(after)
+        except Exception as e:
+            problem = f"{type(e).__name__}: {e}\n  events of the last move:\n    {_story(after)}"
+        found.append((at, (*path, name, *(_continuation.moves if problem else ())), problem))
+    return found
+
+
+def _story(world: World) -> str:
+    return "\n    ".join(str(e)[:300] for e in world.events)
+
+
+def search(
+    kind: str,
+    states_max: int = 1 << 40,
+    seconds: float = 1e9,
+    processes: int = 0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Found:
+    """Searches until it fails, is closed, or has reached that many states or taken so long."""
+    found, begun_s = Found(), time.monotonic()
+    seen, level = set[int](), beginnings(kind)
+    with Pool(processes) if processes else _Here() as pool:
+        while level and not found.failure:
+            found.depth += 1
+            new: list[Path] = []
+            for steps in pool.imap(expand, ((kind, p) for p in level), chunksize=16 if processes else 1):
+                found.moves += len(steps)
+                for at, path, problem in steps:
+                    if problem and not found.failure:
+                        found.failure, found.path = problem, path
+                    if not problem and at not in seen:
+                        seen.add(at)
+                        new.append(path)
+                if found.failure or len(seen) >= states_max or time.monotonic() - begun_s > seconds:
+                    break
+            level, found.states, found.seconds = new, len(seen), time.monotonic() - begun_s
+            tell(str(found))
+            if len(seen) >= states_max or found.seconds > seconds:
+                return found
+    found.closed = not level and not found.failure
+    return found
+
+
+class _Here:
+    """As a pool, in this process."""
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def imap(self, do: Callable[[Any], Any], jobs: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+        """One after the other."""
+        return map(do, jobs)

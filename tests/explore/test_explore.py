@@ -1,0 +1,63 @@
+"""A bounded part of `make explore`, and three faults that were there once: each is found when it is put back."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from tests.explore.planted import PLANTED
+from tests.explore.search import Copies, beginnings, digest, search
+from tests.explore.world import KINDS, play
+from tests.faults.mutants import ROOT
+from tests.faults.patch import replaced
+
+ONCE_THERE = ("resume_does_not_extend_leases", "leases_of_vanished_containers_never_idle", "a_bad_gpu_counts_as_held")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_order_of_events_breaks_a_promise(kind: str) -> None:
+    found = search(kind, 600)
+    assert not found.failure, str(found)
+    assert found.states >= 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_continues_as_the_world_itself(kind: str) -> None:
+    for path in beginnings(kind):
+        world = play(kind, "; ".join(path))
+        again = pickle.loads(Copies.of(world))
+        assert again.arbiter is not world.arbiter
+        for _ in range(12):
+            assert digest(again) == digest(world)
+            due = world.due()[:1]
+            for name in due:
+                world.do(name)
+                again.do(name)
+            assert [type(e) for e in again.events] == [type(e) for e in world.events]
+
+
+def test_states_that_differ_in_when_they_are_and_in_ids_are_one() -> None:
+    world = play("isonomy", "; ".join(beginnings("isonomy")[1]))
+    seen = [digest(world)]
+    while len(seen) < 40 and seen[-1] not in seen[:-1]:
+        world.do(world.due()[0])
+        seen.append(digest(world))
+    assert seen[-1] in seen[:-1], "an app that keeps its GPUs comes back to the same state"
+
+
+@pytest.mark.parametrize("name", ONCE_THERE)
+def test_a_fault_that_was_there_once_is_found(name: str) -> None:
+    command = [sys.executable, "-m", "tests.explore.planted", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_planted_race_applies(name: str) -> None:
+    folder, old, new, kind = PLANTED[name]
+    assert kind in KINDS
+    path, text = replaced(old, new, ROOT / folder)
+    compile(text, str(path), "exec")
