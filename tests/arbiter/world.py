@@ -251,7 +251,8 @@ class World:
     def stop_job(self, agent: FakeAgent, job: str) -> None:
         gpus = agent.running.pop(job, ())
         agent.since.pop(job, None)
-        for key in [k for k, a in self.asks.items() if a.app_id == agent.app_id]:
+        launched = agent.current.get(job, ())
+        for key in [k for k, a in self.asks.items() if a.app_id == agent.app_id and k[1] in launched]:
             if not any(c.allocation_request_id == key[1] for c in self.containers.values()):
                 ask = self.asks.pop(key)
                 self.submit(ev.AskChanged(Ask(ask.attempt_id, ask.app_id, ask.allocation_request_id, ask.gpus, 0)))
