@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
@@ -36,7 +37,7 @@ def sizes(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[
 
 
 def total(m: Mini) -> dict[str, int]:
-    found: dict[str, int] = {"memory": len(json.dumps(dict(m.a.durable.memory))) // 200}
+    found: dict[str, int] = {"memory": len(json.dumps(plain(m.a.durable.memory))) // 200}
     for name, n in sizes(m.a):
         found[name] = found.get(name, 0) + n
     return found
