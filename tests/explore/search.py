@@ -225,14 +225,19 @@ class Found:
 
 
 def beginnings(kind: str) -> list[Path]:
-    """Where searches begin: nothing is there; either app runs, or both. So disturbances of what runs are near."""
+    """Where searches begin: nothing is there; containers of either app, or of both, are to start, or run.
+
+    So disturbances of what goes on are near.
+    """
     found: list[Path] = [()]
     for arrivals in (("plain arrives",), ("agent arrives",), ("agent arrives", "plain arrives")):
         world, path = World(kind), list[str]()
+        to_start: Path = ()
         while len(path) < len(arrivals) or world.due() != ["wake"] or not world.running:
             path.append(arrivals[len(path)] if len(path) < len(arrivals) else world.due()[0])
             world.do(path[-1])
-        found.append(tuple(path))
+            to_start = to_start or (tuple(path) if world.directives else ())
+        found += [to_start, tuple(path)]
     return found
 
 

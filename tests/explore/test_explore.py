@@ -19,9 +19,9 @@ ONCE_THERE = ("resume_does_not_extend_leases", "leases_of_vanished_containers_ne
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_order_of_events_breaks_a_promise(kind: str) -> None:
-    found = search(kind, 600)
+    found = search(kind, 400)
     assert not found.failure, str(found)
-    assert found.states >= 600
+    assert found.states >= 400
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,7 +3,7 @@
 A mutant is one change of one place: a comparison or a sign is another one, a number is one more, `and` is `or`, a
 condition is negated, a statement is dropped. The list, `drawn.json`, is kept, so that what survived can be told before
 and after a test was added. Each is played in processes of its own by the tests that import its module, nearest first,
-in a limited time. A mutant that does not end counts as found.
+in a limited time.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def tests_for(file: str) -> list[str]:
     stem, folder = module.rsplit(".", 1)[-1], file.split("/")[1]
     parent = module.rsplit(".", 1)[0]
     imports = re.compile(rf"from {re.escape(module)} import|from {re.escape(parent)} import .*\b{stem}\b")
-    found, near = [], []
+    found, near = list[str](), list[str]()
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name, text = str(path.relative_to(ROOT)), path.read_text()
         if "cluster" in path.parts or "pytest.mark.cluster" in text:
