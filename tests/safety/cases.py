@@ -14,7 +14,8 @@ from pycontrol.policies.shadowed import KEEPS
 TENANTS = ("root.a", "root.b")
 """The queues that own cells; `root.x` owns none."""
 STABLE = ("isonomy",)
-"""Policies whose order of apps does not depend on what they borrowed, as long as no app outlasts its declared work."""
+"""Policies whose order of apps with Agents does not depend on what they borrowed, as long as no app outlasts its
+declared work."""
 POLICIES = (*STABLE, "tiresias", "themis", "gandiva", "srtf")
 ALL_POLICIES = tuple(registry.POLICIES)
 LENGTH_S = 300
@@ -108,6 +109,8 @@ class Case:
     """A cell of nobody's that a tenant owns from then on (`cells apply`)."""
     lent: tuple[int, Cell, str] | None = None
     """A cell that its owner lends to another tenant, from the beginning until then."""
+    f: float = 0.0
+    """Themis' f: of the waiting apps, the worst 1 - f get an offer."""
     shadow: bool = False
     """Whether the virtual clusters keep their private clusters' schedules."""
     vanishes_s: int | None = None
@@ -231,8 +234,8 @@ def as_machines(cells: Sequence[Cell], case: Case) -> tuple[Machine, ...]:
     return tuple((f"p{i:02d}", rack, gpus, kind) for i, (gpus, rack, kind) in enumerate(parts))
 
 
-def draw(seed: int) -> Case:
-    """The case of a seed."""
+def draw(seed: int, strained: bool = False) -> Case:
+    """The case of a seed; `strained`: always one with a bad GPU while apps without Agents borrow all GPUs."""
     rng = random.Random(seed)
     kinds = _kinds(rng)
     whole_only = rng.random() < 0.2
@@ -262,7 +265,9 @@ def draw(seed: int) -> Case:
         more["vanishes_s"] = rng.randint(30, LENGTH_S - 60)
     plain = Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
     odd = _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain))
-    return _strained(random.Random(f"{seed} strained"), _again(random.Random(f"{seed} again"), odd))
+    found = _strained(random.Random(f"{seed} strained"), _again(random.Random(f"{seed} again"), odd), strained)
+    few = found.policy == "themis" and random.Random(f"{seed} f").random() < 0.5
+    return replace(found, f=0.8) if few else found
 
 
 def _again(rng: random.Random, case: Case) -> Case:
@@ -287,10 +292,10 @@ def _odd(rng: random.Random, case: Case) -> Case:
     return case
 
 
-def _strained(rng: random.Random, case: Case) -> Case:
+def _strained(rng: random.Random, case: Case, always: bool) -> Case:
     """Some cases become ones in which apps without Agents borrow all GPUs, and then one of the GPUs goes bad."""
     kind, more = case.kinds[0], replace(case, kinds=case.kinds[:1])
-    if rng.random() < 0.92 or kind.above > 1:
+    if (rng.random() < 0.92 and not always) or kind.above > 1:
         return case
     cells, host = _with_a_spare(rng, [], more.kinds)
     everything = Ask("x0", "root.x", 1, kind.gpus * len(kind.hosts), rng.randint(0, 30), 10 * LENGTH_S, foreign=True)

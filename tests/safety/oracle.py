@@ -88,7 +88,7 @@ class Watched(World):
         self.log: dict[str, list[tuple[float, int]]] = {}
         """App -> (seconds from the start, gangs that run from then on)."""
         how = Settings(
-            lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0, seed=case.seed,
+            lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=case.f, seed=case.seed,
             validate=True,
         )  # fmt: skip
         policy: Policy = registry.make(case.policy)
@@ -166,11 +166,13 @@ class Shared(Watched):
                 grants.setdefault(lease.grant_id, []).append(lease)
         for gang in grants.values():
             wrong = _astray(self.case, self.asked[app_id], gang)
-            if wrong and len(gpus_in(gang)) == self.asked[app_id].gang_gpus:
+            if wrong:
                 self.broken.setdefault(app_id, f"{wrong}: {[str(gpu) for gpu in gpus_in(gang)]}")
 
     def __init__(self, case: Case) -> None:
         self.file_s = 0.0
+        self.struck: set[str] = set()
+        """Queues that ran guaranteed gangs on the machine of a GPU when it went bad."""
         super().__init__(case, case.machines(), self.cells(case))
 
     def cells(self, case: Case) -> CellSupply:
@@ -200,6 +202,12 @@ class Shared(Watched):
         for agent in self.agents.values():
             if not agent.finished:
                 self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
+
+    def break_gpu(self, host: str, index: int) -> None:
+        """A GPU goes bad permanently."""
+        mine = [x.app_id for x in self.arbiter.durable.leases.each() if x.guaranteed and x.gpus[0].host == host]
+        self.struck = {self.asked[app_id].queue for app_id in mine}
+        self.mark(host, index)
 
     def lend(self, cell: Cell, chain: str, to: str, end_s: float) -> None:
         """Makes an exchange of one cell immediately."""
@@ -251,7 +259,7 @@ def play_shared(case: Case) -> Shared:
     if case.lost:
         w.at(case.lost[0], lambda: w.lose_node(case.lost[1]))  # type: ignore[index]
     if case.bad:
-        w.at(case.bad[0], lambda: w.mark(case.bad[1], case.bad[2]))  # type: ignore[index]
+        w.at(case.bad[0], lambda: w.break_gpu(case.bad[1], case.bad[2]))  # type: ignore[index]
     if case.gained:
         w.at(case.gained[0], w.reconfigure)
     if case.vanishes_s is not None:
@@ -350,14 +358,25 @@ def _stuck(w: Shared) -> list[str]:
 
 
 def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[str]:
+    """Apps of a queue that run fewer gangs than on its private cluster for too long.
+
+    The order in which a policy serves apps that wait may depend on what they borrowed; then the comparison ends when
+    the first app waits on the private cluster, unless a shadow keeps that cluster's order. That also holds for
+    `isonomy` where an app has no Agent, since its work is taken for twice what it attained. Where a GPU goes bad on a
+    machine of the queue, its spared gangs may stay there until their leases end, before all get a spare machine: from
+    then on an app may wait a lease longer, as in an overloaded queue.
+    """
     asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
     if case.lent and case.lent[2] == queue:
         until_s = loan_end_s(case)
-    if case.policy not in STABLE or case.shadow:
+    stable = case.policy in STABLE and not any(a.foreign for a in asks)
+    if not stable and not case.shadow:
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
     found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
+    if case.bad and queue in shared.struck:
+        overloaded_s = min(overloaded_s, case.bad[0])
     for ask in asks:
         late = _longest_gap(private.log[ask.name], shared.log[ask.name], min(until_s, ask.end_s), case, overloaded_s)
         if late is not None:
@@ -434,6 +453,7 @@ def _smaller(case: Case) -> list[Case]:
     tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "returns_s", "vanishes_s")
               if getattr(case, name) is not None]  # fmt: skip
     tries += [dataclasses.replace(case, shadow=False)] if case.shadow else []
+    tries += [dataclasses.replace(case, f=0.0)] if case.f else []
     for ask in case.asks:
         if ask.gangs > 1:
             fewer = dataclasses.replace(ask, gangs=1)
