@@ -170,7 +170,7 @@ def main() -> int:
         if not args.numbers or str(number) in args.numbers:
             verdict, by = play(mutant, args.limit)
             survived += verdict != "found"
-            where = f"{mutant['file'].removeprefix('pycontrol/')}:{mutant['line']}"
+            where = mutant["file"].removeprefix("pycontrol/")
             print(
                 f"{number:2} {verdict:<9} {mutant['kind']:<10} {where:<40} {mutant['source'][:60]} | {by}", flush=True
             )
