@@ -30,11 +30,13 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     Apps are ordered by priority (highest first), then those that paid in an auction last, then by GPUs (fewest first),
     then by submission. An app keeps its own ending gangs before it gets new ones.
     """
-    free = _left(plan, s)
+    got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards}
+    wanting = [v for v in s.apps if v.demand.gpus > v.retained_gpus + got.get(v.app_id, 0)]
+    free = _left(plan, s) if wanting else {}
     if not any(free.values()):
         return plan
     room = FreeIndex(free, s.topology)
-    able = _able(plan, s, room)
+    able = _able(plan, s, wanting, room)
     if not able:
         return plan
     givers = _Giver(plan, s, able, kept_out)
@@ -65,15 +67,15 @@ def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
     return {h: max(0, n) for h, n in free.items()}
 
 
-def _able(plan: Plan, s: Snapshot, room: FreeIndex) -> list[AppView]:
-    """The apps that may get some of `room`: one of their ending gangs is not renewed, or it has a place for a new one.
+def _able(plan: Plan, s: Snapshot, wanting: Iterable[AppView], room: FreeIndex) -> list[AppView]:
+    """Those that may get some of `room`: one of their ending gangs is not renewed, or it has a place for a new one.
 
     What is left seldom has a place for anyone, so gangs alike are looked at once, and no app is looked at more.
     """
     kept = {a.app_id: a.gangs for a in plan.awards}
     places: dict[tuple[object, ...], bool] = {}
     able = []
-    for v in s.apps:
+    for v in wanting:
         d = v.demand
         shape = d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members
         if shape not in places:
