@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pycontrol.auction.handout import ByKey, Caps, KeptOut, Taker, gangs_of, hand_out, less, shape_of, taker
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.model.auction import Award, Gang, Plan, Snapshot, gang_of
+from pycontrol.model.auction import AppView, Award, Gang, Plan, Snapshot, gang_gpus, gang_of
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
@@ -25,12 +25,13 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     Apps are ordered by priority (highest first), then those that paid in an auction last, then by GPUs (fewest first),
     then by submission. An app keeps its own ending gangs before it gets new ones.
     """
-    free = _left(plan, s)
+    kept = {a.app_id: a.gangs for a in plan.awards}
+    wanting = [v for v in s.apps if v.demand.gpus > v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ())))]
+    free = _left(plan, s) if wanting else {}
     if not any(free.values()):
         return plan
     room = FreeIndex(free, s.topology)
-    kept = {a.app_id: a.gangs for a in plan.awards}
-    able = _able(kept, s, room)
+    able = _able(kept, s, wanting, room)
     if not able:
         return plan
     caps, paid = Caps(s.apps, kept), {b.app_id for b in plan.bids if b.paid_gangs}
@@ -83,14 +84,14 @@ def _left(plan: Plan, s: Snapshot) -> dict[str, int]:
     return {h: max(0, n) for h, n in free.items()}
 
 
-def _able(kept: Mapping[str, Sequence[Gang]], s: Snapshot, room: FreeIndex) -> list[Taker]:
-    """The apps that may get some of `room`: one of their ending gangs is not renewed, or it has a place for a new one.
+def _able(kept: Mapping[str, Sequence[Gang]], s: Snapshot, wanting: Iterable[AppView], room: FreeIndex) -> list[Taker]:
+    """Those that may get some of `room`: one of their ending gangs is not renewed, or it has a place for a new one.
 
     What is left seldom has a place for anyone, so gangs alike are looked at once, and no app is looked at more.
     """
     places: dict[tuple[object, ...], bool] = {}
     able = []
-    for v in s.apps:
+    for v in wanting:
         d = v.demand
         alike = d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members
         if alike not in places:
