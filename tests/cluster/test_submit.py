@@ -12,6 +12,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import requests
 from hdfs import InsecureClient
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -38,6 +39,14 @@ while step < 60:
     print(f"Step [{step}/60], Loss: {1 / step:.4f}, f1: {step / 60:.3f}", flush=True)
 save()
 """
+UNCHANGED = """
+import sys, time
+for epoch in range(1, 41):
+    time.sleep(float(sys.argv[1]))
+    print(f"Epoch [{epoch}/40], Loss: {1 / epoch:.4f}, Val Acc: {epoch / 50:.4f}", flush=True)
+    if sys.argv[2:]:
+        raise ValueError("Input contains NaN")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +60,58 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in rig.env.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("here")
+def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_behind(rig: Rig, tmp_path: Path) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text(UNCHANGED)
+
+    def submit(name: str, gpus: int, how: str) -> Any:
+        return isonomy.submit(f"python plain.py {how}", name=name, queue="research", framework="command",
+                              memory="512M", gpus=gpus, files=[script])  # fmt: skip
+
+    apps = [submit(name, 4, how) for name, how in (("plain-a", "0.7"), ("plain-b", "0.7"), ("plain-c", "0.1"))]
+    why = rig.wait(lambda: told(rig, "plain-c", "NoFreeGpus"), 60, "it is told why it waits")
+    assert re.match(
+        r"no machine has 4 free GPUs; (the lease of|leases of) plain-[ab].* (ends in|end within) \d+ s", why
+    )
+    (row,) = (r for r in rig.get("queue")["apps"] if r["name"] == "plain-c")
+    assert re.sub(r"\d+ s", "", row["sentence"]) == re.sub(r"\d+ s", "", why)
+    assert "waits: no machine has 4 free GPUs" in apps[2].status().line()
+    follows = subprocess.Popen(
+        [BIN / "isonomy", "logs", "plain-b", "-f"], env=rig.env, stdout=subprocess.PIPE, text=True
+    )
+    rig.training("plain-a", 3)
+    host = rig.get("explain", app="plain-a")["leases"][0]["gpu"].rpartition(":")[0]
+    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.wait(lambda: not rig.get("explain", app="plain-a")["leases"], 60, "it gives its GPUs back")
+    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    lost = rig.wait(lambda: rig.get("explain", app="plain-a").get("lost"), START_S, "it starts again, and is told so")
+    assert re.fullmatch(r"lost \d+ steps? = \d+\.\d GPU-min, trained again", lost)
+    for app in apps:
+        ended = app.wait(timeout_s=START_S)
+        assert ended.succeeded, ended.message + rig.tail()
+        assert ended.best.get("value", ended.best["accuracy"]) == pytest.approx(0.8)
+    assert "Epoch [40/40]" in follows.communicate(timeout=60)[0]
+    bad = submit("plain-d", 1, "0.1 fail")
+    assert bad.wait(timeout_s=START_S).state == "FAILED"
+    logs = subprocess.run([BIN / "isonomy", "logs", "plain-d"], env=rig.env, capture_output=True, text=True, timeout=60)
+    assert "ValueError: Input contains NaN\nisonomy worker: failed with 1\n" in logs.stdout
+    page = f"{rig.cluster['rm_web'].split(',')[0]}/ws/v1/cluster/isonomy/ui"
+    assert "plain-b" in requests.get(page, {"user.name": "root"}, timeout=10).text.partition('id="h-ended"')[2]
+    assert (
+        "polyline"
+        in requests.get(f"{page}/app/{apps[1].app_id}", {"user.name": "root"}, timeout=10).text.partition(
+            'id="h-jobs"'
+        )[2]
+    )
+
+
+def told(rig: Rig, name: str, code: str) -> str:
+    """The sentence for this reason; empty for another."""
+    why = rig.get("explain", app=name).get("reason", {})
+    return str(why["sentence"]) if why.get("code") == code else ""
 
 
 @pytest.mark.usefixtures("here")
