@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import PolicyMemory
+from pycontrol.arbiter.ledger.facts import PolicyMemory, plain
 from pycontrol.arbiter.round.round import REMEMBERED_BY
 from pycontrol.policies import registry
 from tests.arbiter.mini import Mini
@@ -28,7 +28,7 @@ def played(policy: str, durable: Durable | None = None) -> Mini:
 
 @lru_cache
 def memory_of(policy: str) -> str:
-    return json.dumps(dict(played(policy).a.durable.memory))
+    return json.dumps(plain(played(policy).a.durable.memory))
 
 
 @pytest.mark.parametrize("named", [True, False])
