@@ -314,6 +314,6 @@ class _Here:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def imap(self, do: Callable[[Any], Any], jobs: Iterable[Any], chunksize: int = 1) -> Iterator[Any]:
+    def imap(self, do: Callable[[Any], Any], jobs: Iterable[Any], **_: object) -> Iterator[Any]:
         """One after the other."""
         return map(do, jobs)

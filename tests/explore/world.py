@@ -192,30 +192,30 @@ class World:
         self.events = []
         if name in self.left:
             self.left[name] -= 1
-        getattr(self, "_" + name.replace(" ", "_"))()
+        getattr(self, "do_" + name.replace(" ", "_"))()
 
     # ---- time, the operator, the control plane's end
 
-    def _wake(self) -> None:
+    def do_wake(self) -> None:
         wake_s = self.arbiter.next_wake_s(self.now)
         assert wake_s is not None
         self.now = max(self.now, wake_s)
         self.send(ev.Tick())
 
-    def _sleep(self) -> None:
+    def do_sleep(self) -> None:
         self.now += SETTINGS.lease_s + 1
         self.send(ev.Tick())
 
-    def _pause(self) -> None:
+    def do_pause(self) -> None:
         self.send(ev.OperatorCommand("pause"))
 
-    def _resume(self) -> None:
+    def do_resume(self) -> None:
         self.send(ev.OperatorCommand("resume"))
 
-    def _crash(self) -> None:
+    def do_crash(self) -> None:
         self._start(Durable.load(json.loads(json.dumps(self.shadow.dump()))))
 
-    def _decide(self) -> None:
+    def do_decide(self) -> None:
         e = self.solves.pop()
         outcome = salvage.decide(self.policy, e.snapshot, e.bids, e.seed)
         oracles.decided(self, outcome)
@@ -228,10 +228,10 @@ class World:
         self.apps[name] = app
         self.send(ev.AppAdded(app))
 
-    def _agent_arrives(self) -> None:
+    def do_agent_arrives(self) -> None:
         self._arrives(AGENT, "SUBMARINE", frozenset({"isonomy"}))
 
-    def _plain_arrives(self) -> None:
+    def do_plain_arrives(self) -> None:
         self._arrives(PLAIN, "YARN", frozenset())
         self._ask(Ask(f"{PLAIN}_1", PLAIN, 0, 1, PLAIN_WANTS))
 
@@ -249,10 +249,10 @@ class World:
             self._gone(c.container_id)
         self.send(ev.AppRemoved(name, "FINISHED"))
 
-    def _plain_ends(self) -> None:
+    def do_plain_ends(self) -> None:
         self._ends(PLAIN)
 
-    def _agent_ends(self) -> None:
+    def do_agent_ends(self) -> None:
         if self.connected:
             self.send(ev.AgentDone(AGENT, True))
         self.connected, self.held, self.plans = False, set(), {}
@@ -260,7 +260,7 @@ class World:
         self._ends(AGENT)
         self.stopping = []
 
-    def _carry_out(self) -> None:
+    def do_carry_out(self) -> None:
         e = self.directives.pop(0)
         if isinstance(e, ev.Kill):
             self.send(ev.DirectiveDone(e.directive_id, True))
@@ -277,18 +277,18 @@ class World:
         self.send(ev.ContainerUp(c))
         self.send(ev.DirectiveDone(e.directive_id, True, c.container_id))
 
-    def _refuse(self) -> None:
+    def do_refuse(self) -> None:
         self.send(ev.DirectiveDone(self.directives.pop(0).directive_id, False, "", "no room"))
 
-    def _container_runs(self) -> None:
+    def do_container_runs(self) -> None:
         c = next(c for c in self.containers if c not in self.running)
         self.running.add(c)
         self.send(ev.ContainerUp(self.containers[c], True))
 
-    def _container_stops(self) -> None:
+    def do_container_stops(self) -> None:
         self._gone(self.stopping[0])
 
-    def _a_container_fails(self) -> None:
+    def do_a_container_fails(self) -> None:
         self._gone(min(self.running))
 
     def _gone(self, container_id: str, told: bool = True) -> None:
@@ -305,29 +305,29 @@ class World:
         elif c.app_id == AGENT and AGENT in self.apps:
             self._worker_ended(c)
 
-    def _bad(self) -> None:
+    def do_bad(self) -> None:
         self._mark("two:1", frozenset({0}))
 
-    def _mend(self) -> None:
+    def do_mend(self) -> None:
         self._mark("two:1", frozenset())
 
     def _mark(self, node_id: str, bad: frozenset[int]) -> None:
         self.nodes[node_id] = dataclasses.replace(self.nodes[node_id], bad_gpus=bad)
         self.send(ev.NodeUp(self.nodes[node_id]))
 
-    def _rm_lost(self) -> None:
+    def do_rm_lost(self) -> None:
         self.rm_up, self.directives = False, []
         self.rm_life += 1
         self.send(ev.ClusterLost())
 
-    def _rm_back(self) -> None:
+    def do_rm_back(self) -> None:
         self.rm_up = True
         self.send(self.snapshot())
 
-    def _rm_back_bare(self) -> None:
+    def do_rm_back_bare(self) -> None:
         for c in list(self.containers):
             self._gone(c, told=False)
-        self._rm_back()
+        self.do_rm_back()
 
     # ---- the Agent: gangs of two GPUs, a worker on each machine
 
@@ -335,24 +335,24 @@ class World:
         """What it tells: one gang."""
         return Demand(GANG, 1, GANG, WORK_GPU_S, WORK_GPU_S, 0.0)
 
-    def _agent_registers(self) -> None:
+    def do_agent_registers(self) -> None:
         self.connected = True
         self.send(ev.AgentUp(AGENT, f"{AGENT}_1", "hyperband", self.demand()))
 
-    def _agent_lost(self) -> None:
+    def do_agent_lost(self) -> None:
         self.connected, self.inbox, self.said = False, [], []
         self.send(ev.AgentLost(AGENT))
 
-    def _agent_lapses(self) -> None:
+    def do_agent_lapses(self) -> None:
         self.said.pop(0)
 
-    def _agent_speaks(self) -> None:
+    def do_agent_speaks(self) -> None:
         self.send(self.said.pop(0))
 
-    def _agent_asks(self) -> None:
+    def do_agent_asks(self) -> None:
         self._ask(self.asking.pop(0))
 
-    def _agent_hears(self) -> None:
+    def do_agent_hears(self) -> None:
         e = self.inbox.pop(0)
         match e:
             case ev.SendAskRho():
