@@ -72,8 +72,9 @@ def _widest(problem: ShareProblem, x: Matrix, least: Matrix) -> Trade | None:
             if not buys.any() or not sells.any():
                 continue
             buyer = int(np.argmax(np.where(buys, ratio, -1.0)))
-            seller = int(np.argmin(np.where(sells, ratio, np.inf)))
-            high, low = float(ratio[buyer]), float(ratio[seller])
+            selling = np.where(sells, ratio, np.inf)
+            seller = int(np.argmin(selling))
+            high, low = float(ratio[buyer]), float(selling[seller])  # inf if no seller can use the slow type
             gap = high - low
             if buyer == seller or not gap > 1e-9 * max(1.0, low) or (best is not None and gap <= best[0]):
                 continue

@@ -41,7 +41,7 @@ class OefNoncooperative:
         """(n, k): devices by user and type."""
         merged = Merged.of(problem)
         w, m = merged.problem.speedups, merged.problem.devices
-        there = m > 0
+        there = (m > 0) & (w > 0).any(axis=0)
         served = (w[:, there] > 0).any(axis=1)
         x = np.zeros_like(w)
         if served.any():
@@ -105,12 +105,16 @@ def _by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
     """
     n, k = w.shape
     cost = np.divide(1.0, w, out=np.full_like(w, np.inf), where=w > 0)
+
+    def charged(price: Vector) -> Matrix:
+        return np.multiply(price, cost, out=np.full_like(w, np.inf), where=w > 0)  # also where the price is 0
+
     everyone = np.arange(n)
     lp = IncrementalLp(np.concatenate([np.zeros(k), [1.0]]))
     lp.add(np.arange(k)[None], np.ones((1, k)), 1.0, 1.0)  # columns: p m, which have similar magnitudes
     price, best, best_price = np.full(k, 1.0 / k) / m, 0.0, np.zeros(k)
     for cut in range(MOST_CUTS):
-        charge = price * cost
+        charge = charged(price)
         cheapest = charge.argmin(axis=1)
         value = float(pi @ charge[everyone, cheapest])
         if value > best:
@@ -120,8 +124,8 @@ def _by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
         found = lp.solve()
         gap = (float(found[k]) - best) / float(found[k])
         if gap < TRY_AT and cut % 4 == 0:
-            x, c, exact = _from_ties(w, m, pi, best_price * cost, 1e3 * gap + 1e-9)
-            bound = 1 / max(best, float(pi @ (exact * cost).min(axis=1)))
+            x, c, exact = _from_ties(w, m, pi, charged(best_price), 1e3 * gap + 1e-9)
+            bound = 1 / max(best, float(pi @ charged(exact).min(axis=1)))
             if c >= bound * (1 - GAP):
                 return x
         step = STEP if gap > 1e-9 else 1.0
