@@ -156,6 +156,9 @@ class Kept(Mapping[str, list[Any]]):
         same = isinstance(other, Kept) and other.fluid is self.fluid
         return same or (isinstance(other, Mapping) and dict(self) == dict(other))
 
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
     def __reduce__(self) -> tuple[type[dict[str, list[Any]]], tuple[dict[str, list[Any]]]]:
         return dict, (dict(self),)  # another process reads them
 

@@ -49,9 +49,17 @@ def test_estimates_are_in_queue_explain_and_page(server: str, stage: Stage) -> N
 def test_an_app_that_has_ended_has_no_estimate() -> None:
     """The newest forecast may be older than its end."""
     forecast = {"assumed": "all goes well", "apps": {"a": {"start_s": [1.0, 2.0, 3.0], "end_s": [4.0, 5.0, 6.0]}}}
-    live, ended = (Router._with_estimate({"app": {"app_id": "a", "finished_s": x}}, forecast) for x in (None, 9.0))
+    why = {"code": "NoFreeGpus", "sentence": "no GPU is free"}
+    live, ended = (
+        Router._with_estimate(
+            {"app": {"app_id": "a", "finished_s": x, "gpus_held": 0}, "reason": why, "now_s": 0.5}, forecast
+        )
+        for x in (None, 9.0)
+    )
     assert live["estimate"]["end_s"] == [4.0, 5.0, 6.0]
+    assert "you start" in live["reason"]["sentence"]
     assert ended["estimate"]["end_s"] is ended["estimate"]["start_s"] is None
+    assert ended["reason"] == why
 
 
 def test_the_estimate_of_a_future_app(server: str) -> None:

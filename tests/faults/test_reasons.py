@@ -40,7 +40,7 @@ class Told:
         a: Any = rounds.s
         reasons, waiting, demands = Reasons(a, now_s), Waiting(a, now_s), Demands(a, now_s)
         self.a, self.free, self.demands = a, a.free_gpus(), demands
-        mine = [x for x, record in a.durable.live.items() if part.is_of(record.vc) and record.user in HONEST]
+        mine = [x for x, record in a.durable.live.items() if part.vc == record.vc and record.user in HONEST]
         self.said = {x: waiting.told(x, demands.of(x), reasons.of(x, demands.of(x))) for x in mine}
 
     def check(self, r: Receipt) -> Counter[Pending]:
