@@ -50,8 +50,8 @@ class Search:
 APPS = {
     "cnn": Search("vision", 4.0, 1.0, 8.0, 30),
     "rnn": Search("vision", 1.2, 0.2, 2.0, 40),
-    "transformer": Search("speech", 4.0, 1.0, 8.0, 70),
-    "lstm": Search("speech", 1.2, 0.2, 2.0, 50),
+    "transformer": Search("speech", 4.0, 1.0, 8.0, 90),
+    "lstm": Search("speech", 1.2, 0.2, 2.0, 80),
 }
 """A step takes a second on two fast GPUs (cnn, transformer), or on two slow ones (rnn, lstm)."""
 
