@@ -8,10 +8,13 @@ from collections import Counter
 
 import pytest
 
+from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import HOUR_S, Settings
 from pycontrol.arbiter.views import tags
 from pycontrol.model import events as ev
+from pycontrol.model.auction import AppView, Demand
 from pycontrol.model.cluster import Ask, Node
+from pycontrol.model.topology import Gpu
 from pycontrol.policies.registry import make
 from tests.arbiter.mini import SETTINGS, Mini
 from tests.arbiter.world import World
@@ -49,6 +52,17 @@ def test_it_bids_for_the_gpus_that_it_runs_on_before_further_ones() -> None:
     own = ((("n1", 1),),)
     assert [(row.keep, row.new_gangs) for row in rows] == [(own, 0), (own, 1)]
     assert rows[0].rho > rows[1].rho
+
+
+def test_in_a_virtual_cluster_its_gpus_on_offer_are_counted_by_machine() -> None:
+    m = Mini("themis", nodes=[("n1", 2)])
+    m.foreign("f", gpus=2, count=2)
+    m.run(1)
+    demand = Demand(2, 2, 2, 100.0, 100.0, 0.0, members=(2,))
+    ending = frozenset(Gpu("n1", k) for k in range(2))
+    view = AppView("f", "root.q", 1.0, demand, ending, ((("root.q-machine-0", 2),),))
+    bid = standin.bid(m.a, view, {"root.q-machine-0": 2}, m.now)
+    assert [(row.keep, row.new_gangs) for row in bid.rows] == [(view.ending_gangs, 0)]
 
 
 class Insistent(World):

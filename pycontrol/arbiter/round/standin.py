@@ -179,7 +179,8 @@ def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bi
     d, own = view.demand, view.ending_gangs
     whole = demand(s, view.app_id, now_s)
     left = Counter(offered)
-    left.subtract(gpu.host for gpu in view.ending)
+    for gang in own:  # by the names that the offer has: hosts, or a virtual cluster's machines
+        left.subtract(dict(gang))
     room = int(pack(d.members, left) is not None) if d.members else sum(n // d.gang_gpus for n in left.values())
     new = min((view.unmet_gpus - len(view.ending)) // d.gang_gpus, room)
 
