@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from pycontrol.auction import highs, native, reference
+from pycontrol.auction.handout import less
 from pycontrol.auction.instance import Instance, Rooms, Solved, Win, Winners, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, Gang
@@ -99,7 +100,7 @@ def _place(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, 
     for row in chosen.values():
         take(left, row.keep)
     wants = [Want(a, r.new_gangs, r.gang_gpus, scope_of(r), r.gpu_type) for a, r in chosen.items() if r.new_gangs]
-    homes = {a: _others(instance.homes.get(a, ()), r.keep) for a, r in chosen.items()}
+    homes = {a: less(instance.homes.get(a, ()), r.keep) for a, r in chosen.items()}
     packed = place_all(wants, left, instance.topology, homes)
     return packed if packed is not None else _place_in(found.rooms, wants, left, instance)
 
@@ -123,11 +124,3 @@ def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], instanc
             take(left, [gang])
             placed[want.app_id].append(gang)
     return placed
-
-
-def _others(gangs: Sequence[Gang], keep: Sequence[Gang]) -> list[Gang]:
-    left = list(gangs)
-    for gang in keep:
-        if gang in left:
-            left.remove(gang)
-    return left

@@ -31,7 +31,7 @@ def read_queues(file: Path, gpus: int) -> tuple[Queue, ...]:
 
 
 def _below(site: Mapping[str, str], parent: Queue, gpus: int) -> Iterator[Queue]:
-    paths = [f"{parent.path}.{name}" for name in _names(site, parent.path)]
+    paths = [f"{parent.path}.{name}" for name in child_names(site, PREFIX + parent.path)]
     given = {path: site.get(f"{PREFIX}{path}.capacity", "") for path in paths}
     weights = sum(float(found[1]) for text in given.values() if (found := _WEIGHT.fullmatch(text)))
     for path, text in given.items():
@@ -53,7 +53,7 @@ def _queue(site: Mapping[str, str], path: str, parent: Queue, least: tuple[float
         path,
         least[0],
         most,
-        not _names(site, path),
+        not child_names(site, PREFIX + path),
         user_limit=float(limit) / 100.0,
         user_limit_factor=float(site.get(f"{PREFIX}{path}.user-limit-factor", "1")),
         partitions={"": PartitionCapacity(least[0], most, least[1], most_gpus)},
@@ -61,8 +61,9 @@ def _queue(site: Mapping[str, str], path: str, parent: Queue, least: tuple[float
     )
 
 
-def _names(site: Mapping[str, str], path: str) -> list[str]:
-    return [name.strip() for name in site.get(f"{PREFIX}{path}.queues", "").split(",") if name.strip()]
+def child_names(site: Mapping[str, str], key: str) -> list[str]:
+    """The names of a queue's children; `key`: `PREFIX` and the queue's path."""
+    return [name.strip() for name in site.get(f"{key}.queues", "").split(",") if name.strip()]
 
 
 def _share(path: str, end: str, text: str, whole: float, gpus: int) -> tuple[float, int | None]:

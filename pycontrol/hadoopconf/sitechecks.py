@@ -9,6 +9,7 @@ from pycontrol.config import Config
 from pycontrol.hadoopconf import production
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import GPU, OUR_RUNTIME, SCHEDULER, YARN
+from pycontrol.hadoopconf.queues import PREFIX, child_names
 from pycontrol.words import suggest
 
 OUR_KEYS = (
@@ -116,16 +117,15 @@ def submarine_site(site: dict[str, str]) -> Iterator[Finding]:
 
 def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
     """capacity-scheduler.xml."""
-    prefix = "yarn.scheduler.capacity."
-    if not site.get(f"{prefix}root.queues"):
-        yield error(SCHEDULER, f"{prefix}root.queues", "is missing; name the queues below root")
+    if not site.get(f"{PREFIX}root.queues"):
+        yield error(SCHEDULER, f"{PREFIX}root.queues", "is missing; name the queues below root")
         return
-    yield from _queues(site, f"{prefix}root")
+    yield from _queues(site, f"{PREFIX}root")
     yield from production.capacity_scheduler(site)
 
 
 def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
-    children = [f"{parent}.{q.strip()}" for q in site.get(f"{parent}.queues", "").split(",") if q.strip()]
+    children = [f"{parent}.{name}" for name in child_names(site, parent)]
     capacities = [site.get(f"{child}.capacity", "") for child in children]
     numbers = [n for n in map(_number, capacities) if n is not None]
     for child, text in zip(children, capacities, strict=True):

@@ -199,7 +199,8 @@ def _within_cells(
     spared: list[tuple[Award, list[Lease]]] = []
     for award, gang in new:
         app_id, kind = award.app_id, wanted_cell(s, award.app_id)
-        here = [x for x in lost if id(x[1]) not in _ids(spared)] if kind else []
+        keeps = _ids(spared) if kind else set()
+        here = [x for x in lost if id(x[1]) not in keeps] if kind else []
         room = s.supply.room_within(kind, part.owner, {*moving, *_gpus(g for _, g in here)}) if kind else {}
         if not kind or all(room.get(name, (0, 0))[0] >= n for name, n in gang):
             fits.append((award, gang))
