@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pycontrol.auction.handout import ByKey, Caps, KeptOut, Taker, gangs_of, hand_out, less, shape_of, taker
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.model.auction import AppView, Award, Gang, Plan, Snapshot, gang_gpus, gang_of
+from pycontrol.model.auction import AppView, Award, Gang, Plan, Snapshot, gang_of
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
@@ -26,7 +26,8 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     then by submission. An app keeps its own ending gangs before it gets new ones.
     """
     kept = {a.app_id: a.gangs for a in plan.awards}
-    wanting = [v for v in s.apps if v.demand.gpus > v.retained_gpus + sum(map(gang_gpus, kept.get(v.app_id, ())))]
+    caps = Caps(s.apps, kept)
+    wanting = [v for v in s.apps if caps.wanted(v) > 0]
     free = _left(plan, s) if wanting else {}
     if not any(free.values()):
         return plan
@@ -34,7 +35,7 @@ def last_pass(plan: Plan, s: Snapshot, kept_out: KeptOut) -> Plan:
     able = _able(kept, s, wanting, room)
     if not able:
         return plan
-    caps, paid = Caps(s.apps, kept), {b.app_id for b in plan.bids if b.paid_gangs}
+    paid = {b.app_id for b in plan.bids if b.paid_gangs}
     held = {}
     for hold in plan.holds:
         gang = gang_of({h: min(n, room.left.get(h, 0)) for h, n in hold.gang})
