@@ -11,6 +11,7 @@ from typing import Any
 
 from pycontrol.arbiter import apps, leases
 from pycontrol.arbiter import placements as workers
+from pycontrol.arbiter.apps import AgentEvents
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import (
     AppMoved,
@@ -21,8 +22,6 @@ from pycontrol.arbiter.ledger.facts import (
     Switched,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.messages import AgentEvents
-from pycontrol.arbiter.round import eligibility
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, Settings, State
@@ -62,7 +61,7 @@ class Arbiter(State):
         self.story = Story() if settings.validate else None
         """The newest events, facts and effects; None unless the state is validated."""
         self.rounds = Rounds(self, policy, epoch)
-        self.agent_events = AgentEvents(self, self.rounds)
+        self.agent_events = AgentEvents(self, self.rounds.reports, self.rounds.app_gone)
         self._handlers = self._all_handlers()
 
     def _all_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
@@ -154,7 +153,7 @@ class Arbiter(State):
         if self.workers.pending:
             workers.place_ready(self, now_s)
         if self.groups.shrunk:
-            downgrade(self, self.groups.tell_shrunk(self.durable, self.supply))
+            downgrade(self, self.groups.tell_shrunk(self.durable.claims_of, self.vc_of_app, self.supply))
         if self.exchange_service is not None:
             self.exchange_service.tick(now_s)
         if self.hosts_due_s is not None and self.hosts_due_s <= now_s:
@@ -204,7 +203,7 @@ class Arbiter(State):
         for gpu in self.durable.leases:
             self.cluster.machines.note(gpu)
         self.announce_hosts()
-        eligibility.update_closed(self)
+        self.update_closed()
         self.reindex_all()
         self._resync_cells(now_s)
         for app in e.apps:
@@ -258,7 +257,7 @@ class Arbiter(State):
         self._update_virtual_clusters(now_s)
         if self.exchange_service is not None:
             self.exchange_service.restore(now_s)
-        regrade(self, self.groups.tell_all(self.durable, self.supply))
+        regrade(self, self.groups.tell_all(self.durable.claims(), self.vc_of_app, self.supply))
 
     def _update_virtual_clusters(self, now_s: float) -> None:
         """Moves apps in queues that now belong to another virtual cluster, or to none."""
@@ -322,7 +321,7 @@ class Arbiter(State):
     def _readmit_machines(self, now_s: float) -> None:
         """Ends the avoidance of machines when its time has passed."""
         if self.cluster.refusals.lapse(now_s):
-            eligibility.update_closed(self)
+            self.update_closed()
             self.request_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
@@ -333,7 +332,7 @@ class Arbiter(State):
             self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
         self.cluster.node_up(e.node)
         self.machine_changed(e.node.host, now_s)
-        eligibility.update_closed(self, e.node.host)
+        self.update_closed(e.node.host)
         self.reindex_host(e.node.host)
         if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             leases.evacuate_bad_gpus(self, now_s, self.cluster.machines.on(e.node.host))
@@ -344,7 +343,7 @@ class Arbiter(State):
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
         node = self.cluster.node_down(e.node_id, e.reason)
         if node is not None:
-            eligibility.update_closed(self, node.host)
+            self.update_closed(node.host)
             self.reindex_host(node.host)
         if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")

@@ -21,7 +21,6 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
-from pycontrol.arbiter.round import eligibility
 from pycontrol.arbiter.state import KILL_RETRY_S, State
 from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
@@ -202,7 +201,7 @@ def container_up(s: State, container: Container, running: bool, now_s: float) ->
             give_way(s, container, now_s)
         return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
-        eligibility.update_closed(s)
+        s.update_closed()
     worker = _worker_of(s, container)
     if worker is not None:
         s.workers.carried(worker, container.container_id)

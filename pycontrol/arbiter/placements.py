@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.round import eligibility, standin
+from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.views.workers import REPORTED, WAITING, PlannedWorker
 from pycontrol.model.cluster import STANDIN, Ask
@@ -181,7 +181,7 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
     if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s, e.machine_at_fault):
-        eligibility.update_closed(s)
+        s.update_closed()
         _give_up(s, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
 
 

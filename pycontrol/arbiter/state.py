@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.durable import Durable, Ledger
 from pycontrol.arbiter.ledger.facts import (
-    AppEnded,
-    AppsForgotten,
     Fact,
     LeaseEnded,
     LeaseGranted,
@@ -19,23 +17,19 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
-from pycontrol.arbiter.ledger.writer import Ledger, forgettable
-from pycontrol.arbiter.supply.groups import Groups
-from pycontrol.arbiter.supply.port import Supply, WholeCluster
-from pycontrol.arbiter.views import tags
+from pycontrol.arbiter.supply.port import Groups, Supply, WholeCluster
 from pycontrol.arbiter.views.agents import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
-from pycontrol.arbiter.views.gpus import GpuIndex, pick
+from pycontrol.arbiter.views.gpus import GpuIndex, Limit, limit, pick
+from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
-from pycontrol.arbiter.views.tags import Limit, limit
-from pycontrol.arbiter.views.timer import RoundTimer
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
+from pycontrol.model import tags
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
     Contention,
     Effect,
-    HeldGrant,
     Kill,
     SendHosts,
     SendRevoke,
@@ -100,8 +94,6 @@ class State:
         """Applies a fact, queues it for the journal, and updates what is derived from it."""
         step = self.ledger.write(fact)
         if step is None:
-            if isinstance(fact, AppEnded):
-                self._forget_ended(fact.at_s)
             return
         for lease in (*step.after, *step.rest):
             self._index(lease)
@@ -114,18 +106,10 @@ class State:
         elif isinstance(fact, LOSES):
             for app_id in dict.fromkeys(x.app_id for x in step.all):
                 self.update_demand(app_id)
-        if self.cluster.seen:  # before the first snapshot, after which the supply is told of all groups
-            self.groups.note(fact, step, self.durable, self.supply)
-
-    def _forget_ended(self, now_s: float) -> None:
-        """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
-        gone = tuple(forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
-        if gone:
-            self.record(AppsForgotten(gone))
-            self.agents.forget(gone)
-
-    def _is_known(self, app_id: str) -> bool:
-        return app_id in self.cluster.apps or not self.cluster.ready
+            if self.cluster.seen:  # before the first snapshot, after which the supply is told of all groups
+                held = [x for x in step.before if x.state != REVOKING]
+                lost = step.reservations if isinstance(fact, NextDropped) else held
+                self.groups.note(lost, self.durable.grants, self.supply)
 
     def reindex(self, *gpus: Gpu) -> None:
         """Recomputes the index of GPUs, after their leases, containers or machines changed."""
@@ -149,7 +133,7 @@ class State:
         if lease.app_id not in self.agents.unmanaged_apps:
             return None
         node = self.cluster.node_at.get(lease.gpus[0].host)
-        return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings)
+        return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings.interactive_idle_s)
 
     def renews_itself(self, lease: Lease) -> bool:
         """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
@@ -178,6 +162,23 @@ class State:
             self.reindex(*(Gpu(node.host, i) for i in range(node.gpus)))
         for lease in self.durable.leases.each():
             self._index(lease)
+
+    def update_closed(self, host: str = "") -> None:
+        """Recomputes which hosts (or whether this host) take no new container.
+
+        A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
+        """
+        closed = self.cluster.refusals.closed()
+        nodes = [n for n in (self.cluster.node_at.get(host),) if n is not None] if host else self.cluster.nodes.values()
+        for node in nodes:
+            if node.withheld:
+                closed[node.host] = node.withheld
+            elif node.untagged_gpus:
+                others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
+                closed[node.host] = f"{others}; which ones is not known"
+        changed = self.cluster.close_host(host, closed.get(host)) if host else self.cluster.close(closed)
+        for each in changed:
+            self.reindex_host(each)
 
     def reindex_host(self, host: str) -> None:
         """Recomputes the index of a host's GPUs, after the host changed."""
@@ -335,6 +336,10 @@ class State:
         """The virtual cluster of a queue; empty if it has none."""
         return self.supply.vc_of(queue)
 
+    def vc_of_app(self, app_id: str) -> str:
+        """The virtual cluster of an app; empty if it has none."""
+        return self.durable.apps[app_id].vc
+
     def is_unmanaged(self, app_id: str) -> bool:
         """Whether YARN knows the app, and it neither has an Agent nor is expected to register one."""
         app = self.cluster.apps.get(app_id)
@@ -463,21 +468,6 @@ class State:
     def gpus_of(self, vc: str) -> int:
         """R_C of a virtual cluster's apps; without virtual clusters, all GPUs of the cluster."""
         return self.supply.gpus_of(vc) or self.cluster.machines.gpus
-
-    def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
-        """The app's leases and reservations by grant, without those being revoked."""
-        leases: dict[str, list[Lease]] = {}
-        for lease in self.leases_of(app_id):
-            if lease.state != REVOKING:
-                leases.setdefault(lease.grant_id, []).append(lease)
-        coming: dict[str, list[Reservation]] = {}
-        for x in self.reservations_of(app_id):
-            coming.setdefault(x.grant_id, []).append(x)
-        return (
-            *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
-            *(HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
-              for g, ys in coming.items()),
-        )  # fmt: skip
 
     def queue_room(self, queue: str) -> int:
         """GPUs that the queue may still get up to its limit; 2^30 if it has none.

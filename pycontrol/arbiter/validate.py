@@ -88,7 +88,7 @@ def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
         gpus = (Gpu(n.host, i) for n in s.cluster.nodes.values() for i in range(n.gpus))
         free = {g for g in gpus if classify(s, g) is GpuState.FREE}
         yield from s.gpus.validate(s.durable.leases, free, count_by_host(s.usable_gpus()))
-        yield from s.groups.validate(s.durable, s.supply)
+        yield from s.groups.validate(s.durable.claims(), s.supply)
 
 
 def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.exchange import deals_of
-from pycontrol.arbiter.views import tags
 from pycontrol.fairness.gangs import t_id
+from pycontrol.model import tags
 from pycontrol.model.auction import Award, BidReceipt, Demand
 from pycontrol.model.events import JobProgress
 from pycontrol.model.receipt import Receipt
@@ -18,6 +17,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
+from pycontrol.queries.reasons import reason
 from pycontrol.queries.waiting import Waiting
 from pycontrol.words import count
 

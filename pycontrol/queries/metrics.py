@@ -22,10 +22,10 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseStarted,
     RoundHeld,
 )
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands
+from pycontrol.queries.reasons import Reasons
 from pycontrol.runtime.spans import LeaseInterval
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

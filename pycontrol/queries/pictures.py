@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.durable import AppRecord, Durable
-from pycontrol.arbiter.ledger.writer import Touched
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable, Touched
 from pycontrol.arbiter.state import State
 from pycontrol.runtime.driver import Overloaded
 

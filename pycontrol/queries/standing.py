@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.candidates import view
+from pycontrol.arbiter.round.candidates import remembered, view
 from pycontrol.arbiter.round.eligibility import within_cluster
 from pycontrol.arbiter.round.parts import own_part
-from pycontrol.arbiter.round.round import remembered
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot

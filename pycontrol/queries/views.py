@@ -10,13 +10,13 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
+from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 from pycontrol.queries.waiting import Waiting
 

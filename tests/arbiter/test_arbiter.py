@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppEnded
 from pycontrol.arbiter.ledger.lease import Reservation
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
+from pycontrol.queries.reasons import REASONS, reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import TROUBLES, World
 

@@ -8,12 +8,12 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 BAD = Gpu("n1", 2)

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.arbiter.views.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import pack
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import Pending
+from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 SETTINGS = Settings(lease_s=60, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)

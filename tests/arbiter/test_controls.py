@@ -9,7 +9,6 @@ from collections.abc import Mapping
 import pytest
 
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
@@ -21,6 +20,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.queries.explain import explain
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 MACHINES = (("n1", "a", 4), ("n2", "a", 4), ("n3", "b", 4), ("n4", "b", 4))

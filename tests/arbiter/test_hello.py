@@ -10,7 +10,6 @@ import pytest
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseIdle
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
@@ -19,6 +18,7 @@ from pycontrol.model.cluster import Container, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.tiresias import Tiresias
+from pycontrol.queries.reasons import reason
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 RECOVERING = dataclasses.replace(SETTINGS, recovery_s=5)

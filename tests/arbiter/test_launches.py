@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pycontrol.arbiter.apps import JOBS_KEPT, TOLD_AT_ONCE
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged
-from pycontrol.arbiter.views.agents import JOBS_KEPT, TOLD_AT_ONCE
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand

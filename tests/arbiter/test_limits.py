@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.reasons import reason
-from pycontrol.arbiter.views import tags
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.policies.registry import make
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 SETTINGS = Settings(

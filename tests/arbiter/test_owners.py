@@ -14,8 +14,8 @@ from tests.arbiter.mini import Mini
 pytestmark = pytest.mark.interpreted
 ROOT = Path(__file__).parents[2] / "pycontrol"
 OWNERS = {
-    "cluster": "cluster_view.py", "agents": "agents_view.py", "ledger": "ledger.py", "durable": "durable.py",
-    "gpus": "gpu_index.py", "groups": "groups.py", "workers": "worker_plans.py", "timer": "round_timer.py",
+    "cluster": "cluster.py", "agents": "agents.py", "ledger": "durable.py", "durable": "durable.py",
+    "gpus": "gpus.py", "groups": "port.py", "workers": "workers.py", "timer": "settings.py",
     "candidates": "candidates.py", "eligibility": "eligibility.py",
 }  # fmt: skip
 CHANGES = {

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
@@ -17,6 +16,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidReceipt, Demand, Hold, Offer, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
+from pycontrol.queries.reasons import reason
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 TWO = (("n1", 4), ("n2", 4))

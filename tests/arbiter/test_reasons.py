@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid
+from pycontrol.queries.reasons import REASONS, reason
 from tests.arbiter.mini import Mini
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"

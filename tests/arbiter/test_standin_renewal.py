@@ -10,8 +10,8 @@ import pytest
 
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import HOUR_S, Settings
-from pycontrol.arbiter.views import tags
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.auction import AppView, Demand
 from pycontrol.model.cluster import Ask, Node
 from pycontrol.model.topology import Gpu

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.cli import main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved
+from pycontrol.queries.reasons import REASONS, reason
 from tests.cli.conftest import Rm, run
 from tests.web.scene import EARLY, SHELL, Scene
 

@@ -8,7 +8,9 @@ import sys
 from tests.faults.mutants import ROOT, Mutation
 from tests.faults.patch import replaced
 
-ARBITER, POLICIES, AUCTION = "pycontrol/arbiter", "pycontrol/policies", "pycontrol/auction"
+ARBITER, POLICIES, AUCTION, QUERIES = (
+    "pycontrol/arbiter", "pycontrol/policies", "pycontrol/auction", "pycontrol/queries",
+)  # fmt: skip
 PLANTED: dict[str, tuple[str, str, str]] = {
     "fewer_leases_end_together": (ARBITER, "now_s + 1.5 * self.s.lead_s", "now_s + 1.0 * self.s.lead_s"),
     "losers_stay_half_a_lead": (
@@ -46,7 +48,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     "borrowers_come_last_in_name": (
         ARBITER, "            if len(gpus_in(borrowed)) == size:", "            if False:"),
     "a_reason_is_another": (
-        ARBITER, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
+        QUERIES, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
         "return Reason(Pending.NO_FREE_GPUS)"),
     "reserved_gpus_are_promised_later": (
         ARBITER, "end_s = now_s + (self.end_s - self.granted_s)", "end_s = self.end_s"),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.model.topology import Gpu
+from pycontrol.queries.reasons import reason
 
 if TYPE_CHECKING:
     from tests.explore.world import World

@@ -9,12 +9,12 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.round.parts import RoundParts
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model.reasons import Pending
 from pycontrol.model.receipt import Receipt
 from pycontrol.queries.demands import Demands
+from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.waiting import Waiting
 from tests.faults.clock import Violation
 from tests.faults.oracles import Oracles

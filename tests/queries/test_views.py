@@ -9,13 +9,13 @@ import pytest
 from pycontrol.arbiter.ledger.facts import LeaseStarted
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.candidates import view
-from pycontrol.arbiter.round.reasons import REASONS
 from pycontrol.arbiter.state import State
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.queries import views
+from pycontrol.queries.reasons import REASONS
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 

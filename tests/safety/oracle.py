@@ -18,22 +18,22 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round.candidates import Candidates
 from pycontrol.arbiter.round.eligibility import demand_of
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.arbiter.views.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import place_gang
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.model.reasons import Pending
+from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadowed import Shadowed
+from pycontrol.queries.reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import World
 from tests.arbiter.world import node as node_of

@@ -15,7 +15,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.reasons import REASONS
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.config import ConfigError, MetricsListener
 from pycontrol.model import events as ev
@@ -25,6 +24,7 @@ from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
+from pycontrol.queries.reasons import REASONS
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.metrics_server import MetricsServer
 from tests.web.scene import EARLY, Scene

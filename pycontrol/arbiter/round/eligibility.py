@@ -16,24 +16,6 @@ from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope, Topology
 
 
-def update_closed(s: State, host: str = "") -> None:
-    """Recomputes which hosts (or whether this host) take no new container.
-
-    A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
-    """
-    closed = s.cluster.refusals.closed()
-    nodes = [n for n in (s.cluster.node_at.get(host),) if n is not None] if host else s.cluster.nodes.values()
-    for node in nodes:
-        if node.withheld:
-            closed[node.host] = node.withheld
-        elif node.untagged_gpus:
-            others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
-            closed[node.host] = f"{others}; which ones is not known"
-    changed = s.cluster.close_host(host, closed.get(host)) if host else s.cluster.close(closed)
-    for each in changed:
-        s.reindex_host(each)
-
-
 def exceeds_types(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed: bool) -> Reason | None:
     """Why a gang that fits on these GPUs fits on no single type that it may have; None if it does, or fits nowhere.
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in
-from pycontrol.arbiter.round.eligibility import demand_of
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart, Supply
 from pycontrol.auction.placing import pack
@@ -76,7 +75,7 @@ class RoundParts:
         once all their leases end in the same round.
         """
         s, ending = self.s, dict[str, list[Lease]]()
-        if all(demand_of(s, app_id, self.now_s).opportunistic for app_id in self._wanting.get(vc, ())):
+        if all(_only_borrows(s, app_id) for app_id in self._wanting.get(vc, ())):
             return
         for lease in (x for gangs in self.ending_of(vc, True).values() for gang in gangs for x in gang):
             ending.setdefault(lease.grant_id, []).append(lease)
@@ -210,19 +209,15 @@ def borrowers(s: State) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for app_id in s.durable.held if not s.supply.whole else ():
         app = s.durable.live.get(app_id)
-        agent = s.agents.get(app_id)
-        if app is not None and app.vc and s.borrowing(app_id) and not (agent and agent.demand.opportunistic):
+        if app is not None and app.vc and s.borrowing(app_id) and not _only_borrows(s, app_id):
             found.setdefault(app.vc, []).append(app_id)
     return found
 
 
-def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
-    """An app's borrowed gangs that are each one complete group of cells, oldest first."""
-    gangs = [
-        g for g in s.gangs_of(app_id)
-        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
-    ]  # fmt: skip
-    return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
+def _only_borrows(s: State, app_id: str) -> bool:
+    """Whether an app is opportunistic: it uses none of its virtual cluster's own GPUs."""
+    agent = s.agents.get(app_id)
+    return agent is not None and agent.demand.opportunistic
 
 
 def own_as_asked(s: State, app_id: str) -> None:
@@ -247,7 +242,7 @@ def own_as_asked(s: State, app_id: str) -> None:
             containers = Counter(s.cluster.container_at.get(gpu, "") for gpu in gpus)
             sizes = [n for container_id, n in containers.items() if container_id]
         split = pack(sorted(sizes, reverse=True), Counter(map(supply.machine_of, gpus))) is None
-        if split or (agent is not None and agent.demand.opportunistic):
+        if split or _only_borrows(s, app_id):
             supply.downgrade(grant_id)
             s.record(LeaseBorrowed(tuple(gpus), grant_id))
 

@@ -15,7 +15,6 @@ from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in, grant_name
 from pycontrol.arbiter.ledger.lease import part as part_of
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.parts import borrowed_gangs
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import place_gang
@@ -424,3 +423,12 @@ def _may_move(s: State, entry: tuple[Award, list[Lease]], closed: Callable[[str]
         return False
     anywhere = not agent.demand.within or len(gpus_in(gang)) == 1
     return anywhere and gang[0].gpus[0].host not in closed(award.app_id)
+
+
+def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
+    """An app's borrowed gangs that are each one complete group of cells, oldest first."""
+    gangs = [
+        g for g in s.gangs_of(app_id)
+        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
+    ]  # fmt: skip
+    return sorted(gangs, key=lambda g: min(x.granted_s for x in g))

@@ -10,17 +10,23 @@ import dataclasses
 from collections.abc import Iterator
 
 from pycontrol.arbiter import leases
+from pycontrol.arbiter.apps import Reports
 from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.candidates import NOT_CONNECTED, Candidates
-from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused
+from pycontrol.arbiter.round.candidates import (
+    NOT_CONNECTED,
+    Candidates,
+    Round,
+    RoundPhase,
+    receipt,
+    remember,
+    remembered,
+)
+from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused, relocate
 from pycontrol.arbiter.round.eligibility import Eligibility, Openings
 from pycontrol.arbiter.round.parts import RoundParts, borrowers
-from pycontrol.arbiter.round.relocation import relocate
-from pycontrol.arbiter.round.reports import Reports
 from pycontrol.arbiter.round.resolve import Work
-from pycontrol.arbiter.round.round import Round, RoundPhase, receipt, remember, remembered
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.arbiter.views.gpus import End

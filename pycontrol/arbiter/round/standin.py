@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.state import State
-from pycontrol.arbiter.views import tags
 from pycontrol.arbiter.views.workers import PlannedWorker
 from pycontrol.auction.placing import pack
+from pycontrol.model import tags
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
 from pycontrol.model.cluster import STANDIN, Ask, Node
 from pycontrol.model.events import WorkerPlan

@@ -14,8 +14,8 @@ from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.supply.port import RoundPart, Supply
-from pycontrol.arbiter.views import tags
 from pycontrol.cells.machines import VirtualMachine
+from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
