@@ -24,7 +24,7 @@ from pycontrol.arbiter.ledger.durable import FOREIGN, AppRecord, Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppArrived, AppChanged, AppEnded, AppMoved, AppsForgotten
 from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, Reservation, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.views.workers import WAITING
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.plausible import Standing, app_left, held_bid, rho_range, slowdowns_of, within
@@ -60,7 +60,7 @@ FINISHED = "FINISHED"
 """YARN's final state of an app that reported none to it."""
 
 
-def arrive(s: State, app_id: str, now_s: float) -> None:
+def arrive(s: Holdings, clerk: Clerk, app_id: str, now_s: float) -> None:
     """Makes the app active; called at its first demand for GPUs."""
     app = s.cluster.apps.get(app_id)
     if app is None or app_id in s.durable.apps:
@@ -69,44 +69,44 @@ def arrive(s: State, app_id: str, now_s: float) -> None:
     kind = FOREIGN if not s.expects_agent(app) else "job"
     if agent is not None and agent.app_scheduler != SINGLE:
         kind = agent.app_scheduler
-    vc = s.vc_of(app.queue)
-    s.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
-    s.refresh_kind(app_id)
-    s.request_round(now_s + s.settings.settle_s)
+    vc = s.supply.vc_of(app.queue)
+    clerk.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
+    clerk.refresh_kind(app_id)
+    clerk.request_round(now_s + s.settings.settle_s)
 
 
-def note(s: State, app: YarnApp, now_s: float) -> bool:
+def note(s: Holdings, clerk: Clerk, app: YarnApp, now_s: float) -> bool:
     """Notes what YARN reports about an application; returns whether its virtual cluster changed."""
     s.cluster.app_known(app)
     record = s.durable.live.get(app.app_id)
     moved = record is not None and app.queue != record.queue
-    other = record is not None and moved and s.vc_of(app.queue) != record.vc
+    other = record is not None and moved and s.supply.vc_of(app.queue) != record.vc
     if moved:
-        s.record(AppMoved(app.app_id, s.vc_of(app.queue), now_s, app.queue))
+        clerk.record(AppMoved(app.app_id, s.supply.vc_of(app.queue), now_s, app.queue))
         s.agents.changed(s.durable.live)  # the limits of both queues
-        s.request_round(now_s + s.settings.settle_s)
-    s.refresh_kind(app.app_id)
+        clerk.request_round(now_s + s.settings.settle_s)
+    clerk.refresh_kind(app.app_id)
     return other
 
 
-def end(s: State, app_id: str, final_state: str, now_s: float) -> None:
+def end(s: Holdings, clerk: Clerk, app_id: str, final_state: str, now_s: float) -> None:
     """Ends an app: cancels its reservations and revokes its leases."""
     record = s.durable.apps.get(app_id)
     if record is None:
         return
-    leases.drop_reservations(s, app_id, "app ended")
+    leases.drop_reservations(s, clerk, app_id, "app ended")
     for worker in s.workers.of(app_id):
         if worker.state is WAITING:
-            s.drop_worker(worker)
-    leases.revoke(s, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
+            clerk.drop_worker(worker)
+    leases.revoke(s, clerk, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     news = final_state and final_state != record.final_state and not (record.done and final_state == FINISHED)
     if record.finished_s is None or news:
-        s.record(AppEnded(app_id, final_state, now_s))
-        _forget_ended(s, now_s)
-        s.refresh_kind(app_id)
+        clerk.record(AppEnded(app_id, final_state, now_s))
+        _forget_ended(s, clerk, now_s)
+        clerk.refresh_kind(app_id)
 
 
-def _forget_ended(s: State, now_s: float) -> None:
+def _forget_ended(s: Holdings, clerk: Clerk, now_s: float) -> None:
     """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
 
     def is_known(app_id: str) -> bool:
@@ -114,11 +114,11 @@ def _forget_ended(s: State, now_s: float) -> None:
 
     gone = tuple(forgettable(s.durable, is_known, s.settings.ended_apps_s, now_s))
     if gone:
-        s.record(AppsForgotten(gone))
+        clerk.record(AppsForgotten(gone))
         s.agents.forget(gone)
 
 
-def _held_grants(s: State, app_id: str) -> tuple[HeldGrant, ...]:
+def _held_grants(s: Holdings, app_id: str) -> tuple[HeldGrant, ...]:
     """The app's leases and reservations by grant, without those being revoked."""
     leases: dict[str, list[Lease]] = {}
     for lease in s.leases_of(app_id):
@@ -213,10 +213,10 @@ class AgentEvents:
     While YARN has not reported an Agent's app yet, its messages are queued in order behind its registration.
     """
 
-    def __init__(self, state: State, reports: Reports, gone: Callable[[str, float], None]) -> None:
+    def __init__(self, s: Holdings, clerk: Clerk, reports: Reports, gone: Callable[[str, float], None]) -> None:
         """`gone`: called with an app whose Agent went away, and the time."""
-        self.s, self.reports, self._gone = state, reports, gone
-        self.launches = Launches(state.durable.live.values())
+        self.s, self.clerk, self.reports, self._gone = s, clerk, reports, gone
+        self.launches = Launches(s.durable.live.values())
         self._early: dict[str, list[ev.AgentUp | ev.AgentLost | AgentMessage]] = {}
         """App -> queued messages of an Agent that registered before YARN reported its app or the app's containers."""
 
@@ -229,16 +229,16 @@ class AgentEvents:
             self._early[e.app_id] = [e, *(x for x in self._early.get(e.app_id, ()) if not isinstance(x, ev.AgentUp))]
             return
         if e.user and e.user != app.user:
-            s.emit(ev.SendFinish(e.app_id, f"the token is {e.user}'s, the app is {app.user}'s"))
+            self.clerk.emit(ev.SendFinish(e.app_id, f"the token is {e.user}'s, the app is {app.user}'s"))
             return
         s.agents.registered(e.app_id, self.reports.demand(e.app_id, e.demand), e.app_scheduler, e.attempt_id)
-        arrive(s, e.app_id, now_s)
-        s.refresh_kind(e.app_id)
-        own_as_asked(s, e.app_id)
+        arrive(s, self.clerk, e.app_id, now_s)
+        self.clerk.refresh_kind(e.app_id)
+        own_as_asked(s, self.clerk, e.app_id)
         s.ledger.note_demand(e.app_id, e.demand.gpus)
-        s.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), _held_grants(s, e.app_id)))
+        self.clerk.emit(ev.SendRegistered(e.app_id, s.contention(e.app_id, now_s), _held_grants(s, e.app_id)))
         if e.app_id in s.agents.terminating:
-            s.emit(ev.SendFinish(e.app_id, "ended by the operator"))
+            self.clerk.emit(ev.SendFinish(e.app_id, "ended by the operator"))
         self._want_if_unmet(e.app_id, now_s)
 
     def lost(self, e: ev.AgentLost, now_s: float) -> None:
@@ -264,9 +264,9 @@ class AgentEvents:
     def _take(self, e: AgentMessage, now_s: float) -> None:
         match e:
             case ev.UsePlanned():
-                workers.use_planned(self.s, e)
+                workers.use_planned(self.s, self.clerk, e)
             case ev.GpusReleased():
-                leases.released(self.s, e, now_s)
+                leases.released(self.s, self.clerk, e, now_s)
             case ev.ProgressReported():
                 self._progress(e, now_s)
             case ev.AgentDone():
@@ -300,7 +300,7 @@ class AgentEvents:
         owner = app_id in s.durable.live and bool(s.durable.live[app_id].vc)
         if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
-            s.request_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
+            self.clerk.request_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
 
     def _progress(self, e: ev.ProgressReported, now_s: float) -> None:
         s = self.s
@@ -310,7 +310,7 @@ class AgentEvents:
         grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
         demand = self.reports.demand(e.app_id, e.demand, e.steps)
         s.agents.progressed(e.app_id, demand, e.jobs, e.rho, e.links)
-        s.update_demand(e.app_id)
+        self.clerk.update_demand(e.app_id)
         s.ledger.note_demand(e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)
         changes: dict[str, Any] = {"launched": launched} if launched else {}
@@ -320,9 +320,9 @@ class AgentEvents:
         if note and not record.message:  # the first one only: each is a fact, and some change with every step
             changes["message"] = note
         if changes:
-            s.record(AppChanged(e.app_id, changes))
+            self.clerk.record(AppChanged(e.app_id, changes))
         for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.leases_of(e.app_id)):
-            s.record(AllocationChanged(e.app_id, job_id, now_s, max(0.0, now_s - granted_s)))
+            self.clerk.record(AllocationChanged(e.app_id, job_id, now_s, max(0.0, now_s - granted_s)))
         if grown:
             self._want_if_unmet(e.app_id, now_s)
 
@@ -341,8 +341,8 @@ class AgentEvents:
             "work_done_gpu_s": e.work_done_gpu_s,
             "final_state": "SUCCEEDED" if e.succeeded else "FAILED",
         }
-        self.s.record(AppChanged(e.app_id, changes))
-        end(self.s, e.app_id, "", now_s)
+        self.clerk.record(AppChanged(e.app_id, changes))
+        end(self.s, self.clerk, e.app_id, "", now_s)
 
 
 ROUNDS = 8
@@ -360,8 +360,8 @@ class _App:
 class Reports:
     """The checks, by app. What was seen is not journaled: workers report it again."""
 
-    def __init__(self, state: State) -> None:
-        self.s = state
+    def __init__(self, s: Holdings) -> None:
+        self.s = s
         self._apps: dict[str, _App] = {}
 
     def forget(self, app_id: str) -> None:

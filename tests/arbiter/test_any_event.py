@@ -160,8 +160,8 @@ class Noise:
 def holds(m: Mini) -> None:
     """Checks the invariants."""
     a = m.a
-    usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
-    assert a.free_gpus() == usable
+    usable = {g for g in a.holdings.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
+    assert set(a.gpus.free) == usable
     assert a.gpus.free.counts() == dict(as_gang(usable))
     assert {x.app_id for x in (*a.durable.leases.values(), *a.durable.reservations.values())} <= a.durable.apps.keys()
     for gpu in a.durable.reservations:

@@ -111,4 +111,4 @@ def test_an_ask_for_no_gpus_is_ignored() -> None:
     m.foreign("none", 0)
     m.run(2)
     assert len(m.a.cluster.asks) == 0
-    assert Gpu("n1", 0) in m.a.free_gpus()
+    assert Gpu("n1", 0) in set(m.a.gpus.free)

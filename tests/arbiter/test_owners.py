@@ -85,5 +85,5 @@ def test_reading_and_querying_an_owner_are_not_changes(code: str) -> None:
 
 def test_each_owner_checks_itself() -> None:
     m = Mini(settings=Settings(recovery_s=0))
-    parts = {**vars(m.a), **vars(m.a.rounds)}
+    parts = {**vars(m.a.holdings), **vars(m.a.rounds)}
     assert all(hasattr(parts[name], "validate") for name in OWNERS if name not in ("durable", "timer"))

@@ -215,7 +215,7 @@ def _() -> Mini:
     m.start("b")
     m.run(60)
     m.app("a", gangs=8)
-    while not m.a.reservations_of("a"):
+    while not m.a.holdings.reservations_of("a"):
         m.run(1)
         assert m.now < 2000
     return m
@@ -443,5 +443,5 @@ def test_an_app_gets_the_reason_why_it_waits(code: Pending) -> None:
 
 def test_an_app_that_no_other_outbid_did_not_lose() -> None:
     m = one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 4}, 2.0))), gangs=8)
-    assert m.a.holding("a") == 4
+    assert m.a.holdings.holding("a") == 4
     assert reason(m.a, "a", m.now).code is Pending.NO_FREE_GPUS

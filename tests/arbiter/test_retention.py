@@ -58,7 +58,7 @@ def test_an_app_that_yarn_knows_is_not_forgotten() -> None:
     """Otherwise it would arrive again, as a new app, with its next ask."""
     a = arbiter(ended_apps_s=DAY_S)
     come(a, "a0", 0.0)
-    apps.end(a, "a0", "", 10.0)
+    apps.end(a.holdings, a.clerk, "a0", "", 10.0)
     come(a, "a1", 2 * DAY_S)
     go(a, "a1", 2 * DAY_S)
     assert "a0" in a.durable.apps

@@ -17,7 +17,8 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         ARBITER, "max(min(x.end_s for x in gang), now_s + s.lead_s), why)",
         "max(min(x.end_s for x in gang), now_s + 1.5 * s.lead_s), why)"),
     "a_renewal_is_shorter": (
-        ARBITER, "extend(s, ((x.end_s, gpus_in(x.leases))", "extend(s, ((x.end_s - 0.5, gpus_in(x.leases))"),
+        ARBITER, "extend(s, clerk, ((x.end_s, gpus_in(x.leases))",
+        "extend(s, clerk, ((x.end_s - 0.5, gpus_in(x.leases))"),
     "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "caps.gpus(v), v.submitted_s, v.app_id", "-caps.gpus(v), v.submitted_s, v.app_id"),

@@ -39,7 +39,7 @@ class Told:
     def __init__(self, rounds: Rounds, part: RoundPart, now_s: float) -> None:
         a: Any = rounds.s
         reasons, waiting, demands = Reasons(a, now_s), Waiting(a, now_s), Demands(a, now_s)
-        self.a, self.free, self.demands = a, a.free_gpus(), demands
+        self.a, self.free, self.demands = a, set(a.gpus.free), demands
         mine = [x for x, record in a.durable.live.items() if part.vc == record.vc and record.user in HONEST]
         self.said = {x: waiting.told(x, demands.of(x), reasons.of(x, demands.of(x))) for x in mine}
 

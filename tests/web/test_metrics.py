@@ -68,11 +68,11 @@ def test_gpus_are_counted_by_queue_user_and_reason(stage: Stage, seen: Samples) 
     for app in a.durable.live.values():
         mine = [x for x in a.durable.live.values() if (x.queue, x.user) == (app.queue, app.user)]
         labels = {"queue": app.queue, "user": app.user}
-        assert total(seen["isonomy_queue_gpus_held"], **labels) == sum(a.holding(x.app_id) for x in mine)
-        wanted = sum(max(0, a.agents[x.app_id].demand.gpus - a.holding(x.app_id)) for x in mine)
+        assert total(seen["isonomy_queue_gpus_held"], **labels) == sum(a.holdings.holding(x.app_id) for x in mine)
+        wanted = sum(max(0, a.agents[x.app_id].demand.gpus - a.holdings.holding(x.app_id)) for x in mine)
         assert total(seen["isonomy_queue_gpus_pending"], **labels) == wanted
     assert {labels["reason"] for labels, _ in seen["isonomy_queue_gpus_pending"]} <= REASONS.keys()
-    waiting = sum(a.holding(x) == 0 for x in a.durable.live)
+    waiting = sum(a.holdings.holding(x) == 0 for x in a.durable.live)
     assert total(seen["isonomy_apps_waiting"]) == total(seen["isonomy_apps"], state="waiting") == waiting
 
 

@@ -13,7 +13,7 @@ from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import Openings, demand_of, shape_of, within_cluster
 from pycontrol.arbiter.round.parts import RoundParts
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model.auction import AppView, Bid, Demand, Snapshot
@@ -98,7 +98,7 @@ class Round:
         return tuple(sorted(gpu for gang in gangs for gpu in gpus_in(gang))) if gangs else ()
 
 
-def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
+def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receipt:
     """The receipt of a round; `outcome` is None if the round was given up."""
     return Receipt(
         round_id=r.round_id,
@@ -134,13 +134,13 @@ def _asked_s(r: Round, outcome: Outcome | None) -> dict[str, float]:
 REMEMBERED_BY = "remembered_by"
 
 
-def remember(s: State, key: str, policy: str, memory: Mapping[str, Any]) -> None:
+def remember(s: Holdings, clerk: Clerk, key: str, policy: str, memory: Mapping[str, Any]) -> None:
     """Records a policy's memory with the policy's name, so that no other policy reads it."""
     if dict(memory) != remembered(s, key, policy):
-        s.record(PolicyMemory({**memory, REMEMBERED_BY: policy}, key))
+        clerk.record(PolicyMemory({**memory, REMEMBERED_BY: policy}, key))
 
 
-def remembered(s: State, key: str, policy: str) -> dict[str, Any]:
+def remembered(s: Holdings, key: str, policy: str) -> dict[str, Any]:
     """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy."""
     memory = dict(s.durable.memory.get(key, {}))
     return memory if memory.pop(REMEMBERED_BY, policy) == policy else {}
@@ -161,8 +161,8 @@ class Candidates:
     on an offer is asked once for all with gangs alike. So a round costs the apps that change, not those that wait.
     """
 
-    def __init__(self, state: State) -> None:
-        self.s = state
+    def __init__(self, s: Holdings) -> None:
+        self.s = s
         self._aside: dict[str, tuple[float, str]] = {}
         """App that takes no part -> (until when, why)."""
         self._waiting: dict[str, dict[str, AppView]] = {}
@@ -341,7 +341,7 @@ class Candidates:
 
 
 def view(
-    s: State,
+    s: Holdings,
     app_id: str,
     rho: float | None,
     ending: Sequence[Sequence[Lease]],
@@ -355,7 +355,7 @@ def view(
     Where a virtual cluster shares out its own machines (`part`), borrowed GPUs do not count: a private cluster
     would not have them.
     """
-    app = s.durable.apps[app_id]
+    app, held = s.durable.apps[app_id], s.leases_of(app_id)
     ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
@@ -372,8 +372,8 @@ def view(
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
-        slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
-        launching_gpu_s=s.launching_gpu_s(app_id, now_s),
+        slowed_gpu_s=app.slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in held),
+        launching_gpu_s=app.launching_gpu_s + sum(s.durable.launching_gpu_s(x, now_s) for x in held),
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id) if app.vc else 0,
@@ -381,7 +381,7 @@ def view(
     )
 
 
-def _priority(s: State, app_id: str) -> int:
+def _priority(s: Holdings, app_id: str) -> int:
     app = s.cluster.apps.get(app_id)
     return app.priority if app is not None else 0
 
@@ -390,7 +390,7 @@ def _alike(demand: Demand) -> _Alike:
     return *shape_of(demand), demand.pinned, demand.within, demand.opportunistic
 
 
-def _resized(s: State, known: AppView) -> AppView:
+def _resized(s: Holdings, known: AppView) -> AppView:
     """The view with the demand limited to what the cluster can hold now."""
     demand = within_cluster(s, known.app_id, s.agents[known.app_id].demand)
     return known if demand.gangs == known.demand.gangs else replace(known, demand=demand)

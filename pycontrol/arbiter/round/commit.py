@@ -22,7 +22,7 @@ from pycontrol.arbiter.round.resolve import (
     left,
     resolve,
 )
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import Placed, RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, pack
@@ -33,33 +33,33 @@ from pycontrol.model.receipt import Granted, Outcome, Revoked
 from pycontrol.model.topology import Gpu, Topology
 
 
-def commit(s: State, work: Work, plan: Plan, now_s: float) -> list[Change]:
+def commit(s: Holdings, clerk: Clerk, work: Work, plan: Plan, now_s: float) -> list[Change]:
     """Applies a plan to the present state; returns the changes that were made."""
     done: list[Change] = []
     for changes in resolve(s, work, plan, done, now_s):
-        done += apply(s, work, changes, now_s)
+        done += apply(s, clerk, work, changes, now_s)
     return done
 
 
-def apply(s: State, work: Work, changes: Sequence[Change], now_s: float) -> list[Change]:
+def apply(s: Holdings, clerk: Clerk, work: Work, changes: Sequence[Change], now_s: float) -> list[Change]:
     """Carries changes out; returns those that were made: cells may have no place for a gang, or displace others."""
-    leases.extend(s, ((x.end_s, gpus_in(x.leases)) for x in changes if isinstance(x, Renew)))
+    leases.extend(s, clerk, ((x.end_s, gpus_in(x.leases)) for x in changes if isinstance(x, Renew)))
     done: list[Change] = []
     for change in changes:
         match change:
             case Renew():
-                _renew(s, work, change)
+                _renew(s, clerk, work, change)
             case Revoke():
-                leases.revoke(s, change.leases, now_s, change.deadline_s, change.cause)
+                leases.revoke(s, clerk, change.leases, now_s, change.deadline_s, change.cause)
             case Lend():
                 s.supply.downgrade(change.leases[0].grant_id)
-                s.record(LeaseBorrowed(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
+                clerk.record(LeaseBorrowed(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
             case Own():
                 if not s.supply.own(change.leases[0].grant_id, work.part.vc, change.gang):
                     continue
-                s.record(LeaseOwned(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
+                clerk.record(LeaseOwned(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
             case Grant():
-                done += _grant(s, work, change, now_s)
+                done += _grant(s, clerk, work, change, now_s)
                 continue
             case Refuse():
                 pass
@@ -67,38 +67,38 @@ def apply(s: State, work: Work, changes: Sequence[Change], now_s: float) -> list
     return done
 
 
-def _renew(s: State, work: Work, change: Renew) -> None:
+def _renew(s: Holdings, clerk: Clerk, work: Work, change: Renew) -> None:
     by_grant: dict[str, list[Gpu]] = {}
     for lease in change.leases:
         by_grant.setdefault(lease.grant_id, []).extend(lease.gpus)
     award = change.award
     for grant_id, gpus in by_grant.items():
         grant = HeldGrant(grant_id, tuple(gpus), change.end_s)
-        s.emit(SendGrant(award.app_id, work.round_id, grant, renewal=True, leftover=award.leftover))
+        clerk.emit(SendGrant(award.app_id, work.round_id, grant, renewal=True, leftover=award.leftover))
 
 
-def _grant(s: State, work: Work, change: Grant, now_s: float) -> list[Change]:
+def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -> list[Change]:
     """Takes GPUs for a gang and grants them; returns the grant and what it displaced, or why there is no grant."""
     app_id, part, gang, grant_id = change.award.app_id, work.part, change.gang, change.grant_id
     placed = s.supply.place(grant_id, part.vc, part.guaranteed, gang, change.avoid, change.within)
     if placed is None:
         return [change.otherwise]
-    done = _evict(s, part, placed, now_s)
+    done = _evict(s, clerk, part, placed, now_s)
     gpus = placed.gpus
-    if change.asks and not standin.assign(s, app_id, gpus, change.asks):
+    if change.asks and not standin.assign(s, clerk, app_id, gpus, change.asks):
         s.supply.release(grant_id)
         return [*done, Refuse(app_id, f"{app_id}: none of its asks allows {dict(gang)}", lacks=False)]
     available_s = max(s.available_s(gpu, now_s) for gpu in gpus)
     from_s = max(available_s, now_s)
     until_s = end_s(s, change.award, from_s, gpus[0].host)
     after = tuple(gpu for gpu in gpus if gpu in s.durable.leases)
-    s.record(LeaseGranted(gpus, app_id, grant_id, from_s, until_s, "", after, part.guaranteed))
+    clerk.record(LeaseGranted(gpus, app_id, grant_id, from_s, until_s, "", after, part.guaranteed))
     grant = HeldGrant(grant_id, tuple(sorted(gpus)), until_s, available_s)
-    s.emit(SendGrant(app_id, work.round_id, grant, leftover=change.award.leftover))
+    clerk.emit(SendGrant(app_id, work.round_id, grant, leftover=change.award.leftover))
     return [*done, dataclasses.replace(change, gpus=gpus)]
 
 
-def _evict(s: State, part: RoundPart, placed: Placed, now_s: float) -> list[Change]:
+def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: float) -> list[Change]:
     """Takes back whole gangs of the borrowers in the way of a guaranteed one, and what is promised to them."""
     done: list[Change] = []
     if not placed.evicted:
@@ -109,10 +109,10 @@ def _evict(s: State, part: RoundPart, placed: Placed, now_s: float) -> list[Chan
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.grant_id in placed.evicted and lease.state != REVOKING:  # else with its gang
             gang = s.gang_at(gpu)
-            leases.revoke(s, gang, now_s, now_s + s.lead_s, why)
+            leases.revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
             done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why))
     promised = [x for x in s.durable.reservations.each() if x.grant_id in placed.evicted]
-    leases.cancel_reservations(s, promised, now_s, why)
+    leases.cancel_reservations(s, clerk, promised, now_s, why)
     return done
 
 

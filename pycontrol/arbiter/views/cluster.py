@@ -222,13 +222,14 @@ class Machines:
     """
 
     def __init__(self, configured: Topology | None) -> None:
-        self._configured = configured.machines if configured is not None else {}
+        self.configured = configured.machines if configured is not None else {}
+        """Host -> machine, for those in the topology file."""
         self.node_at: dict[str, Node] = {}
         """Host -> its node, for hosts that are up."""
         self._nodes_on: dict[str, dict[str, Node]] = {}
         """Host -> id -> node; for a moment a host may have two."""
         self._machines: dict[str, Machine] = {}
-        self._known: dict[str, Machine] = {h: replace(m, gpus=0) for h, m in self._configured.items()}
+        self._known: dict[str, Machine] = {h: replace(m, gpus=0) for h, m in self.configured.items()}
         self._most: dict[str, int] = {}
         """Host -> the most GPUs that it ever had."""
         self._announced: dict[str, Machine] = {}
@@ -243,7 +244,7 @@ class Machines:
     def copy(self) -> Machines:
         """An independent copy."""
         other = Machines(None)
-        other._configured, other.gpus, other._version = self._configured, self.gpus, self._version
+        other.configured, other.gpus, other._version = self.configured, self.gpus, self._version
         other.node_at, other._most, other._announced = dict(self.node_at), dict(self._most), dict(self._announced)
         other._machines, other._known, other._bad = dict(self._machines), dict(self._known), dict(self._bad)
         other._nodes_on = {host: dict(nodes) for host, nodes in self._nodes_on.items()}
@@ -306,7 +307,7 @@ class Machines:
 
     def _machine(self, node: Node) -> Machine:
         """The machine of a node, without bad GPUs; rack and type as configured, if it is."""
-        configured = self._configured.get(node.host)
+        configured = self.configured.get(node.host)
         if configured is not None:
             return replace(configured, gpus=len(node.good_gpus))
         gpu_type = next(iter(attribute(node.attributes, "gpu_type")), "gpu")

@@ -6,6 +6,7 @@ The table `TRANSITIONS` has the states of a worker and what changes them; docs/a
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -183,6 +184,8 @@ class WorkerPlans:
         self._coming: dict[str, Counter[AskKey | None]] = {}
         """App -> ask -> planned workers without a container."""
         self._window = WINDOW_FIRST
+        self.full_s = -math.inf
+        """When gangs last waited only for the limit of placements in progress."""
 
     def copy(self) -> WorkerPlans:
         """A copy for readers, who place nothing, so it lists no pending gangs.
@@ -193,7 +196,7 @@ class WorkerPlans:
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
         other._coming = {app_id: counts.copy() for app_id, counts in self._coming.items()}
-        other._window = self._window
+        other._window, other.full_s = self._window, self.full_s
         return other
 
     def __iter__(self) -> Iterator[PlannedWorker]:
@@ -206,6 +209,10 @@ class WorkerPlans:
         """
         under_way = len(self._by_directive)
         return not under_way or under_way + gang_workers <= self._window
+
+    def wait_for_room(self, now_s: float) -> None:
+        """Notes that a gang waits only for the limit of placements in progress."""
+        self.full_s = now_s
 
     def of(self, app_id: str) -> list[PlannedWorker]:
         """The workers of an app."""
