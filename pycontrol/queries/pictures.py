@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.durable import AppRecord, Durable
-from pycontrol.arbiter.ledger.writer import Touched
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable, Touched
+from pycontrol.arbiter.state import COPIED, Holdings
 from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")
@@ -34,14 +33,6 @@ FIRST_S = 5.0
 VIEW_SHARE = 0.1
 """The part of a core that one view may take, whoever asks for it: a costly one is served for longer."""
 ANSWERS_KEPT = 64
-COPIED = (
-    "cluster", "agents", "gpus", "groups", "workers", "timer", "kills_sent", "receipts",
-)  # fmt: skip
-"""Fields of the state that a picture copies with their `copy()`."""
-SHARED = (
-    "placements_full_s", "hosts_due_s", "counter", "supply", "epoch",
-)  # fmt: skip
-"""Fields that a picture shares, because they are not changed in place."""
 
 
 class Caller(Protocol):
@@ -66,11 +57,8 @@ class Camera:
         app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
         self._touched = a.ledger.watch()
         _follow(self._apps, d.apps, app_ids)
-        picture = Arbiter(a.settings, a.rounds.policy, self._durable(d), a.configured, a.epoch)
-        for name in COPIED:
-            setattr(picture, name, getattr(a, name).copy())
-        for name in SHARED:
-            setattr(picture, name, getattr(a, name))
+        holdings = a.holdings.copy(self._durable(d))
+        picture = Arbiter(a.settings, a.rounds.policy, epoch=a.clerk.epoch, holdings=holdings)
         picture.policy_name = a.policy_name
         return picture
 
@@ -132,12 +120,13 @@ class Picture:
         Else memory would grow until the collector of cycles runs, which stops all threads.
         """
         for name, empty in _nothing(self.arbiter).items():
-            setattr(self.arbiter, name, empty)
+            for whole in (self.arbiter, self.arbiter.holdings):
+                setattr(whole, name, empty)
 
 
 def _nothing(a: Arbiter) -> dict[str, Any]:
     """The state of an Arbiter that knows nothing, of the kind of another one."""
-    empty = State(a.settings, Durable())
+    empty = Holdings(a.settings, Durable())
     return {name: getattr(empty, name) for name in ("durable", "ledger", *COPIED)}
 
 
