@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from pycontrol.arbiter.round.reasons import Reason
 
 from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.model.reasons import Reason
 from pycontrol.queries.reasons import reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
 from tests.safety.oracle import Shared, complaints, play_private, play_shared
