@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.exchange import Deal, Exchange
 from pycontrol.cells.layout import Layout, Terms
 from pycontrol.cells.machines import VirtualMachine
@@ -179,10 +178,6 @@ class Supply(Protocol):
 
 class TradingSupply(Supply, Protocol):
     """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
-
-    @property
-    def automatic(self) -> Automatic | None:
-        """What posts offers and requests automatically, if configured."""
 
     @property
     def exchange(self) -> Exchange:
