@@ -102,7 +102,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cells": ("cells:cells_group", "Virtual private clusters: what each queue owns, in cells."),
     "exchange": (
         "exchange:exchange_group",
-        "Virtual clusters lend each other cells for a time: offers and requests on a board, matched by a policy.",
+        "Virtual clusters lend each other cells for a time: offers and requests on a board are matched.",
     ),
     "solve": (
         "replay:replay_command",

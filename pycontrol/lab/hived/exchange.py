@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.stats import spearmanr
 
-from pycontrol.cells.exchange import Board, ExchangeOffer, ExchangeRequest, Lot
-from pycontrol.cells.exchange_policies import Balanced
+from pycontrol.cells.exchange import Balanced, Board, ExchangeOffer, ExchangeRequest, Lot
 from pycontrol.lab.hived.cases import (
     CLUSTER_NODES,
     CONVENTIONS,
