@@ -97,7 +97,7 @@ def options() -> Iterator[tuple[str, click.Parameter]]:
 
 def columns() -> Iterator[str]:
     """The numeric columns that importers name."""
-    for file in sorted((ROOT / "pycontrol/simulation/workloads").glob("*.py")):
+    for file in sorted((ROOT / "pycontrol").glob("*/workloads/*.py")):
         yield from re.findall(r"\.(?:numbers|counts)\(\"(\w+)\"", file.read_text())
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.limits import queue_limits
 from pycontrol.auction.placing import place_gang
+from pycontrol.lab.conformance import decide
+from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
-from pycontrol.policies.conformance import decide
-from pycontrol.policies.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.port import Policy

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
-from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import TradingSupply
 from pycontrol.cells.exchange import Exchange, Lot
@@ -22,7 +21,7 @@ class ExchangeService:
     """Runs the cell exchange in the Arbiter; records its whole state whenever it changes."""
 
     def __init__(self, s: Holdings, clerk: Clerk, supply: TradingSupply) -> None:
-        self.s, self.clerk, self.supply, self.automatic = s, clerk, supply, supply.automatic
+        self.s, self.clerk, self.supply = s, clerk, supply
         self._due_s = 0.0
 
     @property
@@ -51,11 +50,11 @@ class ExchangeService:
     def _post(self, e: ExchangePosted) -> None:
         proxy, lot = self.exchange.proxy(e.vc), Lot(*e.lot)
         if e.verb == "offer":
-            proxy.offer(lot, e.end_s, e.price, e.posting_id)
+            proxy.offer(lot, e.end_s, e.posting_id)
         else:
             back = Lot(*e.in_return) if e.in_return else None
             expires_s = min(e.end_s, e.end_s if e.expires_s is None else e.expires_s)
-            proxy.request(lot, e.end_s, back, e.price, expires_s, e.posting_id)
+            proxy.request(lot, e.end_s, back, expires_s, e.posting_id)
 
     def refusal(self, e: ExchangePosted, now_s: float) -> str:
         """Why a posting is refused; empty if it is accepted, or was before."""
@@ -88,13 +87,9 @@ class ExchangeService:
         s = self.s
         if not s.cluster.ready or now_s < self._due_s:
             return
-        if self.automatic is not None:
-            self.automatic.post(self.exchange, self._waiting(now_s), now_s)
         before = set(self.exchange.deals)
         _, downgraded = self.supply.trade(now_s)
         downgrade(s, self.clerk, downgraded)
-        if self.automatic is not None:
-            self.automatic.forget_requests(self.exchange)
         self.save()
         if set(self.exchange.deals) != before:
             self.clerk.request_round(now_s + s.settings.settle_s)
@@ -102,7 +97,7 @@ class ExchangeService:
 
     def _next_s(self, now_s: float) -> float:
         board = self.exchange.board
-        if self.automatic is not None or (board.offers and board.requests):
+        if board.offers and board.requests:
             return now_s + RETRY_S
         ends = [d.end_s for d in self.exchange.deals.values()] + [o.end_s for o in board.offers.values()]
         return min([*ends, *(r.expires_s for r in board.requests.values())], default=math.inf)
@@ -117,17 +112,6 @@ class ExchangeService:
         now = self.exchange.dump()
         if now != (self.s.durable.exchange or blank):
             self.clerk.record(ExchangeChanged(now))
-
-    def _waiting(self, now_s: float) -> Mapping[str, int]:
-        """Virtual cluster -> GPUs that its apps wait for."""
-        s, found = self.s, dict[str, int]()
-        for app_id in s.agents.unmet:
-            vc = s.durable.apps[app_id].vc
-            found[vc] = found.get(vc, 0) + s.agents[app_id].demand.gpus - s.holding(app_id)
-        for app_id in s.agents.unmanaged_apps:
-            vc = s.durable.apps[app_id].vc
-            found[vc] = found.get(vc, 0) + sum(ask.gpus * n for ask, n in standin.open_asks(s, app_id))
-        return {vc: gpus for vc, gpus in found.items() if vc}
 
 
 def downgrade(s: Holdings, clerk: Clerk, groups: Iterable[str]) -> None:

@@ -7,7 +7,6 @@ from dataclasses import field, replace
 from typing import Any, Protocol
 
 from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
-from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.exchange import Deal, Exchange
 from pycontrol.cells.layout import Layout, Terms
 from pycontrol.cells.machines import VirtualMachine
@@ -180,10 +179,6 @@ class Supply(Protocol):
 
 class TradingSupply(Supply, Protocol):
     """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
-
-    @property
-    def automatic(self) -> Automatic | None:
-        """What posts offers and requests automatically, if configured."""
 
     @property
     def exchange(self) -> Exchange:
