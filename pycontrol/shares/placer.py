@@ -111,7 +111,7 @@ def wait_bound_rounds(
 
 
 class Account:
-    """Type -> devices that a user is owed. A job of mixed types is charged to each type equally: only the sum matters."""
+    """What a user is owed, by type. A job of mixed types is charged to all types equally: only the sum matters."""
 
     def __init__(self, owed: dict[str, float]) -> None:
         self.owed = owed
