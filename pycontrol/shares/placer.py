@@ -110,7 +110,7 @@ def wait_bound_rounds(
     return patience + apps_of_user * math.ceil(((stint + 1) * largest + 1) / share) + apps
 
 
-class Account:
+class Credit:
     """What a user is owed, by type. A job of mixed types is charged to all types equally: only the sum matters."""
 
     def __init__(self, owed: dict[str, float]) -> None:
@@ -147,7 +147,7 @@ class _Round:
         stint: float,
         busy: Container[str],
     ) -> None:
-        self.accounts = {user: Account(owed) for user, owed in deviation.items()}
+        self.credits = {user: Credit(owed) for user, owed in deviation.items()}
         self.ideal, self.hosts, self.patience, self.stint = ideal, hosts, patience, stint
         self.busy = busy
         self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
@@ -174,15 +174,15 @@ class _Round:
         return [j for j in self.jobs if j.job_id not in self.result.how]
 
     def _give(self, job: PlacerJob, gpu_type: str, why: str, charged: bool = True) -> None:
-        """`charged`: to the user's account, now."""
+        """`charged`: to the user's credit, now."""
         self.result.how[job.job_id] = gpu_type, why
         self.result.migrations += not why.endswith("stays") and job.home is not None
         if charged:
-            self.accounts[job.user].charge(gpu_type, job.gpus)
+            self.credits[job.user].charge(gpu_type, job.gpus)
 
     def _by_credit(self, job: PlacerJob) -> list[str]:
         """The job's types, the one with the largest deviation first, then the faster one."""
-        owed = self.accounts[job.user].owed
+        owed = self.credits[job.user].owed
         return sorted(job.types, key=lambda t: -round(owed.get(t, 0.0), 6))
 
     def _first(self) -> None:
@@ -193,7 +193,7 @@ class _Round:
         self.saving = set(heads)
         served = False
         for job in sorted(heads.values(), key=lambda j: (-j.waited, j.job_id)):
-            if not self.accounts[job.user].allows(job.gpus, ANY_TYPE):
+            if not self.credits[job.user].allows(job.gpus, ANY_TYPE):
                 continue
             where = next((t for t in self._by_credit(job) if self.hosts.settle(job, t)), None)
             if where is not None:
@@ -215,7 +215,7 @@ class _Round:
                 continue
             if job.home is None or job.user in self.saving:
                 continue
-            owed = self.accounts[job.user].of(job.home) + (self.stint - 1) * job.gpus
+            owed = self.credits[job.user].of(job.home) + (self.stint - 1) * job.gpus
             if owed + HALF >= job.gpus and self.hosts.stay(job):
                 self._give(job, job.home, "stays")
 
@@ -224,10 +224,10 @@ class _Round:
         for job in self._open():
             if job.priority != priority or job.user in self.saving or self._content(job):
                 continue
-            account = self.accounts[job.user]
-            gpu_type = next((t for t in self._by_credit(job) if account.allows(job.gpus, t)), None)
+            credit = self.credits[job.user]
+            gpu_type = next((t for t in self._by_credit(job) if credit.allows(job.gpus, t)), None)
             if gpu_type is not None:
-                account.charge(gpu_type, job.gpus)
+                credit.charge(gpu_type, job.gpus)
                 chosen.append((job, gpu_type))
         for job, gpu_type in sorted(chosen, key=lambda c: (-c[0].gpus, -c[0].waited, c[0].job_id)):
             if job.home == gpu_type and self.hosts.stay(job):
@@ -235,20 +235,20 @@ class _Round:
             elif self.hosts.settle(job, gpu_type):
                 self._give(job, gpu_type, "entitled", charged=False)
             else:  # there is no room
-                self.accounts[job.user].charge(gpu_type, -job.gpus)
+                self.credits[job.user].charge(gpu_type, -job.gpus)
 
     def _content(self, job: PlacerJob) -> bool:
         """Whether it runs and its user owes less than `stint` such gangs of that type, so that it need not move."""
         owed = -self.stint * job.gpus
-        return job.home not in (None, ANY_TYPE) and self.accounts[job.user].of(str(job.home)) > owed
+        return job.home not in (None, ANY_TYPE) and self.credits[job.user].of(str(job.home)) > owed
 
     def _linger(self) -> None:
         """Gives spare devices to jobs that run there if their user has no debt: a move costs more than a deviation.
 
         A user's jobs stay on the types that it is owed most first.
         """
-        for job in sorted(self._open(), key=lambda j: -self.accounts[j.user].owed.get(j.home or ANY_TYPE, 0.0)):
-            if job.home is None or job.user in self.saving or self.accounts[job.user].total < -HALF:
+        for job in sorted(self._open(), key=lambda j: -self.credits[j.user].owed.get(j.home or ANY_TYPE, 0.0)):
+            if job.home is None or job.user in self.saving or self.credits[job.user].total < -HALF:
                 continue
             if self.hosts.stay(job):
                 self._give(job, job.home, "spare, stays")
@@ -274,16 +274,16 @@ class _Round:
         largest: dict[str, int] = {}
         for job in self.jobs:
             largest[job.user] = max(largest.get(job.user, 0), job.gpus)
-        for user, account in self.accounts.items():
+        for user, credit in self.credits.items():
             if user in self.busy:
                 continue
-            owed = account.owed
+            owed = credit.owed
             if user not in waiting:
                 for t in owed:
                     owed[t] = min(owed[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
-            debt = -account.total - self.stint * largest.get(user, 0)
+            debt = -credit.total - self.stint * largest.get(user, 0)
             if debt > 0:
-                account.charge(ANY_TYPE, -debt)
+                credit.charge(ANY_TYPE, -debt)
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ class _Priority:
             return False
         self.result.how[job.job_id] = where, why if not stays else "stays" if why == "entitled" else f"{why}, stays"
         self.result.migrations += not stays and job.home is not None
-        Account(self.received[job.user]).charge(where, -job.gpus)
+        Credit(self.received[job.user]).charge(where, -job.gpus)
         self.waiting[job.user].remove(job)
         return True
 
