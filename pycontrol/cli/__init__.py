@@ -105,7 +105,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Virtual clusters lend each other cells for a time: offers and requests on a board are matched.",
     ),
     "solve": (
-        "replay:replay_command",
+        ".lab.solve.command:replay_command",
         "Solve the cases in FILE (rho, auction, shares, cells) and print one JSON object for each, or for each step.",
     ),
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),

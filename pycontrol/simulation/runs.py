@@ -25,7 +25,7 @@ from pycontrol.policies.registry import make
 from pycontrol.policies.shadowed import Shadowed
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.metrics import OF_FINISHED, metrics
+from pycontrol.simulation.metrics import OF_FINISHED
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.settings import SimulationSettings
 
@@ -223,28 +223,3 @@ def unfinished_note(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     left = {label: int(sum(m["unfinished"] for m in found)) for label, found in runs.items()}
     said = ", ".join(f"{n} under {label}" for label, n in left.items() if n)
     return f"No ratio (-) while apps are unfinished: {said}." if said else ""
-
-
-def run_until(
-    jobs_of: Callable[[int], Sequence[SimulationRun]],
-    metric: str,
-    seeds: Sequence[int],
-    least: int = 8,
-    precision: float = PRECISION,
-    processes: int | None = None,
-    done: Callable[[int, int], None] | None = None,
-) -> list[list[Result]]:
-    """Seed by seed the results of `jobs_of(seed)`, its first job being the one that the others are held against.
-
-    Stops once at least `least` seeds ran and every ratio of `metric` to the first job's is known to `precision`.
-    """
-    results: list[list[Result]] = []
-    while len(results) < len(seeds):
-        batch = max(least - len(results), processes or cores())  # many at once, so that no core waits for the slowest
-        groups = [list(jobs_of(seed)) for seed in seeds[len(results) : len(results) + batch]]
-        results += run_groups(groups, processes, done)
-        found = [[metrics(r) for r in group] for group in results]
-        ratios = [metric_ratio(other, base, metric) for base, *rest in [zip(*found, strict=True)] for other in rest]
-        if len(results) >= least and all(r.known(precision) for r in ratios):
-            break
-    return results

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli.cells import cells_group
-from pycontrol.cli.replay import replay_command
+from pycontrol.lab.solve.command import replay_command
 
 FILES = sorted((Path(__file__).parent.parent / "cases" / "cells").glob("*.json"))
 
