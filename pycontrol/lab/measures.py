@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import PRECISION, SimulationRun, cores, metric_ratio, run_groups
+from pycontrol.simulation.runs import PRECISION, SimulationRun, cores, metric_ratio, run_many
+
+
+def run_groups(
+    groups: Sequence[Sequence[SimulationRun]],
+    processes: int | None = None,
+    done: Callable[[int, int], None] | None = None,
+) -> list[list[Result]]:
+    """The results, group by group; `done` is told how many runs of how many are done."""
+    jobs, count = [job for group in groups for job in group], itertools.count(1)
+    found = run_many(jobs, processes, lambda _: done(next(count), len(jobs)) if done else None)
+    return [[next(found) for _ in group] for group in groups]
 
 
 def run_until(

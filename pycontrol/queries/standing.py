@@ -22,8 +22,8 @@ from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.on_schedule import OnSchedule, policy_memory
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadowed import Shadowed, policy_memory
 from pycontrol.queries.demands import Demands
 
 
@@ -69,7 +69,7 @@ def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]
 def policy_of(a: Arbiter, vc: str) -> Policy:
     policy = a.rounds.policy
     found = policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
-    return found.policy if isinstance(found, Shadowed) else found
+    return found.policy if isinstance(found, OnSchedule) else found
 
 
 def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -> Snapshot:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,9 +19,9 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.on_schedule import OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
-from pycontrol.policies.shadowed import Shadowed
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.metrics import OF_FINISHED
@@ -87,7 +86,7 @@ def private_ends(job: SimulationRun, supply: Supply) -> dict[str, float]:
         if apps:
             workload = dataclasses.replace(job.workload, apps=apps)
             policy = own.get(vc, default)
-            chosen = policy.policy if isinstance(policy, Shadowed) else policy
+            chosen = policy.policy if isinstance(policy, OnSchedule) else policy
             settings = _within(job.settings, supply.terms(vc))
             alone = simulate(workload, private_cluster(supply, vc, job.cluster), chosen, settings, job.seed)
             found |= {a.app_id: a.finished_s for a in alone.apps if a.finished_s is not None}
@@ -110,14 +109,14 @@ def _within(settings: SimulationSettings, terms: Terms) -> SimulationSettings:
 
 
 def own_policies(supply: Supply, default: str, options: Mapping[str, Any]) -> dict[str, Policy]:
-    """The policies of virtual clusters that name one, or options; UnknownPolicy or NoShadow says what cannot be."""
+    """The policies of virtual clusters that name one, or options; UnknownPolicy or NoSchedule says what cannot be."""
     found = {}
     for vc in supply.virtual_clusters():
         terms = supply.terms(vc)
         name = terms.policy or default
-        if terms.policy or terms.options or terms.shadow:
+        if terms.policy or terms.options or terms.private_schedule:
             chosen = make(name, **{**(options if name == default else {}), **terms.options})
-            found[vc] = Shadowed(chosen) if terms.shadow else chosen
+            found[vc] = OnSchedule(chosen) if terms.private_schedule else chosen
     return found
 
 
@@ -155,17 +154,6 @@ def run_many(
             if done:
                 done(job)
             yield result
-
-
-def run_groups(
-    groups: Sequence[Sequence[SimulationRun]],
-    processes: int | None = None,
-    done: Callable[[int, int], None] | None = None,
-) -> list[list[Result]]:
-    """The results, group by group; `done` is told how many runs of how many are done."""
-    jobs, count = [job for group in groups for job in group], itertools.count(1)
-    found = run_many(jobs, processes, lambda _: done(next(count), len(jobs)) if done else None)
-    return [[next(found) for _ in group] for group in groups]
 
 
 # ---- what the seeds say

@@ -9,10 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from pycontrol.auction.tables import auction_tables
 from pycontrol.config import ConfigError
 from pycontrol.fairness.contention import ContentionClock
-from pycontrol.fairness.estimate import Forecast, Halving, ObservedJob, SingleJob
 from pycontrol.fairness.gangs import t_id
 from pycontrol.lab.solve.cases import (
     AuctionCase,
@@ -25,7 +23,9 @@ from pycontrol.lab.solve.cases import (
     parse_key,
 )
 from pycontrol.lab.solve.cells import replay_cells
+from pycontrol.lab.solve.estimate import Forecast, Halving, ObservedJob, SingleJob
 from pycontrol.lab.solve.shares import SharesCase, solve_shares
+from pycontrol.lab.solve.tables import auction_tables
 
 MALFORMED = 2
 
