@@ -68,7 +68,7 @@ CHANGES: list[tuple[str, str, str, frozenset[str], frozenset[str]]] = [
     ("policies/slaq.py", "class Slaq(Filling):", "    added = 1", NONE, ALL),
     (
         "arbiter/core.py",
-        "class Arbiter(State):",
+        "class Arbiter:",
         "    added = 1",
         frozenset({FIG6, FIG9}),
         frozenset({PROFILE, VECTORS}),

@@ -310,7 +310,7 @@ class World:
     def _why(self, app_id: str) -> str:
         a = self.plane.arbiter
         return (
-            f"holds {a.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
+            f"holds {a.holdings.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
             f"unmet {app_id in a.agents.unmet}, attempt {self.store[app_id].attempt}"
         )
 

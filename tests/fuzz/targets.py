@@ -25,7 +25,6 @@ from google.protobuf.message import DecodeError
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views import tags
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.bridge import translate as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
@@ -38,6 +37,7 @@ from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.lab.workloads import CATALOGUE
 from pycontrol.lab.workloads.imports import CSV_FORMATS
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
@@ -310,7 +310,7 @@ def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: A
             elif isinstance(effect, ev.Place | ev.Kill | ev.Preempt):
                 bridge_translate.directive_to_wire(effect)
             else:
-                translate.message_of(effect, arbiter.known)
+                translate.message_of(effect, arbiter.holdings.known)
         for fact in arbiter.take_facts():
             folded.apply(fact)
 

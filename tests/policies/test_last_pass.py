@@ -160,8 +160,8 @@ class Conserving(World):
             if not here or a.durable.apps[app_id].arrived_s > r.at_s - 1.0:
                 continue
             d = agent.demand
-            wants = d.gang_gpus > 0 and d.gpus - a.holding(app_id) >= d.gang_gpus
-            fits = place_gang(d.gang_gpus, d.scope, free, a.topology) if wants else None
+            wants = d.gang_gpus > 0 and d.gpus - a.holdings.holding(app_id) >= d.gang_gpus
+            fits = place_gang(d.gang_gpus, d.scope, free, a.holdings.topology) if wants else None
             assert fits is None, f"{r.policy} leaves {free} free, and {app_id} could use them"
 
 

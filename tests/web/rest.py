@@ -125,7 +125,7 @@ def traded() -> dict[str, list[Any]]:
     app = "application_1_0001"
     ask("GET", "explain", app=app)
     ask("GET", "token", user=floor.world.arbiter.durable.apps[app].user, app=app)
-    host = next(iter(floor.world.arbiter.topology.machines))
+    host = next(iter(floor.world.arbiter.holdings.topology.machines))
     for path, params in (("drain", {"node": host}), ("undrain", {"node": host}), ("pause", {}), ("resume", {})):
         ask("POST", path, **params)
     ask("POST", "cells-apply", file="cells.yaml")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import TradingSupply
 from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.values import CellsError
@@ -20,8 +20,8 @@ RETRY_S = 5.0
 class ExchangeService:
     """Runs the cell exchange in the Arbiter; records its whole state whenever it changes."""
 
-    def __init__(self, s: State, supply: TradingSupply) -> None:
-        self.s, self.supply = s, supply
+    def __init__(self, s: Holdings, clerk: Clerk, supply: TradingSupply) -> None:
+        self.s, self.clerk, self.supply = s, clerk, supply
         self._due_s = 0.0
 
     @property
@@ -89,10 +89,10 @@ class ExchangeService:
             return
         before = set(self.exchange.deals)
         _, downgraded = self.supply.trade(now_s)
-        downgrade(s, downgraded)
+        downgrade(s, self.clerk, downgraded)
         self.save()
         if set(self.exchange.deals) != before:
-            s.request_round(now_s + s.settings.settle_s)
+            self.clerk.request_round(now_s + s.settings.settle_s)
         self._due_s = self._next_s(now_s)
 
     def _next_s(self, now_s: float) -> float:
@@ -111,21 +111,21 @@ class ExchangeService:
         blank = Exchange(self.exchange.cells, self.exchange.policy).dump()
         now = self.exchange.dump()
         if now != (self.s.durable.exchange or blank):
-            self.s.record(ExchangeChanged(now))
+            self.clerk.record(ExchangeChanged(now))
 
 
-def downgrade(s: State, groups: Iterable[str]) -> None:
+def downgrade(s: Holdings, clerk: Clerk, groups: Iterable[str]) -> None:
     """Records that the GPUs of these groups are borrowed from now on."""
-    regrade(s, dict.fromkeys(groups, False))
+    regrade(s, clerk, dict.fromkeys(groups, False))
 
 
-def regrade(s: State, groups: Mapping[str, bool]) -> None:
+def regrade(s: Holdings, clerk: Clerk, groups: Mapping[str, bool]) -> None:
     """Records whether the GPUs of these groups are guaranteed from now on."""
     for lease in s.durable.claims():
         gpus, grant_id = lease.gpus, lease.grant_id
         guaranteed = groups.get(grant_id, lease.guaranteed)
         if guaranteed != lease.guaranteed:
-            s.record(LeaseOwned(gpus, grant_id) if guaranteed else LeaseBorrowed(gpus, grant_id))
+            clerk.record(LeaseOwned(gpus, grant_id) if guaranteed else LeaseBorrowed(gpus, grant_id))
 
 
 def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import exceeds_types, fits_one_type, types_for
 from pycontrol.arbiter.round.parts import own_part
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.supply.port import RoundPart, Supply
-from pycontrol.arbiter.views import tags
 from pycontrol.cells.machines import VirtualMachine
+from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
@@ -53,7 +53,7 @@ class Reasons:
         if record.finished_s is not None:
             return Reason(Pending.FINISHED, record.final_state)
         agent = a.agents.get(app_id)
-        demand = agent.demand if agent is not None else demand or standin.demand(a, app_id, now_s)
+        demand = agent.demand if agent is not None else demand or standin.demand(a.holdings, app_id, now_s)
         for rung in (_your_error, _cluster, _incomplete, _starting, self._cells, self._last_round):
             found = rung(a, app_id, demand, now_s)
             if found is not None:
@@ -67,7 +67,7 @@ class Reasons:
         d, vc = demand, a.durable.apps[app_id].vc
         alike = vc, d.gang_gpus, d.scope, d.gpu_type, d.mixes, d.members, d.pinned, d.within, d.opportunistic
         if alike not in self._in_cells:
-            self._in_cells[alike] = cell_reason(a, a.supply, vc, demand, now_s, a.rounds.typed(vc))
+            self._in_cells[alike] = cell_reason(a.holdings, a.supply, vc, demand, now_s, a.rounds.typed(vc))
         found = self._in_cells[alike]
         if found is None or found.code is not Pending.CELLS_IN_USE:
             return found
@@ -86,7 +86,7 @@ class Reasons:
         if held is not None:
             return held
         if app_id in r.participants:
-            return _bidder(r, app_id, a.lease_s_of(app.vc))
+            return _bidder(r, app_id, a.holdings.lease_s_of(app.vc))
         if not r.asked and any(x.app_id != app_id for x in r.done.awards):
             return Reason(Pending.OUTRANKED, f"{r.policy}, round {r.round_id}")
         if r.participants and app_id in r.rho:
@@ -105,24 +105,26 @@ class Reasons:
 
 
 def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    gang, largest = demand.gang_gpus, a.topology.largest_gpus
-    if a.cluster.ready and gang > a.topology.gpus:
-        bad = len(a.bad_gpus)
+    gang, largest = demand.gang_gpus, a.holdings.topology.largest_gpus
+    if a.cluster.ready and gang > a.holdings.topology.gpus:
+        bad = len(a.holdings.bad_gpus)
         more = f" and {bad} bad ones" if bad else ""
-        return Reason(Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.topology.gpus}{more}")
+        return Reason(
+            Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.holdings.topology.gpus}{more}"
+        )
     widest = max(demand.members, default=gang)
-    if a.cluster.ready and a.is_unmanaged(app_id) and widest > largest:
+    if a.cluster.ready and a.holdings.is_unmanaged(app_id) and widest > largest:
         return Reason(
             Pending.NO_MACHINE_LARGE_ENOUGH, f"{widest} GPUs in one container, at most {largest} on a machine"
         )
     if a.cluster.ready:
         typed = a.rounds.typed(a.durable.apps[app_id].vc)
-        return exceeds_types(demand, a.topology.gpus_by_host, a.topology, typed)
+        return exceeds_types(demand, a.holdings.topology.gpus_by_host, a.holdings.topology, typed)
     return None
 
 
 def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    if a.paused:
+    if a.holdings.paused:
         return Reason(Pending.PAUSED)
     if a.cluster.switch.mode in MODES:
         return Reason(MODES[a.cluster.switch.mode], a.cluster.switch.problem)
@@ -132,12 +134,14 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
     record = a.durable.apps[app_id]
     if record.kind != "foreign" and (agent is None or not agent.connected):
         return Reason(Pending.AGENT_AWAY)
-    if agent is None and standin.over_interactive_limit(a, app_id):
+    if agent is None and standin.over_interactive_limit(a.holdings, app_id):
         return Reason(Pending.INTERACTIVE_LIMIT, f"{a.settings.interactive_gpus} GPUs for a user's interactive apps")
     least = max(1, demand.gang_gpus) if agent is not None else 1
-    if demand.gpus - a.holding(app_id) < least and not _unplaced(a, app_id):
-        return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
-    room = a.queue_room(record.queue)
+    if demand.gpus - a.holdings.holding(app_id) < least and not _unplaced(a, app_id):
+        return Reason(
+            Pending.RUNNING if a.holdings.leases_of(app_id) or a.holdings.reservations_of(app_id) else Pending.IDLE
+        )
+    room = a.holdings.queue_room(record.queue)
     if room <= 0:
         return Reason(Pending.QUEUE_LIMIT, record.queue)
     if room < demand.gang_gpus:
@@ -150,12 +154,12 @@ def _unplaced(a: Arbiter, app_id: str) -> list[str]:
 
 
 def _incomplete(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    more = standin.missing(a, app_id) if a.is_unmanaged(app_id) else 0
+    more = standin.missing(a.holdings, app_id) if a.holdings.is_unmanaged(app_id) else 0
     return Reason(Pending.GANG_INCOMPLETE, f"{more} more, as its tag {tags.GANG} says") if more else None
 
 
 def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    coming = a.reservations_of(app_id)
+    coming = a.holdings.reservations_of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
         return Reason(
@@ -195,7 +199,9 @@ def _bidder(r: Receipt, app_id: str, lease_s: float) -> Reason | None:
     return Reason(Pending.LOST_AUCTION, detail)
 
 
-def cell_reason(s: State, supply: Supply, vc: str, demand: Demand, now_s: float, typed: bool = False) -> Reason | None:
+def cell_reason(
+    s: Holdings, supply: Supply, vc: str, demand: Demand, now_s: float, typed: bool = False
+) -> Reason | None:
     """Why the virtual cluster's cells have no room for the demand; None where they do, so that rounds decide.
 
     `typed`: as in `exceeds_types`.
@@ -245,7 +251,7 @@ def _rooms(
     return free, healthy, whole
 
 
-def _given(s: State, vc: str, now_s: float) -> list[tuple[str, Any, float]]:
+def _given(s: Holdings, vc: str, now_s: float) -> list[tuple[str, Any, float]]:
     """The deals in force by which the virtual cluster lacks cells: (to whom, which cells, until when)."""
     deals = [d for d in deals_of(s.durable.exchange) if vc in (d["owner"], d["tenant"]) and d["end_s"] > now_s]
     given = [(d["tenant"], d["lot"], d["end_s"]) for d in deals if d["owner"] == vc]
@@ -258,7 +264,7 @@ def _where(demand: Demand) -> str:
     return f"{place}, in the pinned cell {demand.pinned}" if demand.pinned else place
 
 
-def _users(s: State, vc: str) -> str:
+def _users(s: Holdings, vc: str) -> str:
     """Which apps hold how many of the virtual cluster's own GPUs, the largest five."""
     counts: dict[str, int] = {}
     for app_id in s.durable.leases.by_app:
