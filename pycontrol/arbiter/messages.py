@@ -119,7 +119,7 @@ class AgentEvents:
             return
         grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
         demand = self.rounds.reports.demand(e.app_id, e.demand, e.steps)
-        s.agents.progressed(e.app_id, demand, e.jobs, e.rho, e.links)
+        s.agents.progressed(e, demand)
         s.update_demand(e.app_id)
         apps.note_demand(s, e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)

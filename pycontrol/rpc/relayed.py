@@ -40,6 +40,7 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
                     iter_time_s=said.iter_time_s,
                     paced=said.paced,
                     time_s=said.time_s,
+                    until_step=a_step(max(0, said.until_step)),
                     metric=said.metric if said.HasField("metric") else None,
                 )
             )

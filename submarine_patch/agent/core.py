@@ -135,7 +135,7 @@ class AgentCore(SavedState):
         if not job.first_step_s and p.step < job.step:
             results.lost(job, 0 if self.spec.unsaved or job.note == gangs.UNSAVED else p.step)
         job.step = max(job.step, p.step) if job.first_step_s else p.step
-        job.loss, job.iter_time_s = p.loss, p.iter_time_s
+        job.loss, job.iter_time_s, job.said_step = p.loss, p.iter_time_s, p.until_step
         if p.accuracy:
             job.accuracy = p.accuracy
         metric = self._metric_of(p)

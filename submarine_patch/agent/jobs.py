@@ -49,6 +49,8 @@ class Job:
     state: str = PENDING
     step: int = 0
     until_step: int = 0
+    said_step: int = 0
+    """Its last step, as its script says; 0: it does not."""
     rung: int = 0
     loss: float = 0.0
     accuracy: float = 0.0

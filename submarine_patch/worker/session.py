@@ -271,6 +271,7 @@ class Session(ABC):
         stop_request.arm()
         if self.pacing:
             self._log(f"Virtual GPUs: steps are paced to {self.pacing}")
+        self._log(f"Trains to step {self.until_step}")
         while self.step < self.until_step:
             if self.step % self._stop_check_steps == 0 and self.gang.any(stop_request.asked):
                 self._leave_stopped()

@@ -283,6 +283,7 @@ class Supervisor:
             iter_time_s=last.iter_time_s or 0.0,
             paced=last.paced,
             time_s=time.time(),
+            until_step=last.until_step,
             metric={"accuracy": last.accuracy, "loss": last.loss}.get(self._env.get("ISONOMY_METRIC", ""), last.metric),
         )
         self._link.put(pb.WorkerMessage(progress=progress))
