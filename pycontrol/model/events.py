@@ -204,6 +204,8 @@ class WorkerPlan:
     job_id: str
     gpus: tuple[Gpu, ...]
     allocation_request_id: int
+    container_id: str = ""
+    """The app's container that goes on with it; empty: a new one."""
 
     @property
     def host(self) -> str:

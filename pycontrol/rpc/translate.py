@@ -223,6 +223,7 @@ def _worker(message: pb.WorkerPlan) -> WorkerPlan:
         job_id=an_id(message.job_id, "use.job_id"),
         gpus=gpus_of([machine], f"use: worker {worker_id}"),
         allocation_request_id=message.allocation_request_id,
+        container_id=an_id(message.container_id, "use.container_id", required=False),
     )
 
 

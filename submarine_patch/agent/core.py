@@ -279,6 +279,7 @@ class AgentCore(SavedState):
         self._try(now_s)
         self._watch_token(now_s)
         leases.assign(self, now_s)
+        gangs.stop_waiting(self, now_s)
         self._tell_freed(now_s)
         if self.speeds.worth_keeping:
             self._keep_speeds()
@@ -308,7 +309,7 @@ class AgentCore(SavedState):
             return
         for job in self.jobs.values():
             gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, self.ending, now_s)
-        if any(j.active for j in self.jobs.values()):
+        if any(j.active for j in self.jobs.values()) or self.leaving:
             return
         self.give_back(list(self.held), self.ending)
         self._tell_freed(now_s)
