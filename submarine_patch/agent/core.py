@@ -142,8 +142,12 @@ class AgentCore(SavedState):
         job.metric = job.metric if metric is None else metric
         job.reports += 1
         warm = job.first_step_s > 0
+        if warm and p.step > job.first_step:
+            pace_s = (now_s - job.first_step_s) / (p.step - job.first_step)
+            at_par = len(job.gpus) * self.speeds.of(self.types_of(job)) / self.profiler.slowdown(self.scope_of(job))
+            job.step_gpu_s = pace_s * at_par
         if not warm:
-            job.first_step_s = now_s
+            job.first_step_s, job.first_step = now_s, p.step
             took_s = min(gangs.GANG_TIMEOUT_S, max(0.0, now_s - job.since_s))
             self.restart_s += RESTART_WEIGHT * (took_s - self.restart_s)
             self.changed = True

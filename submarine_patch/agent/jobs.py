@@ -58,6 +58,10 @@ class Job:
     until_step: int = 0
     said_step: int = 0
     """Its last step, as its script says; 0: it does not."""
+    first_step: int = 0
+    """The first step that its present launch reported."""
+    step_gpu_s: float = 0.0
+    """Serial GPU-seconds of a step over its newest launch, with what is between steps; 0 before two reports."""
     rung: int = 0
     loss: float = 0.0
     accuracy: float = 0.0

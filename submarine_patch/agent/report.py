@@ -100,12 +100,10 @@ def loss_rate(s: SavedState) -> float:
 def stepwise_left_gpu_s(s: SavedState) -> float | None:
     """Serial GPU-seconds left by the steps that scripts say; None where that is not known, or declared steps say it."""
     ids = s.scheduler.runnable() if s.ending is None else []
-    mine, measured = [s.jobs[j] for j in ids if j in s.jobs], s.profiler.serial_by_job()
-    if not ids or len(mine) < len(ids) or any(s.scheduler.until_step(j.job_id) or not j.said_step for j in mine):
+    mine = [s.jobs[j] for j in ids if j in s.jobs and s.jobs[j].said_step and s.jobs[j].step_gpu_s]
+    if not ids or len(mine) < len(ids) or any(s.scheduler.until_step(j) for j in ids):
         return None
-    if any(j.job_id not in measured for j in mine):
-        return None
-    return sum(max(0, j.said_step - j.step) * measured[j.job_id] for j in mine)
+    return sum(max(0, j.said_step - j.step) * j.step_gpu_s for j in mine)
 
 
 def gangs(s: SavedState) -> list[RunningGang]:
