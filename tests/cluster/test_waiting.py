@@ -19,7 +19,7 @@ from tests.cluster.rig import Rig
 
 pytestmark = [pytest.mark.policies, pytest.mark.timeout(1800)]
 
-HOLDERS = {"h1": (4, 150), "h2": (4, 190), "h3": (2, 120), "h4": (2, 170)}
+HOLDERS = {"h1": (4, 210), "h2": (4, 260), "h3": (2, 180), "h4": (2, 230)}
 WAITING = {"w1": (4, 25), "w2": (2, 40), "w3": (1, 30), "w4": (4, 35), "w5": (2, 20)}
 """Name -> GPUs, and epochs of a second."""
 SCRIPT = """
@@ -32,7 +32,9 @@ LOOK_S = 1.0
 LIMIT_S = 600.0
 IN_RANGE = 0.8
 SLACK_S = 2.0
-"""How late a look may see a start."""
+"""How late a look may be."""
+STARTS_S = 15.0
+"""How long the last app's container takes to start."""
 TO_START = {"NoFreeGpus", "WaitingForRound", "Outranked", "WaitingForRevocation", "Starting"}
 
 
@@ -106,6 +108,12 @@ class Told:
                 confirmed[code] += not problem
         return confirmed, wrong
 
+    def starts(self) -> None:
+        """Sets when the apps' first leases started: a look sees an app with GPUs before its container runs."""
+        for name in self.started_s:
+            leases = self._get("spans", app=name)["leases"]
+            self.started_s[name] = min(x["started_s"] for x in leases if x["started_s"])
+
     def in_range(self) -> list[tuple[str, float, tuple[float, float, float], bool]]:
         """(app, seconds ahead, the range from now on, whether the start fell into it) of each forecast of a start."""
         found = []
@@ -130,6 +138,9 @@ def play(get: Callable[..., Mapping[str, Any]], script: Path) -> Told:
     while sum(r["gpus_held"] for r in get("queue").get("apps", ())) < 12:
         assert time.monotonic() - begin_s < LIMIT_S, "the cluster is full"
         time.sleep(LOOK_S)
+    while not any(r["end_s"] for r in get("queue")["apps"]):
+        assert time.monotonic() - begin_s < LIMIT_S, "ends are foreseen"
+        time.sleep(LOOK_S)
     told = Told(get)
     for name, (gpus, epochs) in WAITING.items():
         submit(name, gpus, epochs)
@@ -138,6 +149,8 @@ def play(get: Callable[..., Mapping[str, Any]], script: Path) -> Told:
         assert time.monotonic() - begin_s < LIMIT_S, f"all start, but only {sorted(told.started_s)} did"
         told.look()
         time.sleep(LOOK_S)
+    time.sleep(STARTS_S)
+    told.starts()
     return told
 
 
