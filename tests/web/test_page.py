@@ -104,6 +104,9 @@ def test_an_app_that_has_ended_is_listed_and_keeps_its_jobs_and_curves(stage: St
     jobs = mine.partition('id="h-jobs"')[2].partition("</section>")[0]
     assert "lr=0.001" in jobs
     assert "polyline" in jobs
+    gantt = mine.partition('id="h-gantt"')[2].partition("</section>")[0]
+    bars = re.findall(r'<rect[^>]* x="([\d.]+)"[^>]* width="([\d.]+)"', gantt)
+    assert max(float(x) + float(width) for x, width in bars) > 990, "the axis ends with the app"
 
 
 def test_curves_span_the_training_and_the_oldest_apps_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
