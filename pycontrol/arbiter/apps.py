@@ -309,7 +309,7 @@ class AgentEvents:
             return
         grown = e.demand.gpus > s.agents[e.app_id].demand.gpus
         demand = self.reports.demand(e.app_id, e.demand, e.steps)
-        s.agents.progressed(e.app_id, demand, e.jobs, e.rho, e.links)
+        s.agents.progressed(e, demand)
         self.clerk.update_demand(e.app_id)
         s.ledger.note_demand(e.app_id, e.demand.gpus)
         launched = self.launches.new(record, e.jobs)

@@ -21,8 +21,19 @@ def use_planned(s: Holdings, clerk: Clerk, e: UsePlanned) -> None:
     problem = "" if known else _problem(s, e)
     if not known and not problem:
         for plan in e.workers:
-            s.workers.add(PlannedWorker(e.app_id, e.use_id, plan))
+            _add(s, clerk, PlannedWorker(e.app_id, e.use_id, plan))
     clerk.emit(SendUseReply(e.app_id, e.use_id, not problem, problem))
+
+
+def _add(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> None:
+    """Adds a planned worker; one that goes on in a container of its app takes the place of the worker there."""
+    container_id = worker.plan.container_id
+    for older in s.workers.of(worker.app_id) if container_id else ():
+        if older.container_id == container_id:
+            clerk.drop_worker(older)
+    s.workers.add(worker)
+    if container_id:
+        s.workers.carried(worker, container_id)
 
 
 def _problem(s: Holdings, e: UsePlanned) -> str:
@@ -45,6 +56,9 @@ def _worker_problem(s: Holdings, app_id: str, plan: WorkerPlan, seen: set[Gpu]) 
         return "its GPUs lie on several machines; a worker is one job on one machine"
     if s.workers.has(app_id, plan.worker_id):
         return "is planned already"
+    there = s.cluster.containers.get(plan.container_id)
+    if plan.container_id and (there is None or (there.app_id, sorted(there.gpus)) != (app_id, sorted(plan.gpus))):
+        return f"{plan.container_id} is no container of {app_id} with these GPUs"
     for gpu in plan.gpus:
         lease = s.durable.leases.get(gpu)
         coming = s.durable.reservations.get(gpu)

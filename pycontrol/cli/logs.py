@@ -20,7 +20,7 @@ AM_CONTAINER = re.compile(r"container_(?:e\d+_)?\d+_\d+_\d+_000001")
 STREAMS = ("stderr", "stdout")
 HTTP_OK, HTTP_ERROR = 200, 500
 LINE_CHARS = 200
-FAILED = "isonomy worker: failed with"
+FAILED, FOLLOWS = "isonomy worker: failed with", "isonomy worker: goes on as"
 FIRST_LINES, POLL_S, IDLE_PER_READ = 10, 2.0, 10.0
 """Of --follow: lines of each file to begin with, and the least pause, also as a multiple of the time of reading."""
 OVER = ("FINISHED", "FAILED", "KILLED")
@@ -95,8 +95,16 @@ def logs_command(
 
     def sources_now() -> list[Source]:
         known = _sources(client, client.get("logs", app=found["app_id"]), cluster_dir)
-        ids = [(s.container_id, s.worker_id, s.job_id) for s in known]
-        return [s for s, of in zip(known, ids, strict=True) if (s.role == "am") == am and (not worker or worker in of)]
+        mine = [s for s in known if (s.role == "am") == am]
+        if not worker or am:
+            return mine
+        went_on = re.compile(rf"^{FOLLOWS} {re.escape(worker)}(?:/|$)", re.MULTILINE)
+
+        def ran(s: Source) -> bool:
+            there = (text for _, text in _read(client, s, (), None)) if not worker.startswith("container_") else ()
+            return worker in (s.container_id, s.worker_id, s.job_id) or any(map(went_on.search, there))
+
+        return list(filter(ran, mine))
 
     if follow:
         _follow(client, found["app_id"], sources_now, names, tail or FIRST_LINES)

@@ -24,6 +24,8 @@ from pycontrol.runtime.ports import Clock
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import CellsReader, Router
 
+JOBS_FILE = "jobs.jsonl"
+"""Beside the journal: the jobs of ended apps."""
 MakeDriver = Callable[[Arbiter, Feed, AgentServer, BridgeEndpoint], Driver]
 
 
@@ -99,7 +101,7 @@ def assemble(
     endpoint = BridgeEndpoint(
         from_cluster, lambda *query: router.handle(*query), lambda: driver.settle(), clock_s=monotonic_s
     )
-    feed = Feed(journal, durable=durable, past=past)
+    feed = Feed(journal, durable=durable, past=past, jobs_file=journal.path.with_name(JOBS_FILE))
     driver = make_driver(arbiter, feed, agents, endpoint)
     router = Router(
         driver,

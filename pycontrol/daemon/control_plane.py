@@ -363,6 +363,7 @@ class ControlPlane:
                 self._agents.stand_by()
             try:
                 self._report_mismatches()
+                self._feed.trends.keep()
                 now_s = self._driver.clock.now_s()
                 if now_s - sampled_s >= SAMPLE_S:
                     picture = self._router.pictures.newest()
@@ -373,6 +374,7 @@ class ControlPlane:
             except Exception:  # nothing that serves depends on it
                 log.exception("housekeeping failed; it is tried again", retry_s=HOUSEKEEPING_S)
         self._parts.close()
+        self._feed.trends.keep()
         if self._driver.failed is not None:
             log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
             return 1

@@ -124,7 +124,8 @@ BOUNDS: Mapping[str, Bound] = {
     "user_limit_factor": Bound(-1.0, 1e6),
     **dict.fromkeys(("rho", "rho_nothing"), RHO),
     **dict.fromkeys(
-        ("work_left_gpu_s", "work_total_gpu_s", "work_done_gpu_s", "lost_gpu_s", "serial_s", "gpu_seconds", "service"),
+        ("work_left_gpu_s", "stepwise_left_gpu_s", "work_total_gpu_s", "work_done_gpu_s", "lost_gpu_s", "serial_s",
+         "gpu_seconds", "service"),
         WORK_GPU_S,
     ),
     "slowdown": SLOWDOWN,

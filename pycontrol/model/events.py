@@ -204,6 +204,8 @@ class WorkerPlan:
     job_id: str
     gpus: tuple[Gpu, ...]
     allocation_request_id: int
+    container_id: str = ""
+    """The app's container that goes on with it; empty: a new one."""
 
     @property
     def host(self) -> str:
@@ -248,7 +250,7 @@ class JobProgress:
     metric: float | None = None
     """The value by which jobs are compared."""
     until_step: int = 0
-    """The step until which it trains now; 0: only its script knows."""
+    """The step until which it trains now, by its script where only that knows; 0: not known."""
     note: str = ""
     """A note for its user."""
     checkpoints_failed: int = 0
@@ -271,6 +273,8 @@ class ProgressReported:
     """(label, address) for its page."""
     steps: tuple[WorkerSteps, ...] = ()
     """What its workers reported since the Agent's last message with steps."""
+    stepwise_left_gpu_s: float | None = None
+    """The work left by the steps that its scripts say, for estimates alone; None: not known."""
 
 
 @value

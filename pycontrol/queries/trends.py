@@ -1,16 +1,21 @@
 """The last day, minute by minute: GPUs by state and each app's rho or other measure; also the jobs and their losses, of
 apps that have ended, too.
 
-In memory only, so a restart clears it; a day of 2,000 apps takes about 30 MB.
+In memory, a day of 2,000 apps takes about 30 MB; of that a file keeps the jobs and losses of ended apps over restarts.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 from array import array
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import structlog
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.model.events import JobProgress
@@ -32,12 +37,14 @@ APPS_SHOWN = 12
 STATES = ("leased", "free", "waiting", "out")
 """GPU counts: leased; free; wanted by apps but not held; drained, bad or down."""
 NOTHING = float("nan")
+log = structlog.get_logger("isonomy.trends")
 
 
 class Trends:
     """Samples the Arbiter's state; any thread may read."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None = None) -> None:
+        """`file`: what it keeps, one ended app in each line."""
         self._lock = threading.Lock()
         self._at_s: deque[float] = deque(maxlen=POINTS_KEPT)
         self._gpus: dict[str, deque[int]] = {state: deque(maxlen=POINTS_KEPT) for state in STATES}
@@ -50,6 +57,15 @@ class Trends:
         self._jobs_kept = 0
         self._losses: dict[str, dict[str, list[tuple[int, float]]]] = {}
         """(step, loss) by app and job."""
+        self._file, self._in_file = file, 0
+        """And the jobs in it, about."""
+        self._ended: list[str] = []
+        """Apps that have ended and are not in the file yet."""
+        try:
+            if file is not None and file.exists():
+                self._load(file)
+        except OSError as e:
+            log.warning("the jobs of ended apps cannot be read", problem=str(e))
 
     def sample(self, a: Arbiter, now_s: float) -> None:
         """Record the present state; call it every SAMPLE_S seconds."""
@@ -108,6 +124,49 @@ class Trends:
                 oldest = next(iter(self._jobs))
                 self._jobs_kept -= len(self._jobs.pop(oldest))
                 del self._losses[oldest]
+
+    # ---- over restarts
+
+    def ended(self, app_id: str) -> None:
+        """Note that the app has ended; `keep` writes what is known of its jobs."""
+        with self._lock:
+            self._ended.append(app_id)
+
+    def keep(self) -> None:
+        """Append the apps that have ended to the file; a file that cannot be written costs only that."""
+        with self._lock:
+            ended, self._ended = [x for x in self._ended if x in self._jobs], []
+            rows = [{"app_id": x, "jobs": [dataclasses.asdict(j) for j in self._jobs[x]], "losses": self._losses[x]}
+                    for x in ended]  # fmt: skip
+        if not rows or self._file is None:
+            return
+        try:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            self._in_file += sum(len(row["jobs"]) for row in rows)
+            if self._in_file > 2 * JOBS_KEPT:
+                self._load(self._file)
+        except OSError as e:
+            log.warning("the jobs of ended apps cannot be kept", problem=str(e))
+
+    def _load(self, file: Path) -> None:
+        """Read what was kept of apps that are not known, and write the file anew with those that are known now."""
+        lines: dict[str, str] = {}
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+                if row["app_id"] not in self._jobs:
+                    self.progressed(row["app_id"], tuple(JobProgress(**j) for j in row["jobs"]))
+                    self._losses[row["app_id"]] = {j: [(s, x) for s, x in seen] for j, seen in row["losses"].items()}
+                lines[row["app_id"]] = line
+            except (ValueError, TypeError, KeyError, AttributeError):  # cut off, or of another version
+                continue
+        with self._lock:
+            kept = [line for app_id, line in lines.items() if app_id in self._jobs]
+            self._in_file = self._jobs_kept
+        part = file.with_name(f"{file.name}.part")
+        part.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        part.replace(file)
 
     # ---- reading
 

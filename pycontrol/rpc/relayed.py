@@ -40,6 +40,7 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
                     iter_time_s=said.iter_time_s,
                     paced=said.paced,
                     time_s=said.time_s,
+                    until_step=a_step(max(0, said.until_step)),
                     metric=said.metric if said.HasField("metric") else None,
                 )
             )
@@ -48,10 +49,9 @@ def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
             path, problem = saved.path[:TEXT_MAX_CHARS], saved.problem[:TEXT_MAX_CHARS]
             relayed.checkpoint.CopyFrom(pb.WorkerCheckpoint(step=a_step(saved.step), path=path, problem=problem))
         case "exit":
-            end = message.exit
-            text = end.message[:TEXT_MAX_CHARS]
-            step = a_step(end.step)
-            relayed.exit.CopyFrom(pb.WorkerExit(code=end.code, message=text, step=step, unsaved=end.unsaved))
+            relayed.exit.CopyFrom(message.exit)
+            relayed.exit.DiscardUnknownFields()
+            relayed.exit.message, relayed.exit.step = message.exit.message[:TEXT_MAX_CHARS], a_step(message.exit.step)
         case "heartbeat":
             relayed.heartbeat.CopyFrom(pb.Heartbeat(time_s=message.heartbeat.time_s))
         case _:  # a kind of a later version

@@ -223,6 +223,7 @@ def _worker(message: pb.WorkerPlan) -> WorkerPlan:
         job_id=an_id(message.job_id, "use.job_id"),
         gpus=gpus_of([machine], f"use: worker {worker_id}"),
         allocation_request_id=message.allocation_request_id,
+        container_id=an_id(message.container_id, "use.container_id", required=False),
     )
 
 
@@ -297,7 +298,10 @@ def event_of(app_id: str, message: pb.AgentMessage, hosts: Container[str]) -> Ev
             few(progress.jobs, "progress.jobs", JOBS_MAX)
             jobs = tuple(job_progress(j) for j in progress.jobs)
             rho_now = a_rho(progress.rho, "progress.rho")
-            return ProgressReported(app_id, demand_of(progress.demand), jobs, rho_now, links_of(progress.links))
+            links = links_of(progress.links)
+            left = WORK_GPU_S.clip(finite(progress.stepwise_left_gpu_s))
+            known = left if progress.HasField("stepwise_left_gpu_s") else None
+            return ProgressReported(app_id, demand_of(progress.demand), jobs, rho_now, links, (), known)
         case "done":
             return agent_done(app_id, message.done)
         case "register":

@@ -123,6 +123,7 @@ def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
         "kind": agent.app_scheduler,
         "gang_gpus": d.gang_gpus, "gangs": d.gangs, "left_gpu_s": d.work_left_gpu_s, "total_gpu_s": d.work_total_gpu_s,
+        "stepwise_left_gpu_s": agent.stepwise_left_gpu_s,
         "scope": int(d.scope), "slowdown": list(d.slowdown), "speedups": dict(d.speedups),
         "held": [gang for gang in gangs if gang], "started": record.leases > 0,
     }  # fmt: skip
@@ -213,18 +214,21 @@ class Resumed(Simulator):
         return dataclasses.replace(found, apps=apps)
 
     def _resume(self, x: Mapping[str, Any], factor: float, rng: random.Random | None) -> SimApp:
-        """One app with its jobs; those that hold gangs train on. Its real work is `factor` times what it says.
+        """One app with its jobs; those that hold gangs train on. Its real work left is `factor` times what its scripts'
+        steps say, else what it declares; policies know only what it declares.
 
         An app says how much work it has in all: it is split among its jobs, at random if there is an `rng`.
         """
         self._in_time()
         jobs = max(x["gangs"], len(x["held"]), 1)
-        left = max(1.0, x["left_gpu_s"]) * factor
+        declared, stepwise = max(1.0, x["left_gpu_s"]), x.get("stepwise_left_gpu_s")
+        left = (declared if stepwise is None else max(1.0, stepwise)) * factor
+        said = declared / left
         trace = TraceApp(
             x["app_id"], x["submitted_s"], x["gang_gpus"], phases(x.get("kind", ""), jobs, left, rng, x["started"]),
             x["queue"], x["user"], slowdown=tuple(x["slowdown"]), scope=Scope(x["scope"]), speedups=x["speedups"],
         )  # fmt: skip
-        app = SimApp(trace, Misreport(work=1 / factor) if factor != 1 else HONEST)
+        app = SimApp(trace, Misreport(work=said) if said != 1 else HONEST)
         app.next_phase()
         app.total = max(app.total, x["total_gpu_s"] - x["left_gpu_s"] + left)
         app.started_s = self.now if x["started"] else None

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
@@ -63,13 +64,14 @@ class Feed:
         durable: Durable | None = None,
         first_seq: int | None = None,
         past: Iterable[tuple[float, Fact]] = (),
+        jobs_file: Path | None = None,
     ) -> None:
-        """`past`: (time, fact), the journal's newest facts, oldest first."""
+        """`past`: (time, fact), the journal's newest facts, oldest first. `jobs_file`: as in `Trends`."""
         self._journal = journal
         self.metrics = metrics or Metrics(durable)
         self.notifier: Notifier | None = None
         """If set, also gets the facts."""
-        self.trends = Trends()
+        self.trends = Trends(jobs_file)
         self.spans = Spans(durable, past)
         self._names: dict[str, str] = {}
         self._users: dict[str, str] = {}
@@ -95,6 +97,8 @@ class Feed:
         about = [(fact, [c.span for c in changes if c.span is not None]) for fact, changes in changed]
         for fact, spans in about:
             self.metrics.observe(fact, now_s, spans)
+            if isinstance(fact, AppEnded):
+                self.trends.ended(fact.app_id)
         if self.notifier is not None:
             self.notifier.take(((fact, spans[0] if spans else None) for fact, spans in about), now_s)
         with self._changed:

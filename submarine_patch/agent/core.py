@@ -135,15 +135,19 @@ class AgentCore(SavedState):
         if not job.first_step_s and p.step < job.step:
             results.lost(job, 0 if self.spec.unsaved or job.note == gangs.UNSAVED else p.step)
         job.step = max(job.step, p.step) if job.first_step_s else p.step
-        job.loss, job.iter_time_s = p.loss, p.iter_time_s
+        job.loss, job.iter_time_s, job.said_step = p.loss, p.iter_time_s, p.until_step
         if p.accuracy:
             job.accuracy = p.accuracy
         metric = self._metric_of(p)
         job.metric = job.metric if metric is None else metric
         job.reports += 1
         warm = job.first_step_s > 0
+        if warm and p.step > job.first_step:
+            pace_s = (now_s - job.first_step_s) / (p.step - job.first_step)
+            at_par = len(job.gpus) * self.speeds.of(self.types_of(job)) / self.profiler.slowdown(self.scope_of(job))
+            job.step_gpu_s = pace_s * at_par
         if not warm:
-            job.first_step_s = now_s
+            job.first_step_s, job.first_step = now_s, p.step
             took_s = min(gangs.GANG_TIMEOUT_S, max(0.0, now_s - job.since_s))
             self.restart_s += RESTART_WEIGHT * (took_s - self.restart_s)
             self.changed = True
@@ -279,6 +283,7 @@ class AgentCore(SavedState):
         self._try(now_s)
         self._watch_token(now_s)
         leases.assign(self, now_s)
+        gangs.stop_waiting(self, now_s)
         self._tell_freed(now_s)
         if self.speeds.worth_keeping:
             self._keep_speeds()
@@ -308,7 +313,7 @@ class AgentCore(SavedState):
             return
         for job in self.jobs.values():
             gangs.stop(self, job, now_s + gangs.STOP_GRACE_S, self.ending, now_s)
-        if any(j.active for j in self.jobs.values()):
+        if any(j.active for j in self.jobs.values()) or self.leaving:
             return
         self.give_back(list(self.held), self.ending)
         self._tell_freed(now_s)

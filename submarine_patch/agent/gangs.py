@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -60,9 +61,37 @@ def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
         ids = sorted(g.index for g in gpus if g.host == host)
         job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, last_heard_s=now_s))
         s.next_request += 1
+    _go_on(s, job)
     results.launched(job, now_s)
     send_use(s, job)
     s.mark()
+
+
+def _go_on(s: SavedState, job: Job) -> None:
+    """Take over the process that waits on these very GPUs, if there is one."""
+    worker = job.workers[0]
+    found = next((c for c, w in s.waiting.items() if w.gpus == worker.gpus and len(job.workers) == 1), "")
+    if found:
+        worker.container_id, worker.asked, worker.goes_on_from = found, True, s.waiting.pop(found).worker_id
+
+
+def stop_waiting(s: SavedState, now_s: float) -> None:
+    """Tell the processes that no job goes on with to end, and stop containers that did not."""
+    for container_id, worker in s.waiting.items():
+        _end_process(s, worker, container_id, "no job goes on with it", now_s)
+    s.waiting = {}
+    for container_id, (worker, stop_s) in list(s.leaving.items()):
+        if now_s >= stop_s:
+            s.leaving[container_id] = worker, now_s + EXIT_GRACE_S
+            s.shell(stop=am.AmStop(container_id=container_id))
+        if now_s >= worker.reported_exit_s + GONE_S:
+            del s.leaving[container_id]
+
+
+def _end_process(s: SavedState, worker: Worker, container_id: str, why: str, now_s: float) -> None:
+    stop_now = pb.Stop(deadline_s=now_s + STOP_GRACE_S, left_s=STOP_GRACE_S, reason=why)
+    s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, stop=stop_now))
+    s.leaving[container_id] = worker, now_s + EXIT_GRACE_S
 
 
 def send_use(s: SavedState, job: Job) -> None:
@@ -75,9 +104,10 @@ def send_use(s: SavedState, job: Job) -> None:
             host=w.host,
             gpu_ids=w.gpu_ids,
             allocation_request_id=w.request_id,
+            container_id=w.container_id,
         )
         for w in job.workers
-        if not w.container_id
+        if w.planned
     ]
     s.send(use=pb.Use(use_id=job.use_id, workers=plans))
 
@@ -90,9 +120,18 @@ def use_reply(s: SavedState, m: pb.UseReply, now_s: float) -> None:
     if m.accepted:
         job.use_accepted, job.use_again_s = True, 0.0
         for rank, worker in enumerate(job.workers):
+            if worker.goes_on_from:
+                command = s.spec.command(job.configuration)
+                following = pb.Next(worker_id=worker.worker_id, job_id=job.job_id, command=command)
+                s.send(to_worker=pb.WorkerCommand(worker_id=worker.goes_on_from, next=following))
             _ask(s, worker, len(range(rank, s.spec.servers, len(job.workers))))
         s.mark()
         return
+    for worker in job.workers:
+        if worker.goes_on_from:  # then in a container of its own
+            older = replace(worker, worker_id=worker.goes_on_from)
+            _end_process(s, older, worker.container_id, f"plan refused: {m.reason}", now_s)
+            worker.container_id, worker.asked, worker.goes_on_from = "", False, ""
     job.use_refusals += 1
     if job.use_refusals < PLAN_REFUSALS:
         job.use_again_s = now_s + min(4.0, 0.125 * 2**job.use_refusals)
@@ -124,7 +163,7 @@ def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
         if m.gpu_ids and (sorted(m.gpu_ids) != worker.gpu_ids or m.host != worker.host):
             break
         worker.container_id, worker.last_heard_s = m.container_id, now_s
-        s.shell(launch=launch_of(s.spec, job, worker, m.container_id))
+        s.shell(launch=launch_of(s.spec, job, worker, m.container_id, s.reuse))
         s.mark()
         return
     s.shell(release=am.AmRelease(container_id=m.container_id))
@@ -173,7 +212,7 @@ def _pacing(s: SavedState, job: Job) -> str:
 
 def resend(s: SavedState, job: Job, now_s: float) -> None:
     """Resend on a new stream what the lost one may not have carried; all these messages are idempotent."""
-    if job.state == jobs.STARTING and not all(w.container_id for w in job.workers):
+    if job.state == jobs.STARTING and any(w.planned for w in job.workers):
         job.use_accepted = False
         send_use(s, job)
     elif job.state == jobs.RUNNING and not job.first_step_s:
@@ -249,12 +288,17 @@ def reported_exit(s: SavedState, job: Job, worker: Worker, m: pb.WorkerExit, now
     job.step = max(job.step, m.step)
     if m.unsaved and worker is job.workers[0]:
         job.note = UNSAVED
+    if m.waits and m.code == 0 and job.state == jobs.RUNNING and len(job.workers) == 1:
+        worker.exit_code = 0
+        s.waiting[worker.container_id] = worker
     _end_with_coordinator(s, job, worker, now_s)
     over(s, job, now_s)
 
 
 def container_gone(s: SavedState, container_id: str, status: int, why: str, now_s: float) -> None:
     """Handle the end of a worker's container; stop the gang if it did not end with 0."""
+    if s.waiting.pop(container_id, None) or s.leaving.pop(container_id, None):
+        s.mark()
     found = s.worker_in(container_id)
     if found is None or found[1].exit_code is not None:
         return
@@ -269,7 +313,8 @@ def container_gone(s: SavedState, container_id: str, status: int, why: str, now_
             words = _quoted(worker.exit_message or why)
             text = f"worker {worker.worker_id} on {worker.host} ended with {code}: {words}"
             how = f"{code}: {words}" if 0 < code < SIGNALLED else ""
-            failed(s, job, text, now_s, counts=code not in NOT_ITS_FAULT, how=how)
+            s.reuse = s.reuse and not worker.goes_on_from  # perhaps its script cannot run twice in one process
+            failed(s, job, text, now_s, counts=not (code in NOT_ITS_FAULT or worker.goes_on_from), how=how)
     if own is None:
         _end_with_coordinator(s, job, worker, now_s)
     s.mark()
@@ -369,7 +414,8 @@ def watch(s: SavedState, job: Job, now_s: float) -> None:
     if job.state == jobs.STARTING and now_s > job.since_s + GANG_TIMEOUT_S:
         missing = [w for w in job.workers if not w.container_id]
         names = ", ".join(w.worker_id for w in missing or job.workers if not w.address)
-        failed(s, job, f"no gang within {GANG_TIMEOUT_S:g} s: {names}", now_s, counts=not missing)
+        own = not missing and not job.workers[0].goes_on_from
+        failed(s, job, f"no gang within {GANG_TIMEOUT_S:g} s: {names}", now_s, counts=own)
         s.give_back([g for w in missing for g in w.gpus], "no container came")
     elif job.state == jobs.RUNNING:
         silent = next((w for w in job.workers if w.exit_code is None and now_s > w.last_heard_s + SILENCE_S), None)

@@ -33,11 +33,18 @@ class Worker:
     exit_code: int | None = None
     """Set once its container has ended and its GPUs are free."""
     last_heard_s: float = 0.0
+    goes_on_from: str = ""
+    """The worker whose process, which waited, it goes on with; empty: none's."""
 
     @property
     def gpus(self) -> list[Gpu]:
         """Its GPUs."""
         return [Gpu(self.host, i) for i in self.gpu_ids]
+
+    @property
+    def planned(self) -> bool:
+        """Whether the Arbiter must know its plan yet: it has no container, or has not come into that of another."""
+        return not self.container_id or (bool(self.goes_on_from) and not self.address)
 
 
 @dataclass
@@ -49,6 +56,12 @@ class Job:
     state: str = PENDING
     step: int = 0
     until_step: int = 0
+    said_step: int = 0
+    """Its last step, as its script says; 0: it does not."""
+    first_step: int = 0
+    """The first step that its present launch reported."""
+    step_gpu_s: float = 0.0
+    """Serial GPU-seconds of a step over its newest launch, with what is between steps; 0 before two reports."""
     rung: int = 0
     loss: float = 0.0
     accuracy: float = 0.0

@@ -81,8 +81,8 @@ def lose(s: SavedState, gpus: set[Gpu], deadline_s: float, reason: str, now_s: f
 
 
 def free(s: SavedState) -> list[Gpu]:
-    """Held GPUs that no launch uses."""
-    used = {g for job in s.jobs.values() for g in job.gpus}
+    """Held GPUs that no launch uses, and no process that ends."""
+    used = {g for job in s.jobs.values() for g in job.gpus} | {g for w, _ in s.leaving.values() for g in w.gpus}
     return sorted(g for g in s.held if g not in used)
 
 
@@ -106,7 +106,13 @@ def assign(s: SavedState, now_s: float) -> None:
     found = allocate(idle, waiting, _stopping(s), available_s(s), spec.gang_gpus, spec.scope, s.topology, grants)
     for job_id, gpus in found.launches:
         gangs.launch(s, s.job(job_id), list(gpus), now_s)
-    s.give_back(found.unused, "no job can use them")
+    _give_back(s, found.unused)
+
+
+def _give_back(s: SavedState, unused: Iterable[Gpu]) -> None:
+    """Give back what no job can use; where a process waits, once that has ended."""
+    waited = {g for w in s.waiting.values() for g in w.gpus}
+    s.give_back([g for g in unused if g not in waited], "no job can use them")
 
 
 def _compose(s: SavedState, idle: list[Gpu], waiting: dict[str, float], now_s: float) -> None:
@@ -123,7 +129,7 @@ def _compose(s: SavedState, idle: list[Gpu], waiting: dict[str, float], now_s: f
     if found.allocation.unused:
         for job in s.jobs.values():
             job.settled = job.active
-    s.give_back(found.allocation.unused, "no job can use them")
+    _give_back(s, found.allocation.unused)
 
 
 def growing(s: SavedState) -> list[Running]:

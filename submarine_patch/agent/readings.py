@@ -27,6 +27,7 @@ def reading(p: pb.WorkerProgress) -> pb.WorkerProgress | None:
         iter_time_s=p.iter_time_s if timed else 0.0,
         paced=p.paced,
         time_s=p.time_s,
+        until_step=p.until_step if p.step <= p.until_step <= STEP_MAX else 0,
         metric=p.metric if p.HasField("metric") and math.isfinite(p.metric) and abs(p.metric) <= LOSS_MAX else None,
     )
 

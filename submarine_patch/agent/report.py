@@ -97,6 +97,15 @@ def loss_rate(s: SavedState) -> float:
     return min(RATE_MAX, max(0.0, statistics.fmean(rates))) if rates else 0.0
 
 
+def stepwise_left_gpu_s(s: SavedState) -> float | None:
+    """Serial GPU-seconds left by the steps that scripts say; None where that is not known, or declared steps say it."""
+    ids = s.scheduler.runnable() if s.ending is None else []
+    mine = [s.jobs[j] for j in ids if j in s.jobs and s.jobs[j].said_step and s.jobs[j].step_gpu_s]
+    if not ids or len(mine) < len(ids) or any(s.scheduler.until_step(j) for j in ids):
+        return None
+    return sum(max(0, j.said_step - j.step) * j.step_gpu_s for j in mine)
+
+
 def gangs(s: SavedState) -> list[RunningGang]:
     """The app's active gangs; `known` are those that the Arbiter knew as their job's when the round began."""
     active = [j for j in s.jobs.values() if j.active]
@@ -171,7 +180,10 @@ def progress(s: SavedState) -> pb.Progress:
     rows = [_job(s, j) for j in told]
     for row in [r for r in rows if r.note][NOTES_TOLD:]:
         row.note = ""
-    return pb.Progress(demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric, links=links(s))
+    left = stepwise_left_gpu_s(s)
+    return pb.Progress(
+        demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric, links=links(s), stepwise_left_gpu_s=left
+    )
 
 
 def links(s: SavedState) -> list[pb.Link]:
@@ -203,7 +215,7 @@ def _job(s: SavedState, job: Job) -> pb.JobProgress:
         launches=job.launches,
         worker_failures=job.failures,
         metric=finite(job.value),
-        until_step=job.until_step or s.scheduler.until_step(job.job_id),
+        until_step=job.until_step or s.scheduler.until_step(job.job_id) or job.said_step,
         note=_note(s, job),
         checkpoints_failed=job.checkpoints_failed,
         lost_steps=job.lost_steps,
@@ -250,8 +262,10 @@ def tell(s: SavedState, now_s: float, at_once: bool = False) -> None:
     s.report_due, s.report_from_s = False, now_s + PROGRESS_S
     message = progress(s)
     s.send(progress=message)
-    total = message.demand.work_total_gpu_s
-    fraction = message.demand.work_done_gpu_s / total if total else 0.0
+    done = message.demand.work_done_gpu_s
+    stepwise = message.HasField("stepwise_left_gpu_s")
+    total = done + message.stepwise_left_gpu_s if stepwise else message.demand.work_total_gpu_s
+    fraction = done / total if total else 0.0
     if abs(fraction - s.reported_fraction) >= 0.01:
         s.reported_fraction = fraction
         s.shell(progress=am.AmProgress(fraction=fraction))

@@ -144,6 +144,11 @@ class AppSpec:
         return self.job_gpus_max > self.gang_gpus
 
     @property
+    def reusable(self) -> bool:
+        """Whether a job may go on in another one's process: trials of a script with a session."""
+        return self.app_scheduler != "single" and not (self.unsaved or self.keep_folder or self.servers)
+
+    @property
     def lower_is_better(self) -> bool:
         """Whether a smaller value of the metric is better."""
         return lower_is_better(self.metric, self.mode)

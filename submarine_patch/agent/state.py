@@ -79,6 +79,12 @@ class SavedState:
         self.board_port = 0
         """Where TensorBoard listens beside the Agent; 0: nowhere (yet)."""
         self.board_problem = ""
+        self.reuse = spec.reusable
+        """Whether the processes of jobs may be used again."""
+        self.waiting: dict[str, Worker] = {}
+        """By container: the ended workers with a process that waits for another launch on its GPUs."""
+        self.leaving: dict[str, tuple[Worker, float]] = {}
+        """By container: those that were told to end, and when their containers are stopped."""
         self.restart_s = RESTART_PRIOR_S
         self.adopted: set[str] = set()
         self.adopt_until_s: float | None = None
@@ -107,6 +113,7 @@ class SavedState:
             "succeeded": self.succeeded,
             "killed": self.killed,
             "start_told": self.start_told,
+            "reuse": self.reuse,
         }
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -118,6 +125,7 @@ class SavedState:
         self.ending, self.succeeded = saved["ending"], saved["succeeded"]
         self.killed = bool(saved.get("killed"))
         self.start_told = bool(saved.get("start_told"))
+        self.reuse = bool(saved.get("reuse"))
         for job in self.jobs.values():
             self.held.update((g, HeldGpu("")) for g in job.gpus)
             job.use_accepted, job.use_again_s = False, 0.0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from submarine_patch.worker.again import LINE
+
 _CHUNK_BYTES = 1 << 16
 _LINE_MAX_BYTES = 8192
-_DRAIN_S = 5.0
+DRAIN_S = 5.0
 # YARN kills only the container's process group, which is not the program's. So a guard in the program's group waits
 # for the end of a pipe that only the supervisor holds open, and then kills the group.
 _GUARDED = """trap '' TERM INT HUP; ( read -r _ <&3; kill -KILL 0 ) </dev/null >/dev/null 2>&1 &
@@ -25,12 +29,31 @@ class Child:
         self, process: asyncio.subprocess.Process, alive: int, outputs: Sequence[int], on_line: Callable[[str], None]
     ) -> None:
         self._process, self._alive = process, alive
+        self.on_line = on_line
+        self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.exit = asyncio.ensure_future(process.wait())
+        """Its exit code (-n: ended by signal n)."""
         sinks = (sys.stdout.fileno(), sys.stderr.fileno())
-        self._pumps = asyncio.gather(*(_pump(s, sink, on_line) for s, sink in zip(outputs, sinks, strict=True)))
+        told = [_pump(s, sink, lambda text: self.on_line(text)) for s, sink in zip(outputs, sinks, strict=True)]
+        self._pumps = asyncio.gather(*told)
 
     @staticmethod
-    async def start(argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None]) -> Child:
-        """Start the program; raises OSError."""
+    async def start(
+        argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None], again: bool = False
+    ) -> Child:
+        """Start the program; raises OSError. `again`: it is `again.py`, and can be used again."""
+        if again:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                child = await Child._started(argv, {**env, LINE: str(theirs.fileno())}, on_line, (theirs.fileno(),))
+            child._line = await asyncio.open_connection(sock=ours)
+            return child
+        return await Child._started(argv, env, on_line)
+
+    @staticmethod
+    async def _started(
+        argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None], more: Sequence[int] = ()
+    ) -> Child:
         watched, alive = os.pipe()
         # pipes of our own, since asyncio's wait() also waits for the end of its pipes, which a daemon may hold open
         pipes = [os.pipe(), os.pipe()]
@@ -45,7 +68,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=pipes[0][1],
                 stderr=pipes[1][1],
-                pass_fds=(watched,),
+                pass_fds=(watched, *more),
                 process_group=0,
             )
         except BaseException:
@@ -67,13 +90,38 @@ class Child:
         """Whether the program has ended."""
         return self._process.returncode is not None
 
+    def again(self, argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None]) -> None:
+        """Run the script anew in the program, which waits for it."""
+        assert self._line is not None
+        self.on_line = on_line
+        self._line[1].write(json.dumps([argv, env]).encode() + b"\n")
+
+    async def waits(self) -> bool:
+        """Wait until the program waits for another launch; False once it has ended, or closed its line."""
+        if self._line is None:
+            return False
+        asked = asyncio.ensure_future(self._line[0].readline())
+        await asyncio.wait({asked, self.exit}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            return bool(asked.result())
+        asked.cancel()
+        return False
+
+    async def end(self) -> None:
+        """End a program that waits for another launch."""
+        if self._line is not None:
+            self._line[1].close()
+        await asyncio.wait({self.exit}, timeout=DRAIN_S)
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
     async def wait(self) -> int:
         """Wait for the program, kill its group, and drain its output; returns its exit code (-n: ended by signal n)."""
-        code = await self._process.wait()
+        code = await self.exit
         self.signal(signal.SIGKILL)
         os.close(self._alive)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._pumps, _DRAIN_S)
+            await asyncio.wait_for(self._pumps, DRAIN_S)
         return code
 
 

@@ -43,7 +43,7 @@ def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
                 found = dict(trainer.callback_metrics)
                 if "loss" not in found and "train_loss" in found:
                     found["loss"] = found["train_loss"]
-                self._steering.report(step, found)
+                self._steering.report(step, {**found, "max_steps": trainer.estimated_stepping_batches})
             if ends or (every_steps and step % every_steps == 0):
                 trainer.save_checkpoint(Path(folder) / f"step-{step}.ckpt")
                 trainer.strategy.barrier()

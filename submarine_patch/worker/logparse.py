@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LINE_MAX_CHARS = 2048
 """Longer lines are cut; progress lines are shorter."""
@@ -27,7 +27,7 @@ _ACCURACY = rf"{_TRAIN}(?:(?:sparse_|binary_)?(?:categorical_)?accuracy|acc(?:@?
 _OTHER = r"(?:val|valid|validation|test|eval)(?:[_/. ]set)?[_/. ]?"
 _OF_OTHERS = "".join(rf"(?<!{kind}{gap})" for kind in ("val", "test", "eval", "valid", "validation") for gap in "[ /.]")
 _LEVEL = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
-_EPOCH_BEGINS = re.compile(r"^\s*(?:start of )?epoch:?\s+(\d+)(?:/\d+)?:?\s*$", re.IGNORECASE)
+_EPOCH_BEGINS = re.compile(r"^\s*(?:start of )?epoch:?\s+(\d+)(?:/(\d+))?:?\s*$", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch(?:\(train\))?[\"']?\s*[=:#]?\s*\[?\s*(\d+)\b(?!\.\d)(?:/(\d+))?", re.IGNORECASE)
 _KERAS = re.compile(r"^\s*(\d+)/(\d+)\s(.*(?:/step|\bETA:|- loss:).*)")
 _BAR = re.compile(r"\b(\d+)/(\d+)\s*\[\d+:\d\d(?::\d\d)?<[^\]]*(?:it/s|s/it)?")
@@ -39,8 +39,10 @@ _INSIDE_TOO = re.compile(r"\[\s*(\d+)/\s*(\d+)\]\s*$|\|\s*(\d+)/\s*(\d+) batches
 _EPOCH_AND_BATCH = re.compile(r"^\s*\[(\d+),\s*(\d+)\]")
 _BATCH = re.compile(r"\bbatch[\s:#]*(\d+)\b(?![./])", re.IGNORECASE)
 _STEP = re.compile(
-    r"\b(?:(?:global[_ ])?steps?|iter|iteration|num_updates)[\"']?\s*(?:[=:#]\s*)?\[?[\"']?(\d+)\b", re.IGNORECASE
+    r"\b(?:(?:global[_ ])?steps?|iter|iteration|num_updates)[\"']?\s*(?:[=:#]\s*)?\[?[\"']?(\d+)\b(?:/(\d+)\b)?",
+    re.IGNORECASE,
 )
+_UNTIL = re.compile(r"^INFO:\w+:Trains to step (\d+)$|\"max_steps\": (\d+)")
 _LOSS = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_TRAIN}loss(?:_step)?{_IS}{_NUMBER}(?![\w])", re.IGNORECASE)
 _LOSS_AT_STEP = re.compile(rf"\bloss\b.*\bat step (\d+):\s*{_NUMBER}", re.IGNORECASE)
 _METRIC_ACCURACY = re.compile(rf"(?<![\w/-]){_OF_OTHERS}{_ACCURACY}(?![\w@]){_IS}{_NUMBER}(?:/(\d+))?\b", re.IGNORECASE)
@@ -79,6 +81,8 @@ class Progress:
     paced: bool = False
     metric: float | None = None
     """The app's metric, if it is neither accuracy nor loss."""
+    until_step: int = 0
+    """The last step, as the log says; 0: it does not."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,8 @@ class LogParser:
         """Whether a line had the accuracy in training, so that those of other data are not it."""
         self._bar: int | None = None
         """The position of the last progress bar."""
+        self._epochs = self._until_step = 0
+        """Of all epochs the number, and the last step, as lines say; 0: they do not."""
 
     def feed(self, line: str, time_s: float) -> Progress | CheckpointLine | None:
         """Parse a line, without its newline, read at `time_s` of a monotonic clock; None if it shows no progress."""
@@ -127,8 +133,10 @@ class LogParser:
             return None
         own = _SESSION.match(text) is not None
         self._session = self._session or own
+        if until := _UNTIL.search(text):
+            self._until_step = _whole(until[1] or until[2]) or 0
         if begins := _EPOCH_BEGINS.match(text):
-            self._in_epoch(_whole(begins[1]))
+            self._in_epoch(_whole(begins[1]), begins[2])
             return None
         if saved := _CHECKPOINT.search(text):
             at = _whole(saved[1])
@@ -177,7 +185,7 @@ class LogParser:
         inside = _INSIDE.search(text) or _INSIDE_TOO.search(text)
         bar = None if inside else _BAR.search(text)
         if epoch and (number := _whole(epoch[1])) is not None:
-            self._in_epoch(number)
+            self._in_epoch(number, epoch[2])
         if inside:
             return self._inside(inside[1] or inside[3], inside[2] or inside[4])
         if bar:
@@ -186,13 +194,18 @@ class LogParser:
         if both := _EPOCH_AND_BATCH.match(text):
             self._in_epoch(_whole(both[1]))
             return self._continued(_whole(both[2]))
-        if found := _STEP.search(text) or _BATCH.search(text):
+        if found := _STEP.search(text):
+            if found[2] and self._epoch is None:
+                self._until_step = _whole(found[2]) or 0
+            return self._continued(_whole(found[1]))
+        if found := _BATCH.search(text):
             return self._continued(_whole(found[1]))
         if epoch and not text.lstrip().startswith("{"):
             return self._epoch_over(_whole(epoch[1]))
         return None
 
-    def _in_epoch(self, number: int | None) -> None:
+    def _in_epoch(self, number: int | None, of: str | None = None) -> None:
+        self._epochs = (_whole(of) or 0) if of else self._epochs
         if number is None or number == self._epoch:
             return
         self._epoch, self._turned = number, True
@@ -228,7 +241,7 @@ class LogParser:
         if self.last is None or not steps_per_s >= 1.0 / ITERATION_MAX_S:
             return None
         last = self.last
-        self.last = Progress(last.step, last.loss, last.accuracy, 1.0 / steps_per_s, last.paced, last.metric)
+        self.last = replace(last, iter_time_s=1.0 / steps_per_s)
         return self.last
 
     def _progress(self, step: int | None, values: Mapping[str, float], text: str, time_s: float) -> Progress | None:
@@ -239,8 +252,19 @@ class LogParser:
             self._at_s = time_s
         loss, accuracy, metric = (values.get(k, getattr(last, k)) for k in ("loss", "accuracy", "metric"))
         iter_time_s = last.iter_time_s if iter_time_s is None else iter_time_s
-        self.last = Progress(step, loss, accuracy, iter_time_s, _PACED.search(text) is not None, metric)
+        paced, until_step = _PACED.search(text) is not None, self._until(step)
+        self.last = Progress(step, loss, accuracy, iter_time_s, paced, metric, until_step)
         return self.last
+
+    def _until(self, step: int) -> int:
+        """The last step: as a line says, else that of the last epoch; 0 where neither is known, or it is over."""
+        each = self._epoch_steps or (1 if step == self._epoch_number and not self._counts else 0)
+        until_step = self._until_step or (0 if self._session else self._epochs * each)
+        return until_step if step <= until_step <= STEP_MAX else 0
+
+    @property
+    def _epoch_number(self) -> int | None:
+        return None if self._epoch is None else self._epoch - self._epochs_from + 1
 
     def _iter_time_s(self, step: int, text: str, time_s: float) -> float | None:
         """Seconds per step: as the line says, else from the time, logged or measured, since the last step seen."""

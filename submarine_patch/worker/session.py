@@ -37,6 +37,8 @@ NOT_METRICS = ("step", "paced")
 T = TypeVar("T")
 
 stop_request = StopRequest()
+finished = False
+"""Whether a session of this process has finished (again.py)."""
 
 
 class SessionError(SystemExit):
@@ -271,6 +273,7 @@ class Session(ABC):
         stop_request.arm()
         if self.pacing:
             self._log(f"Virtual GPUs: steps are paced to {self.pacing}")
+        self._log(f"Trains to step {self.until_step}")
         while self.step < self.until_step:
             if self.step % self._stop_check_steps == 0 and self.gang.any(stop_request.asked):
                 self._leave_stopped()
@@ -331,6 +334,8 @@ class Session(ABC):
             self._save_patiently(export, PATIENCE_S)
         except (checkpoints.StoreError, OSError) as e:
             raise SessionError(f"the last checkpoint cannot be written: {e}") from e
+        global finished
+        finished = True
         self._log(f"Finished at step {self.step}")
         self._leave(0)
 
@@ -339,6 +344,7 @@ class Session(ABC):
         self.gang.barrier()
         sys.stdout.flush()
         sys.stderr.flush()
+        self._saver.shutdown()
         if self.gang.place.workers > 1:
             time.sleep(LINGER_S)
             os._exit(code)  # the frameworks' cluster threads would keep the process alive

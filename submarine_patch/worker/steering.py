@@ -64,7 +64,7 @@ class Steering:
             except (TypeError, ValueError, RuntimeError):
                 continue
             if math.isfinite(number):
-                known[name] = number
+                known[name] = int(number) if name == "max_steps" else number
         print(json.dumps({"step": step, **known}), flush=True)
 
 

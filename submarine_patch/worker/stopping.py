@@ -40,6 +40,13 @@ class StopRequest:
         with self._lock:
             self._armed = True
 
+    def disarm(self) -> None:
+        """The state is saved, and another script may follow: SIGTERM ends the process again, also one that came."""
+        with self._lock:
+            if self._asked.is_set():
+                os._exit(EXIT_STOPPED)
+            self._armed = False
+
     @property
     def asked(self) -> bool:
         """Whether the process was asked to stop."""

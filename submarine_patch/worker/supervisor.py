@@ -12,13 +12,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.deadline import on_this_clock
 from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports, servers
+from submarine_patch.worker.again import ALLOWED, script_of
 from submarine_patch.worker.checkpoints import StoreError
-from submarine_patch.worker.child import Child
+from submarine_patch.worker.child import DRAIN_S, Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
 from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
@@ -37,14 +39,23 @@ KEEP_S = 60.0
 KEEP_AGAIN_S = 5.0
 KEEP_SHARE = 0.5
 """Share of the time for a stop that the program gets if its folder must be saved afterwards."""
+AGAIN_S = 60.0
+"""How long a program waits for another launch; the Agent decides within a second."""
 _TAIL_LINES = 5
 
 
 class Supervisor:
     """Runs one worker on one event loop."""
 
-    def __init__(self, settings: WorkerSettings, command: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, command: Sequence[str], env: Mapping[str, str], program: Child | None = None
+    ) -> None:
+        """`program`: waits for this launch."""
         self._settings, self._command, self._env = settings, command, env
+        self._program = program
+        """The program, while it waits for a launch."""
+        self._next: asyncio.Future[pb.Next] = asyncio.get_running_loop().create_future()
+        self._finished = asyncio.Event()
         self._parser = LogParser(env.get("ISONOMY_METRIC", ""))
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._start: asyncio.Future[pb.Start] = asyncio.get_running_loop().create_future()
@@ -66,8 +77,8 @@ class Supervisor:
         self._progress_due = asyncio.Event()
         self._link = Link(settings.arbiter, settings.token, settings.ca_pem, settings.worker_id, self._on_command)
 
-    async def run(self) -> int:
-        """Run the worker to its end; returns the container's exit code."""
+    async def run(self) -> int | Supervisor:
+        """Run the worker to its end; returns the container's exit code, or who goes on with its program."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -81,14 +92,33 @@ class Supervisor:
             unsaved = stopped and self._trained and self._saved_s < self._stopped_s
             if code not in (0, EXIT_STOPPED):
                 _say(f"failed with {code}")  # by which `isonomy logs` finds it
-            ended = pb.WorkerExit(code=code, message=message, step=step, unsaved=unsaved)
+            waits = self._program is not None and code == 0
+            ended = pb.WorkerExit(code=code, message=message, step=step, unsaved=unsaved, waits=waits)
             self._link.put(pb.WorkerMessage(exit=ended))
+            following = await self._following() if waits else None
+            if self._program is not None:
+                await self._program.end()
             if code != EXIT_REFUSED and not await self._link.finish(REPORT_S):
                 _say(f"the Arbiter at {self._settings.arbiter} did not receive exit code {code}")
-            return code
+            return following or (EXIT_NO_START if waits else code)
         finally:
             link.cancel()
             await asyncio.gather(link, return_exceptions=True)
+
+    async def _following(self) -> Supervisor | None:
+        """Who goes on with the waiting program; None if it ends, or nobody came within AGAIN_S."""
+        assert self._program is not None
+        stopped = asyncio.ensure_future(self._stop.wait())
+        waits: set[asyncio.Future[Any]] = {self._next, stopped, self._program.exit}
+        await asyncio.wait(waits, timeout=AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not self._next.done() or self._stop.is_set() or self._program.exit.done():
+            return None
+        told, program, self._program = self._next.result(), self._program, None
+        env = {**self._env, "ISONOMY_WORKER_ID": told.worker_id, "ISONOMY_JOB_ID": told.job_id}
+        _say(f"goes on as {told.worker_id}")  # by which `isonomy logs` finds it
+        settings = replace(self._settings, worker_id=told.worker_id)
+        return Supervisor(settings, command_line([told.command]), env, program)
 
     async def _until_end(self, port: ports.ReservedPort) -> tuple[int, str]:
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -109,8 +139,16 @@ class Supervisor:
         kept = await self._bring(start)
         (task, argv, env), *beside = programs(self._command, self._env, start, port)
         self._serves = servers.PORTS in self._env and task[0] != servers.CHIEF
+        script = script_of(argv[-1]) if self._env.get(ALLOWED) and not kept and not beside else []
+        child, self._program = self._program, None
         try:
-            child = await Child.start(argv, env, self._on_line)
+            if child is None:
+                python = [sys.executable, "-m", "submarine_patch.worker.again", *script]
+                child = await Child.start(python if script else argv, env, self._on_line, bool(script))
+            elif script and not child.exit.done():
+                child.again(script, env, self._on_line)
+            else:
+                return _failed(EXIT_NO_START, "the program that it should go on with has ended")
             helpers = {name: await Child.start(argv, env, self._on_side_line) for name, argv, env in beside}
         except OSError as e:
             return _failed(127, f"{self._command[0]} cannot be started: {e.strerror}")
@@ -119,7 +157,7 @@ class Supervisor:
         if kept is not None and _rank(start) == 0:
             others.append(asyncio.ensure_future(self._keep_now_and_then(kept)))
         try:
-            code = await child.wait()
+            code = 0 if await self._again(child) else await child.wait()
         except asyncio.CancelledError:
             child.signal(signal.SIGKILL)
             raise
@@ -136,6 +174,15 @@ class Supervisor:
         if kept is not None and _rank(start) == 0 and await self._keep(kept):
             self._saved_s = time.monotonic()
         return self._verdict(code)
+
+    async def _again(self, child: Child) -> bool:
+        """Wait until the program has finished and waits for another launch; False if it ends instead."""
+        if not await child.waits():
+            return False
+        with contextlib.suppress(TimeoutError):  # its last lines may still be in the pipe
+            await asyncio.wait_for(self._finished.wait(), DRAIN_S)
+        self._program = child
+        return True
 
     def _verdict(self, code: int) -> tuple[int, str]:
         """(exit code, message); a program that a stop killed counts as stopped, though without a checkpoint."""
@@ -206,6 +253,8 @@ class Supervisor:
     def _on_command(self, command: pb.WorkerCommand) -> None:
         if command.HasField("start") and not self._start.done():
             self._start.set_result(command.start)
+        elif command.HasField("next") and not self._next.done():
+            self._next.set_result(command.next)
         elif command.HasField("stop"):
             stop, now_s = command.stop, time.time()
             left_s = on_this_clock(stop, now_s) - now_s if stop.deadline_s > 0 else GRACE_S
@@ -253,6 +302,8 @@ class Supervisor:
     def _on_line(self, line: str) -> None:
         self._tail.append(line.strip()[:300])
         seen = self._parser.feed(line, time.monotonic())
+        if self._parser.finished:
+            self._finished.set()
         if isinstance(seen, Progress):
             self._trained = True
             self._progress_due.set()
@@ -283,6 +334,7 @@ class Supervisor:
             iter_time_s=last.iter_time_s or 0.0,
             paced=last.paced,
             time_s=time.time(),
+            until_step=last.until_step,
             metric={"accuracy": last.accuracy, "loss": last.loss}.get(self._env.get("ISONOMY_METRIC", ""), last.metric),
         )
         self._link.put(pb.WorkerMessage(progress=progress))
@@ -383,7 +435,10 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_SETTINGS
 
     async def supervise() -> int:
-        return await Supervisor(settings, command_line(arguments[1:]), os.environ).run()
+        ended: int | Supervisor = Supervisor(settings, command_line(arguments[1:]), os.environ)
+        while isinstance(ended, Supervisor):
+            ended = await ended.run()
+        return ended
 
     try:
         return asyncio.run(supervise())

@@ -8,10 +8,11 @@ import pytest
 
 from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
+from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
 from submarine_patch.agent.messages import Published
 from submarine_patch.agent.report import progress as reported
-from tests.agent.world import A2, HOSTS, A, B, World, hyperband, spec_of, started
+from tests.agent.world import A2, HOSTS, STOPPED, A, B, World, hyperband, spec_of, started
 
 
 def test_a_gang_is_planned_before_it_is_asked_for_and_starts_whole() -> None:
@@ -350,6 +351,103 @@ def test_promotion_continues_from_the_checkpoint_of_the_same_job() -> None:
     assert world.done is not None
     assert world.done.best_job_id == "job001"
     assert set(world.done.best_configuration) == {"rate"}
+
+
+class TestReuse:
+    """With a session, a trial goes on in the process that waits on its GPUs."""
+
+    def test_the_next_trial_and_the_next_rung_need_no_container(self) -> None:
+        world = started(World(hyperband(jobs=3, eta=3)), *A[:2])
+        (container,) = world.containers
+        for job_id in ("job000", "job001", "job002"):
+            assert world.running() == [job_id]
+            world.finish_gang(job_id, accuracy=0.9 if job_id == "job002" else 0.1, waits=True)
+            world.answer_plans()
+            world.ready()
+        assert world.running() == ["job002"], "it is promoted"
+        assert list(world.containers) == [container]
+        assert len([c for c in world.to_shell if c.HasField("ask")]) == 1
+        (worker,) = world.gang("job002")
+        assert worker.start is not None
+        assert worker.start.until_step == 9
+        assert [m.next.command for m in world.messages("to_worker") if m.HasField("next")] == [
+            world.spec.command(world.core.jobs[j].configuration) for j in ("job001", "job002", "job002")
+        ]
+
+    def test_a_process_that_no_trial_goes_on_with_ends_before_its_gpus_are_given_back(self) -> None:
+        world = started(World(hyperband(jobs=3, eta=3)), *A)
+        assert len(world.running()) == 2
+        first, second = world.running()
+        world.finish_gang(first, waits=True)
+        world.answer_plans()
+        world.ready()
+        assert world.running() == ["job001", "job002"]
+        world.finish_gang(second, waits=True)
+        (container,) = (c for c in world.containers.values() if c.stop)
+        assert "no job goes on with it" in container.stop.reason
+        assert not world.messages("released")
+        world.end(container, STOPPED, say=False)
+        assert world.messages("released")
+        world.finish_gang("job002", waits=True)
+        world.pass_time()
+
+    def test_one_that_does_not_end_is_stopped(self) -> None:
+        world = started(World(hyperband(jobs=1, max_iterations=1, min_iterations=1)), *A[:2])
+        world.finish_gang("job000", waits=True)
+        (container,) = world.containers
+        assert world.done is None
+        world.pass_time(gangs.EXIT_GRACE_S)
+        assert world.killed == [container]
+        world.end(world.containers[container], STOPPED, say=False)
+        world.publish()
+        assert world.done is not None
+
+    def test_a_refused_takeover_becomes_a_launch_of_its_own(self) -> None:
+        world = started(World(hyperband(jobs=3, eta=3)), *A[:2])
+        world.refuse_plans = 1
+        world.finish_gang("job000", waits=True)
+        world.answer_plans()
+        (container,) = world.containers.values()
+        assert container.stop is not None
+        world.pass_time(1)
+        world.end(container, STOPPED, say=False)
+        world.rise()
+        assert world.running() == ["job001"]
+        assert container.container_id not in world.containers
+
+    def test_a_script_that_cannot_run_twice_is_not_blamed_and_gets_a_process_each_time(self) -> None:
+        world = started(World(hyperband(jobs=3, eta=3)), *A[:2])
+        assert "ISONOMY_REUSE" in world.gang("job000")[0].launch.env
+        world.finish_gang("job000", waits=True)
+        world.answer_plans()
+        world.ready()
+        world.end(world.gang("job001")[0], 1)
+        world.rise()
+        assert world.running() == ["job001"]
+        assert world.core.jobs["job001"].failures == 0
+        assert "ISONOMY_REUSE" not in world.gang("job001")[0].launch.env
+        world.restart()
+        assert not world.core.reuse
+
+    def test_a_takeover_survives_the_agents_restart_and_a_broken_stream(self) -> None:
+        world = started(World(hyperband(jobs=3, eta=3)), *A[:2])
+        world.finish_gang("job000", waits=True)
+        world.answer_plans()
+        world.restart()
+        (container,) = world.containers.values()
+        world.tell(am.AmEvent(adopted=world.described(container)))
+        world.register()
+        world.answer_plans()
+        nexts = [m.next.worker_id for m in world.messages("to_worker") if m.HasField("next")]
+        assert nexts == ["job001/1/0"] * 2, "told again"
+        world.ready()
+        assert world.running() == ["job001"]
+
+    def test_only_trials_of_scripts_with_sessions_wait(self) -> None:
+        for changes in ({"unsaved": True}, {"keep_folder": "ckpt"}, {"servers": 1}):
+            assert not hyperband(**changes).reusable
+        assert not spec_of().reusable
+        assert hyperband().reusable
 
 
 def test_a_temporarily_refused_plan_is_sent_again_and_finally_dropped() -> None:

@@ -18,8 +18,10 @@ from tests.agent.world import ALL, World, hyperband, spec_of
 class AgentMachine(RuleBasedStateMachine):
     """The world sends random events to one Agent; the world's own assertions check each command."""
 
-    @initialize(group=st.booleans(), gang=st.integers(1, 4), retries=st.integers(0, 3))
-    def begin(self, group: bool, gang: int, retries: int) -> None:
+    @initialize(group=st.booleans(), gang=st.integers(1, 4), retries=st.integers(0, 3), waits=st.booleans())
+    def begin(self, group: bool, gang: int, retries: int, waits: bool) -> None:
+        """`waits`: at the end of a gang of one worker its process waits for another launch."""
+        self.waits = waits
         make = hyperband if group else spec_of
         self.world = World(make(gang_gpus=gang, max_retries=retries))
         self.world.register()
@@ -71,7 +73,7 @@ class AgentMachine(RuleBasedStateMachine):
     def finish(self, which: int, accuracy: float) -> None:
         job_id = self.pick(which)
         if job_id is not None and len(self.whole(job_id)) == len(self.world.gang(job_id)):
-            self.world.finish_gang(job_id, accuracy)
+            self.world.finish_gang(job_id, accuracy, self.waits and len(self.world.gang(job_id)) == 1)
 
     def whole(self, job_id: str) -> list[object]:
         job = self.world.core.jobs[job_id]
@@ -124,6 +126,7 @@ class AgentMachine(RuleBasedStateMachine):
         used = {g for j in core.jobs.values() for g in j.gpus}
         idle = set(core.held) - used
         stopping = sum(j.state == jobs.STOPPING for j in core.jobs.values())
+        idle -= {g for w, _ in core.leaving.values() for g in w.gpus}
         assert len(idle) <= stopping * core.spec.gang_gpus, "a GPU is neither used nor given back"
         for job in core.jobs.values():
             if job.state in (jobs.STARTING, jobs.RUNNING):
@@ -146,7 +149,7 @@ class AgentMachine(RuleBasedStateMachine):
                     step()
             for job_id in world.running():
                 if world.ended is None and len(self.whole(job_id)) == len(world.gang(job_id)) > 0:
-                    world.finish_gang(job_id)
+                    world.finish_gang(job_id, waits=self.waits and len(world.gang(job_id)) == 1)
             if world.ended is None:
                 world.pass_time(gangs.SETTLE_S)
             if world.ended is None and not world.held:

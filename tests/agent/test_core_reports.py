@@ -79,6 +79,33 @@ def test_hours_are_the_declared_work_until_they_are_used_up() -> None:
     assert world.core.register().register.demand.work_left_gpu_s == pytest.approx(8000.0), "as if nothing was declared"
 
 
+def test_steps_that_the_script_says_are_told_for_estimates_and_change_no_declared_work() -> None:
+    world = started(World(spec_of(iteration_s=None, max_iterations=0)), *A[:2])
+    (chief,) = world.gang("job000")
+    for step in (1, 2, 4, 6):
+        before = world.core.register().register.demand
+        said = pb.WorkerProgress(step=step, loss=0.9, iter_time_s=0.5, until_step=2000)
+        world.worker(chief, progress=said)
+        world.now_s += 1.4
+    told = reported(world.core)
+    each_s = 3 * 1.4 / 5
+    assert told.stepwise_left_gpu_s == pytest.approx((2000 - 6) * 2 * each_s), "with what is between the steps"
+    assert told.demand.work_left_gpu_s == pytest.approx(before.work_left_gpu_s)
+    assert told.jobs[0].until_step == 2000
+    world.now_s += 494 * 0.5
+    world.worker(chief, progress=pb.WorkerProgress(step=500, loss=0.9, iter_time_s=0.5, until_step=2000))
+    world.pass_time(2)
+    shown = [c.progress.fraction for c in world.to_shell if c.HasField("progress")]
+    assert shown[-1] == pytest.approx(0.25, abs=0.02), "as YARN's pages show it"
+    world.worker(chief, progress=pb.WorkerProgress(step=501, loss=0.9, iter_time_s=0.5, until_step=3))
+    assert not reported(world.core).HasField("stepwise_left_gpu_s"), "a script that is beyond its end is not believed"
+    declared = started(World(spec_of(max_iterations=100)), *A[:2])
+    (chief,) = declared.gang("job000")
+    for step in range(1, 7):
+        declared.worker(chief, progress=pb.WorkerProgress(step=step, loss=0.9, iter_time_s=0.5, until_step=2000))
+    assert not reported(declared.core).HasField("stepwise_left_gpu_s"), "declared steps are its end"
+
+
 def test_hours_of_a_search_are_those_of_a_job_that_trains_to_its_end() -> None:
     whole = World(spec_of(hours=1.0, iteration_s=None, max_iterations=9))
     assert whole.core.register().register.demand.work_total_gpu_s == pytest.approx(7200.0)

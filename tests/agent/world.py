@@ -155,6 +155,9 @@ class World:
                 if c.plan.worker_id == m.to_worker.worker_id:
                     if m.to_worker.HasField("start"):
                         c.start = c.start or m.to_worker.start
+                    elif m.to_worker.HasField("next"):
+                        (c.plan,) = (p for p in self.plans.values() if p.worker_id == m.to_worker.next.worker_id)
+                        c.start = None
                     else:
                         c.stop = m.to_worker.stop
         elif kind == "done":
@@ -170,6 +173,8 @@ class World:
             self.refuse_plans -= 1
             return pb.UseReply(use_id=use.use_id, reason="GPU is still used")
         assert planned <= self.held, "planned outside its leases"
+        for w in use.workers:
+            assert not w.container_id or self.containers[w.container_id].gpus == planned
         self.plans.update((w.allocation_request_id, w) for w in use.workers)
         return pb.UseReply(use_id=use.use_id, accepted=True)
 
@@ -292,12 +297,16 @@ class World:
             if c.stop or c.container_id in self.__dict__.get("killed", []):
                 self.end(c, STOPPED)
 
-    def finish_gang(self, job_id: str, accuracy: float = 0.5) -> None:
-        """Trains a job's gang to its target step and ends it."""
+    def finish_gang(self, job_id: str, accuracy: float = 0.5, waits: bool = False) -> None:
+        """Trains a job's gang to its target step and ends it; with `waits` its process waits for another launch."""
         gang = self.gang(job_id)
         assert gang[0].start is not None
         self.steps[job_id] = gang[0].start.until_step - 1
         self.train(gang[0], 1, accuracy)
+        if waits:
+            step = self.steps[job_id]
+            self.worker(gang[0], exit=pb.WorkerExit(code=0, step=step, waits=True))
+            return
         for c in gang:
             self.end(c, 0)
 

@@ -57,6 +57,32 @@ def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     return m, place, before, newer
 
 
+def test_a_worker_that_goes_on_in_a_container_of_its_app_takes_the_place_of_the_worker_there() -> None:
+    m = Mini("isonomy", SETTINGS, (("n1", 4),))
+    for name in ("a", "b"):
+        m.app(name, gang=2)
+    m.run(2)
+    (here,), (theirs,) = m.start("a"), m.start("b")
+    facts = len(m.facts)
+
+    def goes_on(worker_id: str, container: str, gpus: tuple[Gpu, ...]) -> ev.SendUseReply:
+        plan = ev.WorkerPlan(worker_id, "k", gpus, 99, container)
+        m.send(ev.UsePlanned("a", f"u-{worker_id}", (plan,)))
+        return m.of(ev.SendUseReply)[-1]
+
+    for container, gpus in ((theirs.container_id, theirs.gpus), (here.container_id, here.gpus[:1]), ("c99", here.gpus)):
+        assert "no container of a with these GPUs" in goes_on("w", container, gpus).reason
+    assert goes_on("w-2", here.container_id, here.gpus).accepted
+    (worker,) = m.a.workers.of("a")
+    assert (worker.plan.worker_id, worker.plan.job_id, worker.container_id) == ("w-2", "k", here.container_id)
+    m.run(30)
+    assert not m.places(), "nothing is placed for it"
+    assert m.held("a") == set(here.gpus)
+    assert not [f for f in m.facts[facts:] if type(f).__name__.startswith("Lease")], "its lease goes on"
+    m.send(ev.ContainerGone(here.container_id))
+    assert not m.a.workers.of("a")
+
+
 def planned(m: Mini, gpu: Gpu) -> list[PlannedWorker]:
     return [w for w in m.a.workers if gpu in w.plan.gpus]
 

@@ -260,6 +260,15 @@ def test_logs_of_a_dev_cluster_come_from_its_files(rm: Rm, tmp_path: Path) -> No
     assert text == f"==> worker {old} stdout\nan ended worker\n"
 
 
+def test_logs_of_a_trial_are_found_where_it_went_on_in_the_process_of_another(rm: Rm, tmp_path: Path) -> None:
+    dev_logs(rm, tmp_path, **{
+        f"{OLD}_stderr": "first\nisonomy worker: goes on as job0041/1/0\n",
+        f"{NEW}_stderr": "other\nisonomy worker: goes on as job004/2/0\nmine\n",
+    })  # fmt: skip
+    text = ok(rm, "logs", EARLY, "--worker", "job004", "--cluster-dir", str(tmp_path))
+    assert [x for x in text.splitlines() if x.startswith("==>")] == [f"==> worker {NEW} stderr"]
+
+
 def test_watch_prints_events_as_they_come(rm: Rm) -> None:
     lines = ok(rm, "watch", "--for", "0.5", "-o", "json").splitlines()
     assert all(json.loads(line)["seq"] for line in lines)

@@ -83,6 +83,7 @@ def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_b
         [BIN / "isonomy", "logs", "plain-b", "-f"], env=rig.env, stdout=subprocess.PIPE, text=True
     )
     rig.training("plain-a", 3)
+    assert re.search(r"step \d+/40", apps[0].status().line()), "its lines say how far it trains"
     host = rig.get("explain", app="plain-a")["leases"][0]["gpu"].rpartition(":")[0]
     subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
     rig.wait(lambda: not rig.get("explain", app="plain-a")["leases"], 60, "it gives its GPUs back")
@@ -96,8 +97,11 @@ def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_b
     assert "Epoch [40/40]" in follows.communicate(timeout=60)[0]
     bad = submit("plain-d", 1, "0.1 fail")
     assert bad.wait(timeout_s=START_S).state == "FAILED"
+    assert [j["launches"] for j in rig.jobs("plain-d")] == [2], "two equal failures are enough"
     logs = subprocess.run([BIN / "isonomy", "logs", "plain-d"], env=rig.env, capture_output=True, text=True, timeout=60)
     assert "ValueError: Input contains NaN\nisonomy worker: failed with 1\n" in logs.stdout
+    rig.stop()
+    rig.serve("isonomy")
     page = f"{rig.cluster['rm_web'].split(',')[0]}/ws/v1/cluster/isonomy/ui"
     assert "plain-b" in requests.get(page, {"user.name": "root"}, timeout=10).text.partition('id="h-ended"')[2]
     assert (
@@ -181,6 +185,9 @@ def run_the_notebook(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "SUCCEEDED" in waited
     assert "job003" in trials
     assert "/models/sweep/ckpt-40-" in best
+    assert any("isonomy worker: goes on as job" in p.read_text() for p in logs_of(rig, "sweep")), (
+        "trials share processes"
+    )
 
 
 def said(cell: Any) -> str:

@@ -1,37 +1,69 @@
-"""The script of docs/submit.md's first screen: it runs, and resumes where it was killed."""
+"""The scripts of docs/submit.md's first screen show progress, and with the change resume where they were stopped."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from submarine_patch.worker.logparse import LogParser, Progress
 
-PAGE = Path(__file__).parents[2] / "docs/submit.md"
+REPO = Path(__file__).parents[2]
+SCRIPTS = {
+    text.split(":", 1)[0].split(",", 1)[0]: text
+    for text in re.findall(r"```diff\n # (.*?)```", (REPO / "docs/submit.md").read_text(encoding="utf-8"), re.DOTALL)
+}
+"""By framework: the change, from its name on."""
+END = {"Keras": 5 * 57, "PyTorch": 400, "scikit-learn": 40}
+EXIT = {"scikit-learn": -signal.SIGTERM}
 
 
-def test_the_first_script_resumes_where_it_was_killed(tmp_path: Path) -> None:
-    code = re.search(r"```python\n# train.py with scikit-learn\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert code
-    (tmp_path / "train.py").write_text(code[1], encoding="utf-8")
-    lines = []
+def lines(framework: str, sign: str) -> str:
+    """The script before (-) or after (+) the change."""
+    return "\n".join(x[1:] for x in SCRIPTS[framework].splitlines()[1:] if x[:1] in (" ", sign, ""))
+
+
+def run(script: Path, env: Mapping[str, str], stop_at: int = 0) -> tuple[int, list[Progress]]:
+    """The exit code and the progress of a script, which is told to stop once it has done so many steps."""
+    parser, found = LogParser(), list[Progress]()
+    words = [sys.executable, script.name]
     with subprocess.Popen(
-        [sys.executable, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as first:
-        assert first.stdout is not None
-        for line in first.stdout:
-            lines.append(line)
-            if line.startswith("Epoch 7/"):
-                first.terminate()
-    again = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    rest = again.stdout.splitlines()
-    parser = LogParser()
-    found = [parser.feed(line, float(k)) for k, line in enumerate(rest)]
-    steps = [p.step for p in found if isinstance(p, Progress)]
-    assert steps[0] in range(7, 40), "it did not begin anew"
-    assert steps[-1] == 40
-    assert parser.last is not None
-    assert parser.last.accuracy is not None
-    assert parser.last.accuracy > 0.9
+        words, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'submarine_patch/api'}", "PYTHONUNBUFFERED": "1", **env},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            for part in line.split("\r"):
+                seen = parser.feed(part.rstrip("\n"), float(len(found)))
+                found += [seen] if isinstance(seen, Progress) else []
+            if stop_at and found and found[-1].step >= stop_at:
+                process.send_signal(signal.SIGTERM)
+                stop_at = 0
+    return process.returncode, found
+
+
+@pytest.mark.parametrize("framework", ["scikit-learn", "Keras", "PyTorch"])
+def test_a_script_shows_progress_unchanged_and_resumes_with_a_few_lines_more(framework: str, tmp_path: Path) -> None:
+    if framework == "PyTorch" and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed here")
+    script, end = tmp_path / "train.py", END[framework]
+    script.write_text(lines(framework, "-"), encoding="utf-8")
+    _, shown = run(script, {}, stop_at=end // 4)
+    assert shown[-1].until_step == end, "its lines say how far it trains"
+    script.write_text(lines(framework, "+"), encoding="utf-8")
+    env = {"ISONOMY_CHECKPOINT_DIR": str(tmp_path / "store"), "ISONOMY_PACING": '{"serial_iter_s": 0.005, "gpus": 1}'}
+    code, first = run(script, env, stop_at=end // 4)
+    assert code == EXIT.get(framework, 75)
+    code, rest = run(script, env)
+    assert code == 0
+    assert end // 4 <= rest[0].step <= first[-1].step + 20, "it did not begin anew"
+    assert rest[-1].step == end
+    if framework != "PyTorch":
+        assert (rest[-1].accuracy or 0.0) > 0.9

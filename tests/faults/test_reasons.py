@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.round.parts import RoundParts
 from pycontrol.arbiter.round.rounds import Rounds
@@ -36,8 +37,7 @@ SHUT = frozenset({
 class Told:
     """What each app of a part is told when its round begins, and what is free then."""
 
-    def __init__(self, rounds: Rounds, part: RoundPart, now_s: float) -> None:
-        a: Any = rounds.s
+    def __init__(self, a: Arbiter, part: RoundPart, now_s: float) -> None:
         reasons, waiting, demands = Reasons(a, now_s), Waiting(a, now_s), Demands(a, now_s)
         self.a, self.free, self.demands = a, set(a.gpus.free), demands
         mine = [x for x, record in a.durable.live.items() if part.vc == record.vc and record.user in HONEST]
@@ -87,7 +87,7 @@ def play(seed: int, monkeypatch: pytest.MonkeyPatch) -> Counter[Pending]:
     hold = Rounds._hold
 
     def told_first(self: Rounds, parts: RoundParts, part: RoundPart, now_s: float) -> None:
-        told = Told(self, part, now_s)
+        told = Told(next(p.arbiter for p in world.planes if p.arbiter.rounds is self), part, now_s)
         hold(self, parts, part, now_s)
         if self.current is not None:
             watched.told[self.current.round_id] = told

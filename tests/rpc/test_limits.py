@@ -45,7 +45,7 @@ JOB = pb.JobProgress(
     lost_steps=1, lost_gpu_s=1.0,
 )  # fmt: skip
 LINK = pb.Link(label="UI", url="http://n1:80")
-WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7)
+WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7, container_id="c")
 PHASE = pb.PhaseLeft(jobs=[pb.JobsLeft(serial_s=5.0, jobs=1)])
 AGENT: list[Any] = [
     pb.AgentMessage(register=pb.Register(app_id="a", attempt_id="a_1", app_scheduler="single", demand=DEMAND)),
@@ -54,14 +54,18 @@ AGENT: list[Any] = [
     pb.AgentMessage(bid=pb.Bid(round_id="r", rho_nothing=3.0, rows=[ROW], restart_s=5.0)),
     pb.AgentMessage(use=pb.Use(use_id="u", workers=[WORKER])),
     pb.AgentMessage(released=pb.Released(gpus=GPUS)),
-    pb.AgentMessage(progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0, metric="f1", links=[LINK])),
+    pb.AgentMessage(
+        progress=pb.Progress(demand=DEMAND, jobs=[JOB], rho=2.0, metric="f1", links=[LINK], stepwise_left_gpu_s=1.0)
+    ),
     pb.AgentMessage(done=pb.Done(succeeded=True, best_accuracy=0.5, work_done_gpu_s=1.0, metric="f1", best_metric=0.5)),
 ]
 WORKERS: list[Any] = [
     pb.WorkerMessage(worker_id="w", ready=pb.WorkerReady(host="n1", port=1)),
-    pb.WorkerMessage(worker_id="w", progress=pb.WorkerProgress(step=1, loss=1.0, accuracy=1.0, metric=0.5)),
+    pb.WorkerMessage(
+        worker_id="w", progress=pb.WorkerProgress(step=1, loss=1.0, accuracy=1.0, metric=0.5, until_step=9)
+    ),
     pb.WorkerMessage(worker_id="w", checkpoint=pb.WorkerCheckpoint(step=1, path="p", problem="x")),
-    pb.WorkerMessage(worker_id="w", exit=pb.WorkerExit(code=1, message="m", step=1, unsaved=True)),
+    pb.WorkerMessage(worker_id="w", exit=pb.WorkerExit(code=1, message="m", step=1, unsaved=True, waits=True)),
     pb.WorkerMessage(worker_id="w", heartbeat=pb.Heartbeat(time_s=1.0)),
 ]
 FLOATS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-300, 1e-12, 1e300, 1.7e308)
@@ -157,6 +161,8 @@ def _within(event: Event | None, case: str) -> None:
             for left in event.phases or () if isinstance(event, RhoReported) else ():
                 assert all(map(bounds.WORK_GPU_S.holds, left)), case
                 assert len(left) <= checks.DEMAND_MAX, case
+            left = event.stepwise_left_gpu_s if isinstance(event, ProgressReported) else None
+            assert left is None or bounds.WORK_GPU_S.holds(left), case
             for job in event.jobs if isinstance(event, ProgressReported) else ():
                 _job_within(job, case)
             if not isinstance(event, AgentUp):
@@ -171,6 +177,7 @@ def _within(event: Event | None, case: str) -> None:
                 assert bounds.RHO.holds(rho), case
             assert all(row.new_gangs * row.gang_gpus <= bounds.GPUS_MAX for row in bid.rows), case
         case UsePlanned():
+            assert all(w.container_id.isprintable() for w in event.workers), case
             assert all(w.worker_id.isprintable() and w.job_id.isprintable() for w in event.workers), case
         case AgentDone():
             assert bounds.WORK_GPU_S.holds(event.work_done_gpu_s), case
@@ -199,7 +206,7 @@ def test_the_table_has_every_field_of_an_agents_messages() -> None:
     leaves = {n.rsplit(".", 1)[-1] for n in named}
     known = {f.split(".")[1] for f in _fields(pb.AgentMessage.DESCRIPTOR)}
     relayed_or_plain = {
-        f.split(".")[1] for m in (pb.WorkerCommand, pb.Start, pb.Stop) for f in _fields(m.DESCRIPTOR)
+        f.split(".")[1] for m in (pb.WorkerCommand, pb.Start, pb.Stop, pb.Next) for f in _fields(m.DESCRIPTOR)
     } | {"key", "value", "paced", "succeeded", "grant_ids", "reason", "message", "best_job_id", "model_path"}
     assert known - leaves - relayed_or_plain == set()
 

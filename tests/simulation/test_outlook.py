@@ -97,6 +97,19 @@ def test_a_forecast_without_errors_comes_true(stage: Stage, taken: dict[str, Any
         assert start_s <= ends_s
 
 
+def test_what_scripts_say_of_their_steps_moves_ends_and_no_claim(taken: dict[str, Any]) -> None:
+    first = next(x for x in taken["apps"] if x["held"] and x["left_gpu_s"] > 100)
+    told = {**first, "stepwise_left_gpu_s": 10.0}
+    apps = [told if x is first else x for x in taken["apps"]]
+    plain, sooner = (Resumed(p, 1, error=0.0) for p in (taken, {**taken, "apps": apps}))
+    demands = [w.apps[first["app_id"]].demand(w.now) for w in (plain, sooner)]
+    assert demands[1].work_left_gpu_s == pytest.approx(demands[0].work_left_gpu_s), "policies see what it declared"
+    ends = [w.run_out([first["app_id"]])[first["app_id"]][1] for w in (plain, sooner)]
+    assert ends[1] is not None
+    assert ends[0] is None or ends[1] < ends[0]
+    assert ends[1] - taken["now_s"] <= 60.0
+
+
 def test_a_picture_tells_when_its_apps_started(taken: dict[str, Any]) -> None:
     found = forecasts._started_s(taken)
     holding = {x["app_id"] for x in taken["apps"] if x["held"]}

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Mapping
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,9 @@ def test_an_app_that_has_ended_is_listed_and_keeps_its_jobs_and_curves(stage: St
     jobs = mine.partition('id="h-jobs"')[2].partition("</section>")[0]
     assert "lr=0.001" in jobs
     assert "polyline" in jobs
+    gantt = mine.partition('id="h-gantt"')[2].partition("</section>")[0]
+    bars = re.findall(r'<rect[^>]* x="([\d.]+)"[^>]* width="([\d.]+)"', gantt)
+    assert max(float(x) + float(width) for x, width in bars) > 990, "the axis ends with the app"
 
 
 def test_curves_span_the_training_and_the_oldest_apps_are_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +120,30 @@ def test_curves_span_the_training_and_the_oldest_apps_are_dropped_first(monkeypa
     for app_id in ("b", "c"):
         kept.progressed(app_id, (JobProgress("j", "done"),))
     assert [len(kept.jobs(app_id)) for app_id in "abc"] == [0, 1, 1]
+
+
+def test_the_jobs_and_curves_of_ended_apps_outlive_the_control_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "jobs.jsonl"
+    kept = trends.Trends(file)
+    arbiter = Scene(run_s=1).world.arbiter
+    for app_id in ("old", "a", "running"):
+        for step in (1, 2):
+            kept.progressed(app_id, (JobProgress("j", "done", step, 1 / step, configuration={"lr": "0.1"}),))
+    for app_id in ("old", "a", "never-heard-of"):
+        kept.ended(app_id)
+    kept.keep()
+    file.write_text(file.read_text() + '{"app_id": "cut')
+    again = trends.Trends(file)
+    assert again.jobs("a") == kept.jobs("a")
+    assert again.trends(arbiter, 0.0, {"app": "a"})["losses"] == {"j": [(1, 1.0), (2, 0.5)]}
+    assert again.jobs("running") == ()
+    monkeypatch.setattr(trends, "JOBS_KEPT", 1)
+    assert [len(trends.Trends(file).jobs(x)) for x in ("old", "a")] == [0, 1], "the newest are kept"
+    assert "old" not in file.read_text(), "the file has bounds, too"
+    (tmp_path / "away").mkdir()
+    trends.Trends(tmp_path / "away").keep()
 
 
 def test_rows_are_in_the_order_of_service(stage: Stage) -> None:

@@ -82,7 +82,7 @@ def test_no_number_of_a_log_is_too_large_to_be_reported() -> None:
         said = parser.feed(line, 1e300)
         if said is not None:
             assert 0 <= said.step <= STEP_MAX
-    assert parser.last == Progress(11, 0.1, None, None)
+    assert parser.last == Progress(11, 0.1, None, None, until_step=81)
 
 
 def test_time_of_a_step_from_the_logged_seconds() -> None:
@@ -104,6 +104,30 @@ def test_a_rate_line_keeps_the_earlier_values() -> None:
     parser.feed("loss = 0.9, step = 100, accuracy = 0.5", 0.0)
     assert parser.feed("INFO:tensorflow:global_step/sec: 8", 1.0) == Progress(100, 0.9, 0.5, 0.125)
     assert parser.feed("loss = 0.7, step = 101 (0.125 sec)", 2.0) == Progress(101, 0.7, 0.5, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("lines", "until_step"),
+    [
+        (["INFO:tensorflow:Trains to step 600", "INFO:tensorflow:loss = 0.5, step = 60 (0.5 sec)"], 600),  # a session
+        (["Epoch 2/10", "10/50 ━━ 1s 20ms/step - loss: 0.5"], 500),  # Keras
+        (["Epoch [1/5], Step [100/600], Loss: 0.5"], 3000),  # PyTorch's tutorials
+        (["Epoch 3/40, loss: 0.5"], 40),
+        (["Epoch 39/39, loss: 0.5"], 39),
+        (["step 100/600, loss 0.5"], 600),
+        (['{"step": 5, "loss": 0.4, "max_steps": 120}'], 120),  # Hugging Face's and Lightning's, by their callbacks
+        (["step 100/600, loss 0.5", "step 601, loss 0.4"], 0),  # it goes on beyond what it said
+        (["Epoch: [0][10/391]  Loss 5.0e-01"], 0),  # of how many epochs?
+        ([" 83%|████▏| 500/600 [01:10<00:02,  5.00it/s, loss=0.5]"], 0),  # of one of how many epochs?
+        (["Epoch 3/40, loss: 0.5", "step 500, loss 0.4"], 0),
+    ],
+)
+def test_how_far_a_log_says_that_it_trains(lines: list[str], until_step: int) -> None:
+    parser = LogParser()
+    for line in lines:
+        parser.feed(line, 0.0)
+    assert parser.last is not None
+    assert parser.last.until_step == until_step
 
 
 def test_keras_epochs_add_up() -> None:
@@ -175,7 +199,7 @@ def test_a_free_text_is_no_metric(text: str) -> None:
     assert parser.feed(text, 0.0) is None, "no step yet"
     parser.feed("Epoch 3/9, loss: 0.5, f1: 0.7", 1.0)
     assert parser.feed(text, 2.0) is None
-    assert parser.last == Progress(3, 0.5, metric=0.7)
+    assert parser.last == Progress(3, 0.5, metric=0.7, until_step=9)
 
 
 @pytest.mark.parametrize("line", ["f1: 0.9", "INFO:root:F1 = 0.9", "accuracy 0.8, f1 0.9", "{'f1': 0.9}"])

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from pycontrol.wire.v1 import agent_pb2 as pb
+from submarine_patch.worker.again import script_of
 from tests.worker.arbiter import FakeArbiter
 
 DATA = Path(__file__).parent / "data"
+REPO = str(Path(__file__).parents[2])
 WORKER = "job-1/1/0"
 Run = Callable[..., "subprocess.Popen[str]"]
 
@@ -124,6 +126,88 @@ def test_a_worker_from_its_start_to_its_end(arbiter: FakeArbiter, run: Run) -> N
     assert "exit code 3" in ended.message
     assert arbiter.wait_for("progress").step == 9
     assert [m.WhichOneof("kind") for m in arbiter.messages] == ["ready", "progress", "exit"]
+
+
+TRIAL = """
+import helper, os, sys
+from submarine_patch.worker import session
+class Plain(session.Session):
+    state_part = "state"
+    def _join(self, threads): return session.Alone(session.Rank(1, True))
+    def _declare(self, owners, named): pass
+    def _captured(self): return lambda: b""
+    def _assign(self, name, state): pass
+s = Plain()
+for step in s.steps(): s.report(loss=1.0, f1=step)
+print("ran", os.getpid(), sys.argv[1:], os.environ["ISONOMY_JOB_ID"], len(helper.seen), flush=True)
+helper.seen.append(1)
+if "bad" in sys.argv: raise ValueError("it cannot run twice")
+s.finish()
+"""
+
+
+@pytest.mark.parametrize("second", ["--lr 0.2", "bad"])
+def test_another_trial_runs_in_the_same_process_as_if_it_were_new(
+    arbiter: FakeArbiter, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRIAL)
+    Path("helper.py").write_text("seen = []")
+    worker = run("python train.py --lr 0.1", ISONOMY_REUSE="1", ISONOMY_JOB_ID="job-1", PYTHONPATH=REPO)
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=30))
+    first = arbiter.wait_for("exit")
+    assert (first.code, first.step, first.waits) == (0, 30, True)
+    told = len(arbiter.messages)
+    following = pb.Next(worker_id="job-2/1/0", job_id="job-2", command=f"python train.py {second}")
+    arbiter.send(WORKER, next=following)
+    assert arbiter.wait_for("ready", since=told).container_id == "container_1_0001_01_000002"
+    arbiter.send("job-2/1/0", start=pb.Start(until_step=40))
+    ended = arbiter.wait_for("exit", since=told)
+    assert (ended.code, ended.waits) == ((1, False) if second == "bad" else (0, True))
+    assert ended.step == 40
+    if second != "bad":
+        arbiter.send("job-2/1/0", stop=pb.Stop(reason="no job goes on with it"))
+    out, err = worker.communicate(timeout=30)
+    (_, pid, *one), (_, again, *two) = (line.split() for line in out.splitlines())
+    assert pid == again
+    assert "".join(one) == "['--lr','0.1']job-10"
+    assert "".join(two) == f"{second.split()}job-20".replace(" ", ""), "the script's own modules are new"
+    assert "isonomy worker: goes on as job-2/1/0\n" in err
+    assert worker.returncode == (1 if second == "bad" else 76)
+
+
+def test_a_program_that_no_trial_goes_on_with_ends_by_itself(
+    arbiter: FakeArbiter, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(f"import atexit; atexit.register(lambda: print('over', flush=True))\n{TRIAL}")
+    Path("helper.py").write_text("seen = []")
+    worker = run("python train.py", ISONOMY_REUSE="1", ISONOMY_JOB_ID="job-1", PYTHONPATH=REPO)
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=30))
+    arbiter.wait_for("exit", lambda e: e.waits)
+    worker.terminate()
+    assert worker.communicate(timeout=30)[0].endswith("over\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python train.py --lr 0.1", ["train.py", "--lr", "0.1"]),
+        ("python3 -m a.b 'x y'", ["-m", "a.b", "x y"]),
+        ("python -m", []),
+        ("python", []),
+        ("python -u train.py", []),
+        ("python train.py && python post.py", []),
+        ("python train.py --out $HOME", []),
+        ("LR=1 python train.py", []),
+        ("torchrun train.py", []),
+        ("bash run.sh", []),
+    ],
+)
+def test_only_a_plain_call_of_python_is_run_again(command: str, script: list[str]) -> None:
+    assert script_of(command) == script
 
 
 def test_progress_then_stop(arbiter: FakeArbiter, run: Run) -> None:

@@ -7,10 +7,10 @@ anything at any rate.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pycontrol.model.auction import Demand
-from pycontrol.model.events import JobProgress
+from pycontrol.model.events import JobProgress, ProgressReported
 
 
 @dataclass(slots=True)
@@ -24,6 +24,8 @@ class AgentState:
     rho: float | None = None
     connected: bool = True
     links: tuple[tuple[str, str], ...] = ()
+    stepwise_left_gpu_s: float | None = None
+    """The work left by its scripts' steps, for estimates alone; None: not known."""
 
 
 class AgentsView:
@@ -48,7 +50,7 @@ class AgentsView:
     def copy(self) -> AgentsView:
         """An independent copy, without `stale`."""
         other = AgentsView()
-        other._by_app = {app_id: _copy(x) for app_id, x in self._by_app.items()}
+        other._by_app = {app_id: replace(x) for app_id, x in self._by_app.items()}
         other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
         other.unmanaged_apps, other.terminating = dict(self.unmanaged_apps), set(self.terminating)
         other.interactive = {user: dict(mine) for user, mine in self.interactive.items()}
@@ -96,14 +98,13 @@ class AgentsView:
             agent.connected = False
             self.stale.add(app_id)
 
-    def progressed(
-        self, app_id: str, demand: Demand, jobs: tuple[JobProgress, ...], rho: float, links: tuple[tuple[str, str], ...]
-    ) -> None:
-        """A progress report; a rho of 0 means that it has none."""
-        agent = self._by_app[app_id]
-        agent.demand, agent.jobs, agent.links = demand, jobs, links
-        if rho > 0:
-            agent.rho = rho
+    def progressed(self, e: ProgressReported, demand: Demand) -> None:
+        """A progress report, with the demand to use; a rho of 0 means that it has none."""
+        agent = self._by_app[e.app_id]
+        agent.demand, agent.jobs, agent.links = demand, e.jobs, e.links
+        agent.stepwise_left_gpu_s = e.stepwise_left_gpu_s
+        if e.rho > 0:
+            agent.rho = e.rho
 
     def answered(self, app_id: str, demand: Demand, rho: float | None) -> None:
         """The Agent's rho in a round."""
@@ -187,7 +188,3 @@ class AgentsView:
         if self.unmet.keys() != self.unmet_since_s.keys():
             for app_id in self.unmet.keys() ^ self.unmet_since_s.keys():
                 yield app_id, "it wants more GPUs, but since when is not recorded"
-
-
-def _copy(x: AgentState) -> AgentState:
-    return AgentState(x.demand, x.app_scheduler, x.attempt_id, x.jobs, x.rho, x.connected, x.links)

@@ -43,7 +43,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "rho": d["rho"],
         "agent": d["agent"],
         "progress": _progress(d["rho"]),
-        "gantt": _gantt(held["leases"], text.colours(job_names), d["now_s"]),
+        "gantt": _gantt(held["leases"], text.colours(job_names), d["app"]["finished_s"] or d["now_s"]),
         "jobs": jobs,
         "more_jobs": len(d["jobs"]) - len(jobs),
         "job_colour": text.colours(job_names),
@@ -71,12 +71,11 @@ def _job(j: Row, losses: Mapping[str, Any]) -> dict[str, Any]:
     return {**j, "spark": drawing.spark([(s, x) for s, x in seen]), "points": len(seen)}
 
 
-def _gantt(leases: list[Row], colour: Mapping[str, int], now_s: float) -> dict[str, Any] | None:
-    """Rows of hosts, bars of leases on each GPU by job, marks where one was revoked."""
+def _gantt(leases: list[Row], colour: Mapping[str, int], end: float) -> dict[str, Any] | None:
+    """Rows of hosts, bars of leases on each GPU by job until `end`, marks where one was revoked."""
     if not leases:
         return None
-    begin = max(min(x["granted_s"] for x in leases), now_s - HOURS_MAX)
-    end = now_s
+    begin = max(min(x["granted_s"] for x in leases), end - HOURS_MAX)
     wide = max(60.0, end - begin)
     shown = [x for x in leases if (x["ended_s"] or end) >= begin]
     hosts: dict[str, list[Row]] = {}
