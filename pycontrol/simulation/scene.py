@@ -16,6 +16,14 @@ from typing import Any
 from pycontrol.agentlogic import offers
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.facts import (
+    LeaseBorrowed,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseOwned,
+    LeaseRevoking,
+    NextDropped,
+)
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round import eligibility
 from pycontrol.arbiter.state import Settings
@@ -38,6 +46,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.queries.shadow import at_once
 from pycontrol.simulation.runs import own_policies
 
+CHANGES = (LeaseGranted, LeaseRevoking, LeaseEnded, LeaseBorrowed, LeaseOwned, NextDropped)
 ASKED = "asked"
 """The id of an app that has not been submitted."""
 Phases = tuple[tuple[float, ...], ...]
@@ -147,7 +156,8 @@ class Stage:
             for k in range(REFUSALS):
                 a.cluster.refusals.refused(host, app_id, "", why, self.now_s - (REFUSED_S if k == 0 else 0.0))
         eligibility.update_closed(a)
-        a.take_facts()
+        self.exact = not any(isinstance(fact, CHANGES) for fact in a.take_facts())
+        """Whether the restart changed no lease: cells may not find all gangs their places again."""
 
     def play(self, app_id: str, changes: Iterable[ev.Event] = ()) -> Gets | None:
         """What an app gets in a round that is held now, after these events; None: nothing. Call it once."""

@@ -23,6 +23,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import fits_one_type
+from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.views import tags
@@ -86,9 +87,9 @@ class Changes:
         self.agent, self.app, self.record = a.agents.get(app_id), a.cluster.apps[app_id], a.durable.apps[app_id]
         self.demand = self.agent.demand if self.agent is not None else standin.demand(a, app_id, scene.now_s)
         self.typed = a.rounds.typed(self.record.vc)
+        self.room_gpus = a.queue_room(self.record.queue)
         self.loose = self._loose()
         self._loose_gpus = sum(self.loose.values())
-        self.room_gpus = a.queue_room(self.record.queue) + a.holding(app_id)
 
     def by_kind(self) -> dict[Kind, Iterator[Change]]:
         """Kind -> its changes, smallest first."""
@@ -107,13 +108,18 @@ class Changes:
     # ---- what cannot help
 
     def _loose(self) -> dict[str, int]:
-        """GPUs by host that a round could give at most: free ones, and those with leases that end or only borrow."""
+        """GPUs by host that a round could give at most: free ones, and those with leases that end or only borrow.
+
+        Leases of the queue that a round may revoke are room in the queue's limit, too.
+        """
         a, found = self.a, dict[str, int]()
         ends_s = self.scene.now_s + 1.5 * a.lead_s
         for gpu in a.usable_gpus():
             x = a.durable.leases.get(gpu)
             if x is None or x.state is REVOKING or not x.guaranteed or x.end_s <= ends_s or x.app_id == self.app_id:
                 found[gpu.host] = found.get(gpu.host, 0) + 1
+                if x is not None and a.durable.apps[x.app_id].queue == self.record.queue:
+                    self.room_gpus += 1
         return found
 
     def _fits(self, demand: Demand, more: Sequence[Gpu] = ()) -> bool:
@@ -296,28 +302,35 @@ def _asked(ask: Ask, **changes: Any) -> tuple[ev.Event, ...]:
 
 def why_not(
     scene: Scene, app_id: str, options: Mapping[str, Any], cells: Callable[[], Supply] | None = None,
-    play: Play | None = None, budget_s: float = BUDGET_S,
+    budget_s: float = BUDGET_S,
 ) -> dict[str, Any]:  # fmt: skip
-    """The answer, as JSON values; see docs/why-not.md.
-
-    `play`: how a change is played, if not in a child process.
-    """
-    until_s = time.monotonic() + budget_s
+    """The answer, as JSON values; see docs/why-not.md. The main function of a process with one thread."""
+    begin_s = time.monotonic()
     stage = Stage(scene, options, cells)
-    a = stage.a
-    answer: dict[str, Any] = {"now_s": scene.now_s, "gets": None, "changes": [], "played": 0, "complete": True}
-    if app_id not in a.durable.live or app_id not in a.cluster.apps or leases.suspended(a, scene.now_s):
-        return answer
-    play = play or Children(stage, app_id, until_s)
-    unchanged = play(())
-    if unchanged is not None:
-        return {**answer, "gets": as_json(unchanged), "played": 1}
-    found, played, complete = search(Changes(a, scene, app_id).by_kind(), play, until_s)
-    rows = [
-        {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": as_json(gets)}
-        for c, gets in found
-    ]
-    return {**answer, "changes": rows, "played": played + 1, "complete": complete}
+    a, rows, gets, played, complete = stage.a, list[dict[str, Any]](), None, 0, False
+    known = app_id in a.durable.live and app_id in a.cluster.apps
+    if known and stage.exact and not leases.suspended(a, scene.now_s):
+        play = Children(stage, app_id, begin_s + budget_s)
+        gets, complete = play(()), True
+        if gets is None:
+            found, played, complete = search(Changes(a, scene, app_id).by_kind(), play, begin_s + budget_s)
+            rows = [
+                {
+                    "kind": c.kind,
+                    "size": c.size,
+                    "text": c.text,
+                    "app_id": c.app_id,
+                    "due_s": c.due_s,
+                    "gets": as_json(x),
+                }
+                for c, x in found
+            ]
+        played += 1
+    why = reason(a, app_id, scene.now_s)
+    return {
+        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and as_json(gets), "changes": rows,
+        "played": played, "complete": complete, "took_s": time.monotonic() - begin_s,
+    }  # fmt: skip
 
 
 def search(
