@@ -80,7 +80,8 @@ class Questions:
             text = "no round is held at present, or the cells cannot be copied as they are"
         if said["played"] and not said["complete"]:
             text += "; time was too short for all changes"
-        return {"now_s": now_s, "app_id": app_id, **said, "changes": changes, "sentence": text}
+        known = "" if app_id == ASKED else app_id
+        return {"now_s": now_s, "app_id": known, **said, "changes": changes, "sentence": text}
 
     def _row(self, c: Mapping[str, Any], now_s: float, called: Callable[[str], str]) -> dict[str, Any]:
         """One change as it is shown to the user."""
@@ -115,13 +116,13 @@ class Questions:
 
 def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
     """(queue, demand) of an app that is not submitted yet; raises Refusal."""
-    path = params.get("queue", "")
-    queue = a.cluster.queues.get(path)
-    if not path or (queue is None and a.cluster.queues) or (queue is not None and not queue.leaf):
-        leaves = ", ".join(sorted(q.path for q in a.cluster.queues.values() if q.leaf))
-        raise Refusal(400, f"queue: must be a leaf queue: {leaves} (got {path or 'nothing'})")
-    if queue is not None and (queue.stopped or queue.unmanaged):
-        raise Refusal(409, f"queue: {path} is {'stopped' if queue.stopped else 'served by CapacityScheduler'}")
+    named = params.get("queue", "")
+    leaves = {q.path: q for q in a.cluster.queues.values() if q.leaf}
+    found = [q for path, q in leaves.items() if path == named or path.endswith(f".{named}")]
+    if len(found) != 1:
+        raise Refusal(400, f"queue: must be a leaf queue: {', '.join(sorted(leaves))} (got {named or 'nothing'})")
+    if found[0].stopped or found[0].unmanaged:
+        raise Refusal(409, f"queue: {named} is {'stopped' if found[0].stopped else 'served by CapacityScheduler'}")
     gang = whole_number(params, "gang", 1, 1, GPUS_MAX)
     gpus = whole_number(params, "gpus", gang, 1, GPUS_MAX)
     if gpus % gang:
@@ -129,7 +130,7 @@ def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
     kinds = {scope.name.lower(): scope for scope in Scope}
     if params.get("scope", "cluster") not in kinds:
         raise Refusal(400, f"scope: must be {', '.join(kinds)} (got {params['scope']})")
-    return path, Demand(
+    return found[0].path, Demand(
         gang, gpus // gang, gang, scope=kinds[params.get("scope", "cluster")], gpu_type=params.get("type", ""),
         within=params.get("within", ""),
     )  # fmt: skip

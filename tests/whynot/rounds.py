@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
+from pycontrol.arbiter.views.timer import RoundTimer
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, Container, Node, PartitionCapacity, Queue, YarnApp
+from pycontrol.model.cluster import Ask, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -57,6 +57,10 @@ class Tally:
 
     rounds: int = 0
     asked: int = 0
+    unchanged: int = 0
+    """Rounds that are held on the live Arbiter without a change, and must give what was said."""
+    inexact: int = 0
+    """Scenes of which no exact copy can be made."""
     helps: Counter[Kind] = field(default_factory=Counter)
     found: Counter[Kind] = field(default_factory=Counter)
     larger: list[str] = field(default_factory=list)
@@ -77,7 +81,11 @@ class Live(Mini):
         self.rng = rng = random.Random(seed)
         self.name = rng.choice(POLICIES)
         self.cells = CellsOf(layout(parse(CELLS, CellsFile, "cells"))) if rng.random() < 0.2 else None
-        hosts = [("n1", 4), ("n2", 4)] if self.cells else [(f"n{i}", rng.choice((2, 4, 4))) for i in range(rng.randint(2, 4))]
+        hosts = (
+            [("n1", 4), ("n2", 4)]
+            if self.cells
+            else [(f"n{i}", rng.choice((2, 4, 4))) for i in range(rng.randint(2, 4))]
+        )
         limited = [rng.choice((1.0, 1.0, 0.25, 0.5)) for _ in QUEUES]
         labels = {label: PartitionCapacity() for label in ("", "x")}
         queues = [Queue(q, 1 / 3, most, partitions=labels) for q, most in zip(QUEUES, limited, strict=True)]
@@ -87,9 +95,14 @@ class Live(Mini):
             more["supply"] = self.cells()
             policy = ByVirtualCluster(policy)
         super().__init__(policy, SETTINGS, hosts, queues, **more)
-        types = ("v100", "p100") if rng.random() < 0.3 else ("gpu",)
+        types = ("v100", "p100") if rng.random() < 0.5 else ("gpu",)
         self.nodes = tuple(
-            replace(n, attributes={"gpu_type": rng.choice(types)}, partition="x" if rng.random() < 0.1 else "")
+            replace(
+                n,
+                attributes={"gpu_type": rng.choice(types)},
+                partition="x" if rng.random() < 0.1 else "",
+                rack=n.rack if self.cells else rng.choice("rs"),
+            )
             for n in self.nodes
         )
         self.types = sorted({n.attributes["gpu_type"] for n in self.nodes})
@@ -116,13 +129,15 @@ class Live(Mini):
         if rng.random() < 0.25:
             together = rng.random() < 0.4
             only_on = (rng.choice(self.nodes).host,) if rng.random() < 0.3 else ()
-            app = YarnApp(name, user, queue, name, "YARN", self.now, frozenset({"isonomy.gang"} if together else ()), f"{name}_1")
+            app = YarnApp(
+                name, user, queue, name, "YARN", self.now, frozenset({"isonomy.gang"} if together else ()), f"{name}_1"
+            )
             self.send(ev.AppAdded(app))
             self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, min(gang, 4), rng.randint(1, 3), only_on=only_on)))
             return
         demand = Demand(
             gang, rng.randint(1, 3), gang, 1e5 * rng.random(), 1e5, scope=rng.choice((*Scope, Scope.CLUSTER)),
-            gpu_type=rng.choice(self.types) if rng.random() < 0.2 else "",
+            gpu_type=rng.choice(self.types) if rng.random() < 0.6 else "",
             within="pair" if self.cells and rng.random() < 0.2 and gang <= 2 else "",
             opportunistic=self.cells is not None and rng.random() < 0.15,
         )  # fmt: skip
@@ -142,7 +157,11 @@ class Live(Mini):
     def settle(self) -> None:
         """Agents use what they hold, and placements succeed."""
         for name in list(self.a.durable.live):
-            idle = [x for x in self.a.leases_of(name) if not x.container_id and not any(g in self.a.workers.at for g in x.gpus)]
+            idle = [
+                x
+                for x in self.a.leases_of(name)
+                if not x.container_id and not any(g in self.a.workers.at for g in x.gpus)
+            ]
             for k, gang in enumerate(self.a.gangs_of(name) if name in self.a.agents and idle else ()):
                 if not any(g in self.a.workers.at or x.container_id for x in gang for g in x.gpus):
                     self._use_gang(name, f"j{self._ids}.{k}", [g for x in gang for g in x.gpus])
@@ -165,7 +184,9 @@ class Live(Mini):
     def waiting(self) -> list[str]:
         """Apps that want more."""
         a = self.a
-        return [x for x in a.durable.live if x in a.agents.unmet or (x in a.agents.unmanaged_apps and standin.waits(a, x))]
+        return [
+            x for x in a.durable.live if x in a.agents.unmet or (x in a.agents.unmanaged_apps and standin.waits(a, x))
+        ]
 
     def scene(self) -> Scene:
         """What the control plane would hand over."""
@@ -175,22 +196,16 @@ class Live(Mini):
         """A stage of its own."""
         return Stage(scene, {}, self.cells)
 
-    def make(self, app_id: str, change: Change) -> int:
-        """Let a change happen; returns the GPUs that the app holds more after the next round."""
+    def make(self, app_id: str, events: Sequence[ev.Event]) -> int:
+        """Let a change happen and hold a round; returns the GPUs that the app holds more."""
         held = self.a.holding(app_id)
-        for event in change.events[:-1]:
-            self.quietly(event)
-        self.quietly(change.events[-1])
-        self.a.timer.not_before_s = 0.0
+        self.a.timer.failed(float("inf"))  # no round begins between the events
+        for event in events:
+            self.send(event)
+        self.a.timer = RoundTimer(self.a.settings.round_retry_s)
         self.a.request_round(self.now)
         self.send(ev.Tick())
         return self.a.holding(app_id) - held
-
-    def quietly(self, event: ev.Event) -> None:
-        """Send an event before which no round begins."""
-        self.a.timer.failed(float("inf"))
-        self.send(event)
-        self.a.timer = type(self.a.timer)(self.a.settings.round_retry_s)
 
 
 def brute(scene: Scene, app_id: str, live: Live) -> dict[Kind, Change]:
@@ -213,12 +228,22 @@ def one(seed: int, tally: Tally) -> None:
     """One round, counted in the tally."""
     live = Live(seed)
     tally.rounds += 1
+    before = tally.unchanged
     waiting = live.waiting()
     if not waiting or live.a.rounds.current is not None:
         return
     app_id, scene = live.rng.choice(waiting), live.scene()
-    if played(live, scene, app_id, ()) is not None:
-        return  # nothing needs to change
+    if not live.stage(scene).exact:
+        tally.inexact += 1
+        return
+    unchanged, bids = played(live, scene, app_id, ()), isinstance(registry.make(live.name), Themis)
+    if not bids and (unchanged is not None or live.rng.random() < 0.2):
+        tally.unchanged += 1
+        got = live.make(app_id, ())
+        if (got > 0) != (unchanged is not None):
+            tally.untrue.append(f"seed {seed}, {live.name}: the next round gives {got}, {unchanged} was said")
+    if unchanged is not None or tally.unchanged > before:
+        return
     tally.asked += 1
     helps = brute(scene, app_id, live)
     a = live.stage(scene).a
@@ -229,9 +254,9 @@ def one(seed: int, tally: Tally) -> None:
         tally.found[kind] += kind in mine
         if kind in mine and mine[kind][0].size > change.size:
             tally.larger.append(f"seed {seed}: {mine[kind][0]} where {change} helps")
-    if mine and not isinstance(registry.make(live.name), Themis):  # whose Agents here bid in another way
+    if mine and not bids:  # Agents here bid in another way
         change, gets = live.rng.choice(list(mine.values()))
-        got = live.make(app_id, change)
+        got = live.make(app_id, change.events)
         tally.came_true[change.kind] += got > 0
         if got <= 0:
             tally.untrue.append(f"seed {seed}, {live.name}: {change.text} gives nothing, {dict(gets.gpus)} was said")
