@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from pycontrol.cli import screens
 from pycontrol.cli.client import Rm, rm_address
-from pycontrol.cli.tables import emit
+from pycontrol.cli.tables import out
 from pycontrol.model.topology import Scope
 from submarine_patch.agent.spec import CELL_TYPES, WITHIN
 from submarine_patch.cli.declared import gpus_of_job
@@ -24,5 +25,8 @@ def dry_run(parsed: RunArguments) -> int:
         "why-not", queue=parsed.values.get("queue", ["default"])[-1], gang=gpus, type=conf.get("gpu_type", ""),
         scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), within=within if within in CELL_TYPES else "",
     )  # fmt: skip
-    emit(found, "json" if parsed.json else "table", screens.why_not)
+    if parsed.json:
+        print(json.dumps(found))
+    else:
+        out(screens.why_not(found))
     return os.EX_OK if found["gets"] else 1

@@ -208,6 +208,15 @@ class Live(Mini):
         return self.a.holding(app_id) - held
 
 
+def full(**more: Any) -> Mini:
+    """A machine of 4 GPUs of which `big` trains on 3, in a queue of its own."""
+    m = Mini("isonomy", **more)
+    m.app("big", 3, 1, "root.other", user="v")
+    m.run(1.0)
+    m.start("big")
+    return m
+
+
 def brute(scene: Scene, app_id: str, live: Live) -> dict[Kind, Change]:
     """Kind -> a smallest change that helps."""
     found: dict[Kind, Change] = {}

@@ -21,7 +21,7 @@ from pycontrol.simulation.scene import Stage, scene_of, with_app
 from pycontrol.simulation.whynot import Change, Changes, Kind, search, sentence
 from tests.arbiter.mini import Mini
 from tests.web.stage import busy
-from tests.whynot.rounds import run
+from tests.whynot.rounds import full, run
 
 pytestmark = pytest.mark.interpreted
 
@@ -43,15 +43,6 @@ def found(m: Mini, app_id: str) -> dict[Kind, Change]:
     scene = scene_of(m.a, m.now)
     kinds = Changes(Stage(scene, {}).a, scene, app_id).by_kind()
     return {c.kind: c for c, _ in search(kinds, lambda events: Stage(scene, {}).play(app_id, events))[0]}
-
-
-def full(**more: Any) -> Mini:
-    """A machine of 4 GPUs of which `big` trains on 3, in a queue of its own."""
-    m = Mini("isonomy", **more)
-    m.app("big", 3, 1, "root.other", user="v")
-    m.run(1.0)
-    m.start("big")
-    return m
 
 
 def wants(m: Mini, gang: int = 2, queue: str = "root.q", **wishes: Any) -> None:
