@@ -12,6 +12,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.round.reasons import reason
 from pycontrol.cells.layout import Layout
 from pycontrol.model.auction import Demand
+from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
 from pycontrol.simulation.forecaster import Helper
@@ -28,7 +29,7 @@ SHARE = 0.25
 """The part of a core that one user's questions take in the long run."""
 SHORT_S = 1.0
 USERS_MAX = 4096
-GPUS_MAX = 1 << 20
+GPUS_MAX = int(BOUNDS["gpus"].high)
 OTHER = "another app"
 """An app that the asker may not view."""
 
