@@ -143,7 +143,7 @@ class Changes:
 
     def _gangs(self) -> Iterator[Change]:
         d = self.demand
-        for gpus in range(d.gang_gpus - 1, 0, -1):
+        for gpus in range(min(d.gang_gpus - 1, self.a.cluster.machines.gpus), 0, -1):
             most = gpus if d.job_demand_max <= d.gang_gpus else d.job_demand_max
             text = f"with gangs of {count(gpus, 'GPU')} instead of {d.gang_gpus}"
             yield from self._wish(Kind.GANG, d.gang_gpus - gpus, text, gang_gpus=gpus, job_demand_max=most)
@@ -189,7 +189,7 @@ class Changes:
                     found.append(Change(Kind.GANG, fewer * ask.gpus, text, events))
         else:
             for ask, _ in asks:
-                for gpus in range(1, ask.gpus):
+                for gpus in range(1, min(ask.gpus, self.a.topology.largest_gpus + 1)):
                     text = f"with containers of {count(gpus, 'GPU')} instead of {ask.gpus}"
                     found.append(Change(Kind.GANG, ask.gpus - gpus, text, _asked(ask, gpus=gpus)))
         yield from sorted(found, key=lambda c: c.size)
@@ -326,6 +326,7 @@ def why_not(
                 for c, x in found
             ]
         played += 1
+        gc.unfreeze()
     why = reason(a, app_id, scene.now_s)
     return {
         "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and as_json(gets), "changes": rows,
