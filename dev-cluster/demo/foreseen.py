@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,8 @@ from pycontrol.runtime.spans import LeaseInterval
 
 Times = tuple[float, Sequence[float | None]]
 """When an estimate was made, and its 10 %, 50 % and 90 % quantiles; Unix seconds."""
+SOON_S = 1.0
+"""The end of a lease and the grant of the next may be told in this order or the other."""
 NOTE = (
     "the cluster is minutes old: apps are expected to go on coming although no more do, the split of an app's work "
     "among its jobs and rungs is guessed, and nothing was learnt from errors yet"
@@ -70,8 +71,10 @@ class Advice:
         had, rows = list(leases), []
         for app_id, answer in self.answers.items():
             for c in (c for c in answer["changes"] if c["kind"] == "lease"):
-                given = {x.gpu: x.ended_s for x in had if x.lease.app_id == c["app_id"] and x.ended_s is not None}
-                got = {x.gpu for x in had if x.lease.app_id == app_id and given.get(x.gpu, math.inf) <= x.granted_s + 1}
+                given = {(x.gpu, x.ended_s) for x in had
+                         if x.lease.app_id == c["app_id"] and (x.ended_s or 0.0) >= answer["now_s"]}  # fmt: skip
+                got = {x.gpu for x in had if x.lease.app_id == app_id
+                       and any(gpu == x.gpu and ended_s <= x.granted_s + SOON_S for gpu, ended_s in given)}  # fmt: skip
                 rows.append({"app_id": app_id, "sentence": c["sentence"],
                              "came_true": len(got) >= sum(c["gets"]["gpus"].values())})  # fmt: skip
         return rows

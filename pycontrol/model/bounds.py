@@ -77,7 +77,7 @@ BOUNDS: Mapping[str, Bound] = {
     # ---- times
     **dict.fromkeys(
         ("lease_s", "lead_s", "grant_timeout_s", "round_retry_s", "rho_s", "bid_s", "solve_s", "interactive_idle_s",
-         "every_s", "token_ttl_s", "idle_s", "forecast_s", "lend_s", "for_s", "expires_in_s", "left_s", "restart_s",
+         "every_s", "token_ttl_s", "for_s", "expires_in_s", "left_s", "restart_s",
          "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
         DURATION_S),
     **dict.fromkeys(
@@ -133,7 +133,6 @@ BOUNDS: Mapping[str, Bound] = {
     "speeds": Bound(0.0, 1e6),
     **dict.fromkeys(("loss", "accuracy", "metric", "best_accuracy", "best_metric"), METRIC),
     "n_avg": Bound(0.0, GPUS_MAX),
-    "price": Bound(0.0, 1e9),
     **dict.fromkeys(("weight", "weights", "queue_weights", "user_weights"), Bound(1e-6, 1e6)),
     # ---- options of policies
     "budget_s": Bound(1e-3, 3600.0),

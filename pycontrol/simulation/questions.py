@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.cells.layout import Layout
 from pycontrol.model.auction import Demand
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
+from pycontrol.queries.reasons import reason
 from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.runs import CellsOf
 from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app

@@ -25,11 +25,9 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
-from pycontrol.arbiter.round import eligibility
-from pycontrol.arbiter.state import Settings
 from pycontrol.arbiter.supply.port import Supply
-from pycontrol.arbiter.views.machines import REFUSALS, REFUSED_S
-from pycontrol.arbiter.views.timer import RoundTimer
+from pycontrol.arbiter.views.cluster import REFUSALS, REFUSED_S
+from pycontrol.arbiter.views.settings import RoundTimer, Settings
 from pycontrol.arbiter.views.workers import PlannedWorker
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.elastic import Elastic
@@ -80,7 +78,7 @@ class Scene:
     """(host, app, why) of the machines that refused an app."""
     away: tuple[Node, ...] = ()
     """Nodes that are not up, as they were when they were."""
-    configured: Topology | None = None
+    configured: Topology = Topology()
 
 
 def scene_of(a: Arbiter, now_s: float) -> Scene:
@@ -99,15 +97,15 @@ def scene_of(a: Arbiter, now_s: float) -> Scene:
               for app_id, x in a.agents.items()),
         tuple((w.app_id, w.use_id, w.plan, w.ask_key) for w in a.workers if not w.container_id),
         tuple((host, app_id, why) for app_id in a.durable.live for host, why in c.refusals.avoided(app_id).items()),
-        tuple(_away(a)), a.configured,
+        tuple(_away(a)), Topology(dict(a.cluster.machines.configured)),
     )  # fmt: skip
 
 
 def _away(a: Arbiter) -> Iterator[Node]:
     """The machines that are not up, with the GPUs that they had or are configured with; labels are not known."""
     node_ids = {node_id.rpartition(":")[0]: node_id for node_id in a.cluster.down}
-    configured = a.configured.machines if a.configured is not None else {}
-    for host, m in a.known.machines.items():
+    configured = a.cluster.machines.configured
+    for host, m in a.holdings.known.machines.items():
         gpus = configured[host].gpus if host in configured else len(a.cluster.machines.on(host))
         if host not in a.cluster.node_at and gpus:
             yield Node(node_ids.get(host, f"{host}:0"), host, m.rack, gpus, attributes={"gpu_type": m.gpu_type})
@@ -155,24 +153,24 @@ class Stage:
         for host, app_id, why in scene.avoided:
             for k in range(REFUSALS):
                 a.cluster.refusals.refused(host, app_id, "", why, self.now_s - (REFUSED_S if k == 0 else 0.0))
-        eligibility.update_closed(a)
+        a.clerk.update_closed()
         self.exact = not any(isinstance(fact, CHANGES) for fact in a.take_facts())
         """Whether the restart changed no lease: cells may not find all gangs their places again."""
 
     def play(self, app_id: str, changes: Iterable[ev.Event] = ()) -> Gets | None:
         """What an app gets in a round that is held now, after these events; None: nothing. Call it once."""
         a = self.a
-        a.timer = RoundTimer(a.settings.round_retry_s)
+        a.holdings.timer = RoundTimer(a.settings.round_retry_s)
         before = set(gpus_in(a.durable.claims_of(app_id)))
-        held = a.holding(app_id)
-        a.request_round(self.now_s)
+        held = a.holdings.holding(app_id)
+        a.clerk.request_round(self.now_s)
         for _ in at_once(a, self.policy, [*changes, ev.Tick()], self.now_s, self._answer):
             pass
         return self._gets(app_id, before, held)
 
     def _gets(self, app_id: str, before: set[Gpu], held: int) -> Gets | None:
         a, gpus, borrowed, from_s = self.a, dict[str, int](), 0, self.now_s
-        if a.holding(app_id) <= held:
+        if a.holdings.holding(app_id) <= held:
             return None
         for x in a.durable.claims_of(app_id):
             new = [gpu for gpu in x.gpus if gpu not in before]
@@ -199,7 +197,7 @@ class Stage:
         elastic = Elastic(d.gang_gpus, d.job_demand_max, d.slowdown, launch_s) if work.job_gpus_max else None
         bid = offers.bid_for(
             effect.app_id, work, gangs, held, set(effect.ending), d.gangs, effect.machines,
-            {s: d.slowdown[s - 1] for s in Scope if s <= d.scope}, self.a.topology, launch_s,
+            {s: d.slowdown[s - 1] for s in Scope if s <= d.scope}, self.a.holdings.topology, launch_s,
             effect.contention.lease_s, d.speedups, d.mixes, elastic,
         )  # fmt: skip
         return ev.BidReceived(effect.app_id, effect.round_id, bid)
@@ -210,11 +208,11 @@ class Stage:
         phases = self._phases.get(app_id) or alike(d)
         was = sum(map(sum, phases))
         phases = tuple(tuple(x * d.work_left_gpu_s / was for x in jobs) for jobs in phases) if was else phases
-        most, speed = max(d.gpus, a.durable.apps[app_id].demand_gpus), mean_speed(d.speedups, a.topology)
+        most, speed = max(d.gpus, a.durable.apps[app_id].demand_gpus), mean_speed(d.speedups, a.holdings.topology)
         return phases, app_left(phases, d, c.cluster_gpus, c.n_avg, most, c.now_s - c.submitted_s, speed)
 
     def _gangs(self, app_id: str) -> tuple[list[offers.RunningGang], set[Gpu]]:
         a, d = self.a, self.a.agents[app_id].demand
-        gangs = [tuple(gpus_in(gang)) for gang in a.gangs_of(app_id)]
-        found = [offers.RunningGang(gpus, slowdowns_of(as_gang(gpus), d, a.topology)[1]) for gpus in gangs]
+        gangs = [tuple(gpus_in(gang)) for gang in a.holdings.gangs_of(app_id)]
+        found = [offers.RunningGang(gpus, slowdowns_of(as_gang(gpus), d, a.holdings.topology)[1]) for gpus in gangs]
         return found, {gpu for gpus in gangs for gpu in gpus}

@@ -23,15 +23,15 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import fits_one_type
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.state import DRAINED
 from pycontrol.arbiter.supply.port import Supply
-from pycontrol.arbiter.views import tags
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.model.value import value
+from pycontrol.queries.reasons import reason
 from pycontrol.simulation.scene import Gets, Scene, Stage
 from pycontrol.words import count, span
 
@@ -85,9 +85,9 @@ class Changes:
     def __init__(self, a: Arbiter, scene: Scene, app_id: str) -> None:
         self.a, self.scene, self.app_id = a, scene, app_id
         self.agent, self.app, self.record = a.agents.get(app_id), a.cluster.apps[app_id], a.durable.apps[app_id]
-        self.demand = self.agent.demand if self.agent is not None else standin.demand(a, app_id, scene.now_s)
+        self.demand = self.agent.demand if self.agent is not None else standin.demand(a.holdings, app_id, scene.now_s)
         self.typed = a.rounds.typed(self.record.vc)
-        self.room_gpus = a.queue_room(self.record.queue)
+        self.room_gpus = a.holdings.queue_room(self.record.queue)
         self.loose = self._loose()
         self._loose_gpus = sum(self.loose.values())
 
@@ -113,8 +113,8 @@ class Changes:
         Leases of the queue that a round may revoke are room in the queue's limit, too.
         """
         a, found = self.a, dict[str, int]()
-        ends_s = self.scene.now_s + 1.5 * a.lead_s
-        for gpu in a.usable_gpus():
+        ends_s = self.scene.now_s + 1.5 * a.holdings.lead_s
+        for gpu in a.holdings.usable_gpus():
             x = a.durable.leases.get(gpu)
             if x is None or x.state is REVOKING or not x.guaranteed or x.end_s <= ends_s or x.app_id == self.app_id:
                 found[gpu.host] = found.get(gpu.host, 0) + 1
@@ -132,7 +132,7 @@ class Changes:
             free = dict(self.loose)
         for gpu in more:
             free[gpu.host] = free.get(gpu.host, 0) + 1
-        return fits_one_type(demand, free, self.a.topology, self.typed)
+        return fits_one_type(demand, free, self.a.holdings.topology, self.typed)
 
     # ---- wishes of an app with an Agent
 
@@ -151,12 +151,12 @@ class Changes:
     def _types(self) -> Iterator[Change]:
         d = self.demand
         if d.gpu_type:
-            for other in self.a.topology.types:
+            for other in self.a.holdings.topology.types:
                 if other != d.gpu_type:
                     yield from self._wish(Kind.TYPE, 1, f"on GPUs of type {other} instead of {d.gpu_type}",
                                           gpu_type=other)  # fmt: skip
             yield from self._wish(Kind.TYPE, 2, "on GPUs of any one type", gpu_type="")
-        if self.typed and not d.mixes and d.gang_gpus > 1 and len(self.a.topology.types) > 1:
+        if self.typed and not d.mixes and d.gang_gpus > 1 and len(self.a.holdings.topology.types) > 1:
             wider: dict[str, Any] = {"gpu_type": "", "mixes": True, "scope": Scope.CLUSTER}
             yield from self._wish(Kind.TYPE, 3, "with several GPU types in one gang", **wider)
 
@@ -176,8 +176,8 @@ class Changes:
 
     def _asks(self) -> Iterator[Change]:
         """Fewer containers of a gang, else smaller containers."""
-        a, asks, found = self.a, standin.open_asks(self.a, self.app_id), list[Change]()
-        if standin.start_together(a, self.app_id):
+        a, asks, found = self.a, standin.open_asks(self.a.holdings, self.app_id), list[Change]()
+        if standin.start_together(a.holdings, self.app_id):
             whole = sum(n for _, n in asks)
             for ask, n in asks:
                 for fewer in range(1, n + (len(asks) > 1)):
@@ -189,7 +189,7 @@ class Changes:
                     found.append(Change(Kind.GANG, fewer * ask.gpus, text, events))
         else:
             for ask, _ in asks:
-                for gpus in range(1, min(ask.gpus, self.a.topology.largest_gpus + 1)):
+                for gpus in range(1, min(ask.gpus, self.a.holdings.topology.largest_gpus + 1)):
                     text = f"with containers of {count(gpus, 'GPU')} instead of {ask.gpus}"
                     found.append(Change(Kind.GANG, ask.gpus - gpus, text, _asked(ask, gpus=gpus)))
         yield from sorted(found, key=lambda c: c.size)
@@ -197,11 +197,11 @@ class Changes:
     def _no_terms(self) -> Iterator[Change]:
         """Asks without a strict locality, or for another node label that its queue may use."""
         queue = self.a.cluster.queues.get(self.record.queue)
-        for ask, _ in standin.open_asks(self.a, self.app_id):
+        for ask, _ in standin.open_asks(self.a.holdings, self.app_id):
             if ask.only_on:
                 text = f"not only on {', '.join(ask.only_on)}"
                 yield Change(Kind.PLACE, 1, text, _asked(ask, only_on=()))
-            mine, _ = standin.terms(self.a, ask)
+            mine, _ = standin.terms(self.a.holdings, ask)
             for label in sorted({*(queue.partitions if queue else ()), ""} - {mine}):
                 text = f"on machines with the label {label}" if label else "on machines without a label"
                 yield Change(Kind.PLACE, 1, text, _asked(ask, partition=label))
@@ -234,7 +234,7 @@ class Changes:
     def _leases(self) -> Iterator[Change]:
         a, found, helps = self.a, list[Change](), self._fits(self.demand)
         for app_id in a.durable.live:
-            for gang in a.gangs_of(app_id) if app_id != self.app_id else ():
+            for gang in a.holdings.gangs_of(app_id) if app_id != self.app_id else ():
                 gpus = gpus_in(gang)
                 if helps or self._fits(self.demand, gpus):
                     end_s = min(x.end_s for x in gang)
@@ -309,7 +309,7 @@ def why_not(
     stage = Stage(scene, options, cells)
     a, rows, gets, played, complete = stage.a, list[dict[str, Any]](), None, 0, False
     known = app_id in a.durable.live and app_id in a.cluster.apps
-    if known and stage.exact and not leases.suspended(a, scene.now_s):
+    if known and stage.exact and not leases.suspended(a.holdings, scene.now_s):
         play = Children(stage, app_id, begin_s + budget_s)
         gets, complete = play(()), True
         if gets is None:

@@ -196,7 +196,7 @@ def test_advice_is_asked_for_once_and_comes_true_when_the_lease_is_given_back() 
 
     def ask(app_id: str) -> dict[str, Any]:
         asked.append(app_id)
-        return {"changes": [change]} if app_id == "s" else {}
+        return {"changes": [change], "now_s": 5.0} if app_id == "s" else {}
 
     def app(app_id: str, name: str, gpus: int) -> dict[str, Any]:
         return {"app_id": app_id, "name": name, "gpus_held": gpus, "gpus_wanted": 2}
@@ -211,7 +211,7 @@ def test_advice_is_asked_for_once_and_comes_true_when_the_lease_is_given_back() 
         gpu = Gpu("n1", index)
         return LeaseInterval(0, gpu, Lease((gpu,), app_id, "g", granted_s, 99.0), granted_s, ended_s=ended_s)
 
-    before = [lease("l", i, 0.0, 30.0) for i in range(2)]
+    before = [lease("l", i, 0.0, 30.0) for i in range(2)] + [lease("l", i, 60.0, 90.0) for i in range(2)]
     assert not advice.report([*before, lease("s", 0, 30.0, None)])[0]["came_true"], "one GPU of two"
     assert not advice.report([*before, *(lease("s", i, 10.0, None) for i in range(2))])[0]["came_true"], "earlier"
     assert advice.report([*before, *(lease("s", i, 30.0, None) for i in range(2))])[0]["came_true"]

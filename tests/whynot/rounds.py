@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.views.settings import Settings
-from pycontrol.arbiter.views.timer import RoundTimer
+from pycontrol.arbiter.views.settings import RoundTimer, Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
@@ -159,10 +158,10 @@ class Live(Mini):
         for name in list(self.a.durable.live):
             idle = [
                 x
-                for x in self.a.leases_of(name)
+                for x in self.a.holdings.leases_of(name)
                 if not x.container_id and not any(g in self.a.workers.at for g in x.gpus)
             ]
-            for k, gang in enumerate(self.a.gangs_of(name) if name in self.a.agents and idle else ()):
+            for k, gang in enumerate(self.a.holdings.gangs_of(name) if name in self.a.agents and idle else ()):
                 if not any(g in self.a.workers.at or x.container_id for x in gang for g in x.gpus):
                     self._use_gang(name, f"j{self._ids}.{k}", [g for x in gang for g in x.gpus])
         for place in self.places():
@@ -185,7 +184,9 @@ class Live(Mini):
         """Apps that want more."""
         a = self.a
         return [
-            x for x in a.durable.live if x in a.agents.unmet or (x in a.agents.unmanaged_apps and standin.waits(a, x))
+            x
+            for x in a.durable.live
+            if x in a.agents.unmet or (x in a.agents.unmanaged_apps and standin.waits(a.holdings, x))
         ]
 
     def scene(self) -> Scene:
@@ -198,14 +199,14 @@ class Live(Mini):
 
     def make(self, app_id: str, events: Sequence[ev.Event]) -> int:
         """Let a change happen and hold a round; returns the GPUs that the app holds more."""
-        held = self.a.holding(app_id)
-        self.a.timer.failed(float("inf"))  # no round begins between the events
+        held = self.a.holdings.holding(app_id)
+        self.a.holdings.timer.failed(float("inf"))  # no round begins between the events
         for event in events:
             self.send(event)
-        self.a.timer = RoundTimer(self.a.settings.round_retry_s)
-        self.a.request_round(self.now)
+        self.a.holdings.timer = RoundTimer(self.a.settings.round_retry_s)
+        self.a.clerk.request_round(self.now)
         self.send(ev.Tick())
-        return self.a.holding(app_id) - held
+        return self.a.holdings.holding(app_id) - held
 
 
 def full(**more: Any) -> Mini:

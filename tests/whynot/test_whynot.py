@@ -159,13 +159,13 @@ def test_each_kind_of_change(case: str) -> None:
     for event in change.events:
         m.send(event)
     m.run(8.0)
-    assert m.a.holding("me") > held, "it does not come true"
+    assert m.a.holdings.holding("me") > held, "it does not come true"
 
 
 def test_a_lease_says_when_it_ends() -> None:
     m = smaller_gang()
     change = found(m, "me")[Kind.LEASE]
-    assert change.due_s == m.a.leases_of("big")[0].end_s
+    assert change.due_s == m.a.holdings.leases_of("big")[0].end_s
     row = {"kind": change.kind, "text": change.text, "due_s": m.now + 600.0,
            "gets": {"gpus": {"n1": 2}, "borrowed_gpus": 1, "from_s": m.now + 40.0}}  # fmt: skip
     assert sentence(row, "big", m.now) == (
@@ -203,7 +203,7 @@ def test_agents_on_a_stage_bid_as_they_do() -> None:
     for app_id, app in sim.apps.items():
         if app_id not in sim.arbiter.agents or sim.arbiter.agents[app_id].phases is None or app.trace.elastic:
             continue
-        c = stage.a.contention(app_id, sim.now)
+        c = stage.a.holdings.contention(app_id, sim.now)
         offer = ev.SendOffer(app_id, "r", c, offered, (), sim.now + 2)
         theirs = agents.bid(app, offer, sim.topology, stage.a.durable.launch_s)
         answer = stage._answer(offer)
