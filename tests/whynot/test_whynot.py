@@ -199,7 +199,7 @@ def test_agents_on_a_stage_bid_as_they_do() -> None:
     sim = busy(registry.make("themis"), machines=3, gpus=8, apps=16, hours=3.0)
     scene = scene_of(sim.arbiter, sim.now)
     stage, compared = Stage(scene, {}), 0
-    offered = {host: m.gpus for host, m in sim.arbiter.topology.machines.items()}
+    offered = {host: m.gpus for host, m in sim.topology.machines.items()}
     for app_id, app in sim.apps.items():
         if app_id not in sim.arbiter.agents or sim.arbiter.agents[app_id].phases is None or app.trace.elastic:
             continue
