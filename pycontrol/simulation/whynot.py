@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import select
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -314,22 +315,13 @@ def why_not(
         gets, complete = play(()), True
         if gets is None:
             found, played, complete = search(Changes(a, scene, app_id).by_kind(), play, begin_s + budget_s)
-            rows = [
-                {
-                    "kind": c.kind,
-                    "size": c.size,
-                    "text": c.text,
-                    "app_id": c.app_id,
-                    "due_s": c.due_s,
-                    "gets": as_json(x),
-                }
-                for c, x in found
-            ]
+            rows = [as_json(c, x) for c, x in found]
+            complete = complete and play.in_time
         played += 1
         gc.unfreeze()
     why = reason(a, app_id, scene.now_s)
     return {
-        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and as_json(gets), "changes": rows,
+        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and _gets(gets), "changes": rows,
         "played": played, "complete": complete, "took_s": time.monotonic() - begin_s,
     }  # fmt: skip
 
@@ -366,6 +358,8 @@ class Children:
 
     def __init__(self, stage: Stage, app_id: str, until_s: float) -> None:
         self._stage, self._app_id, self._until_s = stage, app_id, until_s
+        self.in_time = True
+        """Whether no child had to be ended."""
         gc.freeze()  # else the first collection in each child would copy all memory
 
     def __call__(self, events: Sequence[ev.Event]) -> Gets | None:
@@ -380,14 +374,19 @@ class Children:
         os.close(theirs)
         with os.fdopen(ours, "rb") as pipe:
             if not select.select([pipe], [], [], max(0.0, self._until_s - time.monotonic()))[0]:
-                os.kill(child, 9)
+                os.kill(child, signal.SIGKILL)
+                self.in_time = False
             said = pipe.read()
         os.waitpid(child, 0)
         return pickle.loads(said) if said else None
 
 
-def as_json(x: Gets) -> dict[str, Any]:
-    """JSON values."""
+def as_json(c: Change, gets: Gets) -> dict[str, Any]:
+    """A change and what it gives, as JSON values."""
+    return {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": _gets(gets)}
+
+
+def _gets(x: Gets) -> dict[str, Any]:
     return {"gpus": dict(x.gpus), "borrowed_gpus": x.borrowed_gpus, "from_s": x.from_s}
 
 

@@ -16,9 +16,10 @@ from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.queries.lookup import Refusal
 from pycontrol.simulation import agents
+from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.questions import OTHER, Questions
 from pycontrol.simulation.scene import Stage, scene_of, with_app
-from pycontrol.simulation.whynot import Change, Changes, Kind, search, sentence
+from pycontrol.simulation.whynot import Change, Changes, Kind, search, sentence, why_not
 from tests.arbiter.mini import Mini
 from tests.web.stage import busy
 from tests.whynot.rounds import full, run
@@ -276,6 +277,13 @@ def test_who_asked_much_waits_and_others_do_not(questions: Questions) -> None:
         questions.answer(m.a, m.now, {"app": "me"}, "u", str)
     assert refused.value.status == 429
     assert questions.answer(m.a, m.now, {"app": "me"}, "v", str)["changes"]
+
+
+def test_an_answer_says_that_the_time_was_too_short() -> None:
+    m, helper = smaller_gang(), Helper(why_not, "short")
+    said = helper.ask((scene_of(m.a, m.now), "me", {}, None, 0.0), 60.0, threading.Event())
+    helper.end()
+    assert (said["gets"], said["changes"], said["complete"]) == (None, [], False)
 
 
 def test_a_question_ends_with_the_control_plane() -> None:
