@@ -21,8 +21,8 @@ from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
 from pycontrol.simulation.whynot import BUDGET_S, Kind, gets_text, sentence, why_not
 from pycontrol.words import count
 
-PATIENCE_S = 5 * BUDGET_S
-"""A question is given up after this long; the first one starts the process."""
+PATIENCE_S = 14.0
+"""A question is given up after this long, with QUEUED_S before its client does; the first one starts the process."""
 QUEUED_S = 5.0
 """How long a question waits for those before it."""
 SHARE = 0.25
@@ -39,10 +39,13 @@ class Questions:
 
     def __init__(
         self, options: Mapping[str, Any], cells: Callable[[], Layout | None] = lambda: None,
-        ends: Callable[[], Mapping[str, Any]] = dict,
+        ends: Callable[[], Mapping[str, Any]] = dict, slower: float = 1.0,
     ) -> None:  # fmt: skip
-        """`options`: the policy's. `cells`: the virtual clusters of now. `ends`: app -> its forecast."""
-        self._options, self._cells, self._ends = dict(options), cells, ends
+        """`options`: the policy's. `cells`: the virtual clusters of now. `ends`: app -> its forecast.
+
+        `slower`: how many times as long everything may take.
+        """
+        self._options, self._cells, self._ends, self._slower = dict(options), cells, ends, slower
         self._helper = Helper(why_not, "isonomy-why-not")
         self._stopped, self._one = threading.Event(), threading.Lock()
         self._rests: OrderedDict[str, float] = OrderedDict()
@@ -102,8 +105,8 @@ class Questions:
             raise TimeoutError
         try:
             layout = self._cells()
-            message = scene, app_id, self._options, None if layout is None else CellsOf(layout)
-            found: dict[str, Any] = self._helper.ask(message, PATIENCE_S, self._stopped)
+            message = scene, app_id, self._options, None if layout is None else CellsOf(layout), BUDGET_S * self._slower
+            found: dict[str, Any] = self._helper.ask(message, PATIENCE_S * self._slower, self._stopped)
             self._rests[user] = time.monotonic() + found.pop("took_s") * (1 / SHARE - 1)
             self._rests.move_to_end(user)
             if len(self._rests) > USERS_MAX:

@@ -28,12 +28,13 @@ def server(stage: Stage) -> Iterator[str]:
         apps = {x: {"start_s": quantiles, "end_s": quantiles} for x in stage.arbiter.durable.live}
         return {"made_s": stage.now, "assumed": "all goes well", "problem": "", "apps": apps}
 
-    questions = Questions({})
+    questions = Questions({}, slower=10.0)
     router = Router(
         stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture, estimates=estimates,
         why_not=questions.answer,
     )  # fmt: skip
-    with served(router) as found:
+    with served(router) as found, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pycontrol.simulation.questions.SHARE", 1.0)
         yield found.url.partition("/ws/")[0]
     questions.stop()
 

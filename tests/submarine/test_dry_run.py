@@ -18,7 +18,10 @@ JOB = ["job", "run", "--name", "x", "--worker_launch_cmd", "true", "--dry-run"]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    stage, questions = busy(registry.make("isonomy"), machines=2, gpus=4, apps=6, hours=1.0), Questions({})
+    stage, questions = (
+        busy(registry.make("isonomy"), machines=2, gpus=4, apps=6, hours=1.0),
+        Questions({}, slower=10.0),
+    )
     router = Router(
         stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed,
         why_not=lambda a, now_s, params, user, called: questions.answer(a, now_s, params, str(params), called),

@@ -95,7 +95,7 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
     watched = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, shadow=as_if)
     for router in (foreseen, watched):
         found.setdefault("shadow", []).append(json.loads(to_json(router.handle("GET", "shadow", {}, "ann", False)[1])))
-    questions = Questions({}, ends=lambda: forecast["apps"])
+    questions = Questions({}, ends=lambda: forecast["apps"], slower=10.0)
     asked = Router(
         stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, why_not=questions.answer
     )  # fmt: skip

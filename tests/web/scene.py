@@ -87,7 +87,7 @@ class Scene:
         self.kept = Kept()
         self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
         self.issued: list[tuple[str, str]] = []
-        self.questions = Questions({})
+        self.questions = Questions({}, slower=10.0)
         self.router = Router(
             self,
             issue=self._issue,

@@ -194,7 +194,7 @@ def test_an_app_page_shows_the_cost_of_revocations(stage: Stage) -> None:
 
 
 def test_a_page_says_what_would_help_a_waiting_app(stage: Stage) -> None:
-    questions, app_id = Questions({}), next(iter(stage.arbiter.agents.unmet))
+    questions, app_id = Questions({}, slower=10.0), next(iter(stage.arbiter.agents.unmet))
     router = Router(
         stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed, why_not=questions.answer
     )  # fmt: skip

@@ -224,7 +224,7 @@ def test_agents_on_a_stage_bid_as_they_do() -> None:
 @pytest.fixture(scope="module")
 def questions() -> Iterator[Questions]:
     """With a process of its own."""
-    q = Questions({}, ends=lambda: {"big": {"end_s": [1.0, 1480.0, 3.0]}})
+    q = Questions({}, ends=lambda: {"big": {"end_s": [1.0, 1480.0, 3.0]}}, slower=10.0)
     yield q
     q.stop()
 
@@ -287,7 +287,7 @@ def test_an_answer_says_that_the_time_was_too_short() -> None:
 
 
 def test_a_question_ends_with_the_control_plane() -> None:
-    q = Questions({})
+    q = Questions({}, slower=10.0)
     threading.Timer(0.0, q.stop).start()
     q._stopped.wait(5.0)
     m = smaller_gang()
