@@ -158,6 +158,11 @@ EXAMPLES ?= 3000
 safety: setup
 	$(PY) -m tests.safety $(SEED) $(EXAMPLES)
 
+# 10,000 random rounds: what `why not` finds against brute force, and against what comes true.
+.PHONY: why-not
+why-not: setup
+	$(PY) -m tests.whynot
+
 # One archive of jars, wheel, confs, systemd unit, alerts; WHEELHOUSE=1: with all wheels, for machines without PyPI;
 # WHEELHOUSE=worker: also with those of NodeManagers (TensorFlow, 0.6 GB).
 .PHONY: dist
@@ -221,7 +226,7 @@ pins-test: setup
 # All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
 .PHONY: nightly
 nightly: setup java
-	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety digests mutants fuzz \
+	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety why-not digests mutants fuzz \
 	  hadoop-test policy-test secure-test versions-test pins-test scale month chaos bench
 
 clean:

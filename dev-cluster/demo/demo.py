@@ -24,7 +24,7 @@ import busy
 import click
 import page
 import requests
-from foreseen import Foreseen
+from foreseen import Advice, Foreseen
 from hdfs import InsecureClient
 
 from pycontrol.audit.history import History
@@ -172,6 +172,7 @@ class Demo:
     slower: float = 1.0
     """How many times as long everything may take: the machine does other things too."""
     foreseen: Foreseen = field(default_factory=Foreseen)
+    advice: Advice = field(default_factory=lambda: Advice("large"))
     visit: subprocess.Popen[bytes] | None = None
     """The page in a browser, once the app with the hostile name is there."""
 
@@ -321,6 +322,8 @@ class Demo:
         """The apps in the system, when something changed."""
         queue = self.get("queue")
         self.foreseen.look(queue)
+        for line in self.advice.look(queue, self.why_not):
+            self.say(f"  {line}")
         rows = queue.get("apps", [])
         if self.visit is None and any(a["name"] == HOSTILE for a in rows):
             words = [sys.executable, str(DEMO / "page.py"), self.page, str(self.pictures), HOSTILE]
@@ -330,6 +333,10 @@ class Demo:
         if text != before and text:
             self.say(f"  {text}")
         return text
+
+    def why_not(self, app_id: str) -> dict[str, Any]:
+        """What would give an app GPUs now, as its owner is told."""
+        return self.get("why-not", app=app_id, **{"user.name": getpass.getuser()})
 
     def report(self) -> tuple[dict[str, Any], bool]:
         """Writes report.json, prints the table; whether audit and model are as they should be."""
@@ -344,6 +351,9 @@ class Demo:
         data["estimates"] = self.foreseen.report({a["id"]: name for name, a in states.items()}, ended_s)
         for what, found in data["estimates"].items():
             self.say(f"estimates of {what}: {found['in_range']} of {found['n']} in the range of 80 %")
+        data["why_not"] = self.advice.report(self.leases())
+        for row in data["why_not"]:
+            self.say(f"it came true: {row['sentence']}" if row["came_true"] else f"not so: {row['sentence']}")
         frameworks = {a.name: a.framework for a in self.apps}
         for row in data["apps"]:
             row["framework"] = frameworks.get(row["name"], "")
@@ -451,6 +461,7 @@ def missed(report: dict[str, Any]) -> list[str]:
     """What a run is to show and this one did not."""
     resumed = any(a["revocations"] and a["restarts"] and a["final_state"] == "SUCCEEDED" for a in report["apps"])
     absent = [what for key, what in PROMISED.items() if not report["seen"][key]]
+    absent += [] if any(row["came_true"] for row in report["why_not"]) else ["an answer to why-not that came true"]
     return absent if resumed else [*absent, "a revoked gang that resumed"]
 
 

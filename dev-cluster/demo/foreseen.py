@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.audit.report import spread
+from pycontrol.runtime.spans import LeaseInterval
 
 Times = tuple[float, Sequence[float | None]]
 """When an estimate was made, and its 10 %, 50 % and 90 % quantiles; Unix seconds."""
+SOON_S = 1.0
+"""The end of a lease and the grant of the next may be told in this order or the other."""
 NOTE = (
     "the cluster is minutes old: apps are expected to go on coming although no more do, the split of an app's work "
     "among its jobs and rungs is guessed, and nothing was learnt from errors yet"
@@ -41,6 +44,40 @@ class Foreseen:
     def report(self, names: Mapping[str, str], ended_s: Mapping[str, float]) -> dict[str, Any]:
         """For starts and ends: rows, how many fell into the range, and the errors of the middle, seconds; and NOTE."""
         return {"starts": _compared(self.starts, self.started_s, names), "ends": _compared(self.ends, ended_s, names)}
+
+
+@dataclass
+class Advice:
+    """The first answer to `why not me?` of each app that waits while `holder` holds GPUs."""
+
+    holder: str
+    answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def look(self, queue: Mapping[str, Any], ask: Callable[[str], Mapping[str, Any]]) -> list[str]:
+        """A look at the queue; asks, and returns what is new, one line for each change that would help."""
+        rows, said = queue.get("apps", ()), list[str]()
+        if any(row["name"] == self.holder and row["gpus_held"] for row in rows):
+            for row in rows:
+                if row["gpus_held"] or not row["gpus_wanted"] or row["app_id"] in self.answers:
+                    continue
+                answer = ask(row["app_id"])
+                if answer.get("changes"):
+                    self.answers[row["app_id"]] = answer
+                    said += [f"why not {row['name']}: {change['sentence']}" for change in answer["changes"]]
+        return said
+
+    def report(self, leases: Iterable[LeaseInterval]) -> list[dict[str, Any]]:
+        """The answers that name a lease, and whether its GPUs, once they were given back, started the app."""
+        had, rows = list(leases), []
+        for app_id, answer in self.answers.items():
+            for c in (c for c in answer["changes"] if c["kind"] == "lease"):
+                given = {(x.gpu, x.ended_s) for x in had
+                         if x.lease.app_id == c["app_id"] and (x.ended_s or 0.0) >= answer["now_s"]}  # fmt: skip
+                got = {x.gpu for x in had if x.lease.app_id == app_id
+                       and any(gpu == x.gpu and ended_s <= x.granted_s + SOON_S for gpu, ended_s in given)}  # fmt: skip
+                rows.append({"app_id": app_id, "sentence": c["sentence"],
+                             "came_true": len(got) >= sum(c["gets"]["gpus"].values())})  # fmt: skip
+        return rows
 
 
 def _compared(said: Mapping[str, Times], real: Mapping[str, float], names: Mapping[str, str]) -> dict[str, Any]:

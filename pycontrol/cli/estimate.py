@@ -14,11 +14,11 @@ from rich.console import Console
 
 from pycontrol.arbiter.ledger.lease import load_lease
 from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
-from pycontrol.cli.screens import estimate
+from pycontrol.cli.screens import estimate, why_not
 from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
 from pycontrol.simulation.forecaster import ASSUMED, ERROR
-from pycontrol.simulation.outlook import NEW, VERSION, NoOutlook, machines_of, outlooks, queues_of, with_app
+from pycontrol.simulation.outlook import NEW, VERSION, NoOutlook, gang_of, machines_of, outlooks, queues_of, with_app
 
 STATE_FILE = "state.json"
 NAMES = ("user", "queue", "name", "app_id")
@@ -37,9 +37,10 @@ NAMES = ("user", "queue", "name", "app_id")
     help="The cells file, where the cluster has virtual clusters.",
 )
 @click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Simulated futures.")
+@click.option("--why", is_flag=True, help="Also which GPUs it would get now, on what terms; else what would help.")
 @output_option
 def estimate_command(
-    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, output: str
+    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, why: bool, output: str
 ) -> None:
     """Predict when an app of this size would start and end if submitted now; nothing is submitted.
 
@@ -73,13 +74,17 @@ def estimate_command(
             found = outlooks(asked, runs=runs, error=ERROR, only=f"{NEW}asked", cells=supply)[f"{NEW}asked"]
     except NoOutlook as e:
         raise Failure(str(e)) from e
-    data = {"now_s": p["now_s"], "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
+    data: dict[str, Any] = {"now_s": p["now_s"], "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
+    if why:
+        gang_gpus = gang_of(p, gpus, gang or 0)
+        data["why_not"] = server.get("why-not", queue=queue, gpus=gpus, gang=gang_gpus)
     emit(
         data,
         output,
         lambda d: lines(
             f"{estimate(d['start_s'], None, 0, d['now_s'])}; {estimate(None, d['end_s'], 1, d['now_s'])}",
             f"if {ASSUMED}",
+            why_not(d["why_not"]) if why else None,
         ),
     )
 

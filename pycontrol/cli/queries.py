@@ -55,14 +55,22 @@ def jobs_command(mine: bool, since: str, output: str) -> None:
 @click.command("explain")
 @click.argument("app")
 @click.option("-n", "--rounds", type=click.IntRange(1, 200), default=5, show_default=True, help="How many rounds back.")
+@click.option("--why-not", is_flag=True, help="The smallest changes that would give it GPUs now.")
 @output_option
-def explain_command(app: str, rounds: int, output: str) -> None:
+def explain_command(app: str, rounds: int, why_not: bool, output: str) -> None:
     """Why APP got what it got: rho and its terms, leases, jobs, bids, payments.
+
+    With --why-not: which smaller gang, other type, place or queue, which lease given back, which machine or limit
+    would give it GPUs now. Each answer was played in the real round, on a copy of the present state.
 
     \b
     isonomy explain my-sweep
     isonomy explain 0007 -n 20         the number that ends the id is enough
+    isonomy explain 0007 --why-not
     """
+    if why_not:
+        emit(Rm(rm_address()).get("why-not", app=app), output, screens.why_not)
+        return
     emit(Rm(rm_address()).get("explain", app=app, n=rounds), output, screens.explain)
 
 

@@ -201,6 +201,12 @@ def explain(d: Data) -> Group:
     return lines(*parts)
 
 
+def why_not(d: Data) -> Group:
+    """What would give an app GPUs now."""
+    waits = None if d["gets"] else f"{d['reason']['code']}: {d['reason']['sentence']}"
+    return lines(waits, d["sentence"], *(f"  {c['sentence']}" for c in d["changes"]))
+
+
 def _controls(c: Data) -> str | None:
     """What its user asked for beyond GPUs; None where that is nothing."""
     said = [f"priority {c['priority']}"] if c.get("priority") else []

@@ -22,7 +22,7 @@ from pycontrol.runtime.driver import Driver
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.ports import Clock
 from pycontrol.web.feed import Feed
-from pycontrol.web.router import CellsReader, Router
+from pycontrol.web.router import CellsReader, Router, WhyNot
 
 JOBS_FILE = "jobs.jsonl"
 """Beside the journal: the jobs of ended apps."""
@@ -74,6 +74,7 @@ def assemble(
     estimates: Callable[[], Mapping[str, Any]] | None = None,
     secure: Callable[[], str] = lambda: "",
     shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
+    why_not: WhyNot | None = None,
 ) -> Core:
     """Make the parts of a control plane and connect them; starts nothing.
 
@@ -116,5 +117,6 @@ def assemble(
         estimates=estimates,
         secure=secure,
         shadow=shadow,
+        why_not=why_not,
     )
     return Core(agents, endpoint, feed, driver, router)

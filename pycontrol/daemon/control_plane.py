@@ -48,6 +48,7 @@ from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import picture
+from pycontrol.simulation.questions import Questions
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 
@@ -154,7 +155,7 @@ class ControlPlane:
         keep = config.standby
         self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
         arbiter = self._arbiter(durable)
-        forecaster = self._forecaster(arbiter)
+        forecaster, questions = self._forecaster(arbiter)
         self._shadow = ShadowWatch(
             self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
         )
@@ -177,10 +178,12 @@ class ControlPlane:
             estimates=lambda: forecaster.latest,
             secure=lambda: secure(self._takeover, self._driver),
             shadow=self._shadow.rounds.view,
+            why_not=questions.answer,
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
         self._watch_parts(core.feed.metrics, core.endpoint)
+        parts.callback(questions.stop)
         self._start_parts(parts, forecaster, durable)
 
     def _pictured(self) -> dict[str, Any]:
@@ -198,14 +201,16 @@ class ControlPlane:
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         return Arbiter(settings_of(self.config), self._policy, durable, self._topology, epoch, supply, journal_id)
 
-    def _forecaster(self, arbiter: Arbiter) -> Forecaster:
-        """Makes estimates by the policy that serves, on the cells that are configured at the time."""
+    def _forecaster(self, arbiter: Arbiter) -> tuple[Forecaster, Questions]:
+        """Make estimates and answer `why not` by the policy that serves, on the cells that are configured then."""
         config, cells = self.config, arbiter.supply
         options = config.policy_options if self._name == config.policy else {}
-        return Forecaster(
-            self._pictured, options, config.state_dir / ESTIMATES_FILE,
-            lambda: cells.layout if isinstance(cells, CellSupply) else None,
-        )  # fmt: skip
+
+        def in_force() -> Layout | None:
+            return cells.layout if isinstance(cells, CellSupply) else None
+
+        forecaster = Forecaster(self._pictured, options, config.state_dir / ESTIMATES_FILE, in_force)
+        return forecaster, Questions(options, in_force, lambda: forecaster.latest["apps"])
 
     def _shadow_rounds(self) -> shadow.ShadowRounds:
         """Shadow rounds with their own policies and cells, so that they share no state with the Arbiter."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -230,23 +230,35 @@ def reopened(now: ev.ClusterSnapshot, new: Mapping[str, Container]) -> tuple[Ask
 def facts_of(a: Arbiter, policy: Policy, world: ev.ClusterSnapshot, now_s: float) -> Iterator[tuple[Fact, float]]:
     """(fact, time) of the Arbiter's decisions on a frozen cluster that carries out none of them.
 
-    Stops when the Arbiter is idle, before the grant timeout and the lead have passed, or after STEPS_MAX steps.
+    Stops when the Arbiter is idle, before the grant timeout and the lead have passed, or after STEPS_MAX wake-ups.
     """
-    inbox: list[ev.Event] = [world]
+    event: ev.Event = world
     until_s = now_s + min(a.settings.grant_timeout_s, a.settings.lead) / 2.0
     for _ in range(STEPS_MAX):
-        effects = a.handle_all(inbox, now_s)
-        inbox = []
-        for fact in a.take_facts():
-            yield fact, now_s
-        for effect in effects:
-            if isinstance(effect, ev.Solve):
-                done = salvage.decide(policy, effect.snapshot, effect.bids, effect.seed)
-                inbox.append(ev.Decided(effect.snapshot.round_id, done.plan, done.problem, done.left_out))
-        if inbox:
-            continue
+        yield from ((fact, now_s) for fact in at_once(a, policy, [event], now_s))
         wake_s = a.next_wake_s(now_s)
         if wake_s is None or wake_s > until_s:
             return
-        now_s = max(wake_s, now_s + 1e-3)
-        inbox = [ev.Tick()]
+        now_s, event = max(wake_s, now_s + 1e-3), ev.Tick()
+
+
+def at_once(
+    a: Arbiter, policy: Policy, inbox: Sequence[ev.Event], now_s: float,
+    answer: Callable[[ev.Effect], ev.Event | None] = lambda _: None,
+) -> Iterator[Fact]:  # fmt: skip
+    """The facts of what the Arbiter decides at one moment; nothing of it is carried out.
+
+    `answer`: what an Agent says to an effect that is for it; None: nothing.
+    """
+    for _ in range(STEPS_MAX):
+        effects = a.handle_all(inbox, now_s)
+        yield from a.take_facts()
+        answers = (_decided(policy, x) if isinstance(x, ev.Solve) else answer(x) for x in effects)
+        inbox = [x for x in answers if x is not None]
+        if not inbox:
+            return
+
+
+def _decided(policy: Policy, effect: ev.Solve) -> ev.Decided:
+    done = salvage.decide(policy, effect.snapshot, effect.bids, effect.seed)
+    return ev.Decided(effect.snapshot.round_id, done.plan, done.problem, done.left_out)

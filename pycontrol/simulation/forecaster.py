@@ -35,16 +35,60 @@ LEARNT = f"{ASSUMED}; ranges are as wide as past errors ask for"
 log = structlog.get_logger("isonomy.forecast")
 
 
-def worker(pipe: Connection) -> None:
-    """The main function of the process: answers pictures with estimates until the pipe closes."""
+def worker(pipe: Connection, work: Callable[..., Any]) -> None:
+    """The main function of a helper's process: answers messages until the pipe closes."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     while True:
         try:
-            picture, options, cells = pipe.recv()
-            pipe.send(_estimates(picture, options, cells))
+            pipe.send(work(*pipe.recv()))
         except (EOFError, OSError):  # the control plane is gone
             return
+
+
+class Helper:
+    """A process that answers messages by `work`, a function of a module; it starts with the first message."""
+
+    def __init__(self, work: Callable[..., Any], name: str) -> None:
+        self._work, self._name = work, name
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def ask(self, message: tuple[Any, ...], patience_s: float, stop: threading.Event) -> Any:
+        """The answer; TimeoutError if it does not come in time or at a stop, OSError or EOFError if the process ends.
+
+        After an error the next message starts another process.
+        """
+        try:
+            pipe = self._connection()
+            pipe.send(message)
+            until_s = time.monotonic() + patience_s
+            while not pipe.poll(min(1.0, patience_s)):
+                if stop.is_set() or time.monotonic() >= until_s:
+                    raise TimeoutError
+            return pipe.recv()
+        except (OSError, EOFError):
+            self.end()
+            raise
+
+    def _connection(self) -> Connection:
+        if self._process is None or not self._process.is_alive() or self._pipe is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=worker, args=(theirs, self._work), name=self._name, daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._pipe
+
+    def end(self) -> None:
+        """End the process."""
+        process, pipe = self._process, self._pipe
+        self._process = self._pipe = None
+        if pipe is not None:
+            pipe.close()
+        if process is not None and process.is_alive():
+            process.terminate()
+            process.join(5.0)
 
 
 def _estimates(picture: Any, options: Any, cells: Any) -> dict[str, Any] | str:
@@ -85,8 +129,7 @@ class Forecaster:
         self._picture, self._options, self._file, self._cells = picture, dict(options), file, cells
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
-        self._process: Any = None
-        self._pipe: Connection | None = None
+        self._helper = Helper(_estimates, "isonomy-forecast")
         self._calibrations = Calibrations()
         """Adjust the ranges; their misses are kept in the file."""
         self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",
@@ -109,7 +152,7 @@ class Forecaster:
     def stop(self) -> None:
         """Stop the thread and end the process."""
         self._stop.set()
-        self._end_process()
+        self._helper.end()
 
     def _run(self) -> None:
         while not self._stop.wait(REFRESH_S):
@@ -147,17 +190,11 @@ class Forecaster:
         return {"made_s": picture["now_s"], "assumed": LEARNT, "problem": problem, "apps": apps}
 
     def _forecast(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+        layout = self._cells()
+        message = picture, self._options, None if layout is None else CellsOf(layout)
         try:
-            pipe = self._connection()
-            layout = self._cells()
-            pipe.send((picture, self._options, None if layout is None else CellsOf(layout)))
-            until_s = time.monotonic() + PATIENCE_S
-            while not pipe.poll(1.0):
-                if self._stop.is_set() or time.monotonic() >= until_s:
-                    raise TimeoutError
-            return self._answer(picture, self._widened(picture, pipe.recv()))
+            return self._answer(picture, self._widened(picture, self._helper.ask(message, PATIENCE_S, self._stop)))
         except (OSError, EOFError, TimeoutError) as e:
-            self._end_process()
             return self._answer(picture, "the forecast took too long" if isinstance(e, TimeoutError) else
                                 "the forecast's process ended")  # fmt: skip
 
@@ -171,24 +208,6 @@ class Forecaster:
         runs = {app_id: (x["start_s"], x["end_s"]) for app_id, x in found.items()}
         said = self._calibrations.estimates(picture["policy"], picture["now_s"], _started(picture), runs)
         return {app_id: {"start_s": start, "end_s": end} for app_id, (start, end) in said.items()}
-
-    def _connection(self) -> Connection:
-        if self._process is None or not self._process.is_alive() or self._pipe is None:
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=worker, args=(theirs,), name="isonomy-forecast", daemon=True)
-            self._process.start()
-            theirs.close()
-        return self._pipe
-
-    def _end_process(self) -> None:
-        process, pipe = self._process, self._pipe
-        self._process = self._pipe = None
-        if pipe is not None:
-            pipe.close()
-        if process is not None and process.is_alive():
-            process.terminate()
-            process.join(5.0)
 
 
 def _started(picture: Mapping[str, Any]) -> dict[str, bool]:

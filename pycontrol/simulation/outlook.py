@@ -138,13 +138,17 @@ def _recent(a: Arbiter, record: Any) -> dict[str, Any]:
             "demand_gpus": record.demand_gpus, "gang_gpus": gang, "kind": kind}  # fmt: skip
 
 
+def gang_of(p: Mapping[str, Any], gpus: int, gang_gpus: int = 0) -> int:
+    """The gang of an app of so many GPUs that does not say it (0): a machine's GPUs where they divide them."""
+    gang = gang_gpus or min(gpus, max((m[2] for m in p["machines"]), default=gpus))
+    return gpus if gpus % gang else gang
+
+
 def with_app(
     p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0
 ) -> dict[str, Any]:
     """The picture with one more app, submitted now, that uses `gpus` GPUs for `hours` hours."""
-    gang = gang_gpus or min(gpus, max((m[2] for m in p["machines"]), default=gpus))
-    if gpus % gang:
-        gang = gpus
+    gang = gang_of(p, gpus, gang_gpus)
     app = {
         "app_id": f"{NEW}asked", "user": user, "queue": queue, "submitted_s": p["now_s"], "gang_gpus": gang,
         "gangs": gpus // gang, "left_gpu_s": gpus * hours * 3600.0, "total_gpu_s": gpus * hours * 3600.0,

@@ -74,6 +74,10 @@ class Route:
 CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy]]]
 """Reads the cells file again; the argument is the path that the operator gave."""
 
+WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]], dict[str, Any]]
+"""Answers `why not me?` in a picture: (Arbiter, time, parameters, user, names of the apps that the user may view)."""
+WHY_NOT = frozenset({"app", "queue", "gpus", "gang", "type", "scope", "within"})
+
 
 class Router:
     """Answers queries; from any thread."""
@@ -93,6 +97,7 @@ class Router:
         estimates: Callable[[], Mapping[str, Any]] | None = None,
         secure: Callable[[], str] = lambda: "",
         shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
+        why_not: WhyNot | None = None,
     ) -> None:
         self._driver, self._issue = driver, issue
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
@@ -108,6 +113,7 @@ class Router:
         self._picture, self._estimates = picture, estimates
         """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
         self._shadow = shadow
+        self._why_not = why_not
         self.routes = self._all_routes()
 
     def _all_routes(self) -> dict[str, Route]:
@@ -118,6 +124,7 @@ class Router:
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
             "explain": self._foreseen(self._get(self._explain, "app", "n"), self._with_estimate),
+            "why-not": Route("GET", self._answer_why_not, WHY_NOT),
             "logs": self._get(self._logs, "app"),
             "audit": self._get(views.audit),
             "shadow": Route("GET", lambda _: dict(self._shadow())),
@@ -229,6 +236,18 @@ class Router:
     def _explain(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """Everything about an app; what its jobs came to is known for a while after its end."""
         return explain.explain(a, now_s, params, self._feed.trends.jobs)
+
+    def _answer_why_not(self, request: RestRequest) -> dict[str, Any]:
+        """The smallest changes that would give an app GPUs now, played on the newest picture in another process."""
+        if self._why_not is None:
+            raise Refusal(404, "why-not: this control plane answers none")
+        picture = self.pictures.newest()
+        a = picture.arbiter
+
+        def called(app_id: str) -> str:
+            return a.durable.apps[app_id].name or app_id if request.sees(app_id, user_of(a, app_id)) else ""
+
+        return self._why_not(a, picture.now_s, request.params, request.user, called)
 
     def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The app's recent leases, and what was taken back from it."""

@@ -99,6 +99,10 @@ def _run(options: list[str]) -> int:
         check_spec(Path(parsed.spec_file))
     for note in check(parsed):
         print(f"submarine: {note}", file=sys.stderr)
+    if parsed.dry_run:
+        from submarine_patch.cli.dryrun import dry_run
+
+        return dry_run(parsed)
     words = [word for word in parsed.stock if word != WAIT]
     installation = _installation()
     ended = installation.run(words, verbose=parsed.verbose, quiet=parsed.json)

@@ -131,6 +131,7 @@ STOCK_OPTIONS = (
     Option(
         "quicklink", "LABEL=URL", "a link on the app's page: http(s)://HOST:PORT, or worker-N for HOST (repeatable)"
     ),
+    Option("dry-run", "", "submit nothing; say which GPUs a job would get now, or what would help"),
     Option("insecure", "", "the cluster has no Kerberos"),
     Option("verbose", "", "log more"),
     Option("help", "", "this text"),
@@ -166,6 +167,7 @@ class RunArguments:
     verbose: bool = False
     wants_help: bool = False
     json: bool = False
+    dry_run: bool = False
     session: bool = False
     """Whether its script has an isonomy session, as far as the checks could tell."""
 
@@ -187,6 +189,8 @@ def parse_run(argv: Sequence[str]) -> RunArguments:
             add_conf(result, name.replace("-", "_"), inline if equals else _value(word, rest))
         elif name in ("h", "help"):
             result.wants_help = True
+        elif name == "dry-run":
+            result.dry_run = True
         elif name in known:
             value = "" if not known[name].metavar else inline if equals else _value(word, rest)
             _add_stock(result, name, value, flag=not known[name].metavar)

@@ -11,6 +11,7 @@ from pycontrol.cli import main, screens
 from pycontrol.cli.estimate import read_snapshot
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import picture
+from pycontrol.simulation.questions import Questions
 from pycontrol.web.router import Router
 from tests.web.stage import Stage, busy, served
 
@@ -27,11 +28,15 @@ def server(stage: Stage) -> Iterator[str]:
         apps = {x: {"start_s": quantiles, "end_s": quantiles} for x in stage.arbiter.durable.live}
         return {"made_s": stage.now, "assumed": "all goes well", "problem": "", "apps": apps}
 
+    questions = Questions({}, slower=10.0)
     router = Router(
-        stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture, estimates=estimates
-    )
-    with served(router) as found:
+        stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture, estimates=estimates,
+        why_not=questions.answer,
+    )  # fmt: skip
+    with served(router) as found, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pycontrol.simulation.questions.SHARE", 1.0)
         yield found.url.partition("/ws/")[0]
+    questions.stop()
 
 
 def run(server: str, *args: str) -> Result:
@@ -68,9 +73,27 @@ def test_the_estimate_of_a_future_app(server: str) -> None:
     assert result.exit_code == 0, result.output
     assert "starts in ~" in result.output
     found = json.loads(run(server, *asked, "-o", "json").output)
+    assert "why_not" not in found
     assert found["now_s"] <= found["start_s"][0] <= found["start_s"][2]
     assert "the leaf queues are root.default" in run(server, *asked[:5], "--queue", "root.nope").output
     assert run(server, "estimate", "--gpus", "400", "--hours", "1", "--queue", "root.prod").exit_code == 2
+
+
+def test_why_a_future_app_would_wait(server: str) -> None:
+    asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--runs", "3", "--why")
+    found = json.loads(run(server, *asked, "-o", "json").output)
+    said = found["why_not"]
+    assert said["gets"] or said["changes"] or said["reason"]["code"]
+    assert said["sentence"] in run(server, *asked).output.replace("\n", " ")
+
+
+def test_explain_why_not(server: str, stage: Stage) -> None:
+    app_id = next(x for x in stage.arbiter.agents.unmet)
+    found = json.loads(run(server, "explain", app_id, "--why-not", "-o", "json").output)
+    assert found["app_id"] == app_id
+    text = " ".join(run(server, "explain", app_id, "--why-not").output.split())
+    assert found["sentence"] in text
+    assert all(" ".join(c["sentence"].split()) in text for c in found["changes"])
 
 
 def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> None:

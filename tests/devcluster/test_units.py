@@ -20,10 +20,13 @@ from devcluster import gpus, ports, prerequisites, processes
 from devcluster.configure import configure
 from devcluster.errors import DevClusterError
 from devcluster.layout import Cluster, Layout, Options, load
-from foreseen import Foreseen
+from foreseen import Advice, Foreseen
 
+from pycontrol.arbiter.ledger.lease import Lease
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import ConfigError, load_topology_spec, parse
+from pycontrol.model.topology import Gpu
+from pycontrol.runtime.spans import LeaseInterval
 from tests.cluster.rig import slowness
 
 
@@ -185,6 +188,33 @@ def test_the_demo_compares_the_first_estimates_with_what_happened() -> None:
         ("b", 940.0, True),
         ("vision", 110.0, False),
     ]
+
+
+def test_advice_is_asked_for_once_and_comes_true_when_the_lease_is_given_back() -> None:
+    advice, asked = Advice("large"), list[str]()
+    change = {"kind": "lease", "app_id": "l", "sentence": "if large gave 2 GPUs back", "gets": {"gpus": {"n1": 2}}}
+
+    def ask(app_id: str) -> dict[str, Any]:
+        asked.append(app_id)
+        return {"changes": [change], "now_s": 5.0} if app_id == "s" else {}
+
+    def app(app_id: str, name: str, gpus: int) -> dict[str, Any]:
+        return {"app_id": app_id, "name": name, "gpus_held": gpus, "gpus_wanted": 2}
+
+    waiting = {"apps": [app("l", "large", 12), app("s", "small", 0), app("o", "other", 0)]}
+    assert advice.look({"apps": [app("s", "small", 0)]}, ask) == []
+    assert advice.look(waiting, ask) == ["why not small: if large gave 2 GPUs back"]
+    assert advice.look(waiting, ask) == []
+    assert asked == ["s", "o", "o"]
+
+    def lease(app_id: str, index: int, granted_s: float, ended_s: float | None) -> LeaseInterval:
+        gpu = Gpu("n1", index)
+        return LeaseInterval(0, gpu, Lease((gpu,), app_id, "g", granted_s, 99.0), granted_s, ended_s=ended_s)
+
+    before = [lease("l", i, 0.0, 30.0) for i in range(2)] + [lease("l", i, 60.0, 90.0) for i in range(2)]
+    assert not advice.report([*before, lease("s", 0, 30.0, None)])[0]["came_true"], "one GPU of two"
+    assert not advice.report([*before, *(lease("s", i, 10.0, None) for i in range(2))])[0]["came_true"], "earlier"
+    assert advice.report([*before, *(lease("s", i, 30.0, None) for i in range(2))])[0]["came_true"]
 
 
 def test_the_cells_of_demo_all_are_on_its_machines_and_of_one_type_each() -> None:

@@ -25,10 +25,13 @@ def scene() -> Scene:
 
 
 def test_every_view_is_json(scene: Scene) -> None:
-    params = {name: {"app": EARLY} for name in ("explain", "logs", "spans")} | {"token": {"app": "application_9_1"}}
+    params = {name: {"app": EARLY} for name in ("explain", "logs", "spans", "why-not")} | {
+        "token": {"app": "application_9_1"}
+    }
     for path, route in scene.router.routes.items():
         if route.method == "GET" and path != "metrics":
             json.loads(to_json(scene.get(path, **params.get(path, {}))))
+    scene.questions.stop()
 
 
 def test_status_counts_every_gpu_once(scene: Scene) -> None:

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.bridge.endpoint import to_json
-from pycontrol.model.cluster import ModeSwitch
+from pycontrol.model.cluster import ModeSwitch, Queue
 from pycontrol.policies import registry
+from pycontrol.simulation.questions import Questions
 from pycontrol.web.router import Router
 from tests.arbiter.test_exchange import A, B, assignment
 from tests.cli.conftest import ADMIN
 from tests.cli.test_exchange import Floor
 from tests.schema import Schema, described, merged, schema_of
 from tests.web.stage import Stage, add_troubles, busy, router_of
+from tests.whynot.rounds import full
 
 DOCS = Path(__file__).parents[2] / "docs"
 PATHS = {
@@ -26,6 +28,9 @@ PATHS = {
     "apps": "apps with their jobs, also some that ended",
     "leases": "GPUs with their leases and reservations",
     "explain": "why one app has what it has (`app`: id or name; `n`: how many rounds)",
+    "why-not": "the smallest changes that would give an app GPUs now, each played in the real round (`app`: id or name;"
+    " or, for an app that is not submitted yet, `queue`, `gang`, `gpus`, `type`, `scope`: machine, rack or cluster, and"
+    " `within`: a type of cell)",
     "rounds": "the newest rounds' receipts, newest first (`n`: how many)",
     "spans": "one app's recent leases, and what was taken back from it (`app`)",
     "trends": "samples of the last hours (`hours`, `app`)",
@@ -90,6 +95,19 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
     watched = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, shadow=as_if)
     for router in (foreseen, watched):
         found.setdefault("shadow", []).append(json.loads(to_json(router.handle("GET", "shadow", {}, "ann", False)[1])))
+    questions = Questions({}, ends=lambda: forecast["apps"], slower=10.0)
+    asked = Router(
+        stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, why_not=questions.answer
+    )  # fmt: skip
+    for params in ({"app": apps[0]}, {"app": apps[-1]}, {"queue": "root.prod", "gang": "4", "gpus": "8"}):
+        status, answer = asked.handle("GET", "why-not", params, str(params), False)
+        assert status == 200, answer
+        found.setdefault("why-not", []).append(json.loads(to_json(answer)))
+    free = full(queues=(Queue("root.q"),))
+    for gang in ("1", "2"):
+        said = questions.answer(free.a, free.now, {"queue": "q", "gang": gang}, gang, str)
+        found["why-not"].append(json.loads(to_json(said)))
+    questions.stop()
     for path, params in (("queue", {}), ("explain", {"app": apps[0]})):
         found[path].append(json.loads(to_json(foreseen.handle("GET", path, params, "ann", False)[1])))
     return found

@@ -14,6 +14,7 @@ from pycontrol.model.events import Event
 from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.simulation.outlook import picture
+from pycontrol.simulation.questions import Questions
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.arbiter.world import World
@@ -86,6 +87,7 @@ class Scene:
         self.kept = Kept()
         self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
         self.issued: list[tuple[str, str]] = []
+        self.questions = Questions({}, slower=10.0)
         self.router = Router(
             self,
             issue=self._issue,
@@ -94,6 +96,7 @@ class Scene:
             token_ttl_s=60.0,
             feed=self.feed,
             picture=picture,
+            why_not=self.questions.answer,
         )
         self.world.add_app(EARLY, 4, 3, 4000)
         self.world.run(5)

@@ -15,8 +15,10 @@ from pycontrol.model.events import JobProgress
 from pycontrol.policies import registry
 from pycontrol.queries import trends
 from pycontrol.runtime.driver import Overloaded
+from pycontrol.simulation.questions import Questions
 from pycontrol.web.page import text
 from pycontrol.web.page.site import FILES, Page, version
+from pycontrol.web.router import Router
 from tests.web.scene import EARLY, LATE, Scene
 from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of
 
@@ -217,6 +219,22 @@ def test_an_app_page_shows_the_cost_of_revocations(stage: Stage) -> None:
         assert r["stop_gpu_s"] == pytest.approx(stage.settings.checkpoint_s * len(r["gpus"]), rel=0.01)
     page = " ".join(parsed(get(stage, f"ui/app/{lost.app_id}")[1]).text)
     assert text.gpu_time(spans["revocations"][-1]["stop_gpu_s"]) in page
+
+
+def test_a_page_says_what_would_help_a_waiting_app(stage: Stage) -> None:
+    questions, app_id = Questions({}, slower=10.0), next(iter(stage.arbiter.agents.unmet))
+    router = Router(
+        stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed, why_not=questions.answer
+    )  # fmt: skip
+    assert f"ui/app/{app_id}/why-not" in get(stage, f"ui/app/{app_id}")[1]
+    status, answer = router.handle("GET", f"ui/app/{app_id}/why-not", {}, "ann", False)
+    questions.stop()
+    assert status == 200
+    text = " ".join(parsed(answer["text"]).text)
+    assert "Why not now" in text
+    assert "change" in text
+    assert "page.js" not in answer["text"], "the page would ask again and again"
+    assert get(stage, f"ui/app/{app_id}/why-not")[0] == 404, "this control plane answers none"
 
 
 def test_filters_and_mistakes(stage: Stage) -> None:

@@ -256,7 +256,7 @@ class Rounds:
         asked = r is not None and r.phase is RoundPhase.RHO and r.round_id == e.round_id and e.app_id in r.waiting
         ending = frozenset(r.ending_gpus(e.app_id)) if r is not None and asked else frozenset()
         demand, rho, corrected = self.reports.rho(e, ending, now_s)
-        self.s.agents.answered(e.app_id, demand, rho)
+        self.s.agents.answered(e.app_id, demand, rho, e.phases)
         self.clerk.update_demand(e.app_id)
         if r is None or not asked:
             return

@@ -26,6 +26,8 @@ class AgentState:
     links: tuple[tuple[str, str], ...] = ()
     stepwise_left_gpu_s: float | None = None
     """The work left by its scripts' steps, for estimates alone; None: not known."""
+    phases: tuple[tuple[float, ...], ...] | None = None
+    """The work left by phase and job, as it answered in its last round; None: not known."""
 
 
 class AgentsView:
@@ -88,8 +90,8 @@ class AgentsView:
     def registered(self, app_id: str, demand: Demand, app_scheduler: str, attempt_id: str) -> None:
         """An Agent registered, perhaps again: the jobs and rho of its predecessor hold until it reports its own."""
         before = self._by_app.get(app_id)
-        jobs, rho = (before.jobs, before.rho) if before is not None else ((), None)
-        self._by_app[app_id] = AgentState(demand, app_scheduler, attempt_id, jobs, rho)
+        jobs, rho, phases = (before.jobs, before.rho, before.phases) if before is not None else ((), None, None)
+        self._by_app[app_id] = AgentState(demand, app_scheduler, attempt_id, jobs, rho, phases=phases)
 
     def disconnected(self, app_id: str) -> None:
         """The Agent's stream ended."""
@@ -106,10 +108,12 @@ class AgentsView:
         if e.rho > 0:
             agent.rho = e.rho
 
-    def answered(self, app_id: str, demand: Demand, rho: float | None) -> None:
-        """The Agent's rho in a round."""
+    def answered(
+        self, app_id: str, demand: Demand, rho: float | None, phases: tuple[tuple[float, ...], ...] | None
+    ) -> None:
+        """The Agent's rho in a round, and the work left from which it follows."""
         agent = self._by_app[app_id]
-        agent.demand, agent.rho = demand, rho
+        agent.demand, agent.rho, agent.phases = demand, rho, phases
 
     def gone(self, app_id: str) -> None:
         """YARN has removed the application."""

@@ -66,6 +66,9 @@ class Page:
                 return 200, self._html("cluster.html", root, cluster.model(read, params))
             if parts[0] == "app" and len(parts) == 2 and parts[1]:
                 return 200, self._html("app.html", root, app.model(read, parts[1]))
+            if parts[0] == "app" and parts[2:] == ["why-not"]:
+                names = {r["app_id"]: r["name"] for r in read("queue", {})["apps"]}
+                return 200, self._html("why_not.html", root, read("why-not", {"app": parts[1]}) | {"names": names})
             raise Refusal(404, f"there is no page {path}")
         except Refusal as e:
             return e.status, self._html("problem.html", root, {"problem": str(e)})

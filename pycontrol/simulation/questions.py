@@ -1,0 +1,140 @@
+"""Answers `why not me?` for users, in a process of its own: see whynot.py for what is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.cells.layout import Layout
+from pycontrol.model.auction import Demand
+from pycontrol.model.bounds import BOUNDS
+from pycontrol.model.topology import Scope
+from pycontrol.queries.lookup import Refusal, find_app, whole_number
+from pycontrol.queries.reasons import reason
+from pycontrol.simulation.forecaster import Helper
+from pycontrol.simulation.runs import CellsOf
+from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
+from pycontrol.simulation.whynot import BUDGET_S, Kind, gets_text, sentence, why_not
+from pycontrol.words import count
+
+PATIENCE_S = 14.0
+"""A question is given up after this long, with QUEUED_S before its client does; the first one starts the process."""
+QUEUED_S = 5.0
+"""How long a question waits for those before it."""
+SHARE = 0.25
+"""The part of a core that one user's questions take in the long run."""
+SHORT_S = 1.0
+USERS_MAX = 4096
+GPUS_MAX = int(BOUNDS["gpus"].high)
+OTHER = "another app"
+"""An app that the asker may not view."""
+
+
+class Questions:
+    """Answers one question at a time; any thread may ask."""
+
+    def __init__(
+        self, options: Mapping[str, Any], cells: Callable[[], Layout | None] = lambda: None,
+        ends: Callable[[], Mapping[str, Any]] = dict, slower: float = 1.0,
+    ) -> None:  # fmt: skip
+        """`options`: the policy's. `cells`: the virtual clusters of now. `ends`: app -> its forecast.
+
+        `slower`: how many times as long everything may take.
+        """
+        self._options, self._cells, self._ends, self._slower = dict(options), cells, ends, slower
+        self._helper = Helper(why_not, "isonomy-why-not")
+        self._stopped, self._one = threading.Event(), threading.Lock()
+        self._rests: OrderedDict[str, float] = OrderedDict()
+        """User -> until when it may not ask again, of time.monotonic; the most recent last."""
+
+    def stop(self) -> None:
+        """End the process."""
+        self._stopped.set()
+        self._helper.end()
+
+    def answer(
+        self, a: Arbiter, now_s: float, params: Mapping[str, str], user: str, called: Callable[[str], str]
+    ) -> dict[str, Any]:
+        """The answer for an app, or for one that is not submitted yet; raises Refusal, or TimeoutError if busy.
+
+        `called`: the name of another app, empty if the user may not view it.
+        """
+        if params.get("app"):
+            app_id = find_app(a, params)
+            scene = scene_of(a, now_s)
+        else:
+            queue, demand = _asked(a, params)
+            app_id, scene = ASKED, with_app(scene_of(a, now_s), user, queue, demand)
+        said = self._ask(user, scene, app_id)
+        if app_id != ASKED:  # the rounds that it has lived say more
+            why = reason(a, app_id, now_s)
+            said["reason"] = {"code": why.code, "sentence": why.sentence}
+        changes = [self._row(c, now_s, called) for c in said["changes"]]
+        if said["gets"] is not None:
+            text = f"it gets {gets_text(said['gets'], now_s)} in the next round"
+        elif changes:
+            text = f"{count(len(changes), 'change')} would give it GPUs now, each on its own"
+        elif said["played"]:
+            text = f"no single change helps; {count(said['played'] - 1, 'change')} tried in the real round"
+        else:
+            text = "no round is held at present, or the cells cannot be copied as they are"
+        if said["played"] and not said["complete"]:
+            text += "; time was too short for all changes"
+        known = "" if app_id == ASKED else app_id
+        return {"now_s": now_s, "app_id": known, **said, "changes": changes, "sentence": text}
+
+    def _row(self, c: Mapping[str, Any], now_s: float, called: Callable[[str], str]) -> dict[str, Any]:
+        """One change as it is shown to the user."""
+        name = called(c["app_id"]) if c["app_id"] else ""
+        end_s = (self._ends().get(c["app_id"]) or {}).get("end_s") if c["kind"] == Kind.END else None
+        row = {**c, "due_s": end_s[1] if end_s else c["due_s"]}
+        said = sentence(row, name or OTHER, now_s)
+        return {"kind": c["kind"], "size": c["size"], "app_id": c["app_id"] if name else "", "due_s": row["due_s"],
+                "gets": c["gets"], "sentence": said}  # fmt: skip
+
+    def _ask(self, user: str, scene: Scene, app_id: str) -> dict[str, Any]:
+        """Asks the process; a user whose last answer took long is refused for a while, so that others go first."""
+        rest_s = self._rests.get(user, 0.0) - time.monotonic()
+        if rest_s > SHORT_S:
+            raise Refusal(429, f"why-not: the last answer took long; ask again in {rest_s:.0f} s")
+        if self._stopped.wait(max(0.0, rest_s)) or not self._one.acquire(timeout=QUEUED_S):
+            raise TimeoutError
+        try:
+            layout = self._cells()
+            message = scene, app_id, self._options, None if layout is None else CellsOf(layout), BUDGET_S * self._slower
+            found: dict[str, Any] = self._helper.ask(message, PATIENCE_S * self._slower, self._stopped)
+            self._rests[user] = time.monotonic() + found.pop("took_s") * (1 / SHARE - 1)
+            self._rests.move_to_end(user)
+            if len(self._rests) > USERS_MAX:
+                self._rests.popitem(last=False)
+            return found
+        except (OSError, EOFError) as e:
+            raise TimeoutError from e
+        finally:
+            self._one.release()
+
+
+def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
+    """(queue, demand) of an app that is not submitted yet; raises Refusal."""
+    named = params.get("queue", "")
+    leaves = {q.path: q for q in a.cluster.queues.values() if q.leaf}
+    found = [q for path, q in leaves.items() if path == named or path.endswith(f".{named}")]
+    if len(found) != 1:
+        raise Refusal(400, f"queue: must be a leaf queue: {', '.join(sorted(leaves))} (got {named or 'nothing'})")
+    if found[0].stopped or found[0].unmanaged:
+        raise Refusal(409, f"queue: {named} is {'stopped' if found[0].stopped else 'served by CapacityScheduler'}")
+    gang = whole_number(params, "gang", 1, 1, GPUS_MAX)
+    gpus = whole_number(params, "gpus", gang, 1, GPUS_MAX)
+    if gpus % gang:
+        raise Refusal(400, f"gang: {gang} does not divide gpus: {gpus}")
+    kinds = {scope.name.lower(): scope for scope in Scope}
+    if params.get("scope", "cluster") not in kinds:
+        raise Refusal(400, f"scope: must be {', '.join(kinds)} (got {params['scope']})")
+    return found[0].path, Demand(
+        gang, gpus // gang, gang, scope=kinds[params.get("scope", "cluster")], gpu_type=params.get("type", ""),
+        within=params.get("within", ""),
+    )  # fmt: skip

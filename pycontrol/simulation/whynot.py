@@ -1,0 +1,410 @@
+"""Why not me: the smallest changes that would give an app GPUs in a round that is held now.
+
+Each answer is certified: the production round is played on the present scene with that change, and gives the app GPUs.
+Changes are listed by kind in increasing size, those that cannot help are left out by counting, and the first of a kind
+that the round confirms is the answer. Each is played in a child process, which is a copy of the scene's Arbiter.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import math
+import os
+import pickle
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
+
+from pycontrol.arbiter import leases
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
+from pycontrol.arbiter.round import standin
+from pycontrol.arbiter.round.eligibility import fits_one_type
+from pycontrol.arbiter.state import DRAINED
+from pycontrol.arbiter.supply.port import Supply
+from pycontrol.model import events as ev
+from pycontrol.model import tags
+from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Ask, Node
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.model.value import value
+from pycontrol.queries.reasons import reason
+from pycontrol.simulation.scene import Gets, Scene, Stage
+from pycontrol.words import count, span
+
+BUDGET_S = 2.0
+"""Wall-clock seconds of one question."""
+SCOPES = {Scope.MACHINE: "on one machine", Scope.RACK: "in one rack", Scope.CLUSTER: "anywhere"}
+APP = "{app}"
+"""Stands for another app in a text, until it is known who reads it."""
+
+
+class Kind(enum.StrEnum):
+    """The kinds of changes; the unit of a size."""
+
+    GANG = "gang"
+    """A smaller gang; GPUs fewer."""
+    TYPE = "type"
+    """Other GPU types; 1 for another one, 2 for any, 3 for several in one gang."""
+    PLACE = "place"
+    """Other machines; steps of the scope, or 1 for a wish that is given up."""
+    QUEUE = "queue"
+    """Another queue; 1."""
+    END = "end"
+    """Another app ends; GPUs that it holds."""
+    LEASE = "lease"
+    """Another app gives one gang back; its GPUs."""
+    NODE = "node"
+    """A machine is in use again; GPUs."""
+    LIMIT = "limit"
+    """The queue's limit rises; GPUs."""
+
+
+@value
+class Change:
+    """A change, as what the Arbiter would hear of it. `app_id`: the other app that it is about."""
+
+    kind: Kind
+    size: int
+    text: str
+    events: tuple[ev.Event, ...] = field(repr=False)
+    app_id: str = ""
+    due_s: float | None = None
+    """When a lease that it needs ends, Unix seconds."""
+
+
+Play = Callable[[Sequence[ev.Event]], Gets | None]
+
+
+class Changes:
+    """The changes that might help an app, in the state of an Arbiter."""
+
+    def __init__(self, a: Arbiter, scene: Scene, app_id: str) -> None:
+        self.a, self.scene, self.app_id = a, scene, app_id
+        self.agent, self.app, self.record = a.agents.get(app_id), a.cluster.apps[app_id], a.durable.apps[app_id]
+        self.demand = self.agent.demand if self.agent is not None else standin.demand(a.holdings, app_id, scene.now_s)
+        self.typed = a.rounds.typed(self.record.vc)
+        self.room_gpus = a.holdings.queue_room(self.record.queue)
+        self.loose = self._loose()
+        self._loose_gpus = sum(self.loose.values())
+
+    def by_kind(self) -> dict[Kind, Iterator[Change]]:
+        """Kind -> its changes, smallest first."""
+        has_agent = self.agent is not None
+        return {
+            Kind.GANG: self._gangs() if has_agent else self._asks(),
+            Kind.TYPE: self._types() if has_agent else iter(()),
+            Kind.PLACE: self._places() if has_agent else self._no_terms(),
+            Kind.QUEUE: self._queues(),
+            Kind.END: self._ends(),
+            Kind.LEASE: self._leases(),
+            Kind.NODE: self._nodes(),
+            Kind.LIMIT: self._limits(),
+        }
+
+    # ---- what cannot help
+
+    def _loose(self) -> dict[str, int]:
+        """GPUs by host that a round could give at most: free ones, and those with leases that end or only borrow.
+
+        Leases of the queue that a round may revoke are room in the queue's limit, too.
+        """
+        a, found = self.a, dict[str, int]()
+        ends_s = self.scene.now_s + 1.5 * a.holdings.lead_s
+        for gpu in a.holdings.usable_gpus():
+            x = a.durable.leases.get(gpu)
+            if x is None or x.state is REVOKING or not x.guaranteed or x.end_s <= ends_s or x.app_id == self.app_id:
+                found[gpu.host] = found.get(gpu.host, 0) + 1
+                if x is not None and a.durable.apps[x.app_id].queue == self.record.queue:
+                    self.room_gpus += 1
+        return found
+
+    def _fits(self, demand: Demand, more: Sequence[Gpu] = ()) -> bool:
+        """Whether a gang could fit, with these GPUs besides; if not, no round gives it any."""
+        if self._loose_gpus + len(more) < demand.gang_gpus:
+            return False
+        if more and demand.scope is Scope.MACHINE and not demand.members:  # only where these are
+            free = {gpu.host: self.loose.get(gpu.host, 0) for gpu in more}
+        else:
+            free = dict(self.loose)
+        for gpu in more:
+            free[gpu.host] = free.get(gpu.host, 0) + 1
+        return fits_one_type(demand, free, self.a.holdings.topology, self.typed)
+
+    # ---- wishes of an app with an Agent
+
+    def _wish(self, kind: Kind, size: int, text: str, **changes: Any) -> Iterator[Change]:
+        demand = replace(self.demand, **changes)
+        if self._fits(demand) and demand.gang_gpus <= self.room_gpus:
+            yield Change(kind, size, text, (ev.ProgressReported(self.app_id, demand, ()),))
+
+    def _gangs(self) -> Iterator[Change]:
+        d = self.demand
+        for gpus in range(min(d.gang_gpus - 1, self.a.cluster.machines.gpus), 0, -1):
+            most = gpus if d.job_demand_max <= d.gang_gpus else d.job_demand_max
+            text = f"with gangs of {count(gpus, 'GPU')} instead of {d.gang_gpus}"
+            yield from self._wish(Kind.GANG, d.gang_gpus - gpus, text, gang_gpus=gpus, job_demand_max=most)
+
+    def _types(self) -> Iterator[Change]:
+        d = self.demand
+        if d.gpu_type:
+            for other in self.a.holdings.topology.types:
+                if other != d.gpu_type:
+                    yield from self._wish(Kind.TYPE, 1, f"on GPUs of type {other} instead of {d.gpu_type}",
+                                          gpu_type=other)  # fmt: skip
+            yield from self._wish(Kind.TYPE, 2, "on GPUs of any one type", gpu_type="")
+        if self.typed and not d.mixes and d.gang_gpus > 1 and len(self.a.holdings.topology.types) > 1:
+            wider: dict[str, Any] = {"gpu_type": "", "mixes": True, "scope": Scope.CLUSTER}
+            yield from self._wish(Kind.TYPE, 3, "with several GPU types in one gang", **wider)
+
+    def _places(self) -> Iterator[Change]:
+        d = self.demand
+        if d.within:
+            yield from self._wish(Kind.PLACE, 1, f"not within one {d.within}", within="")
+        if d.pinned:
+            yield from self._wish(Kind.PLACE, 1, f"outside the pinned cell {d.pinned}", pinned="")
+        if d.opportunistic:
+            yield from self._wish(Kind.PLACE, 1, "on its queue's own cells, not opportunistic", opportunistic=False)
+        for scope in (s for s in Scope if s > d.scope):
+            text = f"with each gang {SCOPES[scope]} instead of {SCOPES[d.scope]}"
+            yield from self._wish(Kind.PLACE, scope - d.scope, text, scope=scope)
+
+    # ---- asks of an app without one
+
+    def _asks(self) -> Iterator[Change]:
+        """Fewer containers of a gang, else smaller containers."""
+        a, asks, found = self.a, standin.open_asks(self.a.holdings, self.app_id), list[Change]()
+        if standin.start_together(a.holdings, self.app_id):
+            whole = sum(n for _, n in asks)
+            for ask, n in asks:
+                for fewer in range(1, n + (len(asks) > 1)):
+                    tag = f"{tags.GANG}={whole - fewer}" if tags.tagged(self.app, tags.GANG) else tags.GANG
+                    kept = frozenset(t for t in self.app.tags if t.partition("=")[0] != tags.GANG)
+                    retagged = ev.AppUpdated(replace(self.app, tags=kept | {tag}))
+                    text = f"with {count(whole - fewer, 'container')} in its gang instead of {whole}"
+                    events = (retagged, *_asked(ask, count=ask.count - fewer))
+                    found.append(Change(Kind.GANG, fewer * ask.gpus, text, events))
+        else:
+            for ask, _ in asks:
+                for gpus in range(1, min(ask.gpus, self.a.holdings.topology.largest_gpus + 1)):
+                    text = f"with containers of {count(gpus, 'GPU')} instead of {ask.gpus}"
+                    found.append(Change(Kind.GANG, ask.gpus - gpus, text, _asked(ask, gpus=gpus)))
+        yield from sorted(found, key=lambda c: c.size)
+
+    def _no_terms(self) -> Iterator[Change]:
+        """Asks without a strict locality, or for another node label that its queue may use."""
+        queue = self.a.cluster.queues.get(self.record.queue)
+        for ask, _ in standin.open_asks(self.a.holdings, self.app_id):
+            if ask.only_on:
+                text = f"not only on {', '.join(ask.only_on)}"
+                yield Change(Kind.PLACE, 1, text, _asked(ask, only_on=()))
+            mine, _ = standin.terms(self.a.holdings, ask)
+            for label in sorted({*(queue.partitions if queue else ()), ""} - {mine}):
+                text = f"on machines with the label {label}" if label else "on machines without a label"
+                yield Change(Kind.PLACE, 1, text, _asked(ask, partition=label))
+
+    # ---- the others
+
+    def _queues(self) -> Iterator[Change]:
+        """Leaf queues; first those in which its user has apps."""
+        a, user = self.a, self.record.user
+        known = {x.queue for x in a.durable.live.values() if x.user == user}
+        for q in sorted(a.cluster.queues.values(), key=lambda q: (q.path not in known, q.path)):
+            if q.leaf and not q.stopped and not q.unmanaged and q.path != self.record.queue:
+                may = "" if q.path in known else ", if YARN lets its user submit there"
+                text = f"in the queue {q.path}{may}"
+                yield Change(Kind.QUEUE, 1, text, (ev.AppUpdated(replace(self.app, queue=q.path)),))
+
+    def _ends(self) -> Iterator[Change]:
+        a, found, gone_of = self.a, list[Change](), dict[str, list[ev.Event]]()
+        for c in a.cluster.containers.values():
+            gone_of.setdefault(c.app_id, []).append(ev.ContainerGone(c.container_id))
+        helps = self._fits(self.demand)
+        for app_id in a.durable.live:
+            gpus = list(dict.fromkeys(gpus_in(a.durable.claims_of(app_id))))
+            if app_id != self.app_id and gpus and (helps or self._fits(self.demand, gpus)):
+                gone = gone_of.get(app_id, [])
+                text = f"if {APP} ended, which holds {count(len(gpus), 'GPU')}"
+                found.append(Change(Kind.END, len(gpus), text, (*gone, ev.AppRemoved(app_id)), app_id))
+        yield from sorted(found, key=lambda c: (c.size, c.app_id))
+
+    def _leases(self) -> Iterator[Change]:
+        a, found, helps = self.a, list[Change](), self._fits(self.demand)
+        for app_id in a.durable.live:
+            for gang in a.holdings.gangs_of(app_id) if app_id != self.app_id else ():
+                gpus = gpus_in(gang)
+                if helps or self._fits(self.demand, gpus):
+                    end_s = min(x.end_s for x in gang)
+                    due_s = None if end_s == math.inf else end_s
+                    text = f"if {APP} gave {count(len(gpus), 'GPU')} of one gang back"
+                    found.append(Change(Kind.LEASE, len(gpus), text, self._given_back(app_id, gang), app_id, due_s))
+        yield from sorted(found, key=lambda c: (c.size, c.due_s or math.inf, c.app_id))
+
+    def _given_back(self, app_id: str, gang: Sequence[Lease]) -> tuple[ev.Event, ...]:
+        """Its containers end and, of an app with an Agent, the job that had the gang: else it would want it again."""
+        gpus, agent = gpus_in(gang), self.a.agents.get(app_id)
+        ids = dict.fromkeys(filter(None, (self.a.cluster.container_at.get(gpu) for gpu in gpus)))
+        gone = tuple(ev.ContainerGone(x) for x in ids)
+        if agent is None:
+            return gone
+        left = replace(agent.demand, gangs=max(0, agent.demand.gangs - max(1, len(gpus) // agent.demand.gang_gpus)))
+        return (*gone, ev.ProgressReported(app_id, left, ()), ev.GpusReleased(app_id, frozenset(gpus)))
+
+    def _nodes(self) -> Iterator[Change]:
+        a, found = self.a, []
+        for n in self.scene.away:
+            text = f"if the machine {n.host} came back with its {count(n.gpus, 'GPU')}"
+            found.append(Change(Kind.NODE, n.gpus, text, (ev.NodeUp(n),)))
+        avoided = a.cluster.refusals.avoided(self.app_id)
+        for n in a.cluster.nodes.values():
+            clean = replace(n, bad_gpus=frozenset(), decommissioning=False, withheld="", untagged_gpus=0)
+            ill = self._ill(n, n.host in avoided)
+            if ill:
+                undrain = (ev.OperatorCommand("undrain", n.host),) if DRAINED + n.host in a.durable.switches else ()
+                size = n.gpus - a.gpus.usable.get(n.host, 0) or n.gpus
+                found.append(Change(Kind.NODE, size, f"if the machine {n.host} were in use, {ill}",
+                                    (*undrain, ev.NodeUp(clean))))  # fmt: skip
+        yield from sorted(found, key=lambda c: (c.size, c.text))
+
+    def _ill(self, n: Node, avoided: bool) -> str:
+        """What keeps a machine from use, or a part of it; empty if nothing does."""
+        bad, said = len(n.bad_gpus), []
+        said += [f"of which {count(bad, 'GPU')} {'is' if bad == 1 else 'are'} bad"] if bad else []
+        said += ["which the operator drains"] if DRAINED + n.host in self.a.durable.switches else []
+        said += ["which YARN decommissions"] if n.decommissioning else []
+        said += ["which takes no new containers"] if n.withheld or n.untagged_gpus else []
+        return " and ".join(said or (["which refused its containers"] if avoided else []))
+
+    def _limits(self) -> Iterator[Change]:
+        a, queue = self.a, self.a.cluster.queues.get(self.record.queue)
+        total = a.cluster.machines.gpus
+        if queue is None or queue.max_capacity >= 1.0 or not self._fits(self.demand):
+            return
+        now = int(queue.max_capacity * total + 1e-9)
+        for gpus in range(now + 1, total + 1):
+            if self.room_gpus + gpus - now >= self.demand.gang_gpus:
+                raised = replace(queue, max_capacity=min(1.0, gpus / total))
+                queues = tuple(raised if q.path == queue.path else q for q in self.scene.cluster.queues)
+                text = f"if the limit of the queue {queue.path} rose from {now} to {count(gpus, 'GPU')}"
+                yield Change(Kind.LIMIT, gpus - now, text, (replace(self.scene.cluster, queues=queues),))
+
+
+def _asked(ask: Ask, **changes: Any) -> tuple[ev.Event, ...]:
+    """The ask withdrawn, and made anew with changes."""
+    return ev.AskChanged(replace(ask, count=0)), ev.AskChanged(replace(ask, **changes))
+
+
+# ---- the search
+
+
+def why_not(
+    scene: Scene, app_id: str, options: Mapping[str, Any], cells: Callable[[], Supply] | None = None,
+    budget_s: float = BUDGET_S,
+) -> dict[str, Any]:  # fmt: skip
+    """The answer, as JSON values; see docs/why-not.md. The main function of a process with one thread."""
+    begin_s = time.monotonic()
+    stage = Stage(scene, options, cells)
+    a, rows, gets, played, complete = stage.a, list[dict[str, Any]](), None, 0, False
+    known = app_id in a.durable.live and app_id in a.cluster.apps
+    if known and stage.exact and not leases.suspended(a.holdings, scene.now_s):
+        play = Children(stage, app_id, begin_s + budget_s)
+        gets, complete = play(()), True
+        if gets is None:
+            found, played, complete = search(Changes(a, scene, app_id).by_kind(), play, begin_s + budget_s)
+            rows = [as_json(c, x) for c, x in found]
+            complete = complete and play.in_time
+        played += 1
+        gc.unfreeze()
+    why = reason(a, app_id, scene.now_s)
+    return {
+        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and _gets(gets), "changes": rows,
+        "played": played, "complete": complete, "took_s": time.monotonic() - begin_s,
+    }  # fmt: skip
+
+
+def search(
+    kinds: Mapping[Kind, Iterator[Change]], play: Play, until_s: float = math.inf
+) -> tuple[list[tuple[Change, Gets]], int, bool]:
+    """(the smallest change of each kind that helps, how many were played, whether time was enough for all).
+
+    The kinds take turns, so that one with many changes that do not help does not use up the time.
+    """
+    found: dict[Kind, tuple[Change, Gets]] = {}
+    played, left = 0, dict(kinds)
+    while left:
+        for kind, changes in list(left.items()):
+            change = next(changes, None)
+            if change is None:
+                del left[kind]
+                continue
+            if time.monotonic() >= until_s:
+                return [found[k] for k in kinds if k in found], played, False
+            gets, played = play(change.events), played + 1
+            if gets is not None:
+                found[kind] = change, gets
+                del left[kind]
+    return [found[k] for k in kinds if k in found], played, True
+
+
+class Children:
+    """Plays changes in child processes, which are copies of this one, so that the stage is built once.
+
+    For a process with one thread.
+    """
+
+    def __init__(self, stage: Stage, app_id: str, until_s: float) -> None:
+        self._stage, self._app_id, self._until_s = stage, app_id, until_s
+        self.in_time = True
+        """Whether no child had to be ended."""
+        gc.freeze()  # else the first collection in each child would copy all memory
+
+    def __call__(self, events: Sequence[ev.Event]) -> Gets | None:
+        """What the app gets; None also where the child fails or takes too long."""
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.write(theirs, pickle.dumps(self._stage.play(self._app_id, events)))
+            finally:
+                os._exit(0)
+        os.close(theirs)
+        with os.fdopen(ours, "rb") as pipe:
+            if not select.select([pipe], [], [], max(0.0, self._until_s - time.monotonic()))[0]:
+                os.kill(child, signal.SIGKILL)
+                self.in_time = False
+            said = pipe.read()
+        os.waitpid(child, 0)
+        return pickle.loads(said) if said else None
+
+
+def as_json(c: Change, gets: Gets) -> dict[str, Any]:
+    """A change and what it gives, as JSON values."""
+    return {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": _gets(gets)}
+
+
+def _gets(x: Gets) -> dict[str, Any]:
+    return {"gpus": dict(x.gpus), "borrowed_gpus": x.borrowed_gpus, "from_s": x.from_s}
+
+
+# ---- words
+
+
+def gets_text(gets: Mapping[str, Any], now_s: float) -> str:
+    """Which GPUs, on what terms, from when."""
+    gpus, borrowed, wait_s = sum(gets["gpus"].values()), gets["borrowed_gpus"], gets["from_s"] - now_s
+    where = ", ".join(f"{n} on {host}" for host, n in sorted(gets["gpus"].items()))
+    terms = "" if not borrowed else ", borrowed" if borrowed == gpus else f", {borrowed} of them borrowed"
+    return f"{count(gpus, 'GPU')} ({where}{terms}) {'at once' if wait_s < 1 else f'in {span(wait_s)}'}"
+
+
+def sentence(change: Mapping[str, Any], app: str, now_s: float) -> str:
+    """One change for people; `app`: how the other app is called."""
+    due_s, text, due = change["due_s"], change["text"].replace(APP, app), ""
+    if due_s is not None:
+        what = "its lease ends" if change["kind"] == Kind.LEASE else "expected"
+        due = f" ({what} in {span(max(0.0, due_s - now_s))})"
+    return f"{text}{due}: {gets_text(change['gets'], now_s)}"
