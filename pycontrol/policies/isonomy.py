@@ -1,7 +1,8 @@
 """Isonomy: apps are served in the order in which hierarchical equal sharing would finish them.
 
 An app declares its work once, at submission. An ideal cluster, on which work splits freely, serves all apps
-simultaneously: queues share it by weight, the users of a queue equally, and the apps of a user equally (`fluid`). GPUs
+simultaneously: groups, queues and users share it by weight, level by level,
+and the apps of a user equally (`fluid`). GPUs
 go to the earliest virtual finish time, gang by gang, as many as the app can use. So small apps go before large ones,
 but no app ends much later than under equal sharing. As shares belong to users, neither splitting an app nor merging
 apps gains anything.
@@ -17,11 +18,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pycontrol.model.accounts import UNLIMITED, Account, Limits
 from pycontrol.model.auction import AppView, Bid, Plan, Snapshot
 from pycontrol.model.topology import Scope
 from pycontrol.policies.filling import Filling, Offered
@@ -31,12 +33,11 @@ from pycontrol.policies.hierarchy import VirtualApp, Weights
 
 CANNOT_WAIT_S = 1e9
 """By how much the key of an app that cannot wait is earlier."""
-Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
 class Isonomy(Filling):
-    """Earliest virtual finish time first: shares of queues, then users, then apps."""
+    """Earliest virtual finish time first: shares of groups and queues, then users, then apps."""
 
     overrun: Annotated[float, Field(ge=1)] = 4.0
     """Factor by which service beyond the declared work counts; with 1, declaring too little would pay off."""
@@ -44,10 +45,6 @@ class Isonomy(Filling):
     """Seconds that a restart costs. A badly placed gang moves at its lease's end if it regains them within a lease, and
     for each revoked GPU the same number of GPU-seconds does not count as overrun; if it is more, what launches on new
     grants were measured to take here does not."""
-    queue_weights: Mapping[str, Positive] = field(default_factory=dict)
-    """Queue -> weight; a queue that is not named has its capacity as weight."""
-    user_weights: Mapping[str, Positive] = field(default_factory=dict)
-    """User -> weight among the users of a queue; 1 if not named."""
 
     name: ClassVar[str] = "isonomy"
     by_progress: ClassVar[bool] = False
@@ -108,11 +105,13 @@ class Isonomy(Filling):
         return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}{now}"
 
     def weights(self, snapshot: Snapshot) -> Weights:
-        """Weights and limits of queues and users in the snapshot's virtual cluster."""
+        """Weights and limits of the accounts in the snapshot's virtual cluster; queues have their capacities."""
         gpus = max(1, snapshot.cluster_gpus)
-        queues = {q.path: q.capacity for q in snapshot.queues.values() if q.capacity > 0}
-        most_gpus = {q.path: q.max_capacity * gpus for q in snapshot.queues.values() if q.max_capacity > 0}
-        return Weights(gpus, queues | dict(self.queue_weights), most_gpus, self.user_weights)
+        queues = {
+            q.path: Account(q.capacity or 1.0, Limits(q.max_capacity * gpus) if q.max_capacity > 0 else UNLIMITED)
+            for q in snapshot.queues.values()
+        }
+        return Weights(gpus, snapshot.accounts.tree(queues), snapshot.accounts)
 
     def ideal(self, snapshot: Snapshot) -> tuple[Fluid, Fluid]:
         """(ideal to be remembered, ideal now).
