@@ -284,7 +284,8 @@ class Node:
         shares: Sequence[float] = [c.width for c in self.children.values()]
         below, next_s = account.below, math.inf
         if sum(shares) > gpus:
-            shares = max_min(gpus, [below[n].weight if n in below else 1.0 for n in self.children], shares)
+            rest = account.rest or PLAIN
+            shares = max_min(gpus, [below.get(n, rest).weight for n in self.children], shares)
         for (name, child), share in zip(self.children.items(), shares, strict=True):
             if child.gpus != share:
                 if child.gpus is not None:
