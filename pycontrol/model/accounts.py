@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
-from typing import Any
 
 from pycontrol.model.value import value
 
@@ -24,7 +23,6 @@ class Limits:
 
 
 UNLIMITED = Limits()
-_JSON = Mapping[str, Any]
 
 
 @value
@@ -91,22 +89,6 @@ class Accounts:
             yield f"queue {queue}", self.queues[queue]
         if user in self.queue_users and self.queue_users[user].limits != UNLIMITED:
             yield f"user {user}", self.queue_users[user].limits
-
-    @classmethod
-    def load(cls, data: _JSON) -> Accounts:
-        """The inverse of `dataclasses.asdict`, from JSON values."""
-        return cls(
-            {name: _account(x) for name, x in data["groups"].items()},
-            {user: tuple(path) for user, path in data["users"].items()},
-            {queue: Limits(**x) for queue, x in data["queues"].items()},
-            data["queue_weights"],
-            {user: _account(x) for user, x in data["queue_users"].items()},
-        )
-
-
-def _account(data: _JSON) -> Account:
-    below = {name: _account(x) for name, x in data["below"].items()}
-    return Account(data["weight"], Limits(**data["limits"]), below)
 
 
 NO_ACCOUNTS = Accounts()
