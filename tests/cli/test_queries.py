@@ -84,7 +84,7 @@ def test_rounds_are_listed_with_their_payments(rm: Rm) -> None:
 
 def test_verbs(rm: Rm) -> None:
     assert ok(rm, "pause", user=ADMIN) == "rounds stop and leases stand still\n"
-    assert rm.scene.world.arbiter.paused
+    assert rm.scene.world.arbiter.holdings.paused
     assert "paused: " in ok(rm, "status")
     assert json.loads(ok(rm, "resume", "-o", "json", user=ADMIN))["ok"]
     assert "n2" in ok(rm, "drain", "n2", user=ADMIN)

@@ -157,6 +157,10 @@ class Switched:
     at_s: float
 
 
+APP, USER = "app ", "user "
+"""How targets of boosts begin."""
+
+
 @value
 class Boosted:
     """An administrator puts an app (`app ID`) or all apps of a user (`user NAME`) first, until a time or an earlier
