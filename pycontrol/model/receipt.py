@@ -136,7 +136,7 @@ class Receipt:
             "restart_s": dict(self.restart_s),
             "asked_s": dict(self.asked_s),
             "corrected": dict(self.corrected),
-            "boosted": dict(self.boosted),
+            **({"boosted": dict(self.boosted)} if self.boosted else {}),
             "f": self.f,
         }
         if self.outcome is not None:
