@@ -34,7 +34,8 @@ TESTS = (
 )
 AS_REST = {
     "status": "status", "queue": "queue", "jobs": "apps", "explain": "explain", "rounds": "rounds", "kill": "kill",
-    "drain": "drain", "undrain": "undrain", "pause": "pause", "resume": "resume", "cells status": "cells",
+    "drain": "drain", "undrain": "undrain", "pause": "pause", "resume": "resume", "boost": "boost",
+    "cells status": "cells",
     "cells apply": "cells-apply", "exchange list": "exchange", "exchange offer": "exchange-offer",
     "exchange request": "exchange-request",
     "exchange withdraw": "exchange-withdraw", "watch": "events",

@@ -135,7 +135,7 @@ class Arbiter:
         1. The events update the views of the cluster, the apps and the Agents.
         2. If containers were adopted, the cells are told of all leases again.
         3. Recovery ends when its time has passed; machines that were avoided long enough are tried again.
-        4. Due leases end, lapse or are renewed.
+        4. Due leases end, lapse or are renewed; boosts end.
         5. Gangs whose asks have arrived and whose GPUs are free are placed.
         6. The cells learn which grants lost some of their GPUs; exchange deals end and are made; new machines are
            announced to Agents.
@@ -154,6 +154,8 @@ class Arbiter:
         look_s = self.gpus.next_look_s()
         if look_s is not None and look_s <= now_s:
             leases.expire(self.holdings, self.clerk, now_s)
+        if self.durable.boosts:
+            apps.expire_boosts(self.holdings, self.clerk, now_s)
         if self.workers.pending:
             workers.place_ready(self.holdings, self.clerk, now_s)
         if self.holdings.groups.shrunk:
@@ -190,6 +192,7 @@ class Arbiter:
             self.rounds.next_wake_s(now_s),
             self.cluster.refusals.next_end_s(),
             self.clerk.hosts_due_s,
+            self.durable.next_boost_end_s(),
             self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
@@ -435,6 +438,8 @@ class Arbiter:
                 self.clerk.request_round(now_s)
             elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else in `_check_hosts`
                 self._drain(e.target, now_s)
+        elif verb == "boost":
+            apps.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
 

@@ -299,11 +299,13 @@ class AgentDone:
 
 @value
 class OperatorCommand:
-    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume."""
+    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume, boost TARGET."""
 
     verb: str
     target: str = ""
     user: str = ""
+    for_s: float = 0.0
+    """How long a boost lasts; 0 ends it."""
 
 
 @value

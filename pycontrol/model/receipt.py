@@ -104,6 +104,8 @@ class Receipt:
     last suspended."""
     corrected: Mapping[str, str] = field(default_factory=dict)
     """App -> which of its Agent's figures were replaced by what the control plane saw."""
+    boosted: Mapping[str, str] = field(default_factory=dict)
+    """App that came first because it was boosted -> who boosted it."""
     f: float = 0.0
     note: str = ""
     outcome: Outcome | None = None
@@ -134,6 +136,7 @@ class Receipt:
             "restart_s": dict(self.restart_s),
             "asked_s": dict(self.asked_s),
             "corrected": dict(self.corrected),
+            **({"boosted": dict(self.boosted)} if self.boosted else {}),
             "f": self.f,
         }
         if self.outcome is not None:
@@ -163,6 +166,7 @@ class Receipt:
             restart_s=dict(data.get("restart_s", {})),
             asked_s=dict(data.get("asked_s", {})),
             corrected=dict(data.get("corrected", {})),
+            boosted=dict(data.get("boosted", {})),
             f=float(data.get("f", 0.0)),
             note=str(data.get("note", "")),
             outcome=_load_outcome(data) if "awards" in data else None,

@@ -17,6 +17,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppChanged,
     AppEnded,
     AppsForgotten,
+    Boosted,
     ClockBehind,
     ExchangeChanged,
     Fact,
@@ -161,6 +162,8 @@ class Feed:
                 return [("", round_line(fact.receipt, self._names), ())]
             case Switched():
                 return [("", _switched(fact), ())]
+            case Boosted():
+                return [("", _boosted(fact), ())]
             case ExchangeChanged():
                 return self._exchanged(fact)
             case AllocationChanged():
@@ -213,6 +216,12 @@ def _switched(fact: Switched) -> str:
     if what.startswith(DRAINED):
         return f"{who} {'drains' if fact.on else 'undrains'} {what.removeprefix(DRAINED)}"
     return f"{who} {'paused' if fact.on else 'resumed'} the rounds"
+
+
+def _boosted(fact: Boosted) -> str:
+    if fact.until_s > fact.at_s:
+        return f"{fact.user or 'an operator'} boosts {fact.target} for {(fact.until_s - fact.at_s) / 3600:g} h"
+    return f"{fact.user} boosts {fact.target} no more" if fact.user else f"the boost of {fact.target} is over"
 
 
 def _app_changed(fact: AppChanged) -> list[_Told]:

@@ -21,6 +21,16 @@ WRONG = [
         "isonomy.yaml: policy_options: oef: mode: Input should be 'cooperative' or 'noncooperative' (got both)",
     ),
     ("{policy: themis, policy_options: {ties: random}}", "isonomy.yaml: policy_options: themis has no option ties"),
+    (
+        "policy_options: {queue_weights: {root.a: 2}}",
+        "isonomy.yaml: policy_options: isonomy has no option queue_weights any more; "
+        "write accounts.others.queues.QUEUE.weight",
+    ),
+    (
+        "policy_options: {user_weights: {ann: 2}}",
+        "isonomy.yaml: policy_options: isonomy has no option user_weights any more; "
+        "write accounts.others.users.USER.weight",
+    ),
     ("policy: themsi", "isonomy.yaml: policy: there is no policy themsi; did you mean themis? Known are themis, "),
 ]
 

@@ -20,6 +20,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppEnded,
     AppMoved,
     AppsForgotten,
+    Boosted,
     ClockBehind,
     ExchangeChanged,
     Fact,
@@ -122,6 +123,8 @@ class Durable:
         self.leases, self.reservations = self._table.leases, self._table.reservations
         self.held, self.grants = self._table.held, self._table.grants
         self.switches: set[str] = set()
+        self.boosts: dict[str, Boosted] = {}
+        """Target -> the boost in force."""
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
         """Virtual cluster -> what its policy remembers from its last plan."""
@@ -276,6 +279,16 @@ class Durable:
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
 
+    def _on_Boosted(self, f: Boosted) -> None:
+        if f.until_s > f.at_s:
+            self.boosts[f.target] = f
+        else:
+            self.boosts.pop(f.target, None)
+
+    def next_boost_end_s(self) -> float | None:
+        """When the next boost ends."""
+        return min((b.until_s for b in self.boosts.values()), default=None)
+
     def _on_RoundHeld(self, f: RoundHeld) -> None:
         self.rounds += 1
 
@@ -307,6 +320,7 @@ class Durable:
         self.live.update(kept.live)
         self.ended.update(kept.ended)
         self.switches.update(kept.switches)
+        self.boosts.update(kept.boosts)
         self.memory.update(kept.memory)
         self.clocks.update(kept.clocks)
         self.rounds = kept.rounds
@@ -316,7 +330,7 @@ class Durable:
     @property
     def is_empty(self) -> bool:
         """Whether nothing has happened yet."""
-        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
+        return not (self.apps or self.leases or self.switches or self.boosts or self.rounds or self.clocks)
 
     def kept(self) -> dict[str, Any]:
         """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
@@ -356,6 +370,7 @@ class Durable:
             "leases": [],
             "next": [],
             "switches": sorted(self.switches),
+            "boosts": [dataclasses.asdict(b) for b in self.boosts.values()],
             "rounds": self.rounds,
             "memory": plain(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
@@ -378,6 +393,7 @@ class Durable:
         for reservation in map(load_reservation, data["next"]):
             state._table.load(reservation)
         state.switches = set(data["switches"])
+        state.boosts = {b["target"]: Boosted(**b) for b in data.get("boosts", ())}
         state.rounds = data["rounds"]
         state.memory = dict(data.get("memory", {}))
         state.exchange = dict(data.get("exchange", {}))

@@ -16,7 +16,7 @@ from pycontrol.arbiter.round.parts import RoundParts
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.supply.port import RoundPart
-from pycontrol.model.auction import AppView, Bid, Demand, Snapshot
+from pycontrol.model.auction import BOOSTED, AppView, Bid, Demand, Snapshot
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.model.topology import Gpu
@@ -119,6 +119,7 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
         asked_s=_asked_s(r, outcome),
         corrected=dict(r.corrected),
+        boosted={a: by.user for a in r.views if (by := s.boost_of(a)) is not None} if s.durable.boosts else {},
         f=s.f_of(r.part.vc),
         note=note,
         outcome=outcome,
@@ -376,15 +377,16 @@ def view(
         launching_gpu_s=app.launching_gpu_s + sum(s.durable.launching_gpu_s(x, now_s) for x in held),
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
-        priority=_priority(s, app_id) if app.vc else 0,
+        priority=_priority(s, app_id, app.vc),
         spared=wants.unsaved and s.settings.unsaved_last,
         new_gangs_max=(wants.gpus - s.holding(app_id) + borrowed) // wants.gang_gpus if unmanaged else 1 << 30,
     )
 
 
-def _priority(s: Holdings, app_id: str) -> int:
-    app = s.cluster.apps.get(app_id)
-    return app.priority if app is not None else 0
+def _priority(s: Holdings, app_id: str, vc: str) -> int:
+    app = s.cluster.apps.get(app_id) if vc else None
+    boost = BOOSTED if s.boost_of(app_id) is not None else 0
+    return boost + (app.priority if app is not None else 0)
 
 
 def _alike(demand: Demand) -> _Alike:
