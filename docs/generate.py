@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -107,15 +107,18 @@ def configuration() -> str:
     return "\n".join(lines)
 
 
-def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _rows(model: type[BaseModel], prefix: str, above: tuple[type[BaseModel], ...] = ()) -> Iterator[str]:
+    """A row for each key; sections of a mapping are below its NAME, and those that contain themselves appear once."""
     said = _said(model)
     for name, field in model.model_fields.items():
         inner = [m for m in (field.annotation, *get_args(field.annotation)) if isinstance(m, type)]
         section = next((m for m in inner if issubclass(m, BaseModel)), None)
         if section is not None:
-            text = inspect.getdoc(section) or ""
-            yield f"| `{prefix}{name}` | section | | {_cell(text)} |"
-            yield from _rows(section, f"{prefix}{name}.")
+            by_name = get_origin(field.annotation) is Mapping
+            text = (by_name and said.get(name)) or inspect.getdoc(section) or ""
+            yield f"| `{prefix}{name}` | {'mapping of names, section' if by_name else 'section'} | | {_cell(text)} |"
+            if section not in (*above, model):
+                yield from _rows(section, f"{prefix}{name}.{'NAME.' if by_name else ''}", (*above, model))
         else:
             yield f"| `{prefix}{name}` | {_kind(field.annotation)} | {_default(field)} | {_cell(said.get(name, ''))} |"
 

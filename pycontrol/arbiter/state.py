@@ -30,6 +30,7 @@ from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.tags import Limit, limit
 from pycontrol.arbiter.views.timer import RoundTimer
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
+from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
@@ -326,6 +327,11 @@ class State:
         return set(self.gpus.free)
 
     # ---- apps
+
+    @property
+    def accounts(self) -> Accounts:
+        """The tree of accounts."""
+        return self.settings.accounts
 
     def active_apps(self) -> Iterator[str]:
         """The active apps."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -138,12 +138,16 @@ def _shown(value: object) -> str:
 def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
     """`, did you mean lease_s?`, or the known keys of the section."""
     known: Iterable[str] = model.model_fields
+    named = False
     for part in location[:-1]:
-        if isinstance(part, str):
-            inner = _section_of(model.model_fields[part].annotation) if part in model.model_fields else None
-            if inner is None:
+        if isinstance(part, str) and not named:
+            field = model.model_fields.get(part)
+            inner = _section_of(field.annotation) if field is not None else None
+            if field is None or inner is None:
                 return ""
-            model, known = inner, inner.model_fields
+            model, known, named = inner, inner.model_fields, get_origin(field.annotation) is Mapping
+        else:
+            named = False
     return f", {suggest(location[-1], known)}"
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from pycontrol.config.accounts import GroupSection, accounts_of
 from pycontrol.config.reading import FilePath, Host, Port, Seconds, Section, read
 
 LEAD_MAX_S = 60.0
@@ -205,6 +206,8 @@ class Config(Section):
     """The policy of the rounds; `isonomy policies` lists them."""
     policy_options: Mapping[str, Any] = {}
     """Its options, by name."""
+    accounts: Mapping[str, GroupSection] = {}
+    """Groups of groups and users, with weights and limits (docs/policy.md); `others` are the users of no group."""
     round_retry_s: Seconds = 5.0
     """Seconds until the next round after one that placed nothing while GPUs were free."""
     deadlines: Deadlines = Deadlines()
@@ -231,6 +234,11 @@ class Config(Section):
         limit_s = self.lease_s * LEAD_FRACTION
         if self.lead_s > limit_s * (1 + 1e-9):
             raise ValueError(f"lead_s: must be at most a fifth of lease_s, {limit_s:g} (got {self.lead_s:g})")
+        return self
+
+    @model_validator(mode="after")
+    def _accounts_are_a_tree(self) -> Self:
+        accounts_of(self.accounts)
         return self
 
     @model_validator(mode="after")

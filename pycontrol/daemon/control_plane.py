@@ -28,6 +28,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
+from pycontrol.config.accounts import accounts_of
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.shadow_watch import ShadowWatch
@@ -85,6 +86,7 @@ def settings_of(config: Config) -> Settings:
         interactive_gpus=config.standin.interactive_gpus,
         interactive_idle_s=config.standin.interactive_idle_s,
         unsaved_last=config.unsaved_last,
+        accounts=accounts_of(config.accounts),
         seed=config.seed,
         ended_apps_s=config.journal.retention_days * DAY_S,
         validate=os.environ.get("ISONOMY_VALIDATE") == "1",

@@ -21,6 +21,7 @@ FREE_FORM = frozenset(
         "security.proxy_users",
         "core.racks",
         "yarn.rm_hosts",
+        "isonomy.accounts",
         "isonomy.exchange",
         "isonomy.policy_options",
         "queues.leaves",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
@@ -212,6 +213,7 @@ class Snapshot:
     """Whether the machines are the virtual cluster's own, rather than hosts."""
     lead_s: float = 0.0
     """The lead, seconds."""
+    accounts: Accounts = NO_ACCOUNTS
 
     @property
     def cluster_gpus(self) -> int:

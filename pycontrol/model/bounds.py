@@ -135,6 +135,7 @@ BOUNDS: Mapping[str, Bound] = {
     "n_avg": Bound(0.0, GPUS_MAX),
     "price": Bound(0.0, 1e9),
     **dict.fromkeys(("weight", "weights", "queue_weights", "user_weights"), Bound(1e-6, 1e6)),
+    **dict.fromkeys(("gpu_hours_day", "gpu_hours_week", "gpu_hours_month"), Bound(0.0, 1e9)),
     # ---- options of policies
     "budget_s": Bound(1e-3, 3600.0),
     "overrun": Bound(1.0, 1e6),

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches, parse
+from pycontrol.config.accounts import accounts_of
+from pycontrol.model.accounts import Account, Limits
 from pycontrol.model.topology import Machine, Scope, Topology
 
 TOPOLOGY = """
@@ -50,6 +52,29 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
             "exchange: {idle_s: 5, forecast_s: 3}",
             "isonomy.yaml: exchange: forecast_s: must be at least idle_s, 5 (got 3)",
         ),
+        (
+            "accounts: {a: {users: {ann: {}}, groups: {b: {users: {ann: {}}}}}}",
+            "isonomy.yaml: accounts: ann is in two groups; leave one entry",
+        ),
+        (
+            "accounts: {a: {users: {ann: {}}}, others: {users: {ann: {weight: 2.0}}}}",
+            "isonomy.yaml: accounts: ann is in two groups; leave one entry",
+        ),
+        (
+            "accounts: {a: {users: {b: {}}, groups: {b: {}}}}",
+            "isonomy.yaml: accounts: b is a group and a user of the same group; rename the group",
+        ),
+        (
+            "accounts: {a: {groups: {b: {queues: {root.q: {}}}}}}",
+            "isonomy.yaml: accounts.a.groups.b.queues: only accounts.others has queues; a group's users count over all",
+        ),
+        (
+            "accounts: {others: {groups: {b: {}}}}",
+            "isonomy.yaml: accounts.others.groups: others has the users of no group; put groups beside it",
+        ),
+        ("accounts: {a: {weight: 0}}", "isonomy.yaml: accounts.a.weight: must be > 0 (got 0)"),
+        ("accounts: {a: {wieght: 2}}", "isonomy.yaml: accounts.a.wieght: unknown key, did you mean weight?"),
+        ("accounts: {a: {limits: {gpus: -1}}}", "isonomy.yaml: accounts.a.limits.gpus: must be >= 0 (got -1)"),
         ("- a", "isonomy.yaml: must be a mapping of keys to values (got list)"),
         ("a: {b", "isonomy.yaml: line 1, column 6 is not YAML: expected ',' or '}', but got '<stream end>'"),
     ],
@@ -58,6 +83,42 @@ def test_each_mistake_is_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, Config, "isonomy.yaml")
     assert list(caught.value.lines) == [line]
+
+
+TREE = """
+accounts:
+  research:
+    weight: 3
+    limits: {gpus: 40, gpu_hours_day: 200}
+    groups: {vision: {weight: 2, users: {alice: {weight: 2}, bob: {}}}}
+    users: {carol: {limits: {gpus: 8}}}
+  others: {weight: 2, queues: {root.b: {weight: 4}, root.c: {limits: {gpus: 2}}}, users: {dave: {weight: 1.5}}}
+"""
+
+
+def test_accounts_are_a_tree_of_groups_beside_the_queues_of_all_others() -> None:
+    accounts = accounts_of(parse(TREE, Config, "isonomy.yaml").accounts)
+    assert accounts.path("root.a", "bob") == accounts.path("root.b", "bob") == ("research", "vision", "bob")
+    assert accounts.path("root.a", "eve") == ("others", "root.a", "eve")
+    root = accounts.tree({"root.a": Account(0.5), "root.b": Account(0.5)})
+    assert {name: x.weight for name, x in root.below.items()} == {"research": 3, "others": 2}
+    assert root.below["research"].below["vision"].below["alice"].weight == 2
+    assert {q: x.weight for q, x in root.below["others"].below.items()} == {"root.a": 0.5, "root.b": 4}
+    assert root.below["others"].below["root.a"].below["dave"].weight == 1.5
+
+
+def test_a_limit_counts_for_each_app_below_it_the_widest_first() -> None:
+    accounts = accounts_of(parse(TREE, Config, "isonomy.yaml").accounts)
+    found = dict(accounts.limits("root.c", "carol"))
+    assert list(found) == ["group research", "user carol", "queue root.c"]
+    assert found["group research"] == Limits(gpus=40, gpu_hours_day=200)
+    assert not list(accounts.limits("root.a", "dave"))
+
+
+def test_without_groups_the_queues_share_and_only_their_weights_change() -> None:
+    accounts = accounts_of(parse("accounts: {others: {queues: {q: {weight: 2}}}}", Config, "isonomy.yaml").accounts)
+    assert accounts.path("q", "ann") == ("q", "ann")
+    assert accounts.tree({"q": Account(0.5), "r": Account(0.5)}).below["q"].weight == 2
 
 
 def test_topology_file(tmp_path: Path) -> None:

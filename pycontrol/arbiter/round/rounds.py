@@ -292,6 +292,7 @@ class Rounds:
             r.round_id, now_s, part.topology, part.free, tuple(r.views.values()), s.f_of(part.vc),
             s.lease_s_of(part.vc), {} if private else s.cluster.queues, part.vc, memory, present,
             self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), private, s.lead_s,
+            s.accounts,
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.value import value
 
 
@@ -36,6 +37,8 @@ class Settings:
     """How long a container of an interactive app may idle before it loses its GPUs."""
     unsaved_last: bool = False
     """Whether apps that keep no checkpoints are revoked last among equals."""
+    accounts: Accounts = NO_ACCOUNTS
+    """The tree of accounts: whose weights the policy respects, and whose limits the Arbiter."""
     lease_timing: str = "aligned"
     """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
     open_leases: bool = False
