@@ -268,8 +268,8 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
                 until_s = min(others_end_s)
             elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, container.gpus[0].host, lease.app_id)
-        slowdown = _slowdown(s, lease)
-        s.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown))
+        slowdown, speed = _slowdown(s, lease), s.speed_of(lease.gpus[0])
+        s.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed))
 
 
 def _lent(s: State, lease: Lease) -> bool:
@@ -436,8 +436,8 @@ def adopt(s: State, container: Container, now_s: float) -> None:
         guaranteed = s.supply.whole or bool(s.durable.apps[container.app_id].vc)
         s.record(LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=guaranteed))  # fmt: skip
-        slowdown = _slowdown(s, s.durable.leases[free[0]])
-        s.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown))
+        slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
+        s.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
     start(s, container, "", now_s)
 
 

@@ -19,6 +19,7 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
+from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.arbiter.ledger.writer import Ledger, forgettable
 from pycontrol.arbiter.supply.groups import Groups
 from pycontrol.arbiter.supply.port import Supply, WholeCluster
@@ -41,14 +42,17 @@ from pycontrol.model.events import (
     SendHosts,
     SendRevoke,
 )
+from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Topology
+from pycontrol.words import utc
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
 HOUR_S = 3600.0
 PAUSED = "paused"
 DRAINED = "drained:"
+SET_LIMITS, RESET_LIMITS = "budget-set", "budget-reset"
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
 """Facts after which an app holds fewer GPUs."""
 
@@ -90,7 +94,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.cluster = ClusterView(self.configured)
-        self.ledger = Ledger(self.durable)
+        self.ledger = Ledger(self.durable, self.settings.accounts)
         self.lead_s = self.settings.lead
         self.gpus = GpuIndex(self.settings.grant_timeout_s, self.lead_s)
         self.timer = RoundTimer(self.settings.round_retry_s)
@@ -155,7 +159,7 @@ class State:
     def renews_itself(self, lease: Lease) -> bool:
         """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
         app_id, how = lease.app_id, self.settings.standin_revocable
-        if app_id not in self.agents.unmanaged_apps:
+        if app_id not in self.agents.unmanaged_apps or (self.limits and self.over(app_id, self.event_s)):
             return False
         container, app = self.cluster.containers.get(lease.container_id), self.durable.apps[app_id]
         if how is False or app.queue in self.settings.exempt_queues or (container is not None and container.is_master):
@@ -328,6 +332,15 @@ class State:
 
     # ---- apps
 
+    def speed_of(self, gpu: Gpu) -> float:
+        """The GPUs of the reference type for which a GPU counts in budgets."""
+        return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
+
+    @property
+    def limits(self) -> LimitBook:
+        """The limits of accounts."""
+        return self.ledger.limits
+
     @property
     def accounts(self) -> Accounts:
         """The tree of accounts."""
@@ -485,15 +498,46 @@ class State:
               for g, ys in coming.items()),
         )  # fmt: skip
 
-    def queue_room(self, queue: str) -> int:
-        """GPUs that the queue may still get up to its limit; 2^30 if it has none.
+    def queue_room(self, queue: str) -> int | None:
+        """GPUs that the queue may still get up to its maximum capacity; None if that is all.
 
-        It is negative if the limit was lowered below what the queue holds, or an app was moved into it.
+        It is negative if the capacity was lowered below what the queue holds, or an app was moved into it.
         """
         limit = self.cluster.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
-            return 1 << 30
-        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - self.ledger.held_in(queue)
+            return None
+        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - self.limits.held_in(queue)
+
+    def rooms(self, app_id: str, now_s: float) -> dict[str, int]:
+        """Limit that the app counts for -> GPUs that it may still get."""
+        app = self.durable.apps[app_id]
+        found, room = self.limits.rooms(app, now_s), self.queue_room(app.queue)
+        return found if room is None else {**found, app.queue: room}
+
+    def full(self, app_id: str, gpus: int, now_s: float) -> Reason | None:
+        """Which limit keeps the app from so many more GPUs; None: none does."""
+        for name, room in self.rooms(app_id, now_s).items():
+            if room < max(1, gpus):
+                queue = self.durable.apps[app_id].queue
+                left = f", {room} GPUs left for gangs of {gpus}" if room > 0 else ""
+                if name == queue:
+                    return Reason(Pending.QUEUE_LIMIT, f"{queue}{left}")
+                return Reason(Pending.ACCOUNT_LIMIT, f"{self._reached(name, now_s)}{left}")
+        return None
+
+    def over(self, app_id: str, now_s: float) -> Cause | None:
+        """The limit of an account beyond which the app's gangs are not renewed; None: there is none."""
+        rooms = self.limits.rooms(self.durable.apps[app_id], now_s)
+        name = next((name for name, room in rooms.items() if room < 0), None)
+        return None if name is None else Cause(EndReason.LIMIT, self._reached(name, now_s))
+
+    def _reached(self, name: str, now_s: float) -> str:
+        """What an account has used of the limit that it reached, and when it frees."""
+        level = max(self.limits.levels(name, now_s), key=lambda x: (x.ends_s is not None and x.share >= 1, x.share))
+        if level.ends_s is not None:
+            return f"{level}; it is free again at {utc(level.ends_s)}"
+        end_s = self.limits.first_end_s(name)
+        return f"{level}; its next lease ends at {utc(end_s)}" if end_s < math.inf else str(level)
 
     # ---- small effects used in several places
 

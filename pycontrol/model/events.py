@@ -295,11 +295,13 @@ class AgentDone:
 
 @value
 class OperatorCommand:
-    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume."""
+    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume, limits of an ACCOUNT."""
 
     verb: str
     target: str = ""
     user: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The limits of the account (fields of `Limits`)."""
 
 
 @value

@@ -36,7 +36,7 @@ COPIED = (
 )  # fmt: skip
 """Fields of the state that a picture copies with their `copy()`."""
 SHARED = (
-    "placements_full_s", "hosts_due_s", "counter", "supply", "epoch",
+    "placements_full_s", "event_s", "hosts_due_s", "counter", "supply", "epoch",
 )  # fmt: skip
 """Fields that a picture shares, because they are not changed in place."""
 
@@ -81,6 +81,7 @@ class Camera:
         own.grants.update(d.grants)
         own.switches, own.rounds = set(d.switches), d.rounds
         own.memory, own.clocks, own.exchange = dict(d.memory), dict(d.clocks), d.exchange
+        own.uses, own.limits, own.spent = dict(d.uses), dict(d.limits), dict(d.spent)
         apps = own.apps
         own.live = {app_id: apps[app_id] for app_id in d.live}
         own.ended = OrderedDict((app_id, apps[app_id]) for app_id in d.ended)

@@ -20,6 +20,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppEnded,
     AppMoved,
     AppsForgotten,
+    BudgetSpent,
     ClockBehind,
     ExchangeChanged,
     Fact,
@@ -31,6 +32,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseOwned,
     LeaseRevoking,
     LeaseStarted,
+    LimitsSet,
     NextDropped,
     OfLease,
     PolicyMemory,
@@ -51,6 +53,7 @@ from pycontrol.arbiter.ledger.lease import (
     load_lease,
     load_reservation,
 )
+from pycontrol.arbiter.ledger.use import Use
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.model.reasons import EndReason
 
@@ -134,6 +137,12 @@ class Durable:
         """Seconds from a grant to the first step in the newest first launches of jobs."""
         self.restarts_s: tuple[float, ...] = ()
         """The same for the newest later launches."""
+        self.uses: dict[tuple[str, str], Use] = {}
+        """(queue, user) -> what its apps used of late."""
+        self.limits: dict[str, LimitsSet] = {}
+        """Account -> its limits that an administrator set."""
+        self.spent: dict[tuple[str, str], BudgetSpent] = {}
+        """(account, period) -> what was told of it last."""
 
     # ---- the N_avg clocks (Themis, section 4.3: time-weighted mean number of apps in the app's life)
 
@@ -207,7 +216,10 @@ class Durable:
         return self._table.take(f)
 
     def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
-        return self._changed(f)
+        step = self._changed(f)
+        self._count(step.before, f.at_s, -1)
+        self._count(step.after, f.at_s, 1)
+        return step
 
     def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
         step = self._changed(f)
@@ -240,7 +252,16 @@ class Durable:
     def _on_NextDropped(self, f: NextDropped) -> Step:
         return self._table.take(f)
 
+    def _count(self, leases: Iterable[Lease], now_s: float, sign: int) -> None:
+        """Turns the clocks of use: these leases begin to run, or end."""
+        for lease in leases:
+            if lease.started_s is not None:
+                app = self.apps[lease.app_id]
+                key = app.queue, app.user
+                self.uses[key] = self.uses.get(key, Use()).turned(now_s, sign * lease.running)
+
     def _attain(self, step: Step, now_s: float) -> Step:
+        self._count(step.before, now_s, -1)
         for lease in step.before:
             if lease.started_s is not None:
                 app = self.apps[lease.app_id]
@@ -270,7 +291,18 @@ class Durable:
         if f.vc != app.vc:
             since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
             app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
+        self._count(self.leases.of(f.app_id), f.at_s, -1)
         app.vc, app.queue = f.vc, f.queue or app.queue
+        self._count(self.leases.of(f.app_id), f.at_s, 1)
+
+    def _on_LimitsSet(self, f: LimitsSet) -> None:
+        if f.limits is None:
+            self.limits.pop(f.account, None)
+        else:
+            self.limits[f.account] = f
+
+    def _on_BudgetSpent(self, f: BudgetSpent) -> None:
+        self.spent[f.account, f.period] = f
 
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
@@ -311,11 +343,14 @@ class Durable:
         self.rounds = kept.rounds
         self.exchange = kept.exchange
         self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
+        self.uses |= {key: use.turned(f.at_s, -use.running) for key, use in kept.uses.items()}
+        self.limits |= kept.limits
+        self.spent |= kept.spent
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has happened yet."""
-        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks)
+        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks or self.limits)
 
     def kept(self) -> dict[str, Any]:
         """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
@@ -324,7 +359,9 @@ class Durable:
 
     def kept_here(self) -> dict[str, Any]:
         """dump() without leases, for a journal that has lost its tail: container tags tell the leases."""
-        return {**self.dump(), "leases": [], "next": []}
+        data = self.dump()
+        uses = [[queue, user, at_s, 0.0, gpu_s] for queue, user, at_s, _, gpu_s in data["uses"]]
+        return {**data, "leases": [], "next": [], "uses": uses}
 
     # ---- JSON form, for the journal's snapshots and for comparing two states
 
@@ -362,6 +399,9 @@ class Durable:
             "behind_s": self.behind_s,
             "first_launches_s": list(self.first_launches_s),
             "restarts_s": list(self.restarts_s),
+            "uses": [[*key, use.at_s, use.running, list(use.gpu_s)] for key, use in self.uses.items()],
+            "limits": [dataclasses.asdict(x) for x in self.limits.values()],
+            "spent": [dataclasses.asdict(x) for x in self.spent.values()],
         }
 
     @classmethod
@@ -383,6 +423,12 @@ class Durable:
         state.behind_s = data.get("behind_s", 0.0)
         state.first_launches_s = tuple(data.get("first_launches_s", ()))
         state.restarts_s = tuple(data.get("restarts_s", ()))
+        for queue, user, at_s, running, gpu_s in data.get("uses", ()):
+            state.uses[queue, user] = Use(at_s, running, tuple(gpu_s))
+        state.limits = {x["account"]: LimitsSet(**x) for x in data.get("limits", ())}
+        state.spent = {(x["account"], x["period"]): BudgetSpent(**x) for x in data.get("spent", ())}
+        for lease in () if "uses" in data else sorted(state.leases.each(), key=lambda x: x.started_s or 0.0):
+            state._count([lease], lease.started_s or 0.0, 1)  # a journal from before uses were counted
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: ContentionClock(*values) for vc, values in clocks.items()}
         return state

@@ -6,48 +6,46 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, AppMoved, AppsForgotten, Fact, Restored
+from pycontrol.arbiter.ledger.facts import (
+    AppArrived,
+    AppChanged,
+    AppEnded,
+    AppMoved,
+    AppsForgotten,
+    Fact,
+    LimitsSet,
+    Restored,
+)
 from pycontrol.arbiter.ledger.lease import REVOKING, LeaseTable, Step
+from pycontrol.arbiter.ledger.limits import LimitBook
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.topology import Gpu
 
 
 class Ledger:
     """Writes facts: `write` is the only way to change `Durable`, so the journal has every change."""
 
-    def __init__(self, durable: Durable) -> None:
+    def __init__(self, durable: Durable, accounts: Accounts = NO_ACCOUNTS) -> None:
         self.durable = durable
         self.facts: list[Fact] = []
         """Facts since the last `take`."""
         self.touched: Touched | None = None
         """What changed since the last picture; None unless pictures are taken."""
-        self._held_by_queue: dict[str, int] | None = None
-        """Queue -> GPUs that its apps hold; None: to be counted again, as a fact came."""
+        self.limits = LimitBook(accounts, durable)
 
     def write(self, fact: Fact) -> Step | None:
         """Applies a fact and queues it for the journal; returns what it did to leases (`Durable.apply`)."""
         self.facts.append(fact)
-        self._held_by_queue = None
         step = self.durable.apply(fact)
+        self.limits.outdated()
+        if isinstance(fact, LimitsSet | Restored):
+            self.limits.set_anew()
         if self.touched is not None:
             if step is None:
                 self.touched.note(fact)
             else:
                 self.touched.app_ids.update(x.app_id for x in step.all)
         return step
-
-    def held_in(self, queue: str) -> int:
-        """GPUs that the apps of a queue hold or have reserved, less those being revoked."""
-        if self._held_by_queue is None:
-            self._held_by_queue = self._count_by_queue()
-        return self._held_by_queue.get(queue, 0)
-
-    def _count_by_queue(self) -> dict[str, int]:
-        counts = dict[str, int]()
-        for app_id, gpus in self.durable.held.items():
-            app = self.durable.live.get(app_id)
-            if app is not None:
-                counts[app.queue] = counts.get(app.queue, 0) + gpus
-        return counts
 
     def take(self) -> list[Fact]:
         """Returns the facts since the last call."""
@@ -80,6 +78,13 @@ class Ledger:
             for name in counts.keys() | right_counts.keys():
                 if counts.get(name, 0) != right_counts.get(name, 0):
                     yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
+        running = dict[tuple[str, str], float]()
+        for lease in d.leases.each():
+            key = d.apps[lease.app_id].queue, d.apps[lease.app_id].user
+            running[key] = running.get(key, 0.0) + lease.running
+        for key, use in d.uses.items():
+            if abs(use.running - running.get(key, 0.0)) > 1e-3:
+                yield None, f"{key} uses {running.get(key, 0.0)} GPUs, {use.running} are counted"
         if d.live.keys() | d.ended.keys() != d.apps.keys() or d.live.keys() & d.ended.keys():
             yield None, "the live and the ended apps are not all apps"
 

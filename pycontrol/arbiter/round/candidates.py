@@ -17,7 +17,6 @@ from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model.auction import AppView, Demand
 from pycontrol.model.reasons import Pending, Reason
 
-UNLIMITED_GPUS = 1 << 30
 ASIDE_S = 300.0
 """How long an app with numbers that made the policy fail takes no part."""
 NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
@@ -39,7 +38,7 @@ class Candidates:
         self._waiting: dict[str, dict[str, AppView]] = {}
         """Virtual cluster -> app with an Agent that wants more -> its view; for policies that do not ask Agents."""
         self._moving: dict[str, str] = {}
-        """App -> its virtual cluster, for views that change with time: the app holds GPUs or has a queue limit."""
+        """App -> its virtual cluster, for views that change with time: the app holds GPUs or counts for a limit."""
         self._alike: dict[str, dict[_Alike, dict[str, None]]] = {}
         """Virtual cluster -> apps with gangs alike."""
         self._gpus = 0
@@ -180,7 +179,7 @@ class Candidates:
         if app is None or app_id not in s.agents.unmet or agent is None or not agent.connected:
             return
         fresh = view(s, app_id, agent.rho, (), now_s)
-        if s.holding(app_id) or app_id in s.durable.leases.by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
+        if s.holding(app_id) or app_id in s.durable.leases.by_app or fresh.rooms:
             self._moving[app_id] = app.vc
         self._waiting.setdefault(app.vc, {})[app_id] = fresh
         self._alike.setdefault(app.vc, {}).setdefault(_alike(fresh.demand), {})[app_id] = None
@@ -239,7 +238,7 @@ def view(
         ending=ending_gpus,
         ending_gangs=tuple(s.places(gpus_in(gang), private) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
-        queue_room_gpus=s.queue_room(app.queue) + borrowed + len(ending_gpus),
+        rooms={name: room + borrowed + len(ending_gpus) for name, room in s.rooms(app_id, now_s).items()},
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -21,7 +20,7 @@ from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
-from pycontrol.words import count
+from pycontrol.words import count, utc
 
 REASONS = SENTENCES
 MODES = {Mode.SHADOW: Pending.SHADOW, Mode.OFF: Pending.OFF, Mode.UNREADABLE: Pending.MODE_UNREADABLE}
@@ -137,12 +136,7 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
     least = max(1, demand.gang_gpus) if agent is not None else 1
     if demand.gpus - a.holding(app_id) < least and not _unplaced(a, app_id):
         return Reason(Pending.RUNNING if a.leases_of(app_id) or a.reservations_of(app_id) else Pending.IDLE)
-    room = a.queue_room(record.queue)
-    if room <= 0:
-        return Reason(Pending.QUEUE_LIMIT, record.queue)
-    if room < demand.gang_gpus:
-        return Reason(Pending.QUEUE_LIMIT, f"{record.queue}, {room} GPUs left for gangs of {demand.gang_gpus}")
-    return None
+    return a.full(app_id, demand.gang_gpus, now_s)
 
 
 def _unplaced(a: Arbiter, app_id: str) -> list[str]:
@@ -273,5 +267,4 @@ def _users(s: State, vc: str) -> str:
 
 def _lent(to: str, lot: Any, end_s: float) -> str:
     kind, count = (lot["cell_type"], lot["count"]) if isinstance(lot, Mapping) else (lot[1], lot[2])
-    until = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"{count} x {kind} lent to {to} until {until}"
+    return f"{count} x {kind} lent to {to} until {utc(end_s)}"

@@ -168,7 +168,7 @@ class Rounds:
             s.announce_hosts()
         wanting = self.candidates.wanting()
         ending = self._ending(now_s)
-        if s.supply.whole and s.settings.open_leases and not (wanting and ending):
+        if s.supply.whole and s.settings.open_leases and not s.limits and not (wanting and ending):
             if not wanting:
                 leases.make_open_ended(s, ending)
                 return
