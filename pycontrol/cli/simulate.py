@@ -36,7 +36,8 @@ from pycontrol.words import count
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
 """SimulationSettings of the simulated world that --set takes."""
-ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ("seed", "recovery_s", "lease_s"))
+NOT_SET = frozenset({"seed", "recovery_s", "lease_s", "accounts"})
+ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in NOT_SET)
 
 
 def queues_option(command: F) -> F:

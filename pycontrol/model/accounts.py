@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
+from typing import Any
 
 from pycontrol.model.value import value
 
@@ -27,6 +28,7 @@ class Limits:
 
 
 UNLIMITED = Limits()
+_JSON = Mapping[str, Any]
 
 
 @value
@@ -36,7 +38,13 @@ class Account:
     weight: float = 1.0
     limits: Limits = UNLIMITED
     below: Mapping[str, Account] = field(default_factory=dict)
-    """By name; one that is not named has weight 1 and no limits."""
+    """By name."""
+    rest: Account | None = None
+    """Each of those that are not named: of weight 1; None: without limits and accounts of its own."""
+
+    def at(self, name: str) -> Account:
+        """The account of this name below it."""
+        return self.below.get(name) or self.rest or PLAIN
 
 
 PLAIN = Account()
@@ -63,14 +71,15 @@ class Accounts:
 
     def tree(self, queues: Mapping[str, Account]) -> Account:
         """The root: the groups, and the queues, with their capacities as weights, for the users of no group."""
+        rest, named = Account(below=self.queue_users), queues.keys() | self.queue_weights.keys()
         below = {
-            q: Account(self.queue_weights.get(q, queues[q].weight if q in queues else 1.0),
-                       queues[q].limits if q in queues else UNLIMITED, self.queue_users)
-            for q in (*queues, *(self.queue_weights.keys() - queues.keys()))
-        }  # fmt: skip
-        others = self.groups.get(OTHERS, PLAIN)
-        return Account(below={**self.groups, OTHERS: Account(others.weight, others.limits, below)} if self.groups
-                       else below)  # fmt: skip
+            q: Account(self.queue_weights.get(q, known.weight), known.limits, self.queue_users)
+            for q, known in ((q, queues.get(q, rest)) for q in sorted(named))
+        }
+        if not self.groups:
+            return Account(below=below, rest=rest)
+        others = replace(self.groups.get(OTHERS, PLAIN), below=below, rest=rest)
+        return Account(below={**self.groups, OTHERS: others})
 
     def names(self, queue: str, user: str) -> tuple[str, ...]:
         """The accounts for whose limits the user's apps in this queue count, as `group a/b`, `user u` and `queue q`."""
@@ -98,6 +107,22 @@ class Accounts:
         """The groups as `group a/b`."""
         above = {path[:k] for path in self.users.values() for k in range(1, len(path))} | {(g,) for g in self.groups}
         return {f"group {'/'.join(path)}" for path in above}
+
+    @classmethod
+    def load(cls, data: _JSON) -> Accounts:
+        """The inverse of `dataclasses.asdict`, from JSON values."""
+        return cls(
+            {name: _account(x) for name, x in data["groups"].items()},
+            {user: tuple(path) for user, path in data["users"].items()},
+            {queue: Limits(**x) for queue, x in data["queues"].items()},
+            data["queue_weights"],
+            {user: _account(x) for user, x in data["queue_users"].items()},
+        )
+
+
+def _account(data: _JSON) -> Account:
+    below = {name: _account(x) for name, x in data["below"].items()}
+    return Account(data["weight"], Limits(**data["limits"]), below)
 
 
 NO_ACCOUNTS = Accounts()

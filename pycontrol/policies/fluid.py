@@ -1,6 +1,6 @@
 """The ideal that the default policy follows: hierarchical processor sharing of a cluster that splits freely.
 
-Queues share the GPUs by weight, the users of a queue equally (or by weight), and the apps of a user equally. None gets
+Groups, queues and users share the GPUs by weight, level by level, and the apps of a user equally. None gets
 more than it can use; the others share what it leaves (max-min at each level). Each app's declared work is served at
 this rate; the time at which its work is done is its virtual finish time. On one machine with work that splits freely,
 serving jobs in the order of these times finishes none of them later than the ideal does (Friedman and Henderson,
@@ -72,7 +72,7 @@ class Fluid:
             now_s, cluster, apps = min(max(now_s, cluster.next_s), until_s), cluster.copy(), left
             for a in cluster.done(now_s + TOGETHER_S):
                 app = left[a]
-                cluster.user(app.path).remove(a, app)
+                cluster.user(self.weights.path(app)).remove(a, app)
                 if app.gone:
                     del left[a]
                 else:
@@ -86,9 +86,9 @@ class Fluid:
         for a, (app, left_gpu_s) in changes.items():
             old = apps.get(a)
             if old is not None and self.rate(a) is not None:
-                cluster.user(old.path).remove(a, old)
+                cluster.user(self.weights.path(old)).remove(a, old)
             if left_gpu_s > EPS:
-                cluster.user(app.path).put(a, app, left_gpu_s, self.at_s)
+                cluster.user(self.weights.path(app)).put(a, app, left_gpu_s, self.at_s)
             apps[a] = app
             if app.gone and left_gpu_s <= EPS:
                 del apps[a]
@@ -111,13 +111,13 @@ class Fluid:
     def rate(self, app_id: str) -> float | None:
         """The app's rate in GPUs; None if it has no work left."""
         app = self.apps[app_id]
-        user = self.cluster.find(app.path)
+        user = self.cluster.find(self.weights.path(app))
         return user.rate(app_id, app) if user is not None else None
 
     def left_gpu_s(self, app_id: str) -> float:
         """The app's work left."""
         app = self.apps[app_id]
-        user = self.cluster.find(app.path)
+        user = self.cluster.find(self.weights.path(app))
         return user.left_gpu_s(app_id, app, self.at_s) if user is not None else 0.0
 
     def finish_s(self, app_id: str) -> float:
@@ -125,10 +125,11 @@ class Fluid:
         app = self.apps[app_id]
         if app.done_s is not None:
             return app.done_s
-        found = self._finish_s.get(app.path)
+        path = self.weights.path(app)
+        found = self._finish_s.get(path)
         if found is None:
-            user = self.cluster.find(app.path)
-            found = self._finish_s[app.path] = user.finish_s(self.at_s) if user is not None else {}
+            user = self.cluster.find(path)
+            found = self._finish_s[path] = user.finish_s(self.at_s) if user is not None else {}
         return found.get(app_id, self.at_s)
 
     def _anew(self, at_s: float, weights: Weights) -> Fluid:

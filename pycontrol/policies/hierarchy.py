@@ -1,20 +1,21 @@
-"""Max-min shares of a cluster's GPUs, in virtual time: of queues by weight, of a queue's users, of a user's apps.
+"""Max-min shares of a cluster's GPUs, in virtual time: by weight among groups, queues and users, level by level, and
+alike among a user's apps.
 
-None gets more than it can use; the others share what it leaves, at each level.
+None gets more than it can use, or more than its limit; the others share what it leaves, at each level.
 
 An app that is limited by its width is done at a time that no other app changes. The other apps of a user are served at
 one rate, and the user's clock counts that service: each of them is done when the clock shows a value that no other app
 changes, whoever comes or goes (virtual time, as in weighted fair queueing and in PSBS). So an arrival or an end changes
-the rates of queues and users, and only those apps that it makes or stops being limited by their width.
+the rates of the accounts above it, and only those apps that it makes or stops being limited by their width.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 
+from pycontrol.model.accounts import NO_ACCOUNTS, PLAIN, Account, Accounts
 from pycontrol.model.value import value
 
 
@@ -35,26 +36,21 @@ class VirtualApp:
     gone: bool = False
     """Whether it has ended on the real cluster."""
 
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The names of the nodes above it, the highest first; the last is its user's."""
-        return self.queue, self.user
-
 
 @value
 class Weights:
-    """Weights and limits of sharing. Queues and users that are not named have weight 1."""
+    """Whose weights and limits are respected."""
 
     gpus: int
     """GPUs of the cluster, or of the virtual cluster."""
-    queues: Mapping[str, float] = field(default_factory=dict)
-    most_gpus: Mapping[str, float] = field(default_factory=dict)
-    """Queue -> the most GPUs that it may have."""
-    users: Mapping[str, float] = field(default_factory=dict)
+    root: Account = PLAIN
+    """The accounts that share them."""
+    accounts: Accounts = NO_ACCOUNTS
+    """Which of them are above an app."""
 
-    def at(self, depth: int) -> Mapping[str, float]:
-        """Name -> weight, of the cluster's children (depth 0) or of theirs."""
-        return self.users if depth else self.queues
+    def path(self, app: VirtualApp) -> tuple[str, ...]:
+        """The names of the nodes above the app, the highest first; the last is its user's."""
+        return self.accounts.path(app.queue, app.user)
 
 
 class Sharing:
@@ -173,7 +169,7 @@ class User:
         self.ended, self.going = Sharing(), Sharing()
         self.gpus: float | None = None
         """Its share; None: its apps have changed since it was divided. Only then may it be changed."""
-        self.width = 0
+        self.width: float = 0
         """GPUs that it can use."""
         self.next_s = math.inf
         """When its next app is done."""
@@ -192,12 +188,12 @@ class User:
         """Removes an app."""
         (self.ended if app.gone else self.going).remove(app_id, app.width_gpus)
 
-    def measure(self, weights: Weights) -> bool:
-        """Finds the width; returns whether any app is left."""
-        self.width = min(weights.gpus, self.ended.width + self.going.width)
-        return self.width > 0
+    def measure(self, gpus: int, account: Account) -> bool:
+        """Finds the width in a cluster of these GPUs; returns whether any app is left."""
+        self.width = most(gpus, account, self.ended.width + self.going.width)
+        return bool(self.ended.widths or self.going.widths)
 
-    def divide(self, gpus: float, now_s: float, weights: Weights, depth: int = 0) -> None:
+    def divide(self, gpus: float, now_s: float, account: Account) -> None:
         """Shares these GPUs among its apps from now on."""
         self.going.divide(gpus - self.ended.divide(gpus, now_s), now_s)
         self.gpus, self.next_s = gpus, min(self.ended.next_s(), self.going.next_s())
@@ -234,7 +230,7 @@ class User:
 
 
 class Node:
-    """The cluster or a queue, whose children share its GPUs by weight. Ideals share nodes, so copies are changed."""
+    """The cluster, a group or a queue: its children share its GPUs by weight. Ideals share nodes: copies change."""
 
     __slots__ = ("children", "gpus", "next_s", "width")
 
@@ -272,32 +268,29 @@ class Node:
 
     def settle(self, now_s: float, weights: Weights) -> None:
         """Shares the cluster's GPUs, if this is the cluster, among its apps from now on."""
-        self.measure(weights)
-        self.divide(weights.gpus, now_s, weights)
+        self.measure(weights.gpus, weights.root)
+        self.divide(weights.gpus, now_s, weights.root)
 
-    def measure(self, weights: Weights) -> bool:
+    def measure(self, gpus: int, account: Account) -> bool:
         """Finds the widths of the nodes that have changed; returns whether any app is left."""
         children = self.children
-        for name in [n for n, c in children.items() if c.gpus is None and not c.measure(weights)]:
+        for name in [n for n, c in children.items() if c.gpus is None and not c.measure(gpus, account.at(n))]:
             del children[name]
-        self.width = float(sum([c.width for c in children.values()]))
+        self.width = most(gpus, account, float(sum([c.width for c in children.values()])))
         return bool(children)
 
-    def divide(self, gpus: float, now_s: float, weights: Weights, depth: int = 0) -> None:
+    def divide(self, gpus: float, now_s: float, account: Account) -> None:
         """Shares these GPUs among its children from now on."""
-        widths = [c.width for c in self.children.values()]
-        if depth == 0:
-            widths = [min(w, weights.most_gpus.get(n, gpus)) for n, w in zip(self.children, widths, strict=True)]
-        shares: Sequence[float] = widths
-        if sum(widths) > gpus:
-            own = weights.at(depth)
-            shares = max_min(gpus, [own.get(n, 1.0) for n in self.children], widths)
-        next_s = math.inf
+        shares: Sequence[float] = [c.width for c in self.children.values()]
+        below, next_s = account.below, math.inf
+        if sum(shares) > gpus:
+            rest = account.rest or PLAIN
+            shares = max_min(gpus, [below.get(n, rest).weight for n in self.children], shares)
         for (name, child), share in zip(self.children.items(), shares, strict=True):
             if child.gpus != share:
                 if child.gpus is not None:
                     child = self.children[name] = child.copy()
-                child.divide(share, now_s, weights, depth + 1)
+                child.divide(share, now_s, account.at(name))
             if child.next_s < next_s:
                 next_s = child.next_s
         self.gpus, self.next_s = gpus, next_s
@@ -305,6 +298,12 @@ class Node:
     def done(self, now_s: float) -> list[str]:
         """The apps that are done now."""
         return [a for child in self.children.values() if child.next_s <= now_s for a in child.done(now_s)]
+
+
+def most(gpus: int, account: Account, width: float) -> float:
+    """The GPUs that an account with apps of this width can use in a cluster of these GPUs: no more than its limit."""
+    limit_gpus = account.limits.gpus
+    return min(gpus if limit_gpus is None else limit_gpus, width)
 
 
 def max_min(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:

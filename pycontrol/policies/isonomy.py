@@ -1,7 +1,8 @@
 """Isonomy: apps are served in the order in which hierarchical equal sharing would finish them.
 
 An app declares its work once, at submission. An ideal cluster, on which work splits freely, serves all apps
-simultaneously: queues share it by weight, the users of a queue equally, and the apps of a user equally (`fluid`). GPUs
+simultaneously: groups, queues and users share it by weight, level by level,
+and the apps of a user equally (`fluid`). GPUs
 go to the earliest virtual finish time, gang by gang, as many as the app can use. So small apps go before large ones,
 but no app ends much later than under equal sharing. As shares belong to users, neither splitting an app nor merging
 apps gains anything.
@@ -17,26 +18,27 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pycontrol.model.accounts import UNLIMITED, Account, Limits
 from pycontrol.model.auction import AppView, Bid, Plan, Snapshot
 from pycontrol.model.topology import Scope
 from pycontrol.policies.filling import Filling, Offered
 from pycontrol.policies.fluid import Fluid, joined
 from pycontrol.policies.gandiva import Gandiva
 from pycontrol.policies.hierarchy import VirtualApp, Weights
+from pycontrol.policies.past_use import PastUse
 
 CANNOT_WAIT_S = 1e9
 """By how much the key of an app that cannot wait is earlier."""
-Positive = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
 class Isonomy(Filling):
-    """Earliest virtual finish time first: shares of queues, then users, then apps."""
+    """Earliest virtual finish time first: shares of groups and queues, then users, then apps."""
 
     overrun: Annotated[float, Field(ge=1)] = 4.0
     """Factor by which service beyond the declared work counts; with 1, declaring too little would pay off."""
@@ -44,10 +46,9 @@ class Isonomy(Filling):
     """Seconds that a restart costs. A badly placed gang moves at its lease's end if it regains them within a lease, and
     for each revoked GPU the same number of GPU-seconds does not count as overrun; if it is more, what launches on new
     grants were measured to take here does not."""
-    queue_weights: Mapping[str, Positive] = field(default_factory=dict)
-    """Queue -> weight; a queue that is not named has its capacity as weight."""
-    user_weights: Mapping[str, Positive] = field(default_factory=dict)
-    """User -> weight among the users of a queue; 1 if not named."""
+
+    half_life_s: Annotated[float, Field(ge=0)] = 0.0
+    """Time in which past use of an account loses half of its effect on its weight (`past_use`); 0: use has none."""
 
     name: ClassVar[str] = "isonomy"
     by_progress: ClassVar[bool] = False
@@ -57,14 +58,17 @@ class Isonomy(Filling):
 
     def prepared(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the present ideal in its memory, and as `kept` the ideal to be remembered."""
-        kept, ideal = self.ideal(snapshot)
-        return replace(snapshot, memory={"kept": kept, "ideal": ideal})
+        use = self.past_use(snapshot)
+        kept, ideal = self.ideal(snapshot, use)
+        return replace(snapshot, memory={"kept": kept, "ideal": ideal, "use": use})
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """The plan: updates the ideal by arrivals and ends, then fills the pool by virtual finish time."""
         seen = self.prepared(snapshot)
-        kept: Fluid = seen.memory["kept"]
-        return replace(super().decide(seen, bids, rng), memory=kept.to_json())
+        memory = seen.memory["kept"].to_json()
+        if seen.memory["use"] is not None:
+            memory["use"] = seen.memory["use"].dump()
+        return replace(super().decide(seen, bids, rng), memory=memory)
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """The app's virtual finish time, Unix seconds; earlier than all others' if it cannot wait."""
@@ -107,20 +111,31 @@ class Isonomy(Filling):
         share = f"; its share is {gpus:.1f} GPUs of {pool.cluster_gpus}" if gpus is not None else ""
         return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}{now}"
 
-    def weights(self, snapshot: Snapshot) -> Weights:
-        """Weights and limits of queues and users in the snapshot's virtual cluster."""
-        gpus = max(1, snapshot.cluster_gpus)
-        queues = {q.path: q.capacity for q in snapshot.queues.values() if q.capacity > 0}
-        most_gpus = {q.path: q.max_capacity * gpus for q in snapshot.queues.values() if q.max_capacity > 0}
-        return Weights(gpus, queues | dict(self.queue_weights), most_gpus, self.user_weights)
+    def past_use(self, snapshot: Snapshot) -> PastUse | None:
+        """What accounts used before; None if it has no effect."""
+        if not self.half_life_s:
+            return None
+        return PastUse.load(snapshot.memory.get("use"), snapshot.now_s).seen(snapshot, self.half_life_s)
 
-    def ideal(self, snapshot: Snapshot) -> tuple[Fluid, Fluid]:
+    def weights(self, snapshot: Snapshot, use: PastUse | None = None) -> Weights:
+        """Weights and limits of the accounts in the snapshot's virtual cluster; queues have their capacities."""
+        gpus = max(1, snapshot.cluster_gpus)
+        queues = {
+            q.path: Account(q.capacity or 1.0, Limits(q.max_capacity * gpus) if q.max_capacity > 0 else UNLIMITED)
+            for q in snapshot.queues.values()
+        }
+        root = snapshot.accounts.tree(queues)
+        if use is not None:
+            root = use.weighed(root, snapshot.accounts, gpus, self.half_life_s)
+        return Weights(gpus, root, snapshot.accounts)
+
+    def ideal(self, snapshot: Snapshot, use: PastUse | None = None) -> tuple[Fluid, Fluid]:
         """(ideal to be remembered, ideal now).
 
         The remembered one changes only if an app arrived, ended or used more than it declared. Until then the present
         ideal can be computed from it, so the journal does not have to record it in each round.
         """
-        now_s, weights = snapshot.now_s, self.weights(snapshot)
+        now_s, weights = snapshot.now_s, self.weights(snapshot, use)
         kept = Fluid.from_json(snapshot.memory, weights) or Fluid(now_s, weights)
         new = self._newcomers(snapshot, kept)
         now = joined(kept, new).at(now_s)

@@ -38,6 +38,8 @@ POLICIES: Mapping[str, str] = {
 
 ENTRY_POINTS = "isonomy.policies"
 """Entry point group for policies of other distributions: name = "module:Class"."""
+INSTEAD = {"queue_weights": "accounts.others.queues.QUEUE.weight", "user_weights": "accounts.others.users.USER.weight"}
+"""Former options -> the key of isonomy.yaml that says the same."""
 NOT_OPTIONS = frozenset({"name", "asks_agents"})
 
 
@@ -79,7 +81,8 @@ def make(name: str, /, **given: Any) -> Policy:
     kind, known = _class(name), options(name)
     for option in given:
         if option not in known:
-            raise UnknownPolicy(f"{name} has no option {option}{_known(option, known)}")
+            instead = f" any more; write {INSTEAD[option]}" if option in INSTEAD else _known(option, known)
+            raise UnknownPolicy(f"{name} has no option {option}{instead}")
     try:
         numbers_within({option: value for option, value in given.items() if option in BOUNDS})
         return cast(Policy, TypeAdapter(kind).validate_python(given))

@@ -24,6 +24,7 @@ from pycontrol.arbiter.ledger.lease import ACTIVE, dump_lease, load_lease, part
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
+from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.reasons import EndReason
@@ -168,7 +169,8 @@ class Resumed(Simulator):
         self._end_s = time.process_time() + run_s
         rng = random.Random(seed)
         topology = machines_of(p)
-        control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed})
+        accounts = Accounts.load(p["settings"]["accounts"])
+        control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed, "accounts": accounts})
         name = policy or p["policy"]
         chosen: Policy = registry.make(name, **(options or {}))
         if supply is not None:

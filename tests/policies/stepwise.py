@@ -1,124 +1,82 @@
 """The ideal step by step, without virtual time: the reference for `pycontrol.policies.fluid`.
 
-Each step reckons what each app was served, and each division of a user's GPUs goes through all of its apps.
+Each step reckons what each app was served, and each division of GPUs goes through all apps.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import itemgetter
 
+from pycontrol.model.accounts import Account
 from pycontrol.model.value import value
 from pycontrol.policies.fluid import ARRIVALS_MAX, EPS
 from pycontrol.policies.hierarchy import VirtualApp, Weights, max_min
 
 
-@dataclass(slots=True)
-class _Queue:
-    """The users of a queue who have apps."""
-
-    users: list[str]
-    """Sorted."""
-    widths: list[int]
-    """GPUs that each of the users can use at the same time, at most all."""
-    apps: dict[str, Mapping[str, VirtualApp]]
-    """User -> its apps in the order in which they came."""
-    gpus: float | None = None
-    """GPUs that it divided last; None: its users or their apps changed since."""
-
-    def copy(self) -> _Queue:
-        """An independent copy."""
-        return _Queue(list(self.users), list(self.widths), dict(self.apps), self.gpus)
-
-
 class Hierarchy:
-    """The apps that share the GPUs, and their rates. As apps come and go, only what changes is calculated again."""
+    """The apps that share the GPUs, and their rates, which are calculated again after each change."""
 
     def __init__(self, active: Mapping[str, VirtualApp], weights: Weights) -> None:
-        self.weights = weights
-        self._rates: dict[str, float] = {}
-        self._queues: dict[str, _Queue] = {}
-        apps: dict[str, dict[str, dict[str, VirtualApp]]] = {}
-        for app_id, app in active.items():
-            apps.setdefault(app.queue, {}).setdefault(app.user, {})[app_id] = app
-        for name, of_user in apps.items():
-            users = sorted(of_user)
-            self._queues[name] = _Queue(users, [self._width(of_user[u]) for u in users], dict(of_user))
+        self.weights, self.apps = weights, dict(active)
+        self._rates: dict[str, float] | None = None
 
     def copy(self) -> Hierarchy:
         """An independent copy."""
-        other = Hierarchy({}, self.weights)
-        other._rates = dict(self._rates)
-        other._queues = {name: queue.copy() for name, queue in self._queues.items()}
-        return other
+        return Hierarchy(self.apps, self.weights)
 
     def put(self, app_id: str, app: VirtualApp) -> None:
         """Adds an app, as the newest of its user's, or replaces it."""
-        queue = self._queues.get(app.queue) or self._queues.setdefault(app.queue, _Queue([], [], {}))
-        self._set(queue, app.user, {**queue.apps.get(app.user, {}), app_id: app})
+        self.apps[app_id], self._rates = app, None
 
     def remove(self, app_id: str, app: VirtualApp) -> None:
         """Removes an app that is here."""
-        queue = self._queues[app.queue]
-        self._set(queue, app.user, {a: e for a, e in queue.apps[app.user].items() if a != app_id})
-        if not queue.users:
-            del self._queues[app.queue]
-        self._rates.pop(app_id, None)
+        del self.apps[app_id]
+        self._rates = None
 
     def users(self) -> Iterator[Mapping[str, VirtualApp]]:
-        """The apps of each user of each queue, in the order in which they came."""
-        return (apps for queue in self._queues.values() for apps in queue.apps.values())
+        """The apps of each user of each account, in the order in which they came."""
+        paths = dict.fromkeys(map(self.weights.path, self.apps.values()))
+        return ({a: e for a, e in self.apps.items() if self.weights.path(e) == path} for path in paths)
 
     def rates(self) -> Mapping[str, float]:
-        """App -> its rate in GPUs: max-min among queues, then users, then apps; each at most its width."""
-        most, gpus = self.weights.most_gpus, self.weights.gpus
-        names = sorted(self._queues)
-        caps = [min(most.get(q, gpus), sum(self._queues[q].widths)) for q in names]
-        shares = max_min(gpus, [self.weights.queues.get(q, 1.0) for q in names], caps)
-        for name, share in zip(names, shares, strict=True):
-            queue = self._queues[name]
-            if queue.gpus != share:
-                self._divide(queue, share)
-                queue.gpus = share  # not before: another thread may read the same ideal
+        """App -> its rate in GPUs: max-min level by level; each at most its width, each account at most its limit."""
+        if self._rates is None:
+            self._rates = {}
+            self._divide(self._rates, self.weights.root, 0, self.apps, self.weights.gpus)
         return self._rates
 
-    def _width(self, apps: Mapping[str, VirtualApp]) -> int:
-        return min(self.weights.gpus, sum([e.width_gpus for e in apps.values()]))
+    def _below(self, depth: int, apps: Mapping[str, VirtualApp]) -> Mapping[str, Mapping[str, VirtualApp]]:
+        """The apps by their account at this depth; empty below users."""
+        found: dict[str, dict[str, VirtualApp]] = {}
+        for app_id, app in apps.items():
+            for name in self.weights.path(app)[depth : depth + 1]:
+                found.setdefault(name, {})[app_id] = app
+        return dict(sorted(found.items()))
 
-    def _set(self, queue: _Queue, user: str, apps: Mapping[str, VirtualApp]) -> None:
-        """Replaces a user's apps."""
-        queue.gpus = None
-        at = bisect_left(queue.users, user)
-        if user in queue.apps:
-            del queue.users[at], queue.widths[at], queue.apps[user]
-        if apps:
-            queue.users.insert(at, user)
-            queue.widths.insert(at, self._width(apps))
-            queue.apps[user] = apps
+    def _width(self, account: Account, depth: int, apps: Mapping[str, VirtualApp]) -> float:
+        below = self._below(depth, apps)
+        own = sum(self._width(account.at(n), depth + 1, x) for n, x in below.items())
+        limit = account.limits.gpus
+        return min(self.weights.gpus if limit is None else limit, own or sum(e.width_gpus for e in apps.values()))
 
-    def _divide(self, queue: _Queue, gpus: float) -> None:
-        """Divides a queue's GPUs among its users and their apps."""
-        weights, shares = self.weights.users, list[float](queue.widths)
-        if weights or sum(queue.widths) > gpus:
-            shares = max_min(gpus, [weights.get(u, 1.0) for u in queue.users], queue.widths)
-        for user, share in zip(queue.users, shares, strict=True):
-            apps = queue.apps[user]
-            if len(apps) > 1:
-                self._divide_among(apps, share)
-            else:
-                for app_id, app in apps.items():
-                    self._rates[app_id] = min(app.width_gpus, share)
-
-    def _divide_among(self, apps: Mapping[str, VirtualApp], gpus: float) -> None:
-        """Divides a user's GPUs among its apps: ended apps first."""
-        for gone in (True, False):
+    def _divide(
+        self, rates: dict[str, float], account: Account, depth: int, apps: Mapping[str, VirtualApp], gpus: float
+    ) -> None:
+        below = self._below(depth, apps)
+        at = {n: account.at(n) for n in below}
+        widths = [self._width(at[n], depth + 1, x) for n, x in below.items()]
+        for (name, own), share in zip(
+            below.items(), max_min(gpus, [x.weight for x in at.values()], widths), strict=True
+        ):
+            self._divide(rates, at[name], depth + 1, own, share)
+        for gone in (True, False) if not below else ():  # a user's apps: ended ones first
             some = [a for a, e in apps.items() if e.gone is gone]
             shares = max_min(gpus, [1.0] * len(some), [apps[a].width_gpus for a in some])
-            self._rates.update(zip(some, shares, strict=True))
+            rates.update(zip(some, shares, strict=True))
             gpus -= sum(shares)
 
 

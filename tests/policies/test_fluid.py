@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pycontrol.arbiter.ledger.facts import plain
+from pycontrol.model.accounts import NO_ACCOUNTS, OTHERS, Account, Accounts, Limits
 from pycontrol.policies.fluid import Fluid, joined
 from pycontrol.policies.hierarchy import Node, User, VirtualApp, Weights, max_min
 from tests.policies import stepwise
@@ -27,9 +28,13 @@ def app(user: str = "u", work: float = 1200.0, width: int = GPUS, queue: str = "
     return VirtualApp(queue, user, work, width, work)
 
 
-def fresh(apps: Mapping[str, VirtualApp], at_s: float = 0.0, weights: Weights | None = None) -> Fluid:
+def weights(gpus: int = GPUS, accounts: Accounts = NO_ACCOUNTS, **queues: Account) -> Weights:
+    return Weights(gpus, accounts.tree(queues), accounts)
+
+
+def fresh(apps: Mapping[str, VirtualApp], at_s: float = 0.0, by: Weights | None = None) -> Fluid:
     """The ideal in which no app was served anything."""
-    return Fluid(at_s, weights or Weights(GPUS)).having({a: (e, e.need_gpu_s) for a, e in apps.items()})
+    return Fluid(at_s, by or Weights(GPUS)).having({a: (e, e.need_gpu_s) for a, e in apps.items()})
 
 
 def finishes(fluid: Fluid) -> dict[str, float]:
@@ -42,33 +47,44 @@ def served(fluid: Fluid) -> dict[str, float]:
     return {a: e.need_gpu_s - fluid.left_gpu_s(a) for a, e in fluid.apps.items()}
 
 
-def finish(apps: Mapping[str, VirtualApp], weights: Weights | None = None) -> dict[str, float]:
+def finish(apps: Mapping[str, VirtualApp], by: Weights | None = None) -> dict[str, float]:
     """When the ideal finishes each app, by running it until all are done."""
-    return {a: e.done_s or 0.0 for a, e in fresh(apps, 0.0, weights).at(1e9).apps.items()}
+    return {a: e.done_s or 0.0 for a, e in fresh(apps, 0.0, by).at(1e9).apps.items()}
+
+
+FIVE = {f"a{i}": app("u", queue=f"q{i}") for i in range(5)}
+TREE = Accounts({"g": Account(below={"u": Account(), "v": Account()}), OTHERS: Account()},
+                {"u": ("g", "u"), "v": ("g", "v")})  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("apps", "weights", "expected"),
+    ("apps", "by", "expected"),
     [
         ({"a": app("u"), "b": app("v")}, Weights(12), {"a": 6, "b": 6}),
         ({"a": app("u"), "b": app("u"), "c": app("v")}, Weights(12), {"a": 3, "b": 3, "c": 6}),
         ({"a": app("u", width=2), "b": app("u"), "c": app("v")}, Weights(12), {"a": 2, "b": 4, "c": 6}),
         ({"a": app("u", width=2), "c": app("v")}, Weights(12), {"a": 2, "c": 10}),
         ({"a": app("u", queue="x"), "b": app("v"), "c": app("w")}, Weights(12), {"a": 6, "b": 3, "c": 3}),
-        ({"a": app("u", queue="x"), "b": app("v")}, Weights(12, {"x": 3.0}), {"a": 9, "b": 3}),
-        ({"a": app("u", queue="x"), "b": app("v")}, Weights(12, {"x": 3.0}, {"x": 4.0}), {"a": 4, "b": 8}),
-        ({"a": app("u"), "b": app("v")}, Weights(12, users={"u": 2.0}), {"a": 8, "b": 4}),
+        ({"a": app("u", queue="x"), "b": app("v")}, weights(12, x=Account(3.0)), {"a": 9, "b": 3}),
+        ({"a": app("u", queue="x"), "b": app("v")}, weights(12, x=Account(3.0, Limits(gpus=4))), {"a": 4, "b": 8}),
+        ({"a": app("u"), "b": app("v")}, weights(12, Accounts(queue_users={"u": Account(2.0)})), {"a": 8, "b": 4}),
+        (FIVE | {"z": app("v", queue="q9")}, weights(12, TREE), dict.fromkeys(FIVE, 1.2) | {"z": 6}),
+        ({"a": app("u"), "b": app("w"), "c": app("x")}, weights(12, TREE), {"a": 6, "b": 3, "c": 3}),
+        ({"a": app("u"), "b": app("w"), "d": app("x"), "c": app("v")}, weights(12, TREE),
+         {"a": 3, "b": 3, "c": 3, "d": 3}),
+        ({"a": app("v", width=2), "b": app("w")}, weights(12, TREE), {"a": 2, "b": 10}),
     ],
     ids=[
         "two users alike", "a user's apps share", "an app leaves the user what it cannot use",
         "a user leaves the others what it cannot use", "queues before users", "queues by weight", "a queue's limit",
-        "users by weight",
+        "users by weight", "a user of the tree has one share of all queues", "all others have one share", "two groups",
+        "a group leaves the others what it cannot use",
     ],
 )  # fmt: skip
 def test_rates_are_weighted_max_min_of_queues_users_and_apps(
-    apps: Mapping[str, VirtualApp], weights: Weights, expected: Mapping[str, float]
+    apps: Mapping[str, VirtualApp], by: Weights, expected: Mapping[str, float]
 ) -> None:
-    fluid = fresh(apps, 0.0, weights)
+    fluid = fresh(apps, 0.0, by)
     assert {a: fluid.rate(a) for a in apps} == pytest.approx(expected)
 
 
@@ -196,7 +212,7 @@ def test_an_arrival_changes_only_the_users_whose_share_it_changes() -> None:
     """Of 300 users who have all that they can use, and 20 who share a queue: the newcomer's user, and then the 20."""
     narrow = {f"n{i}": app(f"n{i}", width=1) for i in range(300)}
     shared = {f"s{i}": app(f"s{i}", width=8, queue="r") for i in range(20)}
-    before = fresh({**narrow, **shared}, 0.0, Weights(480, most_gpus={"r": 100.0}))
+    before = fresh({**narrow, **shared}, 0.0, weights(480, r=Account(limits=Limits(gpus=100))))
     for queue, expected in (("q", {"new"}), ("r", {"new", *shared})):
         after = joined(before, [(10.0, "new", app("new", width=1, queue=queue))])
         was, now = (_users(fluid.cluster) for fluid in (before, after))
@@ -210,11 +226,14 @@ def _users(node: Node | User, name: str = "") -> dict[str, User]:
     return {name: user for n, child in node.children.items() for name, user in _users(child, n).items()}
 
 
-Weighting = tuple[dict[str, float], dict[str, float], dict[str, float]]
-WEIGHTINGS: list[Weighting] = [
-    ({}, {}, {}),
-    ({"q": 2.0}, {"r": 9.0}, {}),
-    ({"r": 3.0}, {"q": 5.0}, {"u": 2.0, "w": 0.5}),
+U, V = Account(2.0), Account(0.5, Limits(gpus=3))
+NESTED = {"a": Account(3.0, below={"b": Account(2.0, Limits(gpus=7), {"u": U}), "v": V}), OTHERS: Account(0.5)}
+WEIGHTINGS: list[tuple[Accounts, dict[str, Account]]] = [
+    (NO_ACCOUNTS, {}),
+    (NO_ACCOUNTS, {"q": Account(2.0), "r": Account(limits=Limits(gpus=9))}),
+    (Accounts(queue_users={"u": U, "v": V}), {"r": Account(3.0), "q": Account(limits=Limits(gpus=5))}),
+    (Accounts(NESTED, {"u": ("a", "b", "u"), "v": ("a", "v")}), {"r": Account(3.0)}),
+    (Accounts(NESTED, {"u": ("a", "b", "u"), "v": ("a", "b", "v"), "w": ("a", "c", "d", "w")}), {}),
 ]
 SOME = st.integers(0, 20)
 
@@ -280,9 +299,9 @@ class TheIdealInVirtualTime(RuleBasedStateMachine):
         self.change(k, width_gpus=width)
 
     @rule(chosen=st.sampled_from(WEIGHTINGS), gpus=st.sampled_from([GPUS, GPUS, GPUS - 5]))
-    def weights_change(self, chosen: Weighting, gpus: int) -> None:
-        queues, most, users = chosen
-        self.weights = Weights(gpus, queues, most, users)
+    def weights_change(self, chosen: tuple[Accounts, dict[str, Account]], gpus: int) -> None:
+        accounts, queues = chosen
+        self.weights = weights(gpus, accounts, **queues)
         self.fluid = self.fluid.weighted(self.weights)
 
     @rule()

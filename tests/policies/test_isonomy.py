@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.model.accounts import Account, Accounts
 from pycontrol.model.auction import AppView, Plan, Snapshot
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
@@ -65,14 +66,15 @@ def test_queues_share_by_their_capacities_unless_weights_are_given() -> None:
     """root.a has 0.6 of the cluster, root.b 0.4; the same work is done sooner in root.a."""
     s = replace(snapshot(app("b", 1, ALL, queue="root.b"), app("a", 1, ALL, queue="root.a")), queues=QUEUES)
     assert first(s) == "a"
-    weighted = Isonomy(queue_weights={"root.b": 2.0})
-    assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
+    assert first(replace(s, accounts=Accounts(queue_weights={"root.b": 2.0}))) == "b"
 
 
 def test_users_with_weights_share_by_them() -> None:
     s = snapshot(app("a", 1, ALL, user="ann"), app("b", 1, ALL, user="bob"))
-    weighted = Isonomy(user_weights={"bob": 1.5})
-    assert weighted.decide(replace(s, free=ONE), {}, random.Random(0)).awards[0].app_id == "b"
+    assert first(s) == "a"
+    for queues in (QUEUES, {}):  # none in a virtual cluster
+        weighted = replace(s, queues=queues, accounts=Accounts(queue_users={"bob": Account(1.5)}))
+        assert first(weighted) == "b"
 
 
 def test_a_user_who_returns_immediately_first_repays_service_ahead_of_the_share() -> None:

@@ -20,6 +20,16 @@ WRONG = [
         "{policy: drf, policy_options: {ties: lifo}}",
         "isonomy.yaml: policy_options: drf: ties: Input should be 'fifo' or 'random' (got lifo)",
     ),
+    (
+        "policy_options: {queue_weights: {root.a: 2}}",
+        "isonomy.yaml: policy_options: isonomy has no option queue_weights any more; "
+        "write accounts.others.queues.QUEUE.weight",
+    ),
+    (
+        "policy_options: {user_weights: {ann: 2}}",
+        "isonomy.yaml: policy_options: isonomy has no option user_weights any more; "
+        "write accounts.others.users.USER.weight",
+    ),
     ("policy: themsi", "isonomy.yaml: policy: there is no policy themsi; did you mean themis? Known are themis, "),
 ]
 

@@ -1,8 +1,8 @@
 """Limits of accounts: the most GPUs at once, and budgets of GPU-hours by day, week and month.
 
 At a limit nothing new starts. Gangs within a limit on GPUs are renewed; those beyond one that was lowered, and all
-gangs of an account with a used-up budget, end with their leases. What an administrator set with `isonomy budget` replaces
-what isonomy.yaml says of the account.
+gangs of an account with a used-up budget, end with their leases. What an administrator set with `isonomy budget`
+replaces what isonomy.yaml says of the account.
 """
 
 from __future__ import annotations
