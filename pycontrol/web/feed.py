@@ -16,6 +16,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppChanged,
     AppEnded,
     AppsForgotten,
+    BudgetSpent,
     ClockBehind,
     ExchangeChanged,
     Fact,
@@ -25,6 +26,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseIdle,
     LeaseRevoking,
     LeaseStarted,
+    LimitsSet,
     NextDropped,
     OfLease,
     RoundHeld,
@@ -157,6 +159,8 @@ class Feed:
                 return [("", round_line(fact.receipt, self._names), ())]
             case Switched():
                 return [("", _switched(fact), ())]
+            case LimitsSet() | BudgetSpent():
+                return [("", _limits_told(fact), ())]
             case ExchangeChanged():
                 return self._exchanged(fact)
             case AllocationChanged():
@@ -209,6 +213,18 @@ def _switched(fact: Switched) -> str:
     if what.startswith(DRAINED):
         return f"{who} {'drains' if fact.on else 'undrains'} {what.removeprefix(DRAINED)}"
     return f"{who} {'paused' if fact.on else 'resumed'} the rounds"
+
+
+def _limits_told(fact: LimitsSet | BudgetSpent) -> str:
+    if isinstance(fact, BudgetSpent):
+        if not fact.share:
+            return f"{fact.account}: its budget of GPU-hours of the {fact.period} is free again"
+        what = "used up: its gangs end with their leases" if fact.share >= 1 else f"used by {fact.share:.0%}"
+        return f"{fact.account}: its budget of GPU-hours of the {fact.period} is {what}"
+    said = ", ".join(f"{kind} {x:g}" for kind, x in (fact.limits or {}).items()) or "none"
+    return f"{fact.user or 'an operator'} set the limits of {fact.account}: " + (
+        "those of isonomy.yaml again" if fact.limits is None else said
+    )
 
 
 def _app_changed(fact: AppChanged) -> list[_Told]:

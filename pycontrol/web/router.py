@@ -16,7 +16,7 @@ from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
 from pycontrol.policies.port import Policy
-from pycontrol.queries import cells, exchange, explain, metrics, views
+from pycontrol.queries import budget, cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
@@ -128,6 +128,9 @@ class Router:
             "spans": self._get(self._spans, "app"),
             "cells": self._live(cells.cells),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
+            "budget": self._get(budget.budget),
+            "budget-set": Route("POST", self._set_limits, budget.PARAMS),
+            "budget-reset": Route("POST", self._set_limits, frozenset({"account"})),
             "exchange": self._live(exchange.exchange),
             "exchange-offer": Route("POST", self._exchange, exchange.PARAMS),
             "exchange-request": Route("POST", self._exchange, exchange.PARAMS),
@@ -307,8 +310,10 @@ class Router:
 
     # ---- changing
 
-    def _carry_out(self, request: RestRequest, target: str, text: str) -> dict[str, Any]:
-        self._driver.submit(OperatorCommand(request.path, target, request.user))
+    def _carry_out(
+        self, request: RestRequest, target: str, text: str, command: OperatorCommand | None = None
+    ) -> dict[str, Any]:
+        self._driver.submit(command or OperatorCommand(request.path, target, request.user))
         self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
         self.pictures.expire()
         if request.path != "kill":  # which ends what is here, and is over
@@ -396,6 +401,11 @@ class Router:
         outcome = self._driver.call(lambda a, now_s: exchange.outcome(a, posted))
         self._must_last(request)
         return outcome
+
+    def _set_limits(self, request: RestRequest) -> dict[str, Any]:
+        self._need_admin(request)
+        given = self._driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
+        return self._carry_out(request, given.target, budget.text_of(given), given)
 
     def _switch(self, request: RestRequest) -> dict[str, Any]:
         self._need_admin(request)
