@@ -17,7 +17,7 @@ from pycontrol.cells.inspect import AS_CONFIGURED, virtual_clusters
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cli.client import Rm, remote, rm_address
 from pycontrol.cli.screens import deal
-from pycontrol.cli.tables import Data, emit, lines, table
+from pycontrol.cli.tables import Data, emit, lines, span, table
 from pycontrol.config import ConfigError, load_topology, parse
 from pycontrol.policies import registry
 from pycontrol.policies.shadowed import NoShadow, Shadowed
@@ -109,8 +109,9 @@ def _status(data: Data) -> Any:
     if not data["tenants"]:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
     columns = ("gpus", "got", "lent", "own", "borrowed", "apps", "wanted", "bad_cells")
-    rows = [(t["name"] or "(no cells)", *(t[c] for c in columns)) for t in data["tenants"]]
-    names = ("VIRTUAL CLUSTER", ">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS")
+    rows = [(t["name"] or "(no cells)", *(t[c] for c in columns), span(t["min_lend_s"])) for t in data["tenants"]]
+    names = ("VIRTUAL CLUSTER", ">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS",
+             ">BORROWERS KEEP ITS GPUS")  # fmt: skip
     parts: list[Any] = [table(names, rows)]
     if data["deals"]:
         parts += ["", *(deal(x, data["now_s"]) for x in data["deals"])]
@@ -196,6 +197,7 @@ def _overview(found: Layout) -> dict[str, Any]:
                 "pinned": [p.name for p in vc.pinned],
                 "policy": vc.policy or AS_CONFIGURED,
                 "weight": vc.weight,
+                "min_lend_s": vc.terms.min_lend_s,
             }
             for vc in found.vcs
         ],
@@ -209,8 +211,11 @@ def _cells_of(vc: Data) -> str:
 
 def _draw(data: Data) -> Any:
     owners = table(
-        ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY"),
-        ((vc["name"], vc["gpus"], _cells_of(vc), vc["policy"]) for vc in data["virtual_clusters"]),
+        ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"),
+        (
+            (vc["name"], vc["gpus"], _cells_of(vc), vc["policy"], span(vc["min_lend_s"]))
+            for vc in data["virtual_clusters"]
+        ),
     )
     spare = table(
         ("CHAIN", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"),

@@ -78,7 +78,7 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(
         ("lease_s", "lead_s", "grant_timeout_s", "round_retry_s", "rho_s", "bid_s", "solve_s", "interactive_idle_s",
          "every_s", "token_ttl_s", "idle_s", "forecast_s", "lend_s", "for_s", "expires_in_s", "left_s", "restart_s",
-         "half_life_s", "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
+         "min_lend_s", "half_life_s", "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
         DURATION_S),
     **dict.fromkeys(
         ("until_s", "now_s", "submitted_s", "deadline_s", "end_s", "available_s", "time_s", "ends_s", "expires_s",

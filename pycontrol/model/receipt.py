@@ -105,6 +105,8 @@ class Receipt:
     corrected: Mapping[str, str] = field(default_factory=dict)
     """App -> which of its Agent's figures were replaced by what the control plane saw."""
     f: float = 0.0
+    min_lend_s: float = 0.0
+    """How long borrowers keep GPUs of the virtual cluster's cells before they are called back."""
     note: str = ""
     outcome: Outcome | None = None
 
@@ -135,6 +137,7 @@ class Receipt:
             "asked_s": dict(self.asked_s),
             "corrected": dict(self.corrected),
             "f": self.f,
+            **({"min_lend_s": self.min_lend_s} if self.min_lend_s else {}),
         }
         if self.outcome is not None:
             data.update(_dump_outcome(self.outcome))
@@ -164,6 +167,7 @@ class Receipt:
             asked_s=dict(data.get("asked_s", {})),
             corrected=dict(data.get("corrected", {})),
             f=float(data.get("f", 0.0)),
+            min_lend_s=float(data.get("min_lend_s", 0.0)),
             note=str(data.get("note", "")),
             outcome=_load_outcome(data) if "awards" in data else None,
         )

@@ -118,6 +118,7 @@ def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
         asked_s=_asked_s(r, outcome),
         corrected=dict(r.corrected),
         f=s.f_of(r.part.vc),
+        min_lend_s=s.supply.terms(r.part.vc).min_lend_s,
         note=note,
         outcome=outcome,
     )

@@ -132,8 +132,9 @@ class CellSupply:
     # ---- groups
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
-    ) -> Placed | None:
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:  # fmt: skip
         """Takes cells for the gang; opportunistic groups in the way are released and named."""
         request = self._request(group, vc, guaranteed, gang)
         if avoid or within:
@@ -141,6 +142,9 @@ class CellSupply:
         evicted: list[str] = []
         try:
             decision = self._cells.request(request)
+            if kept := [victim for victim in decision.victims if victim in spared]:
+                self._cells.release(group)
+                return Placed((), tuple(kept))
             while decision.outcome is PlacementOutcome.PREEMPT:
                 for victim in decision.victims:
                     evicted.append(victim)

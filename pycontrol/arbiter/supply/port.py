@@ -141,12 +141,14 @@ class Supply(Protocol):
         """The physical cell of type `kind` that holds the GPU, as (chain, number); None if there is none."""
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
-    ) -> Placed | None:
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:  # fmt: skip
         """Takes cells for a gang, on the virtual cluster's own machines if `guaranteed`, else on hosts.
 
         No machine is bound to a host in `avoid`; its GPUs on each machine lie in one cell of the type `within`. The
-        evicted groups are released. None if it does not fit.
+        evicted groups are released. None if it does not fit. If one of `spared` would be evicted, nothing is taken, and
+        `Placed` names such groups and no GPUs.
         """
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
@@ -267,8 +269,9 @@ class WholeCluster:
         return None
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
-    ) -> Placed | None:
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:  # fmt: skip
         """Picks GPUs on the gang's hosts; nobody is evicted."""
         gpus = self._pick(gang)
         return Placed(tuple(gpus)) if gpus else None
