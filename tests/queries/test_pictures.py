@@ -17,7 +17,7 @@ from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complet
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 OWN_WAY = {"settings", "durable", "ledger", "configured", "policy_name", "lead_s"}
-NOT_SHOWN = {"effects", "event_s", "taken_rounds"}
+NOT_SHOWN = {"effects", "taken_rounds"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
     (views.status, {}),
     (views.queue, {}),
