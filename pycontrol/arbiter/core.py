@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pycontrol.arbiter import apps, leases
+from pycontrol.arbiter import apps, boosts, leases
 from pycontrol.arbiter import placements as workers
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import (
@@ -134,7 +134,7 @@ class Arbiter(State):
         1. The events update the views of the cluster, the apps and the Agents.
         2. If containers were adopted, the cells are told of all leases again.
         3. Recovery ends when its time has passed; machines that were avoided long enough are tried again.
-        4. Due leases end, lapse or are renewed.
+        4. Due leases end, lapse or are renewed; boosts end.
         5. Gangs whose asks have arrived and whose GPUs are free are placed.
         6. The cells learn which grants lost some of their GPUs; exchange deals end and are made; new machines are
            announced to Agents.
@@ -154,6 +154,8 @@ class Arbiter(State):
         look_s = self.gpus.next_look_s()
         if look_s is not None and look_s <= now_s:
             leases.expire(self, now_s)
+        if self.durable.boosts:
+            boosts.expire(self, now_s)
         if self.workers.pending:
             workers.place_ready(self, now_s)
         if self.groups.shrunk:
@@ -189,6 +191,7 @@ class Arbiter(State):
             self.rounds.next_wake_s(now_s),
             self.cluster.refusals.next_end_s(),
             self.hosts_due_s,
+            boosts.next_end_s(self),
             self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
             self.limits.look_s if math.isfinite(self.limits.look_s) else None,
         ):
@@ -433,6 +436,8 @@ class Arbiter(State):
             self.record(LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))
             self.agents.changed(self.durable.live)
             self.request_round(now_s)
+        elif verb == "boost":
+            boosts.boost(self, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
 

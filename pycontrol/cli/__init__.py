@@ -56,6 +56,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "budget:budget_group",
         "Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.",
     ),
+    "boost": (
+        "verbs:boost_command",
+        "Put APP, or all apps of USER, first in its virtual cluster for a time.",
+    ),
     "mode": ("mode:mode_command", "Switch Isonomy on, let it only watch (shadow), or switch it off."),
     "audit": (
         "records:audit_command",

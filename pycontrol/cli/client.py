@@ -195,14 +195,22 @@ def _why(e: requests.RequestException) -> str:
     return "cannot be reached; is it up? (--rm URL names another)"
 
 
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def duration_s(text: str, option: str) -> float:
+    """`30d`, `12h` or `90m` in seconds."""
+    found = LENGTH.fullmatch(text)
+    if not found:
+        raise Misused(f"{option} {text}: must be as 30d, 12h, 90m")
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 def moment_s(text: str, now_s: float, option: str) -> float:
     """`30d`, `12h`, `90m` before now, or a date or time as 2026-11-20T14:00, local time; Unix seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
-    if found:
-        return now_s - float(found[1]) * UNITS_S[found[2]]
+    if LENGTH.fullmatch(text):
+        return now_s - duration_s(text, option)
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

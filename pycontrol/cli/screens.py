@@ -29,6 +29,7 @@ def status(d: Data) -> Group:
     if mode["name"] != "on":
         since = f" by {mode['by']}, {moment(mode['at_s'])}" if mode["at_s"] else ""
         head += f"\nthe mode is {mode['name']}{since}" + (f": {mode['problem']}" if mode["problem"] else "")
+    head += "".join(f"\n{x['target']} is {boosted(x)}" for x in d["boosts"])
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]
     if last:
@@ -52,13 +53,23 @@ def queue(d: Data) -> RenderableType:
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
          f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
-         left(a["next_lease_end_s"], d["now_s"]), _estimate(a, d), a["reason"], _detail(a["sentence"]))
+         left(a["next_lease_end_s"], d["now_s"]), _estimate(a, d), a["reason"], _why(a))
         for a in d["apps"]
     ]  # fmt: skip
     names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "ESTIMATE", "REASON",
              "WHY")  # fmt: skip
-    why = [(a["position"], f"{a['app_id']}, {a['kind']} of {a['user']}: {_detail(a['sentence'])}") for a in d["apps"]]
+    why = [(a["position"], f"{a['app_id']}, {a['kind']} of {a['user']}: {_why(a)}") for a in d["apps"]]
     return ByWidth(table(names, rows), lines(short_queue(d), "", table((">#", "APP AND WHY"), why)), WIDE)
+
+
+def _why(a: Data) -> str:
+    """Why it has what it has, in the queue."""
+    return "; ".join(filter(None, [boosted(a.get("boost")), _detail(a["sentence"])]))
+
+
+def boosted(boost: Data | None) -> str:
+    """Who boosted an app, and until when; empty if nobody did."""
+    return f"boosted by {boost['by']} until {clock(boost['until_s'])}" if boost else ""
 
 
 def _estimate(a: Data, d: Data) -> str:
@@ -150,6 +161,7 @@ def _short_receipt(r: Data, names: Data) -> tuple[Any, ...]:
 def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     bids = [_bid(b, names) for b in r.get("bids", ())]
     out = [f"{names.get(a, a)} out: {why}" for a, why in r["out"].items()]
+    out += [f"{names.get(a, a)} boosted by {by}" for a, by in r.get("boosted", {}).items()]
     out += [f"bad: {', '.join(r['bad_gpus'])}"] if r.get("bad_gpus") else []
     out += [f"{x['id']}: {x['lot']['count']} x {x['lot']['cell_type']} of {x['owner']} for {x['tenant']}"
             for x in r.get("deals", ())]  # fmt: skip
@@ -208,7 +220,8 @@ def _controls(c: Data) -> str | None:
     said += [f"in the pinned cell {c['pinned']}"] if c.get("pinned") else []
     said += ["opportunistic"] if c.get("opportunistic") else []
     said += ["lazy preemption"] if c.get("lazy_preemption") else []
-    asked = [f"asked for: {', '.join(said)}"] if said else []
+    asked = [boosted(c["boost"])] if c.get("boost") else []
+    asked += [f"asked for: {', '.join(said)}"] if said else []
     asked += [c["declared"]] if c.get("declared") else []
     last = ", and is revoked last among equals" if c.get("revoked_last") else ""
     asked += [f"it keeps no checkpoints: it starts again after each revocation{last}"] if c.get("unsaved") else []
@@ -285,6 +298,8 @@ def _lived(r: Data, names: Data) -> str:
     }.get(r["role"], "")
     if r["bid"] is not None and r["role"] in ("won", "lost"):
         text += f"{rank}; " + _own_bid(r)
+    if r.get("boosted_by"):
+        text += f"; boosted by {r['boosted_by']}"
     if r["corrected"]:
         text += f"; its Agent's report was corrected: {r['corrected']}"
     if r["revoked"]:

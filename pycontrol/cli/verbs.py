@@ -1,10 +1,10 @@
-"""The commands that change something: kill, drain, undrain, pause, resume. They need YARN's admin rights."""
+"""The commands that change something: kill, drain, undrain, pause, resume, boost. They need YARN's admin rights."""
 
 from __future__ import annotations
 
 import click
 
-from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.client import Misused, Rm, duration_s, remote, rm_address
 from pycontrol.cli.tables import emit
 
 
@@ -48,3 +48,24 @@ def pause_command(rm: str | None, output: str) -> None:
 def resume_command(rm: str | None, output: str) -> None:
     """Hold rounds again after a pause. For admins."""
     _do("resume", rm, output)
+
+
+@click.command("boost")
+@click.argument("target", metavar="APP|USER")
+@click.option("--for", "length", metavar="TIME", help="How long: 4h, 90m, 2d; at most 30d.")
+@click.option("--end", is_flag=True, help="End the boost now.")
+@remote
+def boost_command(target: str, length: str | None, end: bool, rm: str | None, output: str) -> None:
+    """Put APP, or all apps of USER, first in its virtual cluster for a time. For admins.
+
+    It works under every policy. Limits hold, GPUs of other virtual clusters stay theirs, and what runs keeps its GPUs
+    until its leases end. `isonomy status` lists the boosts.
+
+    \b
+    isonomy boost my-sweep --for 4h
+    isonomy boost ann --end
+    """
+    if (length is None) == (not end):
+        raise Misused("give either --for TIME, as --for 4h, or --end")
+    for_s = 0 if length is None else max(1, int(duration_s(length, "--for")))
+    _do("boost", rm, output, target=target, for_s=str(for_s))

@@ -11,6 +11,8 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
+BOOSTED = 1 << 32
+"""Added to the priority of a boosted app, so that it is above all that YARN has (int32)."""
 SLOWDOWN_PRIOR = (1.0, 1.1, 1.3)
 """S on one machine, across machines of a rack, across racks, until measured (Themis, section 4.3.1)."""
 
@@ -168,7 +170,8 @@ class AppView:
     attained_gpu_s: float = 0.0
     """Attained service in GPU-seconds, including running gangs."""
     priority: int = 0
-    """YARN's application priority within a virtual cluster, the highest first; 0 without virtual clusters."""
+    """YARN's application priority within a virtual cluster, the highest first; 0 without virtual clusters. That of a
+    boosted app is higher by `BOOSTED`."""
     retained_gangs: tuple[Gang, ...] = ()
     """The gangs that it holds and that are not on offer, with reserved ones."""
     slowed_gpu_s: float = 0.0

@@ -104,6 +104,8 @@ class Receipt:
     last suspended."""
     corrected: Mapping[str, str] = field(default_factory=dict)
     """App -> which of its Agent's figures were replaced by what the control plane saw."""
+    boosted: Mapping[str, str] = field(default_factory=dict)
+    """App that came first because it was boosted -> who boosted it."""
     f: float = 0.0
     min_lend_s: float = 0.0
     """How long borrowers keep GPUs of the virtual cluster's cells before they are called back."""
@@ -136,6 +138,7 @@ class Receipt:
             "restart_s": dict(self.restart_s),
             "asked_s": dict(self.asked_s),
             "corrected": dict(self.corrected),
+            "boosted": dict(self.boosted),
             "f": self.f,
             **({"min_lend_s": self.min_lend_s} if self.min_lend_s else {}),
         }
@@ -166,6 +169,7 @@ class Receipt:
             restart_s=dict(data.get("restart_s", {})),
             asked_s=dict(data.get("asked_s", {})),
             corrected=dict(data.get("corrected", {})),
+            boosted=dict(data.get("boosted", {})),
             f=float(data.get("f", 0.0)),
             min_lend_s=float(data.get("min_lend_s", 0.0)),
             note=str(data.get("note", "")),

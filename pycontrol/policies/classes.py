@@ -12,28 +12,39 @@ from dataclasses import replace
 
 from pycontrol.auction.limits import ending_gpus, rooms
 from pycontrol.auction.placing import FreeIndex, take
-from pycontrol.model.auction import AppView, Bid, Gang, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import BOOSTED, AppView, Bid, Gang, Plan, Snapshot, gang_gpus
+
+
+def priority_of(view: AppView) -> int:
+    """The app's priority."""
+    return view.priority
+
+
+def is_boosted(view: AppView) -> int:
+    """1 if the app is boosted, else 0."""
+    return int(view.priority >= BOOSTED)
 
 
 def in_classes(
-    decide: Callable[[Snapshot, Mapping[str, Bid]], Plan], snapshot: Snapshot, bids: Mapping[str, Bid]
-) -> Plan:
-    """The combined plan of all classes; `decide` is called once per class.
+    decide: Callable[[Snapshot, Mapping[str, Bid]], Plan], snapshot: Snapshot, bids: Mapping[str, Bid],
+    of: Callable[[AppView], int] = priority_of,
+) -> Plan:  # fmt: skip
+    """The combined plan of all classes, the highest `of` first; `decide` is called once per class.
 
     Statistics of solves are summed; other fields come from the plan of the lowest class.
     """
-    classes = sorted({v.priority for v in snapshot.apps}, reverse=True)
+    classes = sorted({of(v) for v in snapshot.apps}, reverse=True)
     if len(classes) < 2:
         return decide(snapshot, bids)
     free, left_gpus, plans = dict(snapshot.free), rooms(snapshot.apps), list[Plan]()
     for priority in classes:
-        views = tuple(_limited([v for v in snapshot.apps if v.priority == priority], left_gpus))
+        views = tuple(_limited([v for v in snapshot.apps if of(v) == priority], left_gpus))
         here = {v.app_id: v.rooms for v in views}
         left = {host: n for host, n in free.items() if n > 0}
         plan = decide(
             replace(snapshot, free=left, apps=views), {a: _possible(b, left) for a, b in bids.items() if a in here}
         )
-        homes = [gang for v in snapshot.apps if v.priority < priority for gang in v.ending_gangs]
+        homes = [gang for v in snapshot.apps if of(v) < priority for gang in v.ending_gangs]
         plan = _beside(homes, plan, views, snapshot, left)
         for award in plan.awards:
             take(free, award.gangs)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from pycontrol.auction.handout import ByKey, Caps, Shape, hand_out
 from pycontrol.auction.placing import ELSE, FreeIndex
-from pycontrol.model.auction import AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import BOOSTED, AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 
 MANY = 1 << 30
@@ -240,7 +240,8 @@ class _Filler:
 
     def _queue_key(self, queue: str, i: int) -> _Key:
         view = self.apps[i]
-        return self.policy.queue_key(view, self.caps.gpus(view), self.queue_gpus[queue], self.offered), queue
+        first = view.priority < BOOSTED
+        return first, self.policy.queue_key(view, self.caps.gpus(view), self.queue_gpus[queue], self.offered), queue
 
     def _more(self) -> bool:
         return self.unpicked_gpus >= self.smallest_gpus

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.policies.classes import in_classes, is_boosted
 from pycontrol.policies.hosts import HostPool, gpus_by_type, paper_placement
 from pycontrol.policies.share_memory import GAP, Account, ShareMemory
 from pycontrol.shares.capped import within_demand
@@ -60,9 +61,9 @@ class Sharing(ABC):
         return None
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """The plan: computes shares, then whole gangs by carried deviation."""
+        """The plan: computes shares, then whole gangs by carried deviation; first those of boosted apps."""
         started_s = time.perf_counter()
-        return _Shared(self, snapshot).plan(started_s)
+        return in_classes(lambda s, _: _Shared(self, s).plan(started_s), snapshot, bids, is_boosted)
 
 
 @dataclass(frozen=True)

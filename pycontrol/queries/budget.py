@@ -44,7 +44,7 @@ def command(a: Arbiter, now_s: float, path: str, params: Mapping[str, str], user
     if not given:
         raise Refusal(400, f"{', '.join(KINDS)}: give at least one of them")
     values = {**asdict(a.limits.in_force.get(account, UNLIMITED)), **{k: _number(k, x) for k, x in given.items()}}
-    return OperatorCommand(path, account, user, {k: x for k, x in values.items() if x is not None})
+    return OperatorCommand(path, account, user, values={k: x for k, x in values.items() if x is not None})
 
 
 def text_of(c: OperatorCommand) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.exchange import deals_of
@@ -67,6 +68,7 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
     demand = agent.demand if agent is not None else Demand(0, 0)
     return {
         "priority": yarn.priority if yarn is not None else 0,
+        "boost": views.boost_row(boost_of(a, app_id)),
         "opportunistic": demand.opportunistic,
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
@@ -148,6 +150,7 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
         "offered": dict(receipt.offered),
         "rho": rhos.get(app_id),
         "corrected": receipt.corrected.get(app_id, ""),
+        "boosted_by": receipt.boosted.get(app_id, ""),
         "rank": worst_first.index(app_id) + 1 if app_id in rhos else None,
         "of": len(worst_first),
         "bid": dataclasses.asdict(bid) if bid is not None else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pycontrol.arbiter.boosts import APP, USER
 from pycontrol.arbiter.core import Arbiter
 
 
@@ -45,6 +46,25 @@ def find_app(a: Arbiter, params: Mapping[str, str]) -> str:
     if found:
         raise Refusal(400, f"app: {text} names {len(found)} applications; use an id: {', '.join(found[-10:])}")
     raise Refusal(404, f"app {text}: no application of this id or name asks for GPUs; `isonomy queue` lists who does")
+
+
+def find_target(a: Arbiter, params: Mapping[str, str]) -> str:
+    """What a boost is for, `app ID` or `user NAME`: the parameter `target` names either as in `find_app`; raises
+    Refusal."""
+    text = params.get("target", "")
+    seen = {x.user for x in a.durable.apps.values()} | {x.user for x in a.cluster.apps.values()}
+    user = text in seen | a.accounts.users.keys()
+    try:
+        app_id = find_app(a, {"app": text})
+    except Refusal as e:
+        if user:
+            return USER + text
+        raise Refusal(e.status, str(e).replace("app", "target", 1)) from e
+    if user:
+        raise Refusal(400, f"target: {text} names an app and a user; give the app's id, {app_id}, or end the app")
+    if app_id in a.durable.ended:
+        raise Refusal(409, f"target: {app_id} has ended")
+    return APP + app_id
 
 
 def _numbered(app_id: str, text: str) -> bool:

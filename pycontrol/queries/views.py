@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger.facts import Boosted
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
@@ -44,6 +46,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "recovering": _recovering(a, now_s),
         "paused": a.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
+        "boosts": [boost_row(b) for b in sorted(a.durable.boosts.values(), key=lambda b: b.until_s)],
         "policy": a.policy_name,
         "f": a.settings.f,
         "lease_s": a.settings.lease_s,
@@ -196,6 +199,7 @@ def _queue_row(
         "sentence": sentence,
         "next_lease_end_s": min(ends, default=None),
         "submitted_s": known.submitted_s,
+        "boost": boost_row(boost_of(a, app_id)),
     }
 
 
@@ -235,6 +239,13 @@ def _lease_row(a: Arbiter, lease: Lease | Reservation, gpu: Gpu) -> dict[str, An
         "guaranteed": lease.guaranteed, "reason": present.reason if present else "",
         "name": known.name if known is not None else "",
     }  # fmt: skip
+
+
+def boost_row(boost: Boosted | None) -> dict[str, Any] | None:
+    """A boost as JSON values; None if there is none."""
+    if boost is None:
+        return None
+    return {"target": boost.target, "by": boost.user, "at_s": boost.at_s, "until_s": boost.until_s}
 
 
 def leases(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:

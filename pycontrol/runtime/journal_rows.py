@@ -15,9 +15,9 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import FACTS, AllocationChanged, Fact, PolicyMemory, RoundHeld, from_json, to_json
 from pycontrol.model.value import value
 
-VERSION = 3
+VERSION = 4
 """The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index; in version 2 each fact
-about leases is about one GPU."""
+about leases is about one GPU; version 3 knows no boosts."""
 CHECKED_SINCE = 2
 """The first version with checksums and a quarantine."""
 SCHEMA = """

@@ -16,6 +16,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppChanged,
     AppEnded,
     AppsForgotten,
+    Boosted,
     BudgetSpent,
     ClockBehind,
     ExchangeChanged,
@@ -161,6 +162,8 @@ class Feed:
                 return [("", _switched(fact), ())]
             case LimitsSet() | BudgetSpent():
                 return [("", _limits_told(fact), ())]
+            case Boosted():
+                return [("", _boosted(fact), ())]
             case ExchangeChanged():
                 return self._exchanged(fact)
             case AllocationChanged():
@@ -225,6 +228,12 @@ def _limits_told(fact: LimitsSet | BudgetSpent) -> str:
     return f"{fact.user or 'an operator'} set the limits of {fact.account}: " + (
         "those of isonomy.yaml again" if fact.limits is None else said
     )
+
+
+def _boosted(fact: Boosted) -> str:
+    if fact.until_s > fact.at_s:
+        return f"{fact.user or 'an operator'} boosts {fact.target} for {(fact.until_s - fact.at_s) / 3600:g} h"
+    return f"{fact.user} boosts {fact.target} no more" if fact.user else f"the boost of {fact.target} is over"
 
 
 def _app_changed(fact: AppChanged) -> list[_Told]:

@@ -17,7 +17,7 @@ from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
 from pycontrol.policies.port import Policy
 from pycontrol.queries import budget, cells, exchange, explain, metrics, views
-from pycontrol.queries.lookup import Refusal, find_app, find_host, user_of, whole_number
+from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
@@ -30,6 +30,7 @@ from pycontrol.web.page.site import Page
 T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
+BOOST_MAX_S = 30 * 86400
 ANSWERS_KEPT = 64
 """The most answers cached per picture."""
 UNFORESEEN = {"start_s": None, "end_s": None}
@@ -142,6 +143,7 @@ class Router:
             "kill": Route("POST", self._kill, frozenset({"app"})),
             "drain": Route("POST", self._drain, frozenset({"node"})),
             "undrain": Route("POST", self._drain, frozenset({"node"})),
+            "boost": Route("POST", self._boost, frozenset({"target", "for_s"})),
             "pause": Route("POST", self._switch),
             "resume": Route("POST", self._switch),
         }
@@ -310,10 +312,8 @@ class Router:
 
     # ---- changing
 
-    def _carry_out(
-        self, request: RestRequest, target: str, text: str, command: OperatorCommand | None = None
-    ) -> dict[str, Any]:
-        self._driver.submit(command or OperatorCommand(request.path, target, request.user))
+    def _carry_out(self, request: RestRequest, target: str, text: str, **more: Any) -> dict[str, Any]:
+        self._driver.submit(OperatorCommand(request.path, target, request.user, **more))
         self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
         self.pictures.expire()
         if request.path != "kill":  # which ends what is here, and is over
@@ -364,6 +364,17 @@ class Router:
             return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
         return self._carry_out(request, host, f"{host} is in use again")
 
+    def _boost(self, request: RestRequest) -> dict[str, Any]:
+        self._need_admin(request)
+        for_s = whole_number(request.params, "for_s", -1, 0, BOOST_MAX_S)
+        if for_s < 0:
+            raise Refusal(400, "for_s: is missing; give the seconds that the boost lasts, 0 to end it")
+        target, known = self._driver.call(lambda a, _: (x := find_target(a, request.params), x in a.durable.boosts))
+        if not for_s and not known:
+            raise Refusal(409, f"boost: {target} has none")
+        text = f"{target} comes first in its virtual cluster for {for_s / 3600:g} h; what runs keeps its leases"
+        return self._carry_out(request, target, text if for_s else f"{target} is boosted no more", for_s=for_s)
+
     def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
         """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
         self._need_admin(request)
@@ -405,7 +416,7 @@ class Router:
     def _set_limits(self, request: RestRequest) -> dict[str, Any]:
         self._need_admin(request)
         given = self._driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
-        return self._carry_out(request, given.target, budget.text_of(given), given)
+        return self._carry_out(request, given.target, budget.text_of(given), values=given.values)
 
     def _switch(self, request: RestRequest) -> dict[str, Any]:
         self._need_admin(request)

@@ -33,7 +33,7 @@ def limited(
 
 
 def put(m: Mini, account: str, **limits: float) -> None:
-    m.send(ev.OperatorCommand(SET_LIMITS, account, "root", limits))
+    m.send(ev.OperatorCommand(SET_LIMITS, account, "root", values=limits))
 
 
 def held(m: Mini) -> int:

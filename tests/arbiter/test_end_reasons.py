@@ -104,7 +104,7 @@ def _() -> Mini:
 @case(EndReason.LIMIT)
 def _() -> Mini:
     m = active()
-    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", {"gpus": 0}))
+    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", values={"gpus": 0}))
     m.run(1300, 5)
     return m
 

@@ -165,7 +165,7 @@ def _() -> Mini:
 @case(Pending.ACCOUNT_LIMIT)
 def _() -> Mini:
     m = Mini()
-    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", {"gpus": 1}))
+    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", values={"gpus": 1}))
     return one(m, gangs=4)
 
 

@@ -35,7 +35,7 @@ NUMBERS = {
     FieldDescriptor.CPPTYPE_DOUBLE,
     FieldDescriptor.CPPTYPE_FLOAT,
 }
-TEXTS = frozenset({"account", "app", "file", "node", "vc", "cells", "in_return", "id"})
+TEXTS = frozenset({"account", "app", "target", "file", "node", "vc", "cells", "in_return", "id"})
 """REST parameters that are no numbers."""
 
 

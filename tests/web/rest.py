@@ -11,6 +11,7 @@ from typing import Any
 
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model.cluster import ModeSwitch
+from pycontrol.model.events import OperatorCommand
 from pycontrol.policies import registry
 from pycontrol.web.router import Router
 from tests.arbiter.test_exchange import A, B, assignment
@@ -45,6 +46,8 @@ POSTS = {
     "kill": "ends an app (`app`: id or name); its owner may",
     "drain": "a machine gets no new leases, and its GPUs are taken back (`node`: host)",
     "undrain": "a machine is in use again (`node`)",
+    "boost": "an app, or all apps of a user, comes first in its virtual cluster (`target`: app or user;"
+    " `for_s`: how long, 0 ends it)",
     "pause": "rounds stop, and leases stand still",
     "resume": "rounds are held again",
     "budget-set": "limits of an account (`account`: user NAME, group PATH or queue PATH; `gpus`, `gpu_hours_day`,"
@@ -130,7 +133,13 @@ def traded() -> dict[str, list[Any]]:
     ask("GET", "explain", app=app)
     ask("GET", "token", user=floor.world.arbiter.durable.apps[app].user, app=app)
     host = next(iter(floor.world.arbiter.topology.machines))
-    for path, params in (("drain", {"node": host}), ("undrain", {"node": host}), ("pause", {}), ("resume", {})):
+    for path, params in (
+        ("drain", {"node": host}),
+        ("undrain", {"node": host}),
+        ("pause", {}),
+        ("resume", {}),
+        ("boost", {"target": app, "for_s": "60"}),
+    ):
         ask("POST", path, **params)
     ask("POST", "budget-set", account="user ann", gpus="4", gpu_hours_week="100")
     ask("GET", "budget")
@@ -153,6 +162,7 @@ def stages() -> list[Stage]:
     second.best = {**first.best, "metric": "loss", "value": 0.2}
     for app_id in list(made[0].arbiter.durable.live)[:8]:
         made[0].arbiter.agents[app_id].links = (("TensorBoard", "http://n1:6006"),)
+    made[0].submit(OperatorCommand("boost", f"user {first.user}", ADMIN, 3600.0))
     made[0].run_until(made[0].now + 70)
     return made
 

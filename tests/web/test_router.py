@@ -2,6 +2,7 @@
 
 import html
 import threading
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from pycontrol.model.events import AppAdded
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import WATCHERS_MAX, Feed
-from tests.web.scene import EARLY, SHELL, Scene
+from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def test_unknown_paths_methods_and_parameters(scene: Scene) -> None:
 @pytest.mark.parametrize(("verb", "params"), [
     ("pause", {}), ("resume", {}), ("drain", {"node": "n1"}), ("undrain", {"node": "n1"}), ("kill", {"app": EARLY}),
     ("budget-set", {"account": "user u", "gpus": "1"}), ("budget-reset", {"account": "user u"}),
+    ("boost", {"target": EARLY, "for_s": "60"}),
 ])  # fmt: skip
 def test_commands_need_admin_rights(scene: Scene, verb: str, params: dict[str, str]) -> None:
     before = scene.world.arbiter.durable.dump()
@@ -101,6 +103,39 @@ def test_limits_that_make_no_sense_are_refused(
 ) -> None:
     found = scene.error("POST", verb, user="root", admin=True, **params)
     assert found[0] == status
+
+
+def test_an_admin_boosts_an_app_or_a_user_until_an_end(scene: Scene) -> None:
+    def post(**params: str) -> dict[str, Any]:
+        status, answer = scene.router.handle("POST", "boost", params, "root", True)
+        assert status == 200, answer
+        return answer
+
+    assert post(target=LATE, for_s="7200")["target"] == f"app {LATE}"
+    (row,) = (r for r in scene.get("queue")["apps"] if r["app_id"] == LATE)
+    assert (row["boost"]["by"], row["boost"]["until_s"]) == ("root", scene.world.now + 7200)
+    assert scene.get("explain", app=LATE)["controls"]["boost"] == row["boost"]
+    assert [b["target"] for b in scene.get("status")["boosts"]] == [f"app {LATE}"]
+    standby = scene.router.pictures.newest().arbiter.durable.kept()
+    assert [b["target"] for b in standby["boosts"]] == [f"app {LATE}"]
+    post(target=LATE, for_s="0")
+    assert scene.get("status")["boosts"] == []
+    assert post(target="u", for_s="60")["target"] == "user u"
+    assert all(r["boost"] for r in scene.get("queue")["apps"] if r["user"] == "u")
+
+
+@pytest.mark.parametrize(("status", "text", "params"), [
+    (400, "for_s: is missing", {"target": EARLY}),
+    (400, "for_s: must be from 0 to 2592000", {"target": EARLY, "for_s": "2592001"}),
+    (409, "has none", {"target": EARLY, "for_s": "0"}),
+    (404, "no application of this id or name", {"target": "nobody", "for_s": "60"}),
+    (400, "target: is missing", {"for_s": "60"}),
+])  # fmt: skip
+def test_a_boost_that_cannot_be_is_refused_in_a_sentence(
+    scene: Scene, status: int, text: str, params: dict[str, str]
+) -> None:
+    found = scene.error("POST", "boost", user="root", admin=True, **params)
+    assert found[0] == status, found
     assert text in found[1]
 
 

@@ -20,6 +20,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppEnded,
     AppMoved,
     AppsForgotten,
+    Boosted,
     BudgetSpent,
     ClockBehind,
     ExchangeChanged,
@@ -124,6 +125,8 @@ class Durable:
         self.leases, self.reservations = self._table.leases, self._table.reservations
         self.held, self.grants = self._table.held, self._table.grants
         self.switches: set[str] = set()
+        self.boosts: dict[str, Boosted] = {}
+        """Target -> the boost in force."""
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
         """Virtual cluster -> what its policy remembers from its last plan."""
@@ -307,6 +310,12 @@ class Durable:
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
 
+    def _on_Boosted(self, f: Boosted) -> None:
+        if f.until_s > f.at_s:
+            self.boosts[f.target] = f
+        else:
+            self.boosts.pop(f.target, None)
+
     def _on_RoundHeld(self, f: RoundHeld) -> None:
         self.rounds += 1
 
@@ -338,6 +347,7 @@ class Durable:
         self.live.update(kept.live)
         self.ended.update(kept.ended)
         self.switches.update(kept.switches)
+        self.boosts.update(kept.boosts)
         self.memory.update(kept.memory)
         self.clocks.update(kept.clocks)
         self.rounds = kept.rounds
@@ -350,7 +360,8 @@ class Durable:
     @property
     def is_empty(self) -> bool:
         """Whether nothing has happened yet."""
-        return not (self.apps or self.leases or self.switches or self.rounds or self.clocks or self.limits)
+        known = self.apps or self.leases or self.switches or self.boosts or self.rounds or self.clocks or self.limits
+        return not known
 
     def kept(self) -> dict[str, Any]:
         """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
@@ -392,6 +403,7 @@ class Durable:
             "leases": [],
             "next": [],
             "switches": sorted(self.switches),
+            "boosts": [dataclasses.asdict(b) for b in self.boosts.values()],
             "rounds": self.rounds,
             "memory": plain(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
@@ -417,6 +429,7 @@ class Durable:
         for reservation in map(load_reservation, data["next"]):
             state._table.load(reservation)
         state.switches = set(data["switches"])
+        state.boosts = {b["target"]: Boosted(**b) for b in data.get("boosts", ())}
         state.rounds = data["rounds"]
         state.memory = dict(data.get("memory", {}))
         state.exchange = dict(data.get("exchange", {}))

@@ -182,6 +182,18 @@ class BudgetSpent:
 
 
 @value
+class Boosted:
+    """An administrator puts an app (`app ID`) or all apps of a user (`user NAME`) first, until a time or an earlier
+    fact about the same target: one until `at_s` is over."""
+
+    target: str
+    until_s: float
+    user: str
+    """Who did it; empty where its time has come."""
+    at_s: float
+
+
+@value
 class RoundHeld:
     """A round's receipt."""
 
@@ -245,8 +257,9 @@ OfLease = (
 OF_LEASE = get_args(OfLease)
 """The facts about leases and reservations: each names the GPUs that it is about."""
 Fact = (
-    OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | RoundHeld | AllocationChanged
-    | PolicyMemory | ExchangeChanged | Restored | ClockBehind | LimitsSet | BudgetSpent
+    OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | Boosted | RoundHeld
+    | AllocationChanged | PolicyMemory | ExchangeChanged | Restored | ClockBehind | LimitsSet
+    | BudgetSpent
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
 

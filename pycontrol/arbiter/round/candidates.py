@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from pycontrol.arbiter import apps
+from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import demand_of, shape_of, within_cluster
 from pycontrol.arbiter.round.round import Round
 from pycontrol.arbiter.state import State
 from pycontrol.arbiter.supply.port import RoundPart
-from pycontrol.model.auction import AppView, Demand
+from pycontrol.model.auction import BOOSTED, AppView, Demand
 from pycontrol.model.reasons import Pending, Reason
 
 ASIDE_S = 300.0
@@ -246,14 +247,15 @@ def view(
         launching_gpu_s=s.launching_gpu_s(app_id, now_s),
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
-        priority=_priority(s, app_id) if app.vc else 0,
+        priority=_priority(s, app_id, app.vc),
         spared=wants.unsaved and s.settings.unsaved_last,
     )
 
 
-def _priority(s: State, app_id: str) -> int:
-    app = s.cluster.apps.get(app_id)
-    return app.priority if app is not None else 0
+def _priority(s: State, app_id: str, vc: str) -> int:
+    app = s.cluster.apps.get(app_id) if vc else None
+    boost = BOOSTED if boost_of(s, app_id) is not None else 0
+    return boost + (app.priority if app is not None else 0)
 
 
 def _alike(demand: Demand) -> _Alike:

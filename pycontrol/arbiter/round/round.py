@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.ledger.facts import PolicyMemory
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round.eligibility import Openings
@@ -117,6 +118,7 @@ def receipt(s: State, r: Round, outcome: Outcome | None, note: str) -> Receipt:
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
         asked_s=_asked_s(r, outcome),
         corrected=dict(r.corrected),
+        boosted={a: by.user for a in r.views if (by := boost_of(s, a)) is not None} if s.durable.boosts else {},
         f=s.f_of(r.part.vc),
         min_lend_s=s.supply.terms(r.part.vc).min_lend_s,
         note=note,

@@ -39,6 +39,7 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "measure": queue["measure"],
         "waiting": sum(r["rank"] is not None for r in queue["apps"]),
         "reason": d["reason"],
+        "boost": d["controls"]["boost"],
         "estimate": d.get("estimate"),
         "rho": d["rho"],
         "agent": d["agent"],
@@ -152,6 +153,7 @@ def _round(r: Row, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "round_id": r["round_id"], "at_s": r["at_s"], "offered": sum(r["offered"].values()),
         "role": ROLES.get(r["role"], r["role"]), "why": r["why"] or r["out"], "rho": r["rho"],
+        "boosted_by": r["boosted_by"],
         "got": "; ".join(map(text.gang, r["got"])), "lost": ", ".join(r["revoked"]),
         "others": others + (f" and {more} more" if more > 0 else ""), "bid": r["bid"], "note": r["note"],
     }  # fmt: skip

@@ -53,6 +53,7 @@ def lived(receipt: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any
         "line": _line(changes, name),
         "bids": bids,
         "awards": awards,
+        "boosted": [{"name": name(a), "by": by} for a, by in receipt.get("boosted", {}).items()],
         "out": [{"name": name(a), "why": why_out} for a, why_out in receipt["out"].items()],
         "note": receipt.get("note", ""),
         "solve_s": receipt.get("solve_s"),
