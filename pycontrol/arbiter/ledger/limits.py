@@ -14,7 +14,7 @@ from dataclasses import fields
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.arbiter.ledger.facts import BudgetSpent
 from pycontrol.arbiter.ledger.use import Use, spans
-from pycontrol.model.accounts import PERIODS, Accounts, Limits
+from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
 from pycontrol.model.auction import NO_ROOM
 from pycontrol.model.value import value
 
@@ -76,7 +76,8 @@ class LimitBook:
     def set_anew(self) -> None:
         """Reads the limits again, after an administrator set some."""
         own = {name: Limits(**x.limits) for name, x in self._durable.limits.items() if x.limits is not None}
-        self.in_force = {**self.accounts.limited(), **own}
+        merged = {**self.accounts.limited(), **own}
+        self.in_force = {name: limits for name, limits in merged.items() if limits != UNLIMITED}
         self._names.clear()
         self._used = -math.inf, {}
         self.outdated()

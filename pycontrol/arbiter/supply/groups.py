@@ -47,7 +47,7 @@ class Groups:
         found = []
         for group, app_id in shrunk.items():
             gang = [x for x in d.claims_of(app_id) if x.grant_id == group and not is_revoking(x)]
-            if not supply.shrink(_group(group, d.apps[app_id].vc, gang)):
+            if gang and not supply.shrink(_group(group, d.apps[app_id].vc, gang)):  # else another app's tag names it
                 found.append(group)
         return tuple(found)
 
