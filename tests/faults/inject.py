@@ -402,7 +402,7 @@ class Injector:
 
     def do_limit(self, f: Fault) -> None:
         """A user or a queue may have few GPUs, or uses its budget up; a limit that lets each gang run may stay."""
-        account = f"user {self.world.store[self.world.app_id(f['app'])].user}" if f["n"] % 3 else "queue root"
+        account = f"user {('ann', 'bob')[f['app'] % 2]}" if f["n"] % 3 else "queue root"
         most = {"gpus": str(f["n"])} if f["n"] % 2 else {"gpu_hours_month": f"{f['amount'] / 50:.4f}"}
         self._post("budget-set", account=account, **most)
         if not f["n"] % 2 or f["n"] < 7:
