@@ -79,6 +79,7 @@ lint: setup
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) -m vulture
+	$(PY) -m tests.shape
 
 # Properties are tried on the same examples each time, so that a failure is the change's; `make nightly` draws new ones.
 EXAMPLES_OF ?= ci

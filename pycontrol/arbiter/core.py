@@ -12,6 +12,7 @@ from typing import Any
 
 from pycontrol.arbiter import apps, boosts, leases
 from pycontrol.arbiter import placements as workers
+from pycontrol.arbiter.apps import AgentEvents
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import (
     AppMoved,
@@ -23,13 +24,11 @@ from pycontrol.arbiter.ledger.facts import (
     Switched,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.messages import AgentEvents
-from pycontrol.arbiter.round import eligibility
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
-from pycontrol.arbiter.state import DRAINED, PAUSED, RESET_LIMITS, SET_LIMITS, Settings, State
+from pycontrol.arbiter.state import DRAINED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
 from pycontrol.arbiter.supply.exchange import ExchangeService, downgrade, regrade
-from pycontrol.arbiter.supply.port import Supply, WholeCluster
+from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.validate import Story, classify, validate
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.cells.layout import Layout
@@ -44,7 +43,7 @@ BEHIND_STEP_S = 0.5
 """A change of the lag behind the cluster's clock is recorded if it is larger than this."""
 
 
-class Arbiter(State):
+class Arbiter:
     """Shares the cluster's GPUs among apps by leases and rounds."""
 
     def __init__(
@@ -56,15 +55,23 @@ class Arbiter(State):
         epoch: int = 1,
         supply: Supply | None = None,
         journal_id: str = "",
+        holdings: Holdings | None = None,
     ) -> None:
-        """`journal_id` and `epoch` (how often the journal was opened) make the ids of directives unique."""
-        super().__init__(settings, durable or Durable(), topology, policy.name, supply or WholeCluster(self.pick))
-        self.exchange_service = ExchangeService(self, self.supply.trading) if self.supply.trading is not None else None
-        self.epoch, self._journal_id = epoch, journal_id
+        """`journal_id` and `epoch` (how often the journal was opened) make the ids of directives unique.
+
+        `holdings`: a copy, for readers (`Holdings.copy`), with its own durable state and supply.
+        """
+        self.holdings = s = holdings or Holdings(settings, durable or Durable(), topology, supply)
+        self.clerk = Clerk(s, epoch, journal_id)
+        self.settings, self.supply, self.policy_name = s.settings, s.supply, policy.name
+        self.ledger, self.durable, self.timer, self.receipts = s.ledger, s.durable, s.timer, s.receipts
+        self.cluster, self.agents, self.workers, self.gpus = s.cluster, s.agents, s.workers, s.gpus
+        trading = s.supply.trading
+        self.exchange_service = ExchangeService(s, self.clerk, trading) if trading is not None else None
         self.story = Story() if settings.validate else None
         """The newest events, facts and effects; None unless the state is validated."""
-        self.rounds = Rounds(self, policy, epoch)
-        self.agent_events = AgentEvents(self, self.rounds)
+        self.rounds = Rounds(s, self.clerk, policy)
+        self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
         self._handlers = self._all_handlers()
 
     def _all_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
@@ -79,9 +86,9 @@ class Arbiter(State):
             ev.AttemptAdded: self._attempt_added,
             ev.AttemptRemoved: self._attempt_removed,
             ev.AskChanged: self._ask_changed,
-            ev.ContainerUp: lambda e, now: leases.container_up(self, e.container, e.running, now),
-            ev.ContainerGone: lambda e, now: leases.container_gone(self, e.container_id, now),
-            ev.DirectiveDone: lambda e, now: workers.directive_done(self, e, now),
+            ev.ContainerUp: lambda e, now: leases.container_up(self.holdings, self.clerk, e.container, e.running, now),
+            ev.ContainerGone: lambda e, now: leases.container_gone(self.holdings, self.clerk, e.container_id, now),
+            ev.DirectiveDone: lambda e, now: workers.directive_done(self.holdings, self.clerk, e, now),
             ev.ClusterReady: self._ready,
             ev.ClusterLost: self._lost,
             ev.AgentUp: self.agent_events.up,
@@ -101,17 +108,13 @@ class Arbiter(State):
             ev.Decided: self.rounds.decided,
         }
 
-    def new_id(self, kind: str) -> str:
-        """An id that is unique across restarts and journals."""
-        return ".".join(filter(None, [super().new_id(kind), str(self.epoch), self._journal_id]))
-
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Effect]:
         """Handles one event; returns the effects in order."""
         return self.handle_all((event,), now_s)
 
     def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Handles the events of one moment in order; returns all their effects in order."""
-        self.event_s = now_s
+        self.holdings.event_s = now_s
         if self.story is None:
             return self._cycle(events, now_s)
         events, before = list(events), len(self.ledger.facts)
@@ -122,11 +125,11 @@ class Arbiter(State):
 
     def validate(self, now_s: float) -> None:
         """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
-        validate(self, now_s, self.story, (self.rounds.eligibility, self.rounds.candidates))
+        validate(self.holdings, now_s, self.story, (self.rounds.eligibility, self.rounds.candidates))
 
     def classify(self, gpu: Gpu) -> GpuState:
         """The state of a GPU."""
-        return classify(self, gpu)
+        return classify(self.holdings, gpu)
 
     def _cycle(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Handles the events of one moment, in these steps.
@@ -143,41 +146,44 @@ class Arbiter(State):
         """
         for event in events:
             self._handlers[type(event)](event, now_s)
-        if self.groups.outdated:
+        if self.holdings.groups.outdated:
             self._resync_cells(now_s)
             for app_id in self.agents.unmanaged_apps:
-                own_as_asked(self, app_id)
+                own_as_asked(self.holdings, self.clerk, app_id)
         if self.cluster.recovering_until_s:
             self._end_recovery(now_s)
         if len(self.cluster.refusals):
             self._readmit_machines(now_s)
         look_s = self.gpus.next_look_s()
         if look_s is not None and look_s <= now_s:
-            leases.expire(self, now_s)
+            leases.expire(self.holdings, self.clerk, now_s)
         if self.durable.boosts:
-            boosts.expire(self, now_s)
+            boosts.expire(self.holdings, self.clerk, now_s)
         if self.workers.pending:
-            workers.place_ready(self, now_s)
-        if self.groups.shrunk:
-            downgrade(self, self.groups.tell_shrunk(self.durable, self.supply))
+            workers.place_ready(self.holdings, self.clerk, now_s)
+        if self.holdings.groups.shrunk:
+            downgrade(
+                self.holdings,
+                self.clerk,
+                self.holdings.groups.tell_shrunk(self.durable.claims_of, self.holdings.vc_of_app, self.supply),
+            )
         if self.exchange_service is not None:
             self.exchange_service.tick(now_s)
-        if self.hosts_due_s is not None and self.hosts_due_s <= now_s:
-            self.announce_hosts()
+        if self.clerk.hosts_due_s is not None and self.clerk.hosts_due_s <= now_s:
+            self.clerk.announce_hosts()
         self.rounds.tick(now_s)
-        if self.limits and self.limits.look_s <= now_s:
+        if self.holdings.limits and self.holdings.limits.look_s <= now_s:
             self._watch_budgets(now_s)
         return self.take_effects()
 
     @property
     def changed(self) -> bool:
         """Whether there are facts or effects that nobody has taken yet."""
-        return bool(self.ledger.facts or self.effects)
+        return bool(self.ledger.facts or self.clerk.effects)
 
     def take_effects(self) -> list[ev.Effect]:
         """Returns the effects of a call that was no event; those of events are returned by `handle`."""
-        effects, self.effects = self.effects, []
-        return effects
+        return self.clerk.take_effects()
 
     def take_facts(self) -> list[Fact]:
         """Returns the facts since the last call, to be journaled before the effects are carried out."""
@@ -185,15 +191,15 @@ class Arbiter(State):
 
     def next_wake_s(self, now_s: float) -> float | None:
         """When to send a `Tick` if no event comes earlier; None: no Tick is needed."""
-        first_s = leases.next_wake_s(self, now_s)
+        first_s = leases.next_wake_s(self.holdings, now_s)
         for at_s in (
-            workers.next_wake_s(self) if self.workers.pending else None,
+            workers.next_wake_s(self.holdings) if self.workers.pending else None,
             self.rounds.next_wake_s(now_s),
             self.cluster.refusals.next_end_s(),
-            self.hosts_due_s,
-            boosts.next_end_s(self),
+            self.clerk.hosts_due_s,
+            boosts.next_end_s(self.holdings),
             self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
-            self.limits.look_s if math.isfinite(self.limits.look_s) else None,
+            self.holdings.limits.look_s if math.isfinite(self.holdings.limits.look_s) else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
                 first_s = at_s
@@ -204,23 +210,23 @@ class Arbiter(State):
     def _restore(self, e: ev.StandbyRestored, now_s: float) -> None:
         """Imports the state of another control plane, if this one's is empty and the data can be read."""
         if self.durable.is_empty and _readable(e.data):
-            self.record(Restored(e.data, now_s))
-            self.epoch = self.rounds.epoch = max(self.epoch, e.epoch)
+            self.clerk.record(Restored(e.data, now_s))
+            self.clerk.epoch = max(self.clerk.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
         resumed = self.cluster.replaced(e, now_s, self.settings.recovery_s + self.settings.lease_s)
-        self.kills_sent.clear()
+        self.clerk.kills_sent.clear()
         for gpu in self.durable.leases:
             self.cluster.machines.note(gpu)
-        self.announce_hosts()
-        eligibility.update_closed(self)
-        self.reindex_all()
+        self.clerk.announce_hosts()
+        self.clerk.update_closed()
+        self.clerk.reindex_all()
         self._resync_cells(now_s)
         for app in e.apps:
             self._note_app(app, now_s)
-        for app_id in self.active_apps():
-            self.refresh_kind(app_id)
-        workers.forget_directives(self)
+        for app_id in self.holdings.active_apps():
+            self.clerk.refresh_kind(app_id)
+        workers.forget_directives(self.holdings, self.clerk)
         if e.ready:
             self._reconcile(now_s, resumed)
         self.agent_events.admit_all(now_s)
@@ -238,25 +244,25 @@ class Arbiter(State):
         self.cluster.became_ready()
         if not resumed:
             self.cluster.recovers_until(now_s + self.settings.recovery_s)
-        heard_of = {*self.active_apps(), *self.agents, *self.agents.terminating, *self.cluster.asks.apps()}
+        heard_of = {*self.holdings.active_apps(), *self.agents, *self.agents.terminating, *self.cluster.asks.apps()}
         for app_id in sorted(heard_of - self.cluster.apps.keys()):
-            apps.end(self, app_id, "UNKNOWN", now_s)
+            apps.end(self.holdings, self.clerk, app_id, "UNKNOWN", now_s)
             self._forget(app_id, now_s)
         for app_id in self.cluster.asks.apps():
-            apps.arrive(self, app_id, now_s)
+            apps.arrive(self.holdings, self.clerk, app_id, now_s)
         for container in list(self.cluster.containers.values()):
             if container.plain:
-                leases.give_way(self, container, now_s)
+                leases.give_way(self.holdings, self.clerk, container, now_s)
             elif container.gpus and not container.ending:
-                apps.arrive(self, container.app_id, now_s)
-                leases.adopt(self, container, now_s)
+                apps.arrive(self.holdings, self.clerk, container.app_id, now_s)
+                leases.adopt(self.holdings, self.clerk, container, now_s)
             if container.app_id in self.agents.terminating:
-                self.kill_container(container.container_id, now_s, "ended by the operator")
-        workers.forget_lost(self)
-        leases.drop_unplanned(self)
+                self.clerk.kill_container(container.container_id, now_s, "ended by the operator")
+        workers.forget_lost(self.holdings, self.clerk)
+        leases.drop_unplanned(self.holdings, self.clerk)
         for lease in list(self.durable.leases.each()):
             if lease.container_id and lease.container_id not in self.cluster.containers:
-                self.record(LeaseIdle(lease.gpus, now_s))
+                self.clerk.record(LeaseIdle(lease.gpus, now_s))
         self.agent_events.admit_all(now_s)
         if resumed and not self.cluster.recovering_until_s:
             self._check_hosts(now_s)
@@ -267,16 +273,20 @@ class Arbiter(State):
         self._update_virtual_clusters(now_s)
         if self.exchange_service is not None:
             self.exchange_service.restore(now_s)
-        regrade(self, self.groups.tell_all(self.durable, self.supply))
+        regrade(
+            self.holdings,
+            self.clerk,
+            self.holdings.groups.tell_all(self.durable.claims(), self.holdings.vc_of_app, self.supply),
+        )
 
     def _update_virtual_clusters(self, now_s: float) -> None:
         """Moves apps in queues that now belong to another virtual cluster, or to none."""
-        for app_id in self.active_apps():
+        for app_id in self.holdings.active_apps():
             app = self.durable.apps[app_id]
-            vc = self.vc_of(app.queue)
+            vc = self.supply.vc_of(app.queue)
             if vc != app.vc:
-                self.record(AppMoved(app_id, vc, now_s))
-                self.refresh_kind(app_id)
+                self.clerk.record(AppMoved(app_id, vc, now_s))
+                self.clerk.refresh_kind(app_id)
 
     def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
         """Changes the assignment of cells and the policies of virtual clusters; running containers continue.
@@ -296,26 +306,26 @@ class Arbiter(State):
         self.exchange_service.save()
         self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
-        downgrade(self, groups)
+        downgrade(self.holdings, self.clerk, groups)
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
         """The clock jumped forward: no lease ends before two leads have passed, as apps could not use the time."""
-        if not leases.suspended(self, now_s):
-            leases.extend_after_pause(self, now_s)
+        if not leases.suspended(self.holdings, now_s):
+            leases.extend_after_pause(self.holdings, self.clerk, now_s)
 
     def _cluster_time(self, e: ev.ClusterTime, now_s: float) -> None:
         """Records for the audit how far this clock is behind: a message from the future proves that it is."""
         behind_s = max(0.0, e.at_s - now_s)
         if abs(behind_s - self.durable.behind_s) > BEHIND_STEP_S:
-            self.record(ClockBehind(behind_s))
+            self.clerk.record(ClockBehind(behind_s))
 
     def _end_recovery(self, now_s: float) -> None:
         """When the recovery time has passed: leases on machines that did not come back end, the others continue."""
         if not self.cluster.ready or now_s < self.cluster.recovering_until_s:
             return
         self.cluster.recovers_until(0.0)
-        leases.extend_after_pause(self, now_s)
+        leases.extend_after_pause(self.holdings, self.clerk, now_s)
         self._check_hosts(now_s)
 
     def _check_hosts(self, now_s: float) -> None:
@@ -323,16 +333,16 @@ class Arbiter(State):
         hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
-        leases.evacuate_bad_gpus(self, now_s)
-        for host in filter(self.drained, hosts):
+        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s)
+        for host in filter(self.holdings.drained, hosts):
             self._drain(host, now_s)
-        self.request_round(now_s)
+        self.clerk.request_round(now_s)
 
     def _readmit_machines(self, now_s: float) -> None:
         """Ends the avoidance of machines when its time has passed."""
         if self.cluster.refusals.lapse(now_s):
-            eligibility.update_closed(self)
-            self.request_round(now_s)
+            self.clerk.update_closed()
+            self.clerk.request_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
         self.cluster.lost()
@@ -341,38 +351,40 @@ class Arbiter(State):
         for node in self.cluster.machines.others(e.node):
             self._node_down(ev.NodeDown(node.node_id, "replaced"), now_s)
         self.cluster.node_up(e.node)
-        self.machine_changed(e.node.host, now_s)
-        eligibility.update_closed(self, e.node.host)
-        self.reindex_host(e.node.host)
+        self.clerk.machine_changed(e.node.host, now_s)
+        self.clerk.update_closed(e.node.host)
+        self.clerk.reindex_host(e.node.host)
         if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
-            leases.evacuate_bad_gpus(self, now_s, self.cluster.machines.on(e.node.host))
+            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.cluster.machines.on(e.node.host))
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
-        self.request_round(now_s + self.settings.settle_s)
+        self.clerk.request_round(now_s + self.settings.settle_s)
 
     def _node_down(self, e: ev.NodeDown, now_s: float) -> None:
         node = self.cluster.node_down(e.node_id, e.reason)
         if node is not None:
-            eligibility.update_closed(self, node.host)
-            self.reindex_host(node.host)
+            self.clerk.update_closed(node.host)
+            self.clerk.reindex_host(node.host)
         if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
-        leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
+        leases.cancel_reservations(
+            self.holdings, self.clerk, self.durable.reservations.parts(self.cluster.machines.on(host)), now_s, why
+        )
         lost: dict[str, list[Gpu]] = {}
-        for lease in self.leases_on(host):
+        for lease in self.durable.leases.parts(self.cluster.machines.on(host)):
             lost.setdefault(lease.app_id, []).extend(lease.gpus)
         for app_id, gpus in lost.items():
-            self.revoke_notice(app_id, gpus, now_s, why.text, now_s)
+            self.clerk.revoke_notice(app_id, gpus, now_s, why.text, now_s)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:
-                        self.drop_worker(worker)
-            leases.end(self, gpus, now_s, why)
+                        self.clerk.drop_worker(worker)
+            leases.end(self.holdings, self.clerk, gpus, now_s, why)
         for container_id in self.cluster.containers_on(host):
-            leases.container_gone(self, container_id, now_s)
+            leases.container_gone(self.holdings, self.clerk, container_id, now_s)
 
     # ---- apps and their asks
 
@@ -383,7 +395,7 @@ class Arbiter(State):
         self.agent_events.admit(e.app.app_id, now_s)
 
     def _note_app(self, app: YarnApp, now_s: float) -> None:
-        if apps.note(self, app, now_s):
+        if apps.note(self.holdings, self.clerk, app, now_s):
             self._resync_cells(now_s)
 
     def _app_updated(self, e: ev.AppUpdated, now_s: float) -> None:
@@ -391,7 +403,7 @@ class Arbiter(State):
             self._note_app(e.app, now_s)
 
     def _app_removed(self, e: ev.AppRemoved, now_s: float) -> None:
-        apps.end(self, e.app_id, e.final_state, now_s)
+        apps.end(self.holdings, self.clerk, e.app_id, e.final_state, now_s)
         self._forget(e.app_id, now_s)
 
     def _forget(self, app_id: str, now_s: float) -> None:
@@ -400,7 +412,7 @@ class Arbiter(State):
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
         self.agents.clear_termination(app_id)
-        self.refresh_kind(app_id)
+        self.clerk.refresh_kind(app_id)
         self.rounds.candidates.forget(app_id)
 
     def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
@@ -412,43 +424,43 @@ class Arbiter(State):
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
         self.cluster.asked(e.ask)
         if e.ask.count > 0:
-            apps.arrive(self, e.ask.app_id, now_s)
+            apps.arrive(self.holdings, self.clerk, e.ask.app_id, now_s)
             if e.ask.app_id in self.agents.unmanaged_apps:
-                self.request_round(now_s + self.settings.settle_s)
+                self.clerk.request_round(now_s + self.settings.settle_s)
 
     # ---- the operator
 
     def _command(self, e: ev.OperatorCommand, now_s: float) -> None:
         verb = e.verb
         if verb in ("pause", "resume"):
-            if verb == "resume" and self.paused:
-                leases.extend_after_pause(self, now_s)
-                self.request_round(now_s)
-            self.record(Switched(PAUSED, verb == "pause", e.user, now_s))
+            if verb == "resume" and self.holdings.paused:
+                leases.extend_after_pause(self.holdings, self.clerk, now_s)
+                self.clerk.request_round(now_s)
+            self.clerk.record(Switched(PAUSED, verb == "pause", e.user, now_s))
         elif verb in ("drain", "undrain"):
-            self.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
-            self.reindex_host(e.target)
+            self.clerk.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
+            self.clerk.reindex_host(e.target)
             if verb == "undrain":
-                self.request_round(now_s)
+                self.clerk.request_round(now_s)
             elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else in `_check_hosts`
                 self._drain(e.target, now_s)
         elif verb in (SET_LIMITS, RESET_LIMITS):
-            self.record(LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))
+            self.clerk.record(LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))
             self.agents.changed(self.durable.live)
-            self.request_round(now_s)
+            self.clerk.request_round(now_s)
         elif verb == "boost":
-            boosts.boost(self, e.target, e.for_s, e.user, now_s)
+            boosts.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
 
     def _watch_budgets(self, now_s: float) -> None:
         """Tells what is used of budgets; a budget that is free again lets apps start."""
-        news, look_s = list(self.limits.news(now_s)), self.limits.look_s
+        news, look_s = list(self.holdings.limits.news(now_s)), self.holdings.limits.look_s
         for spent in news:
-            self.record(spent)
+            self.clerk.record(spent)
             if not spent.share:
-                self.request_round(now_s)
-        self.limits.look_s = look_s
+                self.clerk.request_round(now_s)
+        self.holdings.limits.look_s = look_s
 
     def _exchange(self, e: ev.ExchangePosted, now_s: float) -> None:
         if self.exchange_service is not None:
@@ -458,19 +470,21 @@ class Arbiter(State):
         node = self.cluster.node_at.get(host)
         doing = "decommissioned" if node is not None and node.decommissioning else "drained"
         why = Cause(EndReason.DRAINED, f"{host} is being {doing}")
-        leases.cancel_reservations(self, self.reservations_on(host), now_s, why)
-        here = [x for x in self.leases_on(host) if x.state != REVOKING]
-        taken = [x for x in here if not self.is_unmanaged(x.app_id)]
-        leases.revoke(self, taken, now_s, now_s + self.lead_s, why)
+        leases.cancel_reservations(
+            self.holdings, self.clerk, self.durable.reservations.parts(self.cluster.machines.on(host)), now_s, why
+        )
+        here = [x for x in self.durable.leases.parts(self.cluster.machines.on(host)) if x.state != REVOKING]
+        taken = [x for x in here if not self.holdings.is_unmanaged(x.app_id)]
+        leases.revoke(self.holdings, self.clerk, taken, now_s, now_s + self.holdings.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:
         if app_id in self.agents:
-            self.emit(ev.SendFinish(app_id, f"ended by {user or 'the operator'}"))
+            self.clerk.emit(ev.SendFinish(app_id, f"ended by {user or 'the operator'}"))
             return
         self.agents.end_by_operator(app_id)
         for container in self.cluster.containers.values():
             if container.app_id == app_id:
-                self.kill_container(container.container_id, now_s, f"ended by {user or 'the operator'}")
+                self.clerk.kill_container(container.container_id, now_s, f"ended by {user or 'the operator'}")
 
 
 def _readable(data: Mapping[str, Any]) -> bool:

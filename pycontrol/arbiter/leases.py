@@ -21,8 +21,7 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
-from pycontrol.arbiter.round import eligibility
-from pycontrol.arbiter.state import KILL_RETRY_S, State
+from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
 from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.cluster import Container
@@ -31,7 +30,7 @@ from pycontrol.model.reasons import PREEMPTIONS, Cause, EndReason
 from pycontrol.model.topology import Gpu
 
 
-def end_s(s: State, from_s: float, host: str, app_id: str) -> float:
+def end_s(s: Holdings, from_s: float, host: str, app_id: str) -> float:
     """When a lease of an app that begins at `from_s` ends.
 
     With `lease_timing` "spread": one lease length later. Otherwise at the first common end of the machine (or of the
@@ -44,31 +43,31 @@ def end_s(s: State, from_s: float, host: str, app_id: str) -> float:
     return _common_end_s(s, from_s + lease_s / 2, host, lease_s)
 
 
-def _common_end_s(s: State, from_s: float, host: str, lease_s: float) -> float:
+def _common_end_s(s: Holdings, from_s: float, host: str, lease_s: float) -> float:
     """The first common end of leases at `from_s` or later."""
     phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if s.settings.lease_timing == "machine" else 0.0
     return math.ceil((from_s - phase_s) / lease_s) * lease_s + phase_s
 
 
-def make_open_ended(s: State, ending: Mapping[str, list[list[Lease]]]) -> None:
+def make_open_ended(s: Holdings, clerk: Clerk, ending: Mapping[str, list[list[Lease]]]) -> None:
     """Removes the ends of leases with GPUs that no other app wants; `set_expiry` sets them again."""
-    extend(s, ((math.inf, gpus_in(gang)) for gangs in ending.values() for gang in gangs))
+    extend(s, clerk, ((math.inf, gpus_in(gang)) for gangs in ending.values() for gang in gangs))
 
 
-def set_expiry(s: State, now_s: float) -> None:
+def set_expiry(s: Holdings, clerk: Clerk, now_s: float) -> None:
     """Sets the ends of open-ended leases, since an app wants GPUs: as for a lease that begins a lead from now."""
     at, from_s = s.durable.leases, now_s + s.lead_s
     ends = [(end_s(s, from_s, gpu.host, at[gpu].app_id), [gpu]) for gpu in sorted(s.gpus.open)]
-    extend(s, ends, counted=False)
+    extend(s, clerk, ends, counted=False)
 
 
-def extend(s: State, ends: Iterable[tuple[float, Sequence[Gpu]]], *, counted: bool = True) -> None:
+def extend(s: Holdings, clerk: Clerk, ends: Iterable[tuple[float, Sequence[Gpu]]], *, counted: bool = True) -> None:
     """Records new ends of leases; leases in a row that end together are one fact."""
     for until_s, together in itertools.groupby(ends, key=lambda x: x[0]):
-        s.record(LeaseExtended(tuple(gpu for _, gpus in together for gpu in gpus), until_s, counted))
+        clerk.record(LeaseExtended(tuple(gpu for _, gpus in together for gpu in gpus), until_s, counted))
 
 
-def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
+def in_force(s: Holdings, gang: Iterable[Lease]) -> list[Lease] | None:
     """The present state of these leases; None if a part of them has ended or is being revoked."""
     found: list[Lease] = []
     for before in gang:
@@ -79,12 +78,12 @@ def in_force(s: State, gang: Iterable[Lease]) -> list[Lease] | None:
     return found
 
 
-def suspended(s: State, now_s: float) -> bool:
+def suspended(s: Holdings, now_s: float) -> bool:
     """Whether leases are suspended: rounds are paused, or the ResourceManager is not ready or recovering."""
     return s.paused or not s.cluster.ready or now_s < s.cluster.recovering_until_s
 
 
-def end(s: State, gpus: Iterable[Gpu], now_s: float, cause: Cause) -> None:
+def end(s: Holdings, clerk: Clerk, gpus: Iterable[Gpu], now_s: float, cause: Cause) -> None:
     """Ends the leases of these GPUs; a GPU's reservation becomes its lease, else a round is requested."""
     gpus = tuple(gpus)
     for gpu in gpus:
@@ -92,55 +91,55 @@ def end(s: State, gpus: Iterable[Gpu], now_s: float, cause: Cause) -> None:
         owner = lease.app_id if lease is not None else None
         planned_for_next = coming is not None and coming.app_id == owner
         if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
-            s.drop_worker(worker)
-    s.record(LeaseEnded(gpus, now_s, cause.text, cause.kind))
+            clerk.drop_worker(worker)
+    clerk.record(LeaseEnded(gpus, now_s, cause.text, cause.kind))
     if any(gpu not in s.durable.leases for gpu in gpus):
-        s.request_round(now_s + s.settings.settle_s)
+        clerk.request_round(now_s + s.settings.settle_s)
 
 
-def revoke(s: State, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
+def revoke(s: Holdings, clerk: Clerk, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
     """Revokes leases: immediately where no container uses the GPU, else by the deadline; notifies the Agents."""
     by_app: dict[str, list[Gpu]] = {}
     announced: set[str] = set()
     for lease in list(leases):
         by_app.setdefault(lease.app_id, []).extend(lease.gpus)
-        for container_id in _revoke_one(s, lease, now_s, deadline_s, cause):
+        for container_id in _revoke_one(s, clerk, lease, now_s, deadline_s, cause):
             if container_id not in announced:
                 announced.add(container_id)
-                s.emit(Preempt(s.new_id("p"), container_id, deadline_s))
+                clerk.emit(Preempt(clerk.new_id("p"), container_id, deadline_s))
     for app_id, gpus in by_app.items():
-        s.revoke_notice(app_id, gpus, deadline_s, cause.text, now_s)
+        clerk.revoke_notice(app_id, gpus, deadline_s, cause.text, now_s)
 
 
-def _revoke_one(s: State, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> list[str]:
+def _revoke_one(s: Holdings, clerk: Clerk, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> list[str]:
     """Ends a lease where no container uses its GPUs, now or soon, and revokes it elsewhere; returns the containers."""
     at = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
     used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)
     unused = tuple(gpu for gpu in lease.gpus if gpu not in used)
     for gpus in sorted(filter(None, (used, unused))):
         if gpus is unused:
-            end(s, unused, now_s, cause)
+            end(s, clerk, unused, now_s, cause)
         elif lease.state != REVOKING or deadline_s < lease.end_s:
-            s.record(LeaseRevoking(used, deadline_s, cause.text, cause.kind))
+            clerk.record(LeaseRevoking(used, deadline_s, cause.text, cause.kind))
     return list(dict.fromkeys(filter(None, at.values())))
 
 
-def not_placed(s: State, gpus: Sequence[Gpu], now_s: float) -> None:
+def not_placed(s: Holdings, clerk: Clerk, gpus: Sequence[Gpu], now_s: float) -> None:
     """A placement on these GPUs failed: ends revoking leases that were only waiting for it."""
-    s.reindex(*gpus)
+    clerk.reindex(*gpus)
     for lease in s.durable.leases.parts(g for g in gpus if g not in s.cluster.container_at):
         if lease.state == REVOKING:
-            end(s, lease.gpus, now_s, Cause(lease.cause, lease.reason))
+            end(s, clerk, lease.gpus, now_s, Cause(lease.cause, lease.reason))
 
 
-def drop_reservations(s: State, app_id: str, reason: str) -> None:
+def drop_reservations(s: Holdings, clerk: Clerk, app_id: str, reason: str) -> None:
     """Cancels all reservations of an app, without notice to its Agent."""
     coming = gpus_in(s.reservations_of(app_id))
     if coming:
-        s.record(NextDropped(tuple(coming), reason))
+        clerk.record(NextDropped(tuple(coming), reason))
 
 
-def drop_unplanned(s: State) -> None:
+def drop_unplanned(s: Holdings, clerk: Clerk) -> None:
     """Cancels the reservations of unmanaged apps for which no container is planned: a control plane that has restarted
     does not know the plans, so that they would lapse unused. A round decides again."""
     why = "the control plane restarted before its container was placed"
@@ -148,10 +147,10 @@ def drop_unplanned(s: State) -> None:
     for x in sorted(coming, key=lambda x: x.gpus[0]):
         gpus = tuple(g for g in x.gpus if (w := s.workers.at.get(g)) is None or w.app_id != x.app_id)
         if gpus:
-            s.record(NextDropped(gpus, why))
+            clerk.record(NextDropped(gpus, why))
 
 
-def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
+def cancel_reservations(s: Holdings, clerk: Clerk, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
     """Cancels reservations and notifies their Agents, as they may have planned workers there."""
     by_app: dict[str, list[Gpu]] = {}
     for coming in promised:
@@ -160,12 +159,12 @@ def cancel_reservations(s: State, promised: Sequence[Reservation], now_s: float,
             planned = s.workers.at.get(gpu)
             if planned is not None and planned.app_id == coming.app_id:
                 planned.void = planned.state is WAITING
-        s.record(NextDropped(coming.gpus, cause.text))
+        clerk.record(NextDropped(coming.gpus, cause.text))
     for app_id, gpus in by_app.items():
-        s.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
+        clerk.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
 
-def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
+def evacuate_bad_gpus(s: Holdings, clerk: Clerk, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
     """Revokes the leases and cancels the reservations of bad GPUs, of these or of all.
 
     The whole gang loses its GPUs: it stops anyway, and resumes when a round finds it another place. An unmanaged app
@@ -176,58 +175,58 @@ def evacuate_bad_gpus(s: State, now_s: float, gpus: Iterable[Gpu] | None = None)
         why = Cause(EndReason.BAD_GPU, f"GPU {gpu} is bad")
         reservation = s.durable.reservations.get(gpu)
         if reservation is not None:
-            _leave(s, reservation, gpu, now_s, why)
+            _leave(s, clerk, reservation, gpu, now_s, why)
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.state != REVOKING:
-            _leave(s, lease, gpu, now_s, why)
+            _leave(s, clerk, lease, gpu, now_s, why)
 
 
-def _leave(s: State, lease: Lease | Reservation, gpu: Gpu, now_s: float, why: Cause) -> None:
+def _leave(s: Holdings, clerk: Clerk, lease: Lease | Reservation, gpu: Gpu, now_s: float, why: Cause) -> None:
     """Revokes the leases and cancels the reservations of the gang to which a GPU belongs."""
     key, gangs = s.gang_key(lease, gpu), s.gangs_of(lease.app_id)
     gang = next((gang for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) == key), [])
     mine = [(x, [g for g in x.gpus if s.gang_key(x, g) == key]) for x in s.reservations_of(lease.app_id)]
     coming = [part(x, gpus) for x, gpus in mine if gpus]
     if coming:
-        cancel_reservations(s, coming, now_s, why)
-        s.request_round(now_s + s.settings.settle_s)
-    revoke(s, gang, now_s, now_s + s.lead_s, why)
+        cancel_reservations(s, clerk, coming, now_s, why)
+        clerk.request_round(now_s + s.settings.settle_s)
+    revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
 
 
-def container_up(s: State, container: Container, running: bool, now_s: float) -> None:
+def container_up(s: Holdings, clerk: Clerk, container: Container, running: bool, now_s: float) -> None:
     """A container was allocated or is running; its leases start when it is first reported running."""
-    s.occupied(container)
+    clerk.occupied(container)
     if container.plain:
         if s.cluster.ready:
-            give_way(s, container, now_s)
+            give_way(s, clerk, container, now_s)
         return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
-        eligibility.update_closed(s)
+        clerk.update_closed()
     worker = _worker_of(s, container)
     if worker is not None:
         s.workers.carried(worker, container.container_id)
     ready, recovering = s.cluster.ready, now_s < s.cluster.recovering_until_s
     if ready and recovering and not any(g in s.durable.leases for g in container.gpus):
-        adopt(s, container, now_s)  # its machine came back late
+        adopt(s, clerk, container, now_s)  # its machine came back late
     elif ready and not _leased(s, container):
-        _kill_unleased(s, container, now_s)
+        _kill_unleased(s, clerk, container, now_s)
     elif running:
-        start(s, container, worker.plan.job_id if worker is not None else "", now_s)
+        start(s, clerk, container, worker.plan.job_id if worker is not None else "", now_s)
 
 
-def give_way(s: State, container: Container, now_s: float) -> None:
+def give_way(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None:
     """Ends the leases of GPUs that CapacityScheduler has given to a container before their apps used them."""
     why = Cause(EndReason.REFUSED, f"CapacityScheduler gave it to {container.container_id}")
     for gpu in container.gpus:
         while (lease := s.durable.leases.get(gpu)) is not None:
             for worker in (s.workers.at.get(gpu), s.workers.placing.get(gpu)):
                 if worker is not None:
-                    s.drop_worker(worker)
-            s.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
-            end(s, [gpu], now_s, why)
+                    clerk.drop_worker(worker)
+            clerk.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
+            end(s, clerk, [gpu], now_s, why)
 
 
-def _worker_of(s: State, container: Container) -> PlannedWorker | None:
+def _worker_of(s: Holdings, container: Container) -> PlannedWorker | None:
     """The planned worker that the container carries; None if there is none.
 
     The newest plan for its GPUs may be newer than the container and belong to another worker or app.
@@ -243,19 +242,19 @@ def _worker_of(s: State, container: Container) -> PlannedWorker | None:
     return next(older, None) or next((w for w in mine if not w.container_id), None)
 
 
-def _leased(s: State, container: Container) -> bool:
+def _leased(s: Holdings, container: Container) -> bool:
     """Whether the container's app has leases of all its GPUs, or it needs none."""
     at, app_id = s.durable.leases, container.app_id
     return container.plain or all((x := at.get(gpu)) is not None and x.app_id == app_id for gpu in container.gpus)
 
 
-def _kill_unleased(s: State, container: Container, now_s: float) -> None:
+def _kill_unleased(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None:
     """Kills the container, repeatedly until it is gone."""
-    s.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
-    s.gpus.look_at(container.gpus[0], s.kills_sent[container.container_id] + KILL_RETRY_S)
+    clerk.kill_container(container.container_id, now_s, f"{container.app_id} does not hold its GPUs")
+    s.gpus.look_at(container.gpus[0], clerk.kills_sent[container.container_id] + KILL_RETRY_S)
 
 
-def start(s: State, container: Container, job_id: str, now_s: float) -> None:
+def start(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: float) -> None:
     """Starts the leases of a container's GPUs; all leases of a job end together."""
     for lease in s.durable.leases.parts(container.gpus):
         if lease.app_id != container.app_id or lease.container_id == container.container_id:
@@ -269,10 +268,10 @@ def start(s: State, container: Container, job_id: str, now_s: float) -> None:
             elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, container.gpus[0].host, lease.app_id)
         slowdown, speed = _slowdown(s, lease), s.speed_of(lease.gpus[0])
-        s.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed))
+        clerk.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed))
 
 
-def _lent(s: State, lease: Lease) -> bool:
+def _lent(s: Holdings, lease: Lease) -> bool:
     """Whether it was granted with an earlier end than usual (`Award.until_s`).
 
     The tolerance of 1.5 leads allows for a GPU that became free before it was due.
@@ -280,54 +279,54 @@ def _lent(s: State, lease: Lease) -> bool:
     return lease.end_s < end_s(s, lease.granted_s, lease.gpus[0].host, lease.app_id) - 1.5 * s.lead_s
 
 
-def _slowdown(s: State, lease: Lease) -> float:
+def _slowdown(s: Holdings, lease: Lease) -> float:
     """S of its gang's locality, by the prior rather than by what the app's own Agent measured."""
     gang, mine = s.gang_key(lease, lease.gpus[0]), s.durable.leases.by_app[lease.app_id].values()
     hosts = {gpu.host for x in mine for gpu in x.gpus if s.gang_key(x, gpu) == gang}
     return SLOWDOWN_PRIOR[s.topology.scope_of(sorted(hosts)) - 1]
 
 
-def container_gone(s: State, container_id: str, now_s: float) -> None:
+def container_gone(s: Holdings, clerk: Clerk, container_id: str, now_s: float) -> None:
     """A container ended: its leases become idle; they end if they were being revoked or the app is unmanaged."""
     container = s.cluster.container_gone(container_id)
-    s.kills_sent.pop(container_id, None)
+    clerk.kills_sent.pop(container_id, None)
     if container is None:
         return
     unmanaged = s.is_unmanaged(container.app_id)
     for worker in [w for w in s.workers.of(container.app_id) if w.container_id == container_id]:
-        s.drop_worker(worker)
+        clerk.drop_worker(worker)
     lost = container.plain or not _leased(s, container)
-    s.vacate(gpu for gpu in container.gpus if s.cluster.container_at.get(gpu) == container_id)
+    clerk.vacate(gpu for gpu in container.gpus if s.cluster.container_at.get(gpu) == container_id)
     for lease in s.durable.leases.parts(container.gpus):
         if lease.app_id != container.app_id:
             continue
         if lease.state == REVOKING:
-            end(s, lease.gpus, now_s, Cause(lease.cause, "revoked"))
+            end(s, clerk, lease.gpus, now_s, Cause(lease.cause, "revoked"))
         elif unmanaged:
-            end(s, lease.gpus, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
+            end(s, clerk, lease.gpus, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
-            s.record(LeaseIdle(lease.gpus, now_s))
+            clerk.record(LeaseIdle(lease.gpus, now_s))
     if lost:
-        s.request_round(now_s + s.settings.settle_s)
+        clerk.request_round(now_s + s.settings.settle_s)
     if container.plain:
-        s.reindex_host(container.gpus[0].host)
+        clerk.reindex_host(container.gpus[0].host)
 
 
-def released(s: State, e: GpusReleased, now_s: float) -> None:
+def released(s: Holdings, clerk: Clerk, e: GpusReleased, now_s: float) -> None:
     """An app releases leased or reserved GPUs early."""
     gpus, d = sorted(e.gpus), s.durable
     claims: list[Claim] = [*d.reservations.parts(gpus), *d.leases.parts(gpus)]
     for x in sorted((x for x in claims if x.app_id == e.app_id), key=lambda x: x.gpus[0]):
         coming = tuple(g for g in x.gpus if (y := d.reservations.get(g)) is not None and y.app_id == e.app_id)
         if coming:
-            s.record(NextDropped(coming, "released"))
-            s.request_round(now_s + s.settings.settle_s)
+            clerk.record(NextDropped(coming, "released"))
+            clerk.request_round(now_s + s.settings.settle_s)
         if isinstance(x, Lease):
             deadline_s = x.end_s if x.state == REVOKING else now_s + s.lead_s
-            _revoke_one(s, x, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
+            _revoke_one(s, clerk, x, now_s, deadline_s, Cause(EndReason.RELEASED, "released"))
 
 
-def expire(s: State, now_s: float) -> None:
+def expire(s: Holdings, clerk: Clerk, now_s: float) -> None:
     """Handles GPUs that are due: ends revoked and unused leases, renews those of unmanaged apps, kills stray
     containers and gives up placements without a container."""
     if suspended(s, now_s):
@@ -335,80 +334,80 @@ def expire(s: State, now_s: float) -> None:
     for gpu in sorted(s.gpus.due(now_s)):
         worker, container = s.workers.placing.get(gpu), s.cluster.containers.get(s.cluster.container_at.get(gpu, ""))
         if worker is not None and worker.placing_until_s <= now_s:
-            _give_up_placement(s, worker, now_s)
+            _give_up_placement(s, clerk, worker, now_s)
         if container is not None and not container.ending and not _leased(s, container):
-            _kill_unleased(s, container, now_s)
+            _kill_unleased(s, clerk, container, now_s)
         lease = s.durable.leases.get(gpu)
         if lease is not None:
-            _handle_due_lease(s, lease, now_s)
+            _handle_due_lease(s, clerk, lease, now_s)
 
 
-def _give_up_placement(s: State, worker: PlannedWorker, now_s: float) -> None:
+def _give_up_placement(s: Holdings, clerk: Clerk, worker: PlannedWorker, now_s: float) -> None:
     """Drops a worker without a container; one that comes late is killed unless the app holds its GPUs then."""
-    s.drop_worker(worker)
-    not_placed(s, worker.plan.gpus, now_s)
+    clerk.drop_worker(worker)
+    not_placed(s, clerk, worker.plan.gpus, now_s)
 
 
-def _handle_due_lease(s: State, lease: Lease, now_s: float) -> None:
+def _handle_due_lease(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> None:
     if lease.state == REVOKING and lease.end_s <= now_s:
-        _end_revoked(s, lease, now_s)
+        _end_revoked(s, clerk, lease, now_s)
     elif (limit := s.limit(lease)) is not None and limit.at_s <= now_s:
-        revoke(s, s.gang_at(lease.gpus[0]), now_s, now_s + s.lead_s, limit.cause)
+        revoke(s, clerk, s.gang_at(lease.gpus[0]), now_s, now_s + s.lead_s, limit.cause)
     elif lease.state == GRANTED:
-        _end_unused(s, lease, now_s)
+        _end_unused(s, clerk, lease, now_s)
     elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s:
         usable = tuple(filter(s.usable, lease.gpus)) if s.renews_itself(lease) else ()
         if usable:
-            s.record(LeaseExtended(usable, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
+            clerk.record(LeaseExtended(usable, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
         if len(usable) < len(lease.gpus):
             rest = next(gpu for gpu in lease.gpus if gpu not in usable)
             s.gpus.to_offer(rest, lease.end_s)  # it renewed itself when a round last looked
 
 
-def _end_revoked(s: State, lease: Lease, now_s: float) -> None:
+def _end_revoked(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> None:
     """Ends a lease that had to end by now; kills the containers that still use it."""
     containers = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
     for container_id in dict.fromkeys(filter(None, containers.values())):
-        s.kill_container(container_id, now_s, "lease ended", again=lease.cause in PREEMPTIONS)
-        s.gpus.look_at(lease.gpus[0], s.kills_sent[container_id] + KILL_RETRY_S)
+        clerk.kill_container(container_id, now_s, "lease ended", again=lease.cause in PREEMPTIONS)
+        s.gpus.look_at(lease.gpus[0], clerk.kills_sent[container_id] + KILL_RETRY_S)
     gone = [gpu for gpu in lease.gpus if not containers[gpu] and gpu not in s.workers.placing]
     if gone:
-        end(s, gone, now_s, Cause(lease.cause, "revoked"))
+        end(s, clerk, gone, now_s, Cause(lease.cause, "revoked"))
 
 
-def _end_unused(s: State, lease: Lease, now_s: float) -> None:
+def _end_unused(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> None:
     """Ends a granted lease where no container came in time."""
     lapses = {gpu: at_s for gpu in lease.gpus if (at_s := _lapse_s(s, lease, gpu)) is not None}
     due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]
     for gpu in due:
-        s.revoke_notice(lease.app_id, [gpu], now_s, "grant not used in time", now_s)
+        clerk.revoke_notice(lease.app_id, [gpu], now_s, "grant not used in time", now_s)
     if due:
-        end(s, due, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
+        end(s, clerk, due, now_s, Cause(EndReason.LAPSED, "grant not used in time"))
     later = [(at_s, gpu) for gpu, at_s in lapses.items() if at_s > now_s]
     if later:
         at_s, gpu = min(later)
         s.gpus.look_at(gpu, at_s)
 
 
-def _lapse_s(s: State, lease: Lease, gpu: Gpu) -> float | None:
+def _lapse_s(s: Holdings, lease: Lease, gpu: Gpu) -> float | None:
     """When an unused grant lapses; None while it is used. Time in which no placement could be sent does not count."""
     since_s = lease.unused_since_s
     if since_s is None or gpu in s.cluster.container_at or gpu in s.workers.placing:
         return None
     if gpu in s.workers.at:
-        since_s = max(since_s, s.placements_full_s)
+        since_s = max(since_s, s.workers.full_s)
     return since_s + s.settings.grant_timeout_s
 
 
-def extend_after_pause(s: State, now_s: float) -> None:
+def extend_after_pause(s: Holdings, clerk: Clerk, now_s: float) -> None:
     """Extends leases after a suspension: none ends before two leads have passed."""
     earliest_s = now_s + 2 * s.lead_s
     s.agents.restart_waits(now_s)
     short = [x for x in s.durable.leases.each() if x.end_s < earliest_s]
-    extend(s, ((earliest_s, x.gpus) for x in short), counted=False)
+    extend(s, clerk, ((earliest_s, x.gpus) for x in short), counted=False)
 
 
-def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:
+def _adopted_end_s(s: Holdings, now_s: float, host: str, app_id: str) -> float:
     """When an adopted lease ends: at the next common end, but no earlier than two leads from now.
 
     That is the end the lease had or an earlier one; a later one would make waiting apps wait longer after every
@@ -420,28 +419,28 @@ def _adopted_end_s(s: State, now_s: float, host: str, app_id: str) -> float:
     return max(common_s, now_s + 2 * s.lead_s)
 
 
-def adopt(s: State, container: Container, now_s: float) -> None:
+def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None:
     """Makes leases for a running container that the journal does not know, as its tags say; kills it if it may not
     have them."""
     others = [x for g in container.gpus if (x := s.durable.leases.get(g)) and x.app_id != container.app_id]
     free = tuple(g for g in container.gpus if g not in s.durable.leases)
     if others or (free and container.app_id not in s.durable.live):
-        _kill_unleased(s, container, now_s)
+        _kill_unleased(s, clerk, container, now_s)
         return
     if free:
         grant_id = container.lease_id or f"adopted-{container.container_id}"
         until_s = _adopted_end_s(s, now_s, free[0].host, container.app_id)
         s.groups.adopted()
-        s.taken_rounds.add(round_of(grant_id))
+        clerk.taken_rounds.add(round_of(grant_id))
         guaranteed = s.supply.whole or bool(s.durable.apps[container.app_id].vc)
-        s.record(LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
+        clerk.record(LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=guaranteed))  # fmt: skip
         slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
-        s.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
-    start(s, container, "", now_s)
+        clerk.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
+    start(s, clerk, container, "", now_s)
 
 
-def next_wake_s(s: State, now_s: float) -> float | None:
+def next_wake_s(s: Holdings, now_s: float) -> float | None:
     """When `expire` has something to do next; None: not before the next event."""
     if s.paused or not s.cluster.ready:
         return None

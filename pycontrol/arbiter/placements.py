@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.round import eligibility, standin
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.round import standin
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.views.workers import REPORTED, WAITING, PlannedWorker
 from pycontrol.model.cluster import STANDIN, Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
@@ -15,17 +15,17 @@ from pycontrol.model.topology import Gpu
 RETRY_MAX_S = 5.0
 
 
-def use_planned(s: State, e: UsePlanned) -> None:
+def use_planned(s: Holdings, clerk: Clerk, e: UsePlanned) -> None:
     """Accepts an Agent's plan if it holds or has reserved the GPUs; a refusal says why."""
     known = any(w.use_id == e.use_id for w in s.workers.of(e.app_id))
     problem = "" if known else _problem(s, e)
     if not known and not problem:
         for plan in e.workers:
             s.workers.add(PlannedWorker(e.app_id, e.use_id, plan))
-    s.emit(SendUseReply(e.app_id, e.use_id, not problem, problem))
+    clerk.emit(SendUseReply(e.app_id, e.use_id, not problem, problem))
 
 
-def _problem(s: State, e: UsePlanned) -> str:
+def _problem(s: Holdings, e: UsePlanned) -> str:
     """Why a plan is refused; empty if it is accepted."""
     if not e.workers:
         return "the plan has no workers"
@@ -38,7 +38,7 @@ def _problem(s: State, e: UsePlanned) -> str:
     return ""
 
 
-def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> str:
+def _worker_problem(s: Holdings, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> str:
     if not plan.gpus:
         return "no GPUs"
     if len({g.host for g in plan.gpus}) > 1:
@@ -60,7 +60,7 @@ def _worker_problem(s: State, app_id: str, plan: WorkerPlan, seen: set[Gpu]) -> 
     return ""
 
 
-def place_ready(s: State, now_s: float) -> None:
+def place_ready(s: Holdings, clerk: Clerk, now_s: float) -> None:
     """Places every pending gang with all asks arrived and all GPUs leased and free of containers.
 
     The number of placements in progress is limited to what the ResourceManager carries out in seconds
@@ -69,54 +69,54 @@ def place_ready(s: State, now_s: float) -> None:
     if not s.cluster.ready:
         return
     if not s.workers.room_for(1):
-        s.placements_full_s = now_s  # some gang waits, or nobody would have called
+        s.workers.wait_for_room(now_s)  # some gang waits, or nobody would have called
         return
     for key in list(s.workers.pending):
         gang = list(s.workers.pending.get(key, {}).values())
         if not gang:
             continue  # it was dropped with the gang before
         if not s.workers.room_for(len(gang)):
-            s.placements_full_s = now_s
+            s.workers.wait_for_room(now_s)
             return
         whole = len(gang)
-        gang = [w for w in gang if not _dropped_as_void(s, w)]
+        gang = [w for w in gang if not _dropped_as_void(s, clerk, w)]
         if len(gang) < whole and gang and gang[0].use_id == STANDIN:
-            _leave(s, gang, now_s)  # an Agent repairs its gang itself
+            _leave(s, clerk, gang, now_s)  # an Agent repairs its gang itself
             continue
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
             for worker, ask in zip(gang, asks, strict=True):
                 assert ask is not None
-                _place(s, worker, ask, now_s)
+                _place(s, clerk, worker, ask, now_s)
 
 
-def _dropped_as_void(s: State, worker: PlannedWorker) -> bool:
+def _dropped_as_void(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> bool:
     """Drops a worker with GPUs that its app neither holds nor has reserved, or with a cancelled reservation."""
     if worker.void:
-        s.drop_worker(worker)
+        clerk.drop_worker(worker)
         return True
     for gpu in worker.plan.gpus:
         lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
         held = lease is not None and lease.app_id == worker.app_id and lease.state != REVOKING
         if not held and (coming is None or coming.app_id != worker.app_id):
-            s.drop_worker(worker)
+            clerk.drop_worker(worker)
             return True
     return False
 
 
-def _leave(s: State, gang: list[PlannedWorker], now_s: float) -> None:
+def _leave(s: Holdings, clerk: Clerk, gang: list[PlannedWorker], now_s: float) -> None:
     """Releases the remaining GPUs of a gang that has lost some before its start."""
     why = Cause(EndReason.RELEASED, "a container of its gang lost its GPUs")
     for worker in gang:
-        s.drop_worker(worker)
+        clerk.drop_worker(worker)
         coming = [x for x in s.durable.reservations.parts(worker.plan.gpus) if x.app_id == worker.app_id]
-        leases.cancel_reservations(s, coming, now_s, why)
+        leases.cancel_reservations(s, clerk, coming, now_s, why)
         held = [x for x in s.durable.leases.parts(worker.plan.gpus) if x.app_id == worker.app_id]
-        leases.revoke(s, held, now_s, now_s + s.lead_s, why)
-    s.request_round(now_s + s.settings.settle_s)
+        leases.revoke(s, clerk, held, now_s, now_s + s.lead_s, why)
+    clerk.request_round(now_s + s.settings.settle_s)
 
 
-def _ready_ask(s: State, worker: PlannedWorker, now_s: float) -> Ask | None:
+def _ready_ask(s: Holdings, worker: PlannedWorker, now_s: float) -> Ask | None:
     """The ask that this worker's container can serve now; if None, `worker.problem` says what it waits for."""
     if worker.retry_at_s > now_s:
         return None
@@ -139,7 +139,7 @@ def _ready_ask(s: State, worker: PlannedWorker, now_s: float) -> Ask | None:
     return ask
 
 
-def _ask_of(s: State, worker: PlannedWorker) -> Ask | None:
+def _ask_of(s: Holdings, worker: PlannedWorker) -> Ask | None:
     if worker.ask_key is not None:
         return s.cluster.asks.of(worker.app_id).get(worker.ask_key)
     app = s.cluster.apps.get(worker.app_id)
@@ -149,17 +149,17 @@ def _ask_of(s: State, worker: PlannedWorker) -> Ask | None:
     return None
 
 
-def _place(s: State, worker: PlannedWorker, ask: Ask, now_s: float) -> None:
+def _place(s: Holdings, clerk: Clerk, worker: PlannedWorker, ask: Ask, now_s: float) -> None:
     node = s.cluster.node_at.get(worker.plan.host)
     assert node is not None
-    s.workers.sent(worker, s.new_id("d"), now_s, now_s + s.settings.grant_timeout_s)
+    s.workers.sent(worker, clerk.new_id("d"), now_s, now_s + s.settings.grant_timeout_s)
     for gpu in worker.plan.gpus:
         s.gpus.look_at(gpu, worker.placing_until_s)
     lease_id = s.durable.leases[worker.plan.gpus[0]].grant_id
-    s.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
+    clerk.emit(Place(worker.directive_id, ask, node.node_id, worker.plan.gpus, lease_id))
 
 
-def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
+def directive_done(s: Holdings, clerk: Clerk, e: DirectiveDone, now_s: float) -> None:
     """A `Place` succeeded, so that its container follows, or was refused and is retried with back-off.
 
     After repeated refusals the app avoids the machine: the gang's leases are revoked, and a round finds it other GPUs.
@@ -174,54 +174,56 @@ def directive_done(s: State, e: DirectiveDone, now_s: float) -> None:
     worker.refusals += 1
     worker.problem = e.reason
     worker.retry_at_s = now_s + min(RETRY_MAX_S, 0.2 * 2 ** min(worker.refusals, 10))
-    _wait_again(s, worker)
-    leases.not_placed(s, worker.plan.gpus, now_s)
+    _wait_again(s, clerk, worker)
+    leases.not_placed(s, clerk, worker.plan.gpus, now_s)
     if worker.app_id not in s.cluster.apps:
         return  # it ended meanwhile
     app = s.durable.apps.get(worker.app_id)
     user = app.user if app is not None else ""
     if s.cluster.refusals.refused(worker.plan.host, worker.app_id, user, e.reason, now_s, e.machine_at_fault):
-        eligibility.update_closed(s)
-        _give_up(s, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}"))
+        clerk.update_closed()
+        _give_up(
+            s, clerk, worker, now_s, Cause(EndReason.REFUSED, f"{worker.plan.host} refuses its container: {e.reason}")
+        )
 
 
-def _give_up(s: State, worker: PlannedWorker, now_s: float, why: Cause) -> None:
+def _give_up(s: Holdings, clerk: Clerk, worker: PlannedWorker, now_s: float, why: Cause) -> None:
     """Revokes all leases of a worker's gang; those with containers end a lead from now."""
     held = [x for x in s.durable.leases.parts(worker.plan.gpus) if x.app_id == worker.app_id]
     keys = {s.gang_key(x, gpu) for x in held for gpu in x.gpus}
     gangs = s.gangs_of(worker.app_id)
     gang = [x for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) in keys for x in gang]
     for mate in [w for w in s.workers.of(worker.app_id) if w.gang == worker.gang and w.state is WAITING]:
-        s.drop_worker(mate)
-    leases.revoke(s, gang, now_s, now_s + s.lead_s, why)
+        clerk.drop_worker(mate)
+    leases.revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
 
 
-def forget_directives(s: State) -> None:
+def forget_directives(s: Holdings, clerk: Clerk) -> None:
     """After a snapshot: workers with directives but no container wait again; `forget_lost` handles the rest."""
     for worker in list(s.workers):
         if worker.container_id not in s.cluster.containers and worker.state is not REPORTED:
-            _wait_again(s, worker)
+            _wait_again(s, clerk, worker)
 
 
-def forget_lost(s: State) -> None:
+def forget_lost(s: Holdings, clerk: Clerk) -> None:
     """Once all containers are known: drops workers without their container; they wait again if the machine is away."""
     for worker in list(s.workers):
         if worker.container_id and worker.container_id not in s.cluster.containers:
             if s.cluster.node_at.get(worker.plan.host) is None:
-                _wait_again(s, worker)
+                _wait_again(s, clerk, worker)
             else:
-                s.drop_worker(worker)
+                clerk.drop_worker(worker)
 
 
-def _wait_again(s: State, worker: PlannedWorker) -> None:
+def _wait_again(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> None:
     """Makes the worker wait again; drops it if its app planned a newer worker on its GPUs, and so knew of its end."""
     newest = [w for g in worker.plan.gpus if (w := s.workers.at.get(g)) is not None and w.app_id == worker.app_id]
     if all(w is worker for w in newest):
         s.workers.back(worker)
     else:
-        s.drop_worker(worker)
+        clerk.drop_worker(worker)
 
 
-def next_wake_s(s: State) -> float | None:
+def next_wake_s(s: Holdings) -> float | None:
     """When the next refused placement is retried; None if none is."""
     return min((w.retry_at_s for w in s.workers.refused.values()), default=None)

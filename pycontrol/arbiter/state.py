@@ -1,4 +1,4 @@
-"""The Arbiter's state: the views of the cluster and of the Agents (rebuilt after a crash), the ledger, and indexes."""
+"""What the Arbiter knows, who holds which GPUs by that, and the clerk who alone writes it down and sends effects."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
-from dataclasses import dataclass, field
 
-from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.arbiter.ledger.durable import Durable, Ledger
 from pycontrol.arbiter.ledger.facts import (
-    AppEnded,
-    AppsForgotten,
     Fact,
     LeaseEnded,
     LeaseGranted,
@@ -20,24 +17,19 @@ from pycontrol.arbiter.ledger.facts import (
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
 from pycontrol.arbiter.ledger.limits import LimitBook
-from pycontrol.arbiter.ledger.writer import Ledger, forgettable
-from pycontrol.arbiter.supply.groups import Groups
-from pycontrol.arbiter.supply.port import Supply, WholeCluster
-from pycontrol.arbiter.views import tags
+from pycontrol.arbiter.supply.port import Groups, Supply, WholeCluster
 from pycontrol.arbiter.views.agents import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
-from pycontrol.arbiter.views.gpus import GpuIndex, pick
+from pycontrol.arbiter.views.gpus import GpuIndex, Limit, limit, pick
+from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
-from pycontrol.arbiter.views.tags import Limit, limit
-from pycontrol.arbiter.views.timer import RoundTimer
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
-from pycontrol.model.accounts import Accounts
+from pycontrol.model import tags
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
     Contention,
     Effect,
-    HeldGrant,
     Kill,
     SendHosts,
     SendRevoke,
@@ -53,108 +45,49 @@ HOUR_S = 3600.0
 PAUSED = "paused"
 DRAINED = "drained:"
 SET_LIMITS, RESET_LIMITS = "budget-set", "budget-reset"
+COPIED = "cluster", "agents", "gpus", "groups", "workers", "timer", "receipts"
+"""The parts that a picture copies with their `copy()`."""
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
 """Facts after which an app holds fewer GPUs."""
 
 
-@dataclass
-class State:
-    """Everything the Arbiter knows: its parts, and operations that involve several of them.
+class Holdings:
+    """The views, the ledger and the index, and what follows from them. It answers; the `Clerk` and owners change it."""
 
-    `record` writes to the ledger and updates everything that is derived from it.
-    """
+    def __init__(
+        self, settings: Settings, durable: Durable, configured: Topology | None = None, supply: Supply | None = None
+    ) -> None:
+        self.settings, self.durable, self.ledger = settings, durable, Ledger(durable, settings.accounts)
+        self.lead_s = settings.lead
+        """`Settings.lead`, cached."""
+        self.supply: Supply = supply or WholeCluster(self.pick)
+        self.cluster, self.agents = ClusterView(configured), AgentsView()
+        self.workers, self.groups = WorkerPlans(), Groups()
+        self.gpus = GpuIndex(settings.grant_timeout_s, self.lead_s)
+        self.timer = RoundTimer(settings.round_retry_s)
+        self.receipts: deque[Receipt] = deque(maxlen=RECEIPTS_KEPT)
+        self.event_s = 0.0
+        """Time of the event that is being handled."""
 
-    settings: Settings
-    durable: Durable
-    """What the ledger writes."""
-    configured: Topology | None = None
-    policy_name: str = ""
-    supply: Supply = field(default_factory=WholeCluster)
-    cluster: ClusterView = field(init=False)
-    agents: AgentsView = field(default_factory=AgentsView)
-    ledger: Ledger = field(init=False)
-    gpus: GpuIndex = field(init=False)
-    groups: Groups = field(default_factory=Groups)
-    workers: WorkerPlans = field(default_factory=WorkerPlans)
-    timer: RoundTimer = field(init=False)
-    placements_full_s: float = -math.inf
-    """When gangs last waited only for the limit of placements in progress."""
-    event_s: float = 0.0
-    """Time of the event that is being handled."""
-    kills_sent: dict[str, float] = field(default_factory=dict)
-    receipts: deque[Receipt] = field(default_factory=lambda: deque(maxlen=RECEIPTS_KEPT))
-    effects: list[Effect] = field(default_factory=list)
-    counter: int = 0
-    taken_rounds: set[str] = field(default_factory=set)
-    """Ids of rounds that tags of adopted containers name (of a lost journal); they are not used again."""
-    hosts_due_s: float | None = None
-    """When to announce new machines to the Agents; None: there are none."""
-    lead_s: float = field(init=False)
-    """`Settings.lead`, cached."""
+    def copy(self, durable: Durable) -> Holdings:
+        """A copy for readers with this copy of the durable state."""
+        other = Holdings(self.settings, durable, supply=self.supply)
+        for name in COPIED:
+            setattr(other, name, getattr(self, name).copy())
+        other.event_s = self.event_s
+        return other
 
-    def __post_init__(self) -> None:
-        self.cluster = ClusterView(self.configured)
-        self.ledger = Ledger(self.durable, self.settings.accounts)
-        self.lead_s = self.settings.lead
-        self.gpus = GpuIndex(self.settings.grant_timeout_s, self.lead_s)
-        self.timer = RoundTimer(self.settings.round_retry_s)
-
-    # ---- output
-
-    def record(self, fact: Fact) -> None:
-        """Applies a fact, queues it for the journal, and updates what is derived from it."""
-        step = self.ledger.write(fact)
-        if step is None:
-            if isinstance(fact, AppEnded):
-                self._forget_ended(fact.at_s)
-            return
-        for lease in (*step.after, *step.rest):
-            self._index(lease)
-        if isinstance(fact, LeaseEnded):
-            for gpu in fact.gpus:
-                if gpu not in self.durable.leases:
-                    self.gpus.unleased(gpu, self.free_to_lease(gpu))
-        if isinstance(fact, LeaseGranted):
-            self.update_demand(fact.app_id)
-        elif isinstance(fact, LOSES):
-            for app_id in dict.fromkeys(x.app_id for x in step.all):
-                self.update_demand(app_id)
-        if self.cluster.seen:  # before the first snapshot, after which the supply is told of all groups
-            self.groups.note(fact, step, self.durable, self.supply)
-
-    def _forget_ended(self, now_s: float) -> None:
-        """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
-        gone = tuple(forgettable(self.durable, self._is_known, self.settings.ended_apps_s, now_s))
-        if gone:
-            self.record(AppsForgotten(gone))
-            self.agents.forget(gone)
-
-    def _is_known(self, app_id: str) -> bool:
-        return app_id in self.cluster.apps or not self.cluster.ready
-
-    def reindex(self, *gpus: Gpu) -> None:
-        """Recomputes the index of GPUs, after their leases, containers or machines changed."""
-        before: Lease | None = None
-        for gpu in gpus:
-            lease = self.durable.leases.get(gpu)
-            if lease is None:
-                self.gpus.unleased(gpu, self.free_to_lease(gpu))
-            elif lease is not before:
-                self._index(lease)
-            before = lease
-
-    def _index(self, lease: Lease) -> None:
-        self.gpus.leased(lease, lease.app_id in self.agents.unmanaged_apps)
-        limit = self.limit(lease)
-        if limit is not None:
-            self.gpus.look_at(lease.gpus[0], limit.at_s)
+    @property
+    def limits(self) -> LimitBook:
+        """The limits of accounts."""
+        return self.ledger.limits
 
     def limit(self, lease: Lease) -> Limit | None:
         """When an unmanaged app's lease is revoked for its own sake, and why; None if it is not."""
         if lease.app_id not in self.agents.unmanaged_apps:
             return None
         node = self.cluster.node_at.get(lease.gpus[0].host)
-        return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings)
+        return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings.interactive_idle_s)
 
     def renews_itself(self, lease: Lease) -> bool:
         """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
@@ -173,31 +106,7 @@ class State:
         """Whether a GPU without a lease may be leased now."""
         return gpu not in self.cluster.container_at and self.usable(gpu) and gpu.host not in self.cluster.closed
 
-    def reindex_all(self) -> None:
-        """Recomputes the index of all GPUs."""
-        self.gpus.reset()
-        up = {n.host: self._supplied(n) for n in self.cluster.nodes.values() if n.gpus and not self.drained(n.host)}
-        self.supply.machines_changed(up)
-        for node in self.cluster.node_at.values():
-            self.gpus.host_changed(node.host, self._usable_on(node))
-            self.reindex(*(Gpu(node.host, i) for i in range(node.gpus)))
-        for lease in self.durable.leases.each():
-            self._index(lease)
-
-    def reindex_host(self, host: str) -> None:
-        """Recomputes the index of a host's GPUs, after the host changed."""
-        node = self.cluster.node_at.get(host)
-        self.supply.machine_changed(host, self._supplied(node))
-        self.gpus.host_changed(host, self._usable_on(node))
-        self.reindex(*(Gpu(host, i) for i in range(node.gpus if node else 0)))
-
-    def _supplied(self, node: Node | None) -> Collection[int]:
-        """The GPUs of a node that cells may count on."""
-        if node is None or self.drained(node.host):
-            return ()
-        return [i for i in node.good_gpus if not self.cluster.plain(Gpu(node.host, i))]
-
-    def _usable_on(self, node: Node | None) -> int:
+    def usable_on(self, node: Node | None) -> int:
         """How many GPUs of a node may be leased at all."""
         if node is None or self.drained(node.host) or node.host in self.cluster.closed:
             return 0
@@ -206,52 +115,6 @@ class State:
     def usable(self, gpu: Gpu) -> bool:
         """Whether the GPU may be leased at all: its node is up and not drained, and it is in order."""
         return gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)
-
-    def update_demand(self, app_id: str) -> None:
-        """Notes whether the app's Agent could use more GPUs than it holds, after either changed."""
-        live, known = app_id in self.durable.live, app_id in self.cluster.apps
-        self.agents.update_demand(app_id, live, known, self.holding(app_id), self.event_s)
-
-    def refresh_kind(self, app_id: str) -> None:
-        """Decides again whether the stand-in bids for the app, and whether it wants more GPUs."""
-        unmanaged, app = app_id in self.durable.live and self.is_unmanaged(app_id), self.cluster.apps.get(app_id)
-        self.agents.unmanaged(app_id, unmanaged)
-        user = app.user if app is not None and unmanaged and tags.is_interactive(app) else ""
-        self.agents.note_interactive(app_id, user)
-        for lease in self.durable.leases.of(app_id):
-            self._index(lease)
-        self.update_demand(app_id)
-
-    def occupied(self, container: Container) -> None:
-        """Notes a container and the GPUs that it uses."""
-        known = self.cluster.containers.get(container.container_id)
-        self.cluster.container_up(container)
-        self.reindex(*dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))))
-        for each in (known, container):
-            if each is not None and each.plain:
-                self.reindex_host(each.gpus[0].host)
-
-    def vacate(self, gpus: Iterable[Gpu]) -> None:
-        """Notes that no container uses these GPUs."""
-        gpus = list(gpus)
-        for gpu in gpus:
-            self.cluster.vacate(gpu)
-        self.reindex(*gpus)
-
-    def emit(self, effect: Effect) -> None:
-        """Queues an effect, to be carried out after the facts are journaled."""
-        self.effects.append(effect)
-
-    def new_id(self, kind: str) -> str:
-        """An id that is unique in this process; `Arbiter.new_id` makes it unique across restarts."""
-        self.counter += 1
-        return f"{kind}{self.counter}"
-
-    def request_round(self, at_s: float) -> None:
-        """Requests a round no later than `at_s`."""
-        self.timer.request(at_s)
-
-    # ---- the machines
 
     @property
     def topology(self) -> Topology:
@@ -268,19 +131,6 @@ class State:
         """GPUs out of order on nodes that are up."""
         return self.cluster.machines.bad_gpus
 
-    def machine_changed(self, host: str, now_s: float) -> None:
-        """Schedules an announcement to the Agents, if the machine is new or changed, before the next round."""
-        if self.hosts_due_s is None and self.cluster.machines.is_news(host):
-            self.hosts_due_s = now_s + self.settings.settle_s
-
-    def announce_hosts(self) -> None:
-        """Announces new and changed machines to the connected Agents."""
-        self.hosts_due_s = None
-        if self.cluster.machines.announced():
-            for app_id, agent in self.agents.items():
-                if agent.connected:
-                    self.emit(SendHosts(app_id))
-
     def drained(self, host: str) -> bool:
         """Whether the operator drains the host, or YARN decommissions it."""
         node = self.cluster.node_at.get(host)
@@ -293,15 +143,7 @@ class State:
 
     def usable_gpus(self) -> Iterator[Gpu]:
         """The good GPUs of nodes that are up, not drained and take containers."""
-        return (Gpu(n.host, i) for n in self.cluster.nodes.values() if self._usable_on(n) for i in n.good_gpus)
-
-    def on_offer(self, ending: Iterable[Gpu]) -> dict[str, int]:
-        """GPUs by host that a round may lease: free ones, ending ones, and revoking ones without a reservation."""
-        counts = self.gpus.free.counts()
-        for gpu in (*ending, *self.gpus.revoking):
-            if self.may_be_reserved(gpu):
-                counts[gpu.host] = counts.get(gpu.host, 0) + 1
-        return counts
+        return (Gpu(n.host, i) for n in self.cluster.nodes.values() if self.usable_on(n) for i in n.good_gpus)
 
     def may_be_reserved(self, gpu: Gpu) -> bool:
         """Whether a GPU that is leased now may be promised to its next app."""
@@ -326,33 +168,13 @@ class State:
             gpus += here
         return gpus
 
-    def free_gpus(self) -> set[Gpu]:
-        """Usable GPUs without a lease or a container."""
-        return set(self.gpus.free)
-
-    # ---- apps
-
-    def speed_of(self, gpu: Gpu) -> float:
-        """The GPUs of the reference type for which a GPU counts in budgets."""
-        return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
-
-    @property
-    def limits(self) -> LimitBook:
-        """The limits of accounts."""
-        return self.ledger.limits
-
-    @property
-    def accounts(self) -> Accounts:
-        """The tree of accounts."""
-        return self.settings.accounts
-
     def active_apps(self) -> Iterator[str]:
         """The active apps."""
         return iter(list(self.durable.live))
 
-    def vc_of(self, queue: str) -> str:
-        """The virtual cluster of a queue; empty if it has none."""
-        return self.supply.vc_of(queue)
+    def vc_of_app(self, app_id: str) -> str:
+        """The virtual cluster of an app; empty if it has none."""
+        return self.durable.apps[app_id].vc
 
     def is_unmanaged(self, app_id: str) -> bool:
         """Whether YARN knows the app, and it neither has an Agent nor is expected to register one."""
@@ -371,14 +193,6 @@ class State:
     def reservations_of(self, app_id: str) -> list[Reservation]:
         """The app's reservations."""
         return self.durable.reservations.of(app_id)
-
-    def reservations_on(self, host: str) -> list[Reservation]:
-        """The reservations of a machine's GPUs, with these GPUs only."""
-        return self.durable.reservations.parts(self.cluster.machines.on(host))
-
-    def leases_on(self, host: str) -> list[Lease]:
-        """The leases of a machine's GPUs, with these GPUs only."""
-        return self.durable.leases.parts(self.cluster.machines.on(host))
 
     def holding(self, app_id: str) -> int:
         """GPUs that the app holds or has reserved, less those being revoked."""
@@ -454,15 +268,6 @@ class State:
         running = sum(x.attained_gpu_s(now_s) for x in self.leases_of(app_id))
         return self.durable.apps[app_id].attained_gpu_s + running
 
-    def slowed_gpu_s(self, app_id: str, now_s: float) -> float:
-        """The part of the app's attained service lost to slow placements, GPU-s."""
-        return self.durable.apps[app_id].slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in self.leases_of(app_id))
-
-    def launching_gpu_s(self, app_id: str, now_s: float) -> float:
-        """The part of the app's attained service that launches on new grants take on this cluster, GPU-s."""
-        running = sum(self.durable.launching_gpu_s(x, now_s) for x in self.leases_of(app_id))
-        return self.durable.apps[app_id].launching_gpu_s + running
-
     def contention(self, app_id: str, now_s: float) -> Contention:
         """What the app's Agent needs to compute rho."""
         app = self.durable.apps[app_id]
@@ -483,20 +288,9 @@ class State:
         """R_C of a virtual cluster's apps; without virtual clusters, all GPUs of the cluster."""
         return self.supply.gpus_of(vc) or self.cluster.machines.gpus
 
-    def held_grants(self, app_id: str) -> tuple[HeldGrant, ...]:
-        """The app's leases and reservations by grant, without those being revoked."""
-        leases: dict[str, list[Lease]] = {}
-        for lease in self.leases_of(app_id):
-            if lease.state != REVOKING:
-                leases.setdefault(lease.grant_id, []).append(lease)
-        coming: dict[str, list[Reservation]] = {}
-        for x in self.reservations_of(app_id):
-            coming.setdefault(x.grant_id, []).append(x)
-        return (
-            *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
-            *(HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
-              for g, ys in coming.items()),
-        )  # fmt: skip
+    def speed_of(self, gpu: Gpu) -> float:
+        """The GPUs of the reference type for which a GPU counts in budgets."""
+        return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
 
     def queue_room(self, queue: str) -> int | None:
         """GPUs that the queue may still get up to its maximum capacity; None if that is all.
@@ -539,7 +333,151 @@ class State:
         end_s = self.limits.first_end_s(name)
         return f"{level}; its next lease ends at {utc(end_s)}" if end_s < math.inf else str(level)
 
-    # ---- small effects used in several places
+
+class Clerk:
+    """Writes facts, keeps what follows from them up to date, sends effects and requests rounds: only it does."""
+
+    def __init__(self, s: Holdings, epoch: int = 1, journal_id: str = "") -> None:
+        self.s, self.epoch, self._journal_id = s, epoch, journal_id
+        self.effects: list[Effect] = []
+        self.kills_sent: dict[str, float] = {}
+        self.taken_rounds: set[str] = set()
+        """Ids of rounds that tags of adopted containers name (of a lost journal); they are not used again."""
+        self.hosts_due_s: float | None = None
+        """When to announce new machines to the Agents; None: there are none."""
+        self._ids = 0
+
+    def record(self, fact: Fact) -> None:
+        """Applies a fact, queues it for the journal, and updates what is derived from it."""
+        step = self.s.ledger.write(fact)
+        if step is None:
+            return
+        for lease in (*step.after, *step.rest):
+            self._index(lease)
+        if isinstance(fact, LeaseEnded):
+            for gpu in fact.gpus:
+                if gpu not in self.s.durable.leases:
+                    self.s.gpus.unleased(gpu, self.s.free_to_lease(gpu))
+        if isinstance(fact, LeaseGranted):
+            self.update_demand(fact.app_id)
+        elif isinstance(fact, LOSES):
+            for app_id in dict.fromkeys(x.app_id for x in step.all):
+                self.update_demand(app_id)
+            if self.s.cluster.seen:  # before the first snapshot, after which the supply is told of all groups
+                held = [x for x in step.before if x.state != REVOKING]
+                lost = step.reservations if isinstance(fact, NextDropped) else held
+                self.s.groups.note(lost, self.s.durable.grants, self.s.supply)
+
+    def _index(self, lease: Lease) -> None:
+        self.s.gpus.leased(lease, lease.app_id in self.s.agents.unmanaged_apps)
+        limit = self.s.limit(lease)
+        if limit is not None:
+            self.s.gpus.look_at(lease.gpus[0], limit.at_s)
+
+    def reindex(self, *gpus: Gpu) -> None:
+        """Recomputes the index of GPUs, after their leases, containers or machines changed."""
+        before: Lease | None = None
+        for gpu in gpus:
+            lease = self.s.durable.leases.get(gpu)
+            if lease is None:
+                self.s.gpus.unleased(gpu, self.s.free_to_lease(gpu))
+            elif lease is not before:
+                self._index(lease)
+            before = lease
+
+    def reindex_all(self) -> None:
+        """Recomputes the index of all GPUs."""
+        self.s.gpus.reset()
+        up = {n.host: self._supplied(n) for n in self.s.cluster.nodes.values() if n.gpus and not self.s.drained(n.host)}
+        self.s.supply.machines_changed(up)
+        for node in self.s.cluster.node_at.values():
+            self.s.gpus.host_changed(node.host, self.s.usable_on(node))
+            self.reindex(*(Gpu(node.host, i) for i in range(node.gpus)))
+        for lease in self.s.durable.leases.each():
+            self._index(lease)
+
+    def reindex_host(self, host: str) -> None:
+        """Recomputes the index of a host's GPUs, after the host changed."""
+        node = self.s.cluster.node_at.get(host)
+        self.s.supply.machine_changed(host, self._supplied(node))
+        self.s.gpus.host_changed(host, self.s.usable_on(node))
+        self.reindex(*(Gpu(host, i) for i in range(node.gpus if node else 0)))
+
+    def update_closed(self, host: str = "") -> None:
+        """Recomputes which hosts (or whether this host) take no new container.
+
+        A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
+        """
+        closed = self.s.cluster.refusals.closed()
+        nodes = (
+            [n for n in (self.s.cluster.node_at.get(host),) if n is not None] if host else self.s.cluster.nodes.values()
+        )
+        for node in nodes:
+            if node.withheld:
+                closed[node.host] = node.withheld
+            elif node.untagged_gpus:
+                others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
+                closed[node.host] = f"{others}; which ones is not known"
+        changed = self.s.cluster.close_host(host, closed.get(host)) if host else self.s.cluster.close(closed)
+        for each in changed:
+            self.reindex_host(each)
+
+    def update_demand(self, app_id: str) -> None:
+        """Notes whether the app's Agent could use more GPUs than it holds, after either changed."""
+        live, known = app_id in self.s.durable.live, app_id in self.s.cluster.apps
+        self.s.agents.update_demand(app_id, live, known, self.s.holding(app_id), self.s.event_s)
+
+    def refresh_kind(self, app_id: str) -> None:
+        """Decides again whether the stand-in bids for the app, and whether it wants more GPUs."""
+        unmanaged, app = app_id in self.s.durable.live and self.s.is_unmanaged(app_id), self.s.cluster.apps.get(app_id)
+        self.s.agents.unmanaged(app_id, unmanaged)
+        user = app.user if app is not None and unmanaged and tags.is_interactive(app) else ""
+        self.s.agents.note_interactive(app_id, user)
+        for lease in self.s.durable.leases.of(app_id):
+            self._index(lease)
+        self.update_demand(app_id)
+
+    def occupied(self, container: Container) -> None:
+        """Notes a container and the GPUs that it uses."""
+        known = self.s.cluster.containers.get(container.container_id)
+        self.s.cluster.container_up(container)
+        self.reindex(*dict.fromkeys((*container.gpus, *(known.gpus if known is not None else ()))))
+        for each in (known, container):
+            if each is not None and each.plain:
+                self.reindex_host(each.gpus[0].host)
+
+    def vacate(self, gpus: Iterable[Gpu]) -> None:
+        """Notes that no container uses these GPUs."""
+        gpus = list(gpus)
+        for gpu in gpus:
+            self.s.cluster.vacate(gpu)
+        self.reindex(*gpus)
+
+    def emit(self, effect: Effect) -> None:
+        """Queues an effect, to be carried out after the facts are journaled."""
+        self.effects.append(effect)
+
+    def new_id(self, kind: str) -> str:
+        """An id that is unique across restarts and journals."""
+        self._ids += 1
+        return ".".join(filter(None, [f"{kind}{self._ids}", str(self.epoch), self._journal_id]))
+
+    def request_round(self, at_s: float) -> None:
+        """Requests a round no later than `at_s`."""
+        self.s.timer.request(at_s)
+
+    def machine_changed(self, host: str, now_s: float) -> None:
+        """Schedules an announcement to the Agents, if the machine is new or changed, before the next round."""
+        if self.hosts_due_s is None and self.s.cluster.machines.is_news(host):
+            self.hosts_due_s = now_s + self.s.settings.settle_s
+
+    def announce_hosts(self) -> None:
+        """Announces new and changed machines to the connected Agents."""
+        self.hosts_due_s = None
+        if self.s.cluster.machines.announced():
+            for app_id, agent in self.s.agents.items():
+                if agent.connected:
+                    self.emit(SendHosts(app_id))
 
     def revoke_notice(self, app_id: str, gpus: Iterable[Gpu], deadline_s: float, reason: str, now_s: float) -> None:
         """Sends the app's Agent notice of the GPUs that it loses by the deadline."""
@@ -554,5 +492,16 @@ class State:
 
     def drop_worker(self, worker: PlannedWorker) -> None:
         """Drops a planned worker."""
-        self.workers.drop(worker)
+        self.s.workers.drop(worker)
         self.reindex(*worker.plan.gpus)
+
+    def _supplied(self, node: Node | None) -> Collection[int]:
+        """The GPUs of a node that cells may count on."""
+        if node is None or self.s.drained(node.host):
+            return ()
+        return [i for i in node.good_gpus if not self.s.cluster.plain(Gpu(node.host, i))]
+
+    def take_effects(self) -> list[Effect]:
+        """Returns the effects since the last call, in order."""
+        effects, self.effects = self.effects, []
+        return effects

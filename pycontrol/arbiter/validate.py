@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.model.topology import Gpu, count_by_host
 
@@ -54,7 +54,7 @@ def _is_about(x: Any, about: Gpu | str) -> bool:
     return any(getattr(p, "app_id", None) == about for p in parts)
 
 
-def classify(s: State, gpu: Gpu) -> GpuState:
+def classify(s: Holdings, gpu: Gpu) -> GpuState:
     """The state of a GPU."""
     lease = s.durable.leases.get(gpu)
     if lease is None:
@@ -77,7 +77,7 @@ def classify(s: State, gpu: Gpu) -> GpuState:
     return GpuState.PLANNED if worker is not None and worker.app_id == lease.app_id else GpuState.GRANTED
 
 
-def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
+def problems(s: Holdings, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
     """Yields (GPU, app or None, what is wrong) for each contradiction within or between the parts of the state."""
     yield from s.ledger.validate()
     yield from s.cluster.validate()
@@ -88,10 +88,10 @@ def problems(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
         gpus = (Gpu(n.host, i) for n in s.cluster.nodes.values() for i in range(n.gpus))
         free = {g for g in gpus if classify(s, g) is GpuState.FREE}
         yield from s.gpus.validate(s.durable.leases, free, count_by_host(s.usable_gpus()))
-        yield from s.groups.validate(s.durable, s.supply)
+        yield from s.groups.validate(s.durable.claims(), s.supply)
 
 
-def _health(s: State, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
+def _health(s: Holdings, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]:
     if not s.cluster.ready or now_s < s.cluster.recovering_until_s:
         return
     for gpu, lease in s.durable.leases.items():
@@ -109,7 +109,7 @@ class Owner(Protocol):
         """Yields (app or None, what is wrong) where it is not what a recomputation makes it."""
 
 
-def validate(s: State, now_s: float, story: Story | None = None, owners: Iterable[Owner] = ()) -> None:
+def validate(s: Holdings, now_s: float, story: Story | None = None, owners: Iterable[Owner] = ()) -> None:
     """Raises Inconsistent for the first contradiction, with the story of its GPU or app."""
     derived = (found for owner in owners for found in owner.validate())
     for about, problem in itertools.chain(problems(s, now_s), derived):

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SHARE = 0.25
+SHARE = 0.1
 """The part of a core that one user's queries may take: they share the interpreter with the Arbiter."""
-AT_ONCE_S = 1.0
+AT_ONCE_S = 0.5
 """CPU seconds that a user who asked nothing before may take at once."""
 USERS_MAX = 4096
 

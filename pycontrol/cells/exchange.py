@@ -34,20 +34,19 @@ class Lot:
 
 @value
 class ExchangeOffer:
-    """A tenant lends cells until `end_s`; `price` per GPU-hour is the lowest that it accepts in an auction."""
+    """A tenant lends cells until `end_s`."""
 
     id: str
     tenant: str
     lot: Lot
     end_s: float
-    price: float = 0.0
 
 
 @value
 class ExchangeRequest:
     """A tenant wants cells until `end_s`. `in_return`: cells that it lends for the same time (spatial exchange).
 
-    `price` per GPU-hour is what it bids in an auction. The request lapses at `expires_s`.
+    The request lapses at `expires_s`.
     """
 
     id: str
@@ -55,7 +54,6 @@ class ExchangeRequest:
     lot: Lot
     end_s: float
     in_return: Lot | None = None
-    price: float = 0.0
     expires_s: float = float("inf")
 
 
@@ -71,7 +69,6 @@ class Deal:
     gpu_hours: float
     """What the tenant owes: the lot's GPU-hours less those that it lends in return."""
     in_return: Lot | None = None
-    price: float = 0.0
     start_s: float = 0.0
     offer: str = ""
     request: str = ""
@@ -88,17 +85,14 @@ class Board:
     """Tenant -> GPU-hours contributed less those consumed; negative: a deficit."""
     score: dict[str, float] = field(default_factory=dict)
     """Tenant -> GPU-hours ever contributed, the credit score."""
-    paid: dict[str, float] = field(default_factory=dict)
-    """Tenant -> money received less money paid in auctions."""
 
 
 @value
 class Match:
-    """A request and the offer that a policy chose for it; `price` is per GPU-hour."""
+    """A request and the offer that a policy chose for it."""
 
     request: ExchangeRequest
     offer: ExchangeOffer
-    price: float = 0.0
 
 
 class ExchangePolicy(Protocol):
@@ -106,6 +100,16 @@ class ExchangePolicy(Protocol):
 
     def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
         """The next match; None if there is none. `qualified`: request id -> offers that can serve it now."""
+
+
+class Balanced:
+    """Algorithm 2: the request of the tenant with the highest surplus, served by the offer of the lowest surplus."""
+
+    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
+        for name in sorted(qualified, key=lambda n: -board.surplus.get(board.requests[n].tenant, 0.0)):
+            offer = min(qualified[name], key=lambda o: board.surplus.get(o.tenant, 0.0))
+            return Match(board.requests[name], offer)
+        return None
 
 
 class Exchange:
@@ -200,7 +204,7 @@ class Exchange:
         self.number += 1
         deal = Deal(
             f"deal{self.number}", offer.tenant, request.tenant, request.lot, request.end_s, hours,
-            request.in_return, match.price, now_s, offer.id, request.id,
+            request.in_return, now_s, offer.id, request.id,
         )  # fmt: skip
         self.deals[deal.id] = deal
         self._book(deal, 1.0)
@@ -208,15 +212,14 @@ class Exchange:
         left = offer.lot.count - request.lot.count
         if left:
             rest = Lot(offer.lot.chain, offer.lot.cell_type, left)
-            board.offers[offer.id] = ExchangeOffer(offer.id, offer.tenant, rest, offer.end_s, offer.price)
+            board.offers[offer.id] = ExchangeOffer(offer.id, offer.tenant, rest, offer.end_s)
         return deal
 
     def _book(self, deal: Deal, part: float) -> None:
-        """Books a part of a deal (negative: reverses it); except for the score, the books sum to zero."""
+        """Books a part of a deal (negative: reverses it); the surpluses sum to zero."""
         board, hours = self.board, deal.gpu_hours * part
-        for book, amount in ((board.surplus, hours), (board.paid, hours * deal.price)):
-            book[deal.owner] = book.get(deal.owner, 0.0) + amount
-            book[deal.tenant] = book.get(deal.tenant, 0.0) - amount
+        for tenant, amount in ((deal.owner, hours), (deal.tenant, -hours)):
+            board.surplus[tenant] = board.surplus.get(tenant, 0.0) + amount
         lender = deal.owner if deal.gpu_hours >= 0 else deal.tenant
         board.score[lender] = board.score.get(lender, 0.0) + abs(deal.gpu_hours) * part
 
@@ -246,15 +249,14 @@ class Exchange:
 
     @classmethod
     def load(cls, cells: Cells, policy: ExchangePolicy, data: Mapping[str, Any]) -> Exchange:
-        """The inverse of `dump`; fields missing in a dump of an earlier version are empty."""
+        """The inverse of `dump`; of an earlier version's, what is missing is empty, and prices are ignored."""
         exchange = cls(cells, policy)
         board = data.get("board", {})
         exchange.board = Board(
-            {k: ExchangeOffer(**{**o, "lot": Lot(**o["lot"])}) for k, o in board.get("offers", {}).items()},
+            {k: ExchangeOffer(**_with_lots(o)) for k, o in board.get("offers", {}).items()},
             {k: ExchangeRequest(**_with_lots(r)) for k, r in board.get("requests", {}).items()},
             dict(board.get("surplus", {})),
             dict(board.get("score", {})),
-            dict(board.get("paid", {})),
         )
         exchange.deals = {d["id"]: Deal(**_with_lots(d)) for d in data.get("deals", ())}
         exchange.number = data.get("number", 0)
@@ -263,8 +265,8 @@ class Exchange:
 
 
 def _with_lots(values: Mapping[str, Any]) -> dict[str, Any]:
-    back = values["in_return"]
-    return {**values, "lot": Lot(**values["lot"]), "in_return": Lot(**back) if back else None}
+    lots = {key: Lot(**lot) for key in ("lot", "in_return") if (lot := values.get(key))}
+    return {key: value for key, value in values.items() if key != "price"} | lots
 
 
 @value
@@ -274,24 +276,23 @@ class ExchangeProxy:
     exchange: Exchange
     tenant: str
 
-    def offer(self, lot: Lot, end_s: float, price: float = 0.0, name: str = "") -> str:
+    def offer(self, lot: Lot, end_s: float, name: str = "") -> str:
         """Offers cells that the tenant owns; returns the offer's id (`name`, if given). Raises CellsError if it owns
         too few."""
         self.check(lot, "offer")
         name = self._new("offer", name)
-        self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s, price)
+        self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s)
         return name
 
     def request(
-        self, lot: Lot, end_s: float, in_return: Lot | None = None, price: float = 0.0,
-        expires_s: float = float("inf"), name: str = "",
-    ) -> str:  # fmt: skip
+        self, lot: Lot, end_s: float, in_return: Lot | None = None, expires_s: float = float("inf"), name: str = ""
+    ) -> str:
         """Requests cells; returns the request's id (`name`, if given). Raises CellsError."""
         self.check(lot)
         if in_return:
             self.check(in_return, "lend in return")
         name = self._new("request", name)
-        wanted = ExchangeRequest(name, self.tenant, lot, end_s, in_return, price, expires_s)
+        wanted = ExchangeRequest(name, self.tenant, lot, end_s, in_return, expires_s)
         self.exchange.board.requests[name] = wanted
         return name
 

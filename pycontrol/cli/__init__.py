@@ -104,13 +104,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "What Isonomy would have made of the applications with GPUs here, in mode shadow.",
     ),
     "experiment": (
-        "experiment:experiment_command",
+        ".lab.command:experiment_command",
         "Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.",
     ),
     "cells": ("cells:cells_group", "Virtual private clusters: what each queue owns, in cells."),
     "exchange": (
         "exchange:exchange_group",
-        "Virtual clusters lend each other cells for a time: offers and requests on a board, matched by a policy.",
+        "Virtual clusters lend each other cells for a time: offers and requests on a board are matched.",
     ),
     "solve": (
         "replay:replay_command",
@@ -118,7 +118,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
-"""Command -> where it is in `pycontrol.cli`, and its line of help, so that a list of commands loads none."""
+"""Command -> where it is from `pycontrol.cli` on, and its line of help, so that a list of commands loads none."""
 FORMER = {"replay": "solve"}
 """Former name of a command -> its name. They still work, and help does not list them."""
 
@@ -160,7 +160,7 @@ def _line(name: str, limit: int = 45) -> str:
 
 
 def _module(at: str) -> str:
-    return f"pycontrol.cli.{at.partition(':')[0]}"
+    return importlib.util.resolve_name(f".{at.partition(':')[0]}", __name__)
 
 
 def bounded(command: click.Command) -> click.Command:

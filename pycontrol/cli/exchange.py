@@ -34,8 +34,6 @@ def _term(command: Any) -> Any:
     """The options that offers and requests share."""
     for option in (
         click.option("--id", "posting_id", metavar="NAME", help="Name it; the same name twice counts once."),
-        click.option("--price", type=click.FloatRange(min=0), metavar="P",
-                     help="Per GPU-hour: the least to take, or the bid (auction policy). [default: 0]"),
         click.option("--until", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"]),
                      help="When the cells go back, in local time."),
         click.option("--for", "for_s", callback=_seconds, metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."),
@@ -57,7 +55,7 @@ def _send(path: str, rm: str | None, output: str, params: dict[str, Any]) -> Non
 
 @click.group("exchange")
 def exchange_group() -> None:
-    """Virtual clusters lend each other cells for a time: offers and requests on a board, matched by a policy.
+    """Virtual clusters lend each other cells for a time: offers and requests on a board are matched.
 
     CELLS are TYPE:COUNT, such as node:2, or TYPE:COUNT@CHAIN where several chains have the type. VC is a queue of the
     cells file. For admins, and for the users that isonomy.yaml names for the queue (exchange.traders).
@@ -74,10 +72,10 @@ def exchange_group() -> None:
 @click.argument("vc")
 @click.argument("cells")
 @_term
-def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | None, price: float | None,
+def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | None,
                   posting_id: str | None, rm: str | None, output: str) -> None:  # fmt: skip
     """Lend CELLS of VC until then, to who requests some. Cells in use are not lent: they wait until they are free."""
-    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "price": price, "id": posting_id}
+    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "id": posting_id}
     _send("exchange-offer", rm, output, params)
 
 
@@ -94,10 +92,10 @@ def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | No
 )
 @_term
 def request_command(vc: str, cells: str, in_return: str | None, expires_in_s: float | None, for_s: float | None,
-                    until: datetime | None, price: float | None, posting_id: str | None, rm: str | None,
+                    until: datetime | None, posting_id: str | None, rm: str | None,
                     output: str) -> None:  # fmt: skip
     """Ask for CELLS for VC until then. VC's apps run on them as on its own; then they run on, borrowing."""
-    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "price": price, "id": posting_id,
+    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "id": posting_id,
               "in_return": in_return, "expires_in_s": expires_in_s}  # fmt: skip
     _send("exchange-request", rm, output, params)
 
@@ -120,22 +118,24 @@ def list_command(rm: str | None, output: str) -> None:
 def _board(d: Data) -> Any:
     if not d["books"]:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
-    deals = [(x["id"], x["owner"], x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), left(x["end_s"], d["now_s"]),
-              x["price"]) for x in d["deals"]]  # fmt: skip
-    posted = [(x["id"], "offers", x["tenant"], _lot(x["lot"]), "", clock(x["end_s"]), x["price"]) for x in d["offers"]]
+    deals = [
+        (x["id"], x["owner"], x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), left(x["end_s"], d["now_s"]))
+        for x in d["deals"]
+    ]
+    posted = [(x["id"], "offers", x["tenant"], _lot(x["lot"]), "", clock(x["end_s"])) for x in d["offers"]]
     posted += [
-        (x["id"], "requests", x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), clock(x["end_s"]), x["price"])
+        (x["id"], "requests", x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), clock(x["end_s"]))
         for x in d["requests"]
     ]
-    books = [(b["vc"], b["gpus"], b["surplus_gpu_hours"], b["contributed_gpu_hours"], b["paid"]) for b in d["books"]]
-    deal_names = ("DEAL", "OWNER", "LENDS TO", "CELLS", "IN RETURN", ">ENDS IN", ">PRICE")
-    post_names = ("POSTING", "", "VIRTUAL CLUSTER", "CELLS", "IN RETURN", ">UNTIL", ">PRICE")
+    books = [(b["vc"], b["gpus"], b["surplus_gpu_hours"], b["contributed_gpu_hours"]) for b in d["books"]]
+    deal_names = ("DEAL", "OWNER", "LENDS TO", "CELLS", "IN RETURN", ">ENDS IN")
+    post_names = ("POSTING", "", "VIRTUAL CLUSTER", "CELLS", "IN RETURN", ">UNTIL")
     return lines(
         table(deal_names, deals) if deals else "no deal is in force",
         "",
         table(post_names, posted) if posted else "nothing is on the board",
         "",
-        table(("VIRTUAL CLUSTER", ">OWNS NOW", ">SURPLUS GPU h", ">LENT EVER GPU h", ">MONEY"), books),
+        table(("VIRTUAL CLUSTER", ">OWNS NOW", ">SURPLUS GPU h", ">LENT EVER GPU h"), books),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from pycontrol.auction.tables import auction_tables
+from pycontrol.cli import lab
 from pycontrol.config import ConfigError
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.fairness.estimate import Forecast, Halving, ObservedJob, SingleJob
@@ -148,10 +149,8 @@ def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool)
 
 
 def _replay_cells(file: Path, case: CellsCase, forced: bool, as_json: bool) -> None:
-    from pycontrol.replay.cells import replay_cells
-
     try:
-        for answer in replay_cells(case.model_dump(), forced):
+        for answer in lab.part("replay_cells").replay_cells(case.model_dump(), forced):
             click.echo(json.dumps(answer) if as_json else json.dumps(answer, indent=2))
     except (ConfigError, ValueError, KeyError, AttributeError, IndexError, TypeError, ArithmeticError) as e:
         _malformed(f"{file}: case {case.id}: {e or type(e).__name__}")

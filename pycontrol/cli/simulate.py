@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cli.client import output_option
+from pycontrol.cli import lab
+from pycontrol.cli.client import Failure, output_option
 from pycontrol.cli.tables import emit, lines, table
 from pycontrol.config import Config, ConfigError, parse
 from pycontrol.hadoopconf.queues import read_queues
@@ -27,7 +27,7 @@ from pycontrol.policies import registry
 from pycontrol.policies.shadowed import NoShadow
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.compare import Comparison, NoPlots, plot, write
+from pycontrol.simulation.compare import Comparison, write
 from pycontrol.simulation.metrics import METRICS
 from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_many
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
@@ -191,9 +191,8 @@ def _queues(file: Path | None, topology: Topology, load: Workload) -> tuple[Queu
 
 def _workload(name: str, seed: int, faster: float, hint: str = "--workload") -> Workload:
     try:
-        load: Callable[[str, int], Workload] = importlib.import_module("pycontrol.simulation.workloads").load
-        return clusters.denser(load(name, seed), faster)
-    except (ValueError, OSError, ImportError) as e:
+        return clusters.denser(lab.workloads().load(name, seed), faster)
+    except (ValueError, OSError) as e:
         raise click.BadParameter(str(e), param_hint=hint) from e
 
 
@@ -269,9 +268,9 @@ def _write(comparison: Comparison, out: Path) -> list[Path]:
     except OSError as e:
         raise click.BadParameter(f"{out}: cannot be written: {e.strerror}", param_hint="--out") from e
     try:
-        files += plot(comparison, out)
-    except NoPlots as e:
-        click.echo(str(e), err=True)
+        files += lab.part("plots").plot(comparison, out)
+    except Failure as e:  # only the figures are lacking
+        click.echo(f"no plots: {e.message}", err=True)
     return files
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
+from pycontrol.cli import lab
 from pycontrol.cli.client import output_option
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.cli.whatif import record_command
-from pycontrol.simulation.workloads import FORMATS, GENERATORS, BadTrace, Import, Selection, open_workload, write
+from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
 from pycontrol.simulation.workloads.front import option_names
-from pycontrol.simulation.workloads.marginals import marginals
 
 
 @click.group("workload")
@@ -29,11 +29,12 @@ workload_group.add_command(record_command)
 @output_option
 def list_command(output: str) -> None:
     """The generators, the trace formats that can be read, and the options of each."""
+    catalogue = lab.workloads()
     generators = [
         {"name": name, "about": g.about, "options": {**option_names(g.options), **g.fixed}}
-        for name, g in GENERATORS.items()
+        for name, g in catalogue.generators.items()
     ]
-    formats = [{"name": f"{name}:FILE", "about": about} for name, (_, about) in FORMATS.items()]
+    formats = [{"name": f"{name}:FILE", "about": f.about} for name, f in catalogue.formats.items()]
     document = {
         "generators": generators,
         "formats": formats,
@@ -80,10 +81,10 @@ def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None,
     console = Console(stderr=True)
     try:
         with console.status(f"reading {name}"):
-            found = open_workload(name, seed, _options(given))
+            found = lab.workloads().open(name, seed, _options(given))
             if out is not None:
                 write(found.workload, out)
-            rows = marginals(found.workload)
+            rows = lab.part("workloads.marginals").marginals(found.workload)
     except (BadTrace, OSError) as e:
         raise click.ClickException(str(e)) from e
     document = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -29,6 +29,15 @@ class Section(BaseModel):
     """Base of all sections: no unknown keys, no type coercion, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    former: ClassVar[Mapping[str, tuple[object, str]]] = {}
+    """Key of an earlier version -> the value that is ignored, as it changes nothing, and what to say of others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        return {k: v for k, v in data.items() if k not in cls.former or cls.former[k][0] != v}
 
     @model_validator(mode="after")
     def _numbers_within_bounds(self) -> Self:
@@ -82,7 +91,7 @@ def _line(error: ErrorDetails, model: type[Section]) -> str:
     got = f" (got {_shown(error['input'])})"
     match error["type"]:
         case "extra_forbidden":
-            return f"{key}: unknown key{_nearest(error['loc'], model)}"
+            return f"{key}: {_unknown(error['loc'], model)}"
         case "missing":
             return f"{key}: is missing; add it"
         case "value_error":
@@ -135,8 +144,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
-    """`, did you mean lease_s?`, or the known keys of the section."""
+def _unknown(location: tuple[int | str, ...], model: type[Section]) -> str:
+    """`unknown key, did you mean lease_s?`, or the known keys of the section; of a former key what to write."""
     known: Iterable[str] = model.model_fields
     named = False
     for part in location[:-1]:
@@ -144,11 +153,13 @@ def _nearest(location: tuple[int | str, ...], model: type[Section]) -> str:
             field = model.model_fields.get(part)
             inner = _section_of(field.annotation) if field is not None else None
             if field is None or inner is None:
-                return ""
+                return "unknown key"
             model, known, named = inner, inner.model_fields, get_origin(field.annotation) is Mapping
         else:
             named = False
-    return f", {suggest(location[-1], known)}"
+    if location[-1] in model.former:
+        return model.former[str(location[-1])][1]
+    return f"unknown key, {suggest(location[-1], known)}"
 
 
 def _section_of(annotation: Any) -> type[Section] | None:

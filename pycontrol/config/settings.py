@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -133,26 +133,13 @@ class Standby(WebHdfs):
 class CellExchange(Section):
     """How virtual clusters lend each other cells (docs/cells.md)."""
 
-    policy: Literal["balanced", "credit", "auction"] = "balanced"
-    """How offers and requests are matched, and what is paid (docs/cells.md)."""
-    mode: Literal["manual", "auto"] = "manual"
-    """auto: idle cells are offered, and virtual clusters with waiting apps request some, without an operator."""
-    idle_s: Seconds = 600.0
-    """auto: cells are offered after this idle time."""
-    forecast_s: Seconds = 3600.0
-    """auto: a virtual cluster is expected to need the most cells that it used in this time."""
-    lend_s: Seconds = 3600.0
-    """auto: the longest time for which cells are lent."""
+    former: ClassVar[Mapping[str, tuple[object, str]]] = {
+        "policy": ("balanced", "is gone: who has lent most is served first (docs/cells.md); leave it out"),
+        "mode": ("manual", "is gone: `isonomy exchange offer` and `request` post what is lent; leave it out"),
+        **dict.fromkeys(("idle_s", "forecast_s", "lend_s"), (None, "is gone with `mode: auto`; leave it out")),
+    }
     traders: Mapping[str, list[str]] = {}
     """Queue -> users who may exchange its cells, in addition to YARN's admins."""
-
-    @model_validator(mode="after")
-    def _forecast_is_longer(self) -> Self:
-        if self.forecast_s < self.idle_s:
-            raise ValueError(
-                f"exchange: forecast_s: must be at least idle_s, {self.idle_s:g} (got {self.forecast_s:g})"
-            )
-        return self
 
 
 class MetricsListener(Section):

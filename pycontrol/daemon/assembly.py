@@ -89,7 +89,7 @@ def assemble(
     agents = AgentServer(
         *listen, tls, tokens,
         from_agents,
-        lambda: arbiter.known,
+        lambda: arbiter.holdings.known,
         lambda app_id: owner_of(arbiter, app_id),
         lambda done: driver.after(done),
         serving=serving,

@@ -24,9 +24,7 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeServer
-from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology_spec, mismatches, parse
 from pycontrol.config.accounts import accounts_of
@@ -224,7 +222,7 @@ class ControlPlane:
             made = policy_of(self.config, self._name)
             return made if found is None else ByVirtualCluster(made, self._policies(found))
 
-        supply = (lambda: None) if found is None else (lambda: self._supply_of(found))
+        supply = (lambda: None) if found is None else (lambda: CellSupply(found))
         return shadow.ShadowRounds(settings_of(self.config), policy, self._topology, supply)
 
     def _start_parts(self, parts: ExitStack, forecaster: Forecaster, durable: Durable) -> None:
@@ -306,12 +304,7 @@ class ControlPlane:
         if unknown:
             known = ", ".join(vc.name for vc in found.vcs)
             raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
-        return self._supply_of(found)
-
-    def _supply_of(self, found: Layout) -> CellSupply:
-        how = self.config.exchange
-        automatic = Automatic(Rules(how.idle_s, how.forecast_s, how.lend_s)) if how.mode == "auto" else None
-        return CellSupply(found, POLICIES[how.policy](), automatic)
+        return CellSupply(found)
 
     def _layout(self) -> Layout:
         """The cells file's layout; raises ConfigError if the file is wrong or not feasible."""

@@ -77,8 +77,8 @@ BOUNDS: Mapping[str, Bound] = {
     # ---- times
     **dict.fromkeys(
         ("lease_s", "lead_s", "grant_timeout_s", "round_retry_s", "rho_s", "bid_s", "solve_s", "interactive_idle_s",
-         "every_s", "token_ttl_s", "idle_s", "forecast_s", "lend_s", "for_s", "expires_in_s", "left_s", "restart_s",
-         "min_lend_s", "half_life_s", "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
+         "every_s", "token_ttl_s", "for_s", "expires_in_s", "left_s", "restart_s", "min_lend_s", "half_life_s",
+         "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
         DURATION_S),
     **dict.fromkeys(
         ("until_s", "now_s", "submitted_s", "deadline_s", "end_s", "available_s", "time_s", "ends_s", "expires_s",
@@ -133,7 +133,6 @@ BOUNDS: Mapping[str, Bound] = {
     "speeds": Bound(0.0, 1e6),
     **dict.fromkeys(("loss", "accuracy", "metric", "best_accuracy", "best_metric"), METRIC),
     "n_avg": Bound(0.0, GPUS_MAX),
-    "price": Bound(0.0, 1e9),
     **dict.fromkeys(("weight", "weights"), Bound(1e-6, 1e6)),
     **dict.fromkeys(("gpu_hours_day", "gpu_hours_week", "gpu_hours_month"), Bound(0.0, 1e9)),
     # ---- options of policies

@@ -316,7 +316,6 @@ class ExchangePosted:
     lot: tuple[str, str, int] = ("", "", 0)
     end_s: float = 0.0
     in_return: tuple[str, str, int] | None = None
-    price: float = 0.0
     expires_s: float | None = None
     """When a request that was not matched lapses; None: at its end."""
 

@@ -22,7 +22,7 @@ FILE = "isonomy.yaml"
 
 def budget(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """Each limit in force, how much of it is used, and who set it; the fullest first. Times in Unix seconds."""
-    levels = [level for name in a.limits.in_force for level in a.limits.levels(name, now_s)]
+    levels = [level for name in a.holdings.limits.in_force for level in a.holdings.limits.levels(name, now_s)]
     rows = [_row(a, x) for x in sorted(levels, key=lambda x: (-x.share, x.account, x.kind))]
     return {"now_s": now_s, "limits": rows}
 
@@ -43,7 +43,10 @@ def command(a: Arbiter, now_s: float, path: str, params: Mapping[str, str], user
         return OperatorCommand(path, account, user)
     if not given:
         raise Refusal(400, f"{', '.join(KINDS)}: give at least one of them")
-    values = {**asdict(a.limits.in_force.get(account, UNLIMITED)), **{k: _number(k, x) for k, x in given.items()}}
+    values = {
+        **asdict(a.holdings.limits.in_force.get(account, UNLIMITED)),
+        **{k: _number(k, x) for k, x in given.items()},
+    }
     return OperatorCommand(path, account, user, values={k: x for k, x in values.items() if x is not None})
 
 
@@ -57,7 +60,10 @@ def text_of(c: OperatorCommand) -> str:
 
 def _account(a: Arbiter, named: str) -> str:
     kind, _, name = named.partition(" ")
-    known = {"group": {x.removeprefix("group ") for x in a.accounts.groups_named()}, "queue": set(a.cluster.queues)}
+    known = {
+        "group": {x.removeprefix("group ") for x in a.settings.accounts.groups_named()},
+        "queue": set(a.cluster.queues),
+    }
     if kind not in ("user", *known) or not name or len(named) > 256 or not name.isprintable():
         raise Refusal(400, f"account: must be `user NAME`, `group NAME` or `queue PATH` (got {named or 'nothing'})")
     if name not in known.get(kind, {name}):

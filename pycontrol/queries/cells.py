@@ -50,7 +50,7 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
         if row is not None:
             agent = a.agents.get(app.app_id)
             row["apps"] += 1
-            row["wanted"] += max(0, agent.demand.gpus - a.holding(app.app_id)) if agent is not None else 0
+            row["wanted"] += max(0, agent.demand.gpus - a.holdings.holding(app.app_id)) if agent is not None else 0
     for vc, row in rows.items():
         row["bad_cells"] = sum(not cell["healthy"] for cell in clusters.get(vc, {}).get("cells", ()))
     return [row for vc, row in rows.items() if vc or row["apps"]]

@@ -33,15 +33,15 @@ class Demands:
         if agent is not None:
             return agent.demand
         record = a.durable.apps.get(app_id)
-        if record is None or record.finished_s is not None or not a.is_unmanaged(app_id):
+        if record is None or record.finished_s is not None or not a.holdings.is_unmanaged(app_id):
             return None
-        return standin.demand(a, app_id, self.now_s)
+        return standin.demand(a.holdings, app_id, self.now_s)
 
     def _rho_now(self, app_id: str) -> float | None:
         a = self.a
         agent = a.agents.get(app_id)
         if agent is not None:
             return agent.rho
-        if app_id not in a.durable.apps or not a.is_unmanaged(app_id):
+        if app_id not in a.durable.apps or not a.holdings.is_unmanaged(app_id):
             return None
-        return standin.rho(a, app_id, a.holding(app_id), self.now_s, self.of(app_id))
+        return standin.rho(a.holdings, app_id, a.holdings.holding(app_id), self.now_s, self.of(app_id))

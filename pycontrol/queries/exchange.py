@@ -13,7 +13,7 @@ from pycontrol.model.bounds import OutOfBounds, within
 from pycontrol.model.events import ExchangePosted
 from pycontrol.queries.lookup import Refusal
 
-PARAMS = frozenset({"vc", "cells", "for_s", "until_s", "in_return", "price", "expires_in_s", "id"})
+PARAMS = frozenset({"vc", "cells", "for_s", "until_s", "in_return", "expires_in_s", "id"})
 LOT = re.compile(r"^(?P<type>[^:@]+):(?P<count>\d+)(?:@(?P<chain>.+))?$")
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 VERB = {"exchange-offer": "offer", "exchange-request": "request", "exchange-withdraw": "withdraw"}
@@ -32,7 +32,7 @@ def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, A
         "deals": state["deals"],
         "books": [
             {"vc": vc, "gpus": supply.gpus_of(vc), "surplus_gpu_hours": board["surplus"].get(vc, 0.0),
-             "contributed_gpu_hours": board["score"].get(vc, 0.0), "paid": board["paid"].get(vc, 0.0)}
+             "contributed_gpu_hours": board["score"].get(vc, 0.0)}
             for vc in supply.virtual_clusters()
         ],
     }  # fmt: skip
@@ -52,8 +52,8 @@ def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> E
             raise Refusal(400, "id: is missing; `isonomy exchange list` shows offers and requests")
         return ExchangePosted(verb, name, exchange_service.exchange.posted.get(name, ""))
     name = name or f"{verb}-{secrets.token_hex(3)}"
-    if not NAME.fullmatch(name) or name.startswith(("auto-", "deal")):
-        what = "letters, digits, . _ -, at most 64, and not begin with auto- or deal"
+    if not NAME.fullmatch(name) or name.startswith("deal"):
+        what = "letters, digits, . _ -, at most 64, and not begin with deal"
         raise Refusal(400, f"id: must be {what} (got {name})")
     if verb == "offer" and params.keys() & {"in_return", "expires_in_s"}:
         raise Refusal(400, "in_return, expires_in_s: are for requests")
@@ -61,7 +61,7 @@ def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> E
     back = params.get("in_return")
     return ExchangePosted(
         verb, name, vc, _lot(exchange_service, "cells", params.get("cells", "")), _end_s(params, now_s),
-        _lot(exchange_service, "in_return", back) if back else None, _number(params, "price") or 0.0,
+        _lot(exchange_service, "in_return", back) if back else None,
         None if lapse_s is None else now_s + lapse_s,
     )  # fmt: skip
 

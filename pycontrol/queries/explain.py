@@ -8,10 +8,9 @@ from typing import Any
 
 from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.exchange import deals_of
-from pycontrol.arbiter.views import tags
 from pycontrol.fairness.gangs import t_id
+from pycontrol.model import tags
 from pycontrol.model.auction import Award, BidReceipt, Demand
 from pycontrol.model.events import JobProgress
 from pycontrol.model.receipt import Receipt
@@ -19,6 +18,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
+from pycontrol.queries.reasons import reason
 from pycontrol.queries.waiting import Waiting
 from pycontrol.words import count
 
@@ -41,7 +41,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf
         app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",
                "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
                "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
-    agent = a.agents.get(app_id)
+    agent, h = a.agents.get(app_id), a.holdings
     jobs = agent.jobs if agent is not None else jobs_of(app_id)
     return {
         "now_s": now_s,
@@ -53,7 +53,7 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf
         },
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
-        "leases": views.lease_rows(a, a.leases_of(app_id)) + views.lease_rows(a, a.reservations_of(app_id)),
+        "leases": [*views.lease_rows(a, h.leases_of(app_id)), *views.lease_rows(a, h.reservations_of(app_id))],
         "jobs": [_job(j) for j in jobs],
         "lost": _lost(jobs),
         "rounds": took_part(a, app_id, n),
@@ -68,12 +68,12 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
     demand = agent.demand if agent is not None else Demand(0, 0)
     return {
         "priority": yarn.priority if yarn is not None else 0,
-        "boost": views.boost_row(boost_of(a, app_id)),
+        "boost": views.boost_row(boost_of(a.holdings, app_id)),
         "opportunistic": demand.opportunistic,
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
         "pinned": demand.pinned,
-        "declared": tags.declared(yarn) if a.is_unmanaged(app_id) else "",
+        "declared": tags.declared(yarn) if a.holdings.is_unmanaged(app_id) else "",
         "unsaved": demand.unsaved,
         "revoked_last": demand.unsaved and a.settings.unsaved_last,
     }
@@ -102,7 +102,7 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
     if record is None or demand is None:
         return None
     most = max(record.demand_gpus, demand.gpus)
-    cluster_gpus = a.gpus_of(record.vc)
+    cluster_gpus = a.holdings.gpus_of(record.vc)
     n_avg, rho = a.durable.n_avg(app_id, now_s), demands.rho_of(app_id)
     ideal_s = t_id(demand.work_total_gpu_s, cluster_gpus, most, n_avg)
     return {

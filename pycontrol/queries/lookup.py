@@ -53,7 +53,7 @@ def find_target(a: Arbiter, params: Mapping[str, str]) -> str:
     Refusal."""
     text = params.get("target", "")
     seen = {x.user for x in a.durable.apps.values()} | {x.user for x in a.cluster.apps.values()}
-    user = text in seen | a.accounts.users.keys()
+    user = text in seen | a.settings.accounts.users.keys()
     try:
         app_id = find_app(a, {"app": text})
     except Refusal as e:
@@ -81,11 +81,10 @@ def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
     if not text:
         raise Refusal(400, "node: is missing; give a host name")
     hosts = {n.host for n in a.cluster.nodes.values()} | {node_id.rpartition(":")[0] for node_id in a.cluster.down}
-    if a.configured is not None:
-        hosts |= set(a.configured.machines)
+    hosts |= a.cluster.machines.configured.keys()
     by_id = {n.node_id: n.host for n in a.cluster.nodes.values()}
     host = by_id.get(text, text)
-    if host in hosts or a.drained(host):
+    if host in hosts or a.holdings.drained(host):
         return host
     raise Refusal(404, f"node {text}: is not registered; known are {', '.join(sorted(hosts)) or 'none'}")
 

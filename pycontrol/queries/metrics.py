@@ -22,10 +22,10 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseStarted,
     RoundHeld,
 )
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands
+from pycontrol.queries.reasons import Reasons
 from pycontrol.runtime.spans import LeaseInterval
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -208,7 +208,7 @@ class Metrics:
         for state, n in gpus.items():
             if state != "total":
                 self._gpus.labels(state).set(n)
-        running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
+        running = sum(a.holdings.holding(app_id) > 0 for app_id in a.holdings.active_apps())
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))
@@ -216,11 +216,11 @@ class Metrics:
         self._ready.set(a.cluster.ready or (a.cluster.heard and mode in (Mode.SHADOW, Mode.OFF)))
         for each in Mode:
             self._mode.labels(each).set(a.cluster.seen and each is mode)
-        self._paused.set(a.paused)
+        self._paused.set(a.holdings.paused)
         self._build.clear()
         self._build.labels(_version(), a.policy_name).set(1)
         self._limit.clear()
-        for level in (x for name in a.limits.in_force for x in a.limits.levels(name, now_s)):
+        for level in (x for name in a.holdings.limits.in_force for x in a.holdings.limits.levels(name, now_s)):
             self._limit.labels(level.account, level.kind).set(level.share)
         self._set_queues(a, a.durable.live.values(), now_s)
         for gauge, source in self._sources:
@@ -233,10 +233,10 @@ class Metrics:
         for path, queue in a.cluster.queues.items():
             self._unsaved.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path))
-            self._guaranteed.labels(path).set(own or queue.capacity * a.topology.gpus)
+            self._guaranteed.labels(path).set(own or queue.capacity * a.holdings.topology.gpus)
         demands, reasons = Demands(a, now_s), Reasons(a, now_s)
         for app in apps:
-            held, demand = a.holding(app.app_id), demands.of(app.app_id)
+            held, demand = a.holdings.holding(app.app_id), demands.of(app.app_id)
             if held:
                 self._held.labels(app.queue, app.user).inc(held)
             agent = a.agents.get(app.app_id)

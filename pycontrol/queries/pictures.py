@@ -14,13 +14,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.durable import AppRecord, Durable
-from pycontrol.arbiter.ledger.writer import Touched
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable, Touched
+from pycontrol.arbiter.state import COPIED, Holdings
 from pycontrol.runtime.driver import Overloaded
 
 T = TypeVar("T")
@@ -31,14 +30,9 @@ SHARE = 0.05
 PATIENCE_S = 0.1
 """How long a reader waits for a new picture before it gets the last one; each view says its time (`now_s`)."""
 FIRST_S = 5.0
-COPIED = (
-    "cluster", "agents", "gpus", "groups", "workers", "timer", "kills_sent", "receipts",
-)  # fmt: skip
-"""Fields of the state that a picture copies with their `copy()`."""
-SHARED = (
-    "placements_full_s", "event_s", "hosts_due_s", "counter", "supply", "epoch",
-)  # fmt: skip
-"""Fields that a picture shares, because they are not changed in place."""
+VIEW_SHARE = 0.1
+"""The part of a core that one view may take, whoever asks for it: a costly one is served for longer."""
+ANSWERS_KEPT = 64
 
 
 class Caller(Protocol):
@@ -63,11 +57,8 @@ class Camera:
         app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
         self._touched = a.ledger.watch()
         _follow(self._apps, d.apps, app_ids)
-        picture = Arbiter(a.settings, a.rounds.policy, self._durable(d), a.configured, a.epoch)
-        for name in COPIED:
-            setattr(picture, name, getattr(a, name).copy())
-        for name in SHARED:
-            setattr(picture, name, getattr(a, name))
+        holdings = a.holdings.copy(self._durable(d))
+        picture = Arbiter(a.settings, a.rounds.policy, epoch=a.clerk.epoch, holdings=holdings)
         picture.policy_name = a.policy_name
         return picture
 
@@ -114,7 +105,7 @@ def complete(picture: Arbiter) -> Arbiter:
 
 @dataclass(slots=True)
 class Picture:
-    """The state at one time, with a cache of the answers made from it."""
+    """The state at one time."""
 
     arbiter: Arbiter
     now_s: float
@@ -123,7 +114,6 @@ class Picture:
     """Monotonic time at which the picture was requested."""
     cost_s: float = 0.0
     """Seconds that it took on the Arbiter's thread."""
-    answers: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
     def __del__(self) -> None:
         """The parts of an Arbiter refer to it. Without its state the cycle that nobody reads any more weighs little.
@@ -131,20 +121,33 @@ class Picture:
         Else memory would grow until the collector of cycles runs, which stops all threads.
         """
         for name, empty in _nothing(self.arbiter).items():
-            setattr(self.arbiter, name, empty)
+            for whole in (self.arbiter, self.arbiter.holdings):
+                setattr(whole, name, empty)
 
 
 def _nothing(a: Arbiter) -> dict[str, Any]:
     """The state of an Arbiter that knows nothing, of the kind of another one."""
-    empty = State(a.settings, Durable())
+    empty = Holdings(a.settings, Durable())
     return {name: getattr(empty, name) for name in ("durable", "ledger", *COPIED)}
 
 
+class _Answer:
+    """A view's newest answer; whoever holds `making` makes it."""
+
+    def __init__(self) -> None:
+        self.making = threading.Lock()
+        self.found: dict[str, Any] = {}
+        self.taken_s, self.cost_s = -math.inf, 0.0
+        """Of its picture; CPU seconds."""
+
+
 class Pictures:
-    """Serves the newest picture to any thread."""
+    """Serves the newest picture, and views of it, to any thread."""
 
     def __init__(self, driver: Caller, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._clock_s, self._camera = driver, clock_s, Camera()
+        self._answers = OrderedDict[Any, _Answer]()
+        self._keeping = threading.Lock()
         self._taking = threading.Lock()
         self._newest: Picture | None = None
         self._expired_s = -math.inf
@@ -152,6 +155,26 @@ class Pictures:
     def expire(self) -> None:
         """Expire the present picture, so that the next reader sees the effect of a command."""
         self._expired_s = self._clock_s()
+
+    def answer(self, key: Any, view: Callable[[Arbiter, float], dict[str, Any]]) -> dict[str, Any]:
+        """The view called `key` of a fresh picture, made once for all who ask: those who come meanwhile wait for it.
+
+        Raises what `view` raises, TimeoutError or Overloaded.
+        """
+        with self._keeping:
+            answer = self._answers.setdefault(key, _Answer())
+            self._answers.move_to_end(key)
+            if len(self._answers) > ANSWERS_KEPT:
+                self._answers.popitem(last=False)
+        with answer.making:
+            age_s = self._clock_s() - answer.taken_s
+            if answer.taken_s <= self._expired_s or age_s >= answer.cost_s / VIEW_SHARE:
+                picture = self.newest()
+                if picture.taken_s != answer.taken_s:
+                    begin_s = time.thread_time()
+                    answer.found = view(picture.arbiter, picture.now_s)
+                    answer.taken_s, answer.cost_s = picture.taken_s, time.thread_time() - begin_s
+            return answer.found
 
     def newest(self) -> Picture:
         """A fresh picture, or the last one if the Arbiter is busy; raises TimeoutError or Overloaded without any."""

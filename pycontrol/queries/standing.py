@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.candidates import view
+from pycontrol.arbiter.round.candidates import remembered, view
 from pycontrol.arbiter.round.eligibility import within_cluster
 from pycontrol.arbiter.round.parts import own_part
-from pycontrol.arbiter.round.round import remembered
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot
@@ -54,11 +53,11 @@ def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]
     parts: dict[str, RoundPart] = {}
     for app_id, record in a.durable.live.items():
         if record.vc not in parts:
-            parts[record.vc] = own_part(a, record.vc, {})
+            parts[record.vc] = own_part(a.holdings, record.vc, {})
         demand = demands.of(app_id)
         if demand is not None:
-            wants = within_cluster(a, app_id, demand)
-            seen = view(a, app_id, demands.rho_of(app_id), (), now_s, parts[record.vc], wants)
+            wants = within_cluster(a.holdings, app_id, demand)
+            seen = view(a.holdings, app_id, demands.rho_of(app_id), (), now_s, parts[record.vc], wants)
             by_vc.setdefault(record.vc, []).append(seen)
     found: dict[str, Standing] = {}
     for vc, views in by_vc.items():
@@ -76,11 +75,11 @@ def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -
     """The snapshot of a round that offers all machines of the virtual cluster, or of the whole cluster."""
     vc, topology = part.vc, part.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
-    memory = policy_memory(remembered(a, vc, policy_of(a, vc).name))
+    memory = policy_memory(remembered(a.holdings, vc, policy_of(a, vc).name))
     return Snapshot(
-        "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.f_of(vc), a.lease_s_of(vc),
+        "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.holdings.f_of(vc), a.holdings.lease_s_of(vc),
         queues={} if part.owner is not None else a.cluster.queues, vc=vc, memory=memory, present=present,
-        owned_gpus=a.gpus_of(vc), accounts=a.accounts,
+        owned_gpus=a.holdings.gpus_of(vc), accounts=a.holdings.settings.accounts,
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ class Trends:
             wanted, demands = 0, Demands(a, now_s)
             for app_id in a.durable.live:
                 demand = demands.of(app_id)
-                wanted += max(0, demand.gpus - a.holding(app_id)) if demand is not None else 0
+                wanted += max(0, demand.gpus - a.holdings.holding(app_id)) if demand is not None else 0
             out = counts["drained"] + counts["bad"] + counts["down"]
             for state, n in zip(STATES, (counts["leased"], counts["free"], wanted, out), strict=True):
                 self._gpus[state].append(n)

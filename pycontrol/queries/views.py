@@ -12,13 +12,13 @@ from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import Boosted
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
+from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 from pycontrol.queries.waiting import Waiting
 
@@ -29,7 +29,7 @@ ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
 def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The cluster at a glance: settings, GPUs by state, nodes, apps and the last round."""
     nodes = _nodes(a)
-    running = sum(a.holding(app_id) > 0 for app_id in a.active_apps())
+    running = sum(a.holdings.holding(app_id) > 0 for app_id in a.holdings.active_apps())
     switch = a.cluster.switch
     return {
         "now_s": now_s,
@@ -44,14 +44,14 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         },
         "state": state(a, now_s),
         "recovering": _recovering(a, now_s),
-        "paused": a.paused,
+        "paused": a.holdings.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
         "boosts": [boost_row(b) for b in sorted(a.durable.boosts.values(), key=lambda b: b.until_s)],
         "policy": a.policy_name,
         "f": a.settings.f,
         "lease_s": a.settings.lease_s,
         "lead_s": a.settings.lead,
-        "epoch": a.epoch,
+        "epoch": a.clerk.epoch,
         "gpus": gpu_counts(a),
         "nodes": nodes,
         "apps": {
@@ -74,36 +74,36 @@ def state(a: Arbiter, now_s: float) -> str:
     mode = a.cluster.switch.mode
     if mode is not Mode.ON:
         return "mode unreadable" if mode is Mode.UNREADABLE else str(mode)
-    return "paused" if a.paused else "recovering" if _recovering(a, now_s) else "ready"
+    return "paused" if a.holdings.paused else "recovering" if _recovering(a, now_s) else "ready"
 
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
     """GPU counts by state; one GPU can count in several. `down`: GPUs of topology machines without a NodeManager."""
-    usable = set(a.usable_gpus())
-    free = a.free_gpus()
+    usable = set(a.holdings.usable_gpus())
+    free = set(a.gpus.free)
     up = {n.host for n in a.cluster.nodes.values()}
-    configured = a.configured.machines if a.configured is not None else {}
+    configured = a.cluster.machines.configured
     leased = set(a.durable.leases)
     return {
         "total": sum(n.gpus for n in a.cluster.nodes.values()),
         "free": len(free),
         "leased": len(leased),
-        "drained": sum(n.gpus for n in a.cluster.nodes.values() if a.drained(n.host)),
-        "bad": len(a.bad_gpus),
+        "drained": sum(n.gpus for n in a.cluster.nodes.values() if a.holdings.drained(n.host)),
+        "bad": len(a.holdings.bad_gpus),
         "down": sum(m.gpus for host, m in configured.items() if host not in up),
         "unleased_in_use": len(usable - free - leased),
     }
 
 
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
-    free = count_by_host(a.free_gpus())
+    h, free = a.holdings, count_by_host(a.gpus.free)
     held: dict[str, dict[str, int]] = {}
     for gpu, lease in a.durable.leases.items():
         holders = held.setdefault(gpu.host, {})
         holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
     rows = []
     for node in sorted(a.cluster.nodes.values(), key=lambda n: n.host):
-        machine = a.topology.machines.get(node.host)
+        machine = a.holdings.topology.machines.get(node.host)
         holders = held.get(node.host, {})
         rows.append({
             "host": node.host,
@@ -116,12 +116,12 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "free": free.get(node.host, 0),
             "leased": sum(holders.values()),
             "apps": holders,
-            "state": "drained" if a.drained(node.host) else "closed" if node.host in a.cluster.closed else "up",
+            "state": "drained" if h.drained(node.host) else "closed" if node.host in a.cluster.closed else "up",
             "reason": a.cluster.closed.get(node.host, node.note),
         })  # fmt: skip
     for node_id, why in sorted(a.cluster.down.items()):
         host = node_id.rpartition(":")[0]
-        machine = a.configured.machines.get(host) if a.configured is not None else None
+        machine = a.cluster.machines.configured.get(host)
         rows.append({
             "host": host, "node_id": node_id, "rack": machine.rack if machine else "",
             "gpus": machine.gpus if machine else None, "gpu_type": machine.gpu_type if machine else "",
@@ -155,12 +155,12 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     placed = standings(a, now_s, demands)
     rows = [
         _queue_row(a, app_id, now_s, demands, why, waiting) | _standing(placed.get(app_id))
-        for app_id in a.active_apps()
+        for app_id in a.holdings.active_apps()
     ]
     rows += [
         _queue_row(a, app.app_id, now_s, demands, why, waiting) | _standing(None)
         for app in a.cluster.apps.values()
-        if app.app_id not in a.durable.apps and a.expects_agent(app)
+        if app.app_id not in a.durable.apps and a.holdings.expects_agent(app)
     ]
     rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
     for position, row in enumerate(rows, 1):
@@ -179,9 +179,9 @@ def _queue_row(
     a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons, waiting: Waiting
 ) -> dict[str, Any]:
     record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
-    demand, held = demands.of(app_id), a.holding(app_id)
+    demand, held = demands.of(app_id), a.holdings.holding(app_id)
     code, sentence = waiting.told(app_id, demand, reasons.of(app_id, demand))
-    ends = [x.end_s for x in a.leases_of(app_id)]
+    ends = [x.end_s for x in a.holdings.leases_of(app_id)]
     known = record or yarn
     assert known is not None
     return {
@@ -192,14 +192,14 @@ def _queue_row(
         "kind": record.kind if record else "",
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
-        "gpus_ending": sum(len(x.gpus) for x in a.leases_of(app_id) if x.state == REVOKING),
+        "gpus_ending": sum(len(x.gpus) for x in a.holdings.leases_of(app_id) if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
         "reason": code,
         "sentence": sentence,
         "next_lease_end_s": min(ends, default=None),
         "submitted_s": known.submitted_s,
-        "boost": boost_row(boost_of(a, app_id)),
+        "boost": boost_row(boost_of(a.holdings, app_id)),
     }
 
 
@@ -215,7 +215,7 @@ def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
     return {
         "app_id": app_id, "name": x.name, "queue": x.queue, "user": x.user, "kind": x.kind,
         "submitted_s": x.submitted_s, "arrived_s": x.arrived_s, "finished_s": x.finished_s,
-        "final_state": x.final_state, "gpus_held": a.holding(app_id), "rho": demands.rho_of(app_id),
+        "final_state": x.final_state, "gpus_held": a.holdings.holding(app_id), "rho": demands.rho_of(app_id),
         "n_avg": a.durable.n_avg(app_id, demands.now_s), "leases": x.leases, "renewals": x.renewals,
         "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
         "message": x.message, "attained_gpu_s": x.attained_gpu_s,

@@ -30,7 +30,7 @@ class Waiting:
     """Of one Arbiter at one moment; answers that are the same for several apps are computed once."""
 
     def __init__(self, a: Arbiter, now_s: float) -> None:
-        self._a, self._now_s, self._rules = a, now_s, Eligibility(a)
+        self._a, self._now_s, self._rules = a, now_s, Eligibility(a.holdings)
         self._texts: dict[tuple[object, ...], str] = {}
 
     def told(self, app_id: str, demand: Demand | None, why: Reason) -> tuple[Pending, str]:
@@ -41,7 +41,7 @@ class Waiting:
         if not self._a.supply.whole and self._a.durable.apps[app_id].vc and not demand.opportunistic:
             return why.code, why.sentence
         closed = self._rules.closed_hosts(app_id)
-        types = types_for(demand, self._a.topology, self._a.rounds.typed(self._a.durable.apps[app_id].vc))
+        types = types_for(demand, self._a.holdings.topology, self._a.rounds.typed(self._a.durable.apps[app_id].vc))
         alike = shape_of(demand), tuple(types), tuple(sorted(closed))
         if alike not in self._texts:
             self._texts[alike] = self._no_room(demand, types, closed)
@@ -54,7 +54,7 @@ class Waiting:
 
     def _no_room(self, demand: Demand, types: Sequence[str], closed: Mapping[str, str]) -> str:
         """That the GPUs that are free where an app may start have no room for a gang; empty if they have."""
-        topology = self._a.topology
+        topology = self._a.holdings.topology
         free = {host: n for host, n in self._a.gpus.free.counts().items() if host not in closed}
         if any(fits(demand, free, topology, kind) for kind in types):
             return ""
@@ -74,7 +74,7 @@ class Waiting:
         self, demand: Demand, free: Mapping[str, int], types: Sequence[str], closed: Mapping[str, str]
     ) -> list[tuple[float, str]]:
         """(end, app) of the leases that make room for a gang where that is first; empty if none does."""
-        topology, ends = self._a.topology, [x for x in self._ends if x[2] not in closed]
+        topology, ends = self._a.holdings.topology, [x for x in self._ends if x[2] not in closed]
 
         def room(n: int) -> Counter[str]:
             return Counter(free) + Counter(host for _, _, host in ends[:n])

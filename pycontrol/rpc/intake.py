@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pycontrol.runtime.driver import Overloaded
 
 MESSAGES_PER_S = 4000.0
-"""Messages read a second, in equal parts by user, about half a core. A training worker sends two to three."""
+"""Messages read a second, about half a core: in equal parts by user, and one part for those who send less. A training
+worker sends two to three."""
 AT_ONCE_S = 0.025
 """A user that was silent may send what this time allows at once."""
 MESSAGE_BYTES = 2048
@@ -63,7 +64,7 @@ class Intake:
     async def turn(self, user: str, size: int) -> None:
         """Wait until this user's next message, of `size` bytes, may be read: users take turns, not streams."""
         now_s = time.monotonic()
-        part_per_s = MESSAGES_PER_S / (len(self._paced) + (user not in self._paced))
+        part_per_s = MESSAGES_PER_S / (1 + len(self._paced) + (user not in self._paced))
         turn_s = max(self._turns.get(user, 0.0), now_s - AT_ONCE_S) + max(1.0, size / MESSAGE_BYTES) / part_per_s
         self._turns[user] = turn_s
         if turn_s > now_s:

@@ -12,21 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.metrics import METRICS, cdf, metrics
+from pycontrol.simulation.metrics import METRICS, metrics
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.simulation.runs import Interval, interval, metric_ratio, unfinished_note
 
 APP_PROPERTIES = ("rho", "rho_path", "t_cluster_s", "t_cluster_path_s", "completion_s", "waited_s")
-CURVES = (
-    ("rho", "finish-time fairness rho"),
-    ("placement", "placement score 1/S"),
-    ("completion_s", "completion time, s"),
-)
-"""Figures to plot as CDFs over the apps of all seeds."""
-
-
-class NoPlots(Exception):
-    """matplotlib is not installed."""
 
 
 @dataclass(frozen=True)
@@ -130,28 +120,3 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
                 for a in r.apps:
                     table.writerow([label, r.seed, *(getattr(a, n) for n in (*fields, *APP_PROPERTIES))])
     return [summary, runs, apps]
-
-
-def plot(comparison: Comparison, folder: Path) -> list[Path]:
-    """One figure for each of CURVES; raises NoPlots without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        raise NoPlots("no plots: matplotlib is not installed; pip install 'isonomy[plots]' brings it") from e
-
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for field, label in CURVES:
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.add_subplot()
-        for name in comparison.results:
-            axes.step(*cdf(comparison.curve(name, field)), where="post", label=name)
-        if field == "rho":
-            axes.axvline(1.0, color="grey", linewidth=0.8, linestyle=":")
-        axes.set_xlabel(label)
-        axes.set_ylabel("share of apps")
-        axes.set_ylim(0, 1)
-        axes.legend()
-        files.append(folder / f"{field}.png")
-        figure.savefig(files[-1], dpi=150)
-    return files

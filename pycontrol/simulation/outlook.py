@@ -88,12 +88,12 @@ def picture(a: Arbiter, now_s: float) -> dict[str, Any]:
         "now_s": now_s,
         "policy": a.policy_name,
         "cells": not a.supply.whole,
-        "ready": a.cluster.ready and not a.paused,
+        "ready": a.cluster.ready and not a.holdings.paused,
         "settings": dataclasses.asdict(a.settings),
         "machines": [[m.host, m.rack, a.cluster.node_at[h].gpus if h in a.cluster.node_at else m.gpus, m.gpu_type]
-                     for h, m in a.topology.machines.items()],
+                     for h, m in a.holdings.topology.machines.items()],
         "unusable": [[g.host, g.index] for n in a.cluster.nodes.values() for i in range(n.gpus)
-                     if not a.usable(g := Gpu(n.host, i)) or a.cluster.plain(g)],
+                     if not a.holdings.usable(g := Gpu(n.host, i)) or a.cluster.plain(g)],
         "partitions": {n.host: n.partition for n in a.cluster.nodes.values() if n.partition},
         "queues": [dataclasses.asdict(q) for q in a.cluster.queues.values()],
         "apps": [_app(a, app_id, now_s) for app_id in a.durable.live if app_id in a.agents],
@@ -119,7 +119,7 @@ def queues_of(p: Mapping[str, Any]) -> tuple[Queue, ...]:
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
     agent, record = a.agents[app_id], a.durable.apps[app_id]
     d = agent.demand
-    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in a.gangs_of(app_id)]
+    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in a.holdings.gangs_of(app_id)]
     return {
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
         "kind": agent.app_scheduler,

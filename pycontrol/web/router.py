@@ -31,8 +31,6 @@ T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
 BOOST_MAX_S = 30 * 86400
-ANSWERS_KEPT = 64
-"""The most answers cached per picture."""
 UNFORESEEN = {"start_s": None, "end_s": None}
 WAIT_MAX_S = 10
 """The longest long poll, well below the ResourceManager's timeout of a query."""
@@ -107,7 +105,6 @@ class Router:
         self._secure = secure
         """Stores a command's effect for a takeover; returns why that failed, or an empty string."""
         self.pictures = Pictures(driver)
-        self._metering = threading.Lock()
         self._page = Page()
         self._picture, self._estimates = picture, estimates
         """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
@@ -182,16 +179,11 @@ class Router:
         return route
 
     def _get(self, view: views.View, *params: str) -> Route:
-        """A route to a view of the newest picture; answers are cached with the picture."""
+        """A route to a view of a fresh picture."""
 
         def answer(request: RestRequest) -> dict[str, Any]:
-            picture, key = self.pictures.newest(), (request.path, *sorted(request.params.items()))
-            found = picture.answers.get(key)
-            if found is None:
-                found = view(picture.arbiter, picture.now_s, request.params)
-                if len(picture.answers) < ANSWERS_KEPT:
-                    picture.answers[key] = found
-            return found
+            key = (request.path, *sorted(request.params.items()))
+            return self.pictures.answer(key, lambda a, now_s: view(a, now_s, request.params))
 
         return Route("GET", answer, frozenset(params))
 
@@ -273,13 +265,11 @@ class Router:
 
     def metrics_text(self) -> str:
         """All metrics; raises TimeoutError or Overloaded."""
-        picture = self.pictures.newest()
-        with self._metering:  # it sets gauges
-            found = picture.answers.get("metrics")
-            if found is None:
-                text = self._feed.metrics.text(picture.arbiter, views.gpu_counts(picture.arbiter), picture.now_s)
-                found = picture.answers["metrics"] = {"text": text}
-        return str(found["text"])
+
+        def view(a: Arbiter, now_s: float) -> dict[str, Any]:
+            return {"text": self._feed.metrics.text(a, views.gpu_counts(a), now_s)}
+
+        return str(self.pictures.answer("metrics", view)["text"])
 
     def _metrics(self, request: RestRequest) -> dict[str, Any]:
         return {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}

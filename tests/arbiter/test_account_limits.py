@@ -9,12 +9,12 @@ import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import BudgetSpent, LeaseExtended, LeaseRevoking, LimitsSet
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.state import RESET_LIMITS, SET_LIMITS
 from pycontrol.model import events as ev
 from pycontrol.model.accounts import OTHERS, Account, Accounts, Limits
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.policies import registry
+from pycontrol.queries.reasons import reason
 from tests.arbiter.mini import SETTINGS, Mini
 
 GROUP = Accounts(
@@ -37,7 +37,7 @@ def put(m: Mini, account: str, **limits: float) -> None:
 
 
 def held(m: Mini) -> int:
-    return sum(m.a.holding(x) for x in m.a.durable.live)
+    return sum(m.a.holdings.holding(x) for x in m.a.durable.live)
 
 
 @pytest.mark.parametrize("account", ["user u", "group lab", "queue root.q", "queue root"])
@@ -48,7 +48,7 @@ def test_nothing_new_starts_beyond_a_limit_on_gpus(policy: str, account: str) ->
     m.app("b", gang=2)
     m.run(60)
     assert held(m) == 2
-    (waits,) = [x for x in "ab" if not m.a.holding(x)]
+    (waits,) = [x for x in "ab" if not m.a.holdings.holding(x)]
     why = reason(m.a, waits, m.now)
     assert why.code is Pending.ACCOUNT_LIMIT
     assert f"{account} has 2 of 3 GPUs" in why.detail
@@ -62,7 +62,7 @@ def test_users_beside_the_limited_one_get_the_gpus() -> None:
     m.app("a", gangs=4)
     m.app("b", gangs=4, user="v")
     m.run(20)
-    assert (m.a.holding("a"), m.a.holding("b")) == (1, 3)
+    assert (m.a.holdings.holding("a"), m.a.holdings.holding("b")) == (1, 3)
 
 
 @pytest.mark.parametrize("policy", sorted(registry.POLICIES))
@@ -75,7 +75,7 @@ def test_what_exceeds_a_lowered_limit_ends_at_its_leases_end_and_the_rest_is_ren
     put(m, "user u", gpus=3)
     ends = {x.end_s for x in m.a.durable.leases.each()}
     (end_s,) = ends
-    m.run(end_s - m.a.lead_s * 2 - m.now)
+    m.run(end_s - m.a.holdings.lead_s * 2 - m.now)
     assert held(m) == 4
     m.run(end_s - m.now + 1)
     gone = [x for x in m.facts if isinstance(x, LeaseRevoking)]
@@ -107,21 +107,21 @@ def used_h(m: Mini, period: int = 0, now_s: float | None = None) -> float:
 def test_gangs_of_a_used_up_budget_end_with_their_leases_and_start_again_in_the_next_period(policy: str) -> None:
     m = busy(policy, gpu_hours_day=0.2)  # 180 s on 4 GPUs
     (lease,) = m.a.durable.leases.each()
-    m.run(lease.end_s - m.now - 2 * m.a.lead_s, step=5)
-    assert m.a.holding("a") == 4, "never at once"
+    m.run(lease.end_s - m.now - 2 * m.a.holdings.lead_s, step=5)
+    assert m.a.holdings.holding("a") == 4, "never at once"
     assert [x.share for x in m.facts if isinstance(x, BudgetSpent)] == [0.8, 1.0]
-    m.run(2 * m.a.lead_s - 1)
+    m.run(2 * m.a.holdings.lead_s - 1)
     (gone,) = [x for x in m.facts if isinstance(x, LeaseRevoking)]
     assert (gone.cause, gone.end_s) == (EndReason.LIMIT, lease.end_s)
     assert not any(isinstance(x, LeaseExtended) for x in m.facts)
     m.send(ev.ContainerGone(lease.container_id))
     m.run(20)
-    assert not m.a.holding("a")
+    assert not m.a.holdings.holding("a")
     why = reason(m.a, "a", m.now)
     assert why.code is Pending.ACCOUNT_LIMIT
     assert "of 0.2 GPU-hours of this day; it is free again at 1970-01-31 00:00 UTC" in why.detail
     m.run(30 * DAY_S - m.now + 5, step=5)
-    assert m.a.holding("a") == 4
+    assert m.a.holdings.holding("a") == 4
     assert [x.share for x in m.facts if isinstance(x, BudgetSpent)][-1] == 0.0
 
 
@@ -134,16 +134,16 @@ def test_an_app_without_an_agent_loses_its_gpus_when_its_budget_is_used_up(revoc
     m.up(m.places()[0])
     m.run(1190, step=1)
     assert [x.cause for x in m.facts if isinstance(x, LeaseRevoking)] == [EndReason.LIMIT]
-    assert not m.a.holding("a")
+    assert not m.a.holdings.holding("a")
 
 
 def test_the_next_wake_is_when_a_budget_is_used_up() -> None:
     m = busy(gpu_hours_day=0.2)
     m.run(5)
-    assert m.a.limits.look_s == pytest.approx(m.now - 5 + 0.16 * 3600 / 4, abs=1)
+    assert m.a.holdings.limits.look_s == pytest.approx(m.now - 5 + 0.16 * 3600 / 4, abs=1)
     wake_s = m.a.next_wake_s(m.now)
     assert wake_s is not None
-    assert wake_s <= m.a.limits.look_s
+    assert wake_s <= m.a.holdings.limits.look_s
 
 
 def test_use_is_counted_by_periods_and_of_the_queue_in_which_it_was() -> None:
@@ -179,7 +179,7 @@ def test_limits_that_were_set_outlive_a_restart_and_a_failover_and_precede_the_f
     file = dataclasses.replace(GROUP, queues={"root.q": Limits(gpus=2), "root.r": Limits(gpus=1)})
     settings = dataclasses.replace(SETTINGS, accounts=file)
     m = Mini(settings=settings)
-    assert m.a.limits.in_force == {"queue root.q": Limits(gpus=2), "queue root.r": Limits(gpus=1)}
+    assert m.a.holdings.limits.in_force == {"queue root.q": Limits(gpus=2), "queue root.r": Limits(gpus=1)}
     put(m, "queue root.q", gpus=4)
     again = Durable()
     for fact in m.facts:
@@ -187,10 +187,10 @@ def test_limits_that_were_set_outlive_a_restart_and_a_failover_and_precede_the_f
     other = Mini(settings=settings, durable=Durable())
     other.send(ev.StandbyRestored(m.a.durable.kept()))
     for a in (m.a, Mini(settings=settings, durable=again).a, other.a):
-        assert a.limits.in_force == {"queue root.q": Limits(gpus=4), "queue root.r": Limits(gpus=1)}
+        assert a.holdings.limits.in_force == {"queue root.q": Limits(gpus=4), "queue root.r": Limits(gpus=1)}
         assert a.durable.limits["queue root.q"].user == "root"
     m.send(ev.OperatorCommand(RESET_LIMITS, "queue root.q", "root"))
-    assert m.a.limits.in_force["queue root.q"] == Limits(gpus=2)
+    assert m.a.holdings.limits.in_force["queue root.q"] == Limits(gpus=2)
     assert [x.limits for x in m.facts if isinstance(x, LimitsSet)] == [{"gpus": 4}, None]
 
 

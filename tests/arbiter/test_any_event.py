@@ -13,7 +13,6 @@ from collections.abc import Callable
 import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
@@ -24,6 +23,7 @@ from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.queries.reasons import REASONS, reason
 from tests.arbiter.mini import CELLS, Mini
 
 SETTINGS = Settings(lease_s=30, grant_timeout_s=10, recovery_s=2, round_retry_s=3)
@@ -163,8 +163,8 @@ class Noise:
 def holds(m: Mini) -> None:
     """Checks the invariants."""
     a = m.a
-    usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
-    assert a.free_gpus() == usable
+    usable = {g for g in a.holdings.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
+    assert set(a.gpus.free) == usable
     assert a.gpus.free.counts() == dict(as_gang(usable))
     assert {x.app_id for x in (*a.durable.leases.values(), *a.durable.reservations.values())} <= a.durable.apps.keys()
     for gpu in a.durable.reservations:

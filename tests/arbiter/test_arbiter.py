@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppEnded
 from pycontrol.arbiter.ledger.lease import Reservation
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
+from pycontrol.queries.reasons import REASONS, reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import TROUBLES, World
 
@@ -33,7 +33,7 @@ def test_one_app_gets_the_cluster_and_finishes() -> None:
     assert w.arbiter.durable.apps["app1"].final_state == "SUCCEEDED"
     assert sum(isinstance(fact, AppEnded) for fact in w.journal) == 1, "YARN's end says no more than the Agent's"
     assert not w.arbiter.durable.leases
-    assert len(w.arbiter.free_gpus()) == 12
+    assert len(set(w.arbiter.gpus.free)) == 12
 
 
 def test_a_winner_that_stays_is_renewed_without_a_restart() -> None:
@@ -137,7 +137,7 @@ def test_agents_hear_of_new_machines_but_not_of_those_that_come_back() -> None:
     w.submit(ev.NodeUp(w.nodes["n5:1"]))
     w.run(21)
     assert app.topologies == 1
-    assert w.arbiter.known.machines["n5"].rack == "c"
+    assert w.arbiter.holdings.known.machines["n5"].rack == "c"
     w.run(60)
     assert {g.host for g in app.held} == {"n1", "n2", "n3", "n4", "n5"}
 

@@ -8,12 +8,12 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 BAD = Gpu("n1", 2)
@@ -67,7 +67,7 @@ def test_nobody_gets_a_bad_gpu_until_it_is_repaired() -> None:
     w.add_app("app1", 1, 12, 4000)
     w.run(20)
     assert len(held_by(w, "app1")) == 11
-    assert w.arbiter.topology.gpus == 11
+    assert w.arbiter.holdings.topology.gpus == 11
     assert all(r.bad_gpus == (BAD,) for r in w.arbiter.receipts)
     w.mark(BAD.host)
     w.run(30)
@@ -168,11 +168,11 @@ def test_an_agent_that_comes_while_a_machine_is_away_can_be_told_of_it() -> None
     w.lose_node("n1")
     w.mark("n4", 0, 1)
     a = w.arbiter
-    assert {m.host: (m.rack, m.gpus) for m in a.known.machines.values()} == {
+    assert {m.host: (m.rack, m.gpus) for m in a.holdings.known.machines.values()} == {
         "n1": ("a", 0), "n2": ("a", 4), "n3": ("b", 2), "n4": ("b", 0)}  # fmt: skip
-    assert set(a.topology.machines) == {"n2", "n3"}
+    assert set(a.holdings.topology.machines) == {"n2", "n3"}
     w.node_back("n1")
-    assert a.known.machines["n1"].gpus == 4
+    assert a.holdings.known.machines["n1"].gpus == 4
 
 
 def test_a_drained_machine_with_a_bad_gpu_comes_back_without_it() -> None:

@@ -42,7 +42,7 @@ def world(seed: int = 0, **changes: object) -> World:
 
 
 def guaranteed_gpus(w: World, app_id: str) -> int:
-    return sum(len(x.gpus) for x in w.arbiter.leases_of(app_id) if x.guaranteed)
+    return sum(len(x.gpus) for x in w.arbiter.holdings.leases_of(app_id) if x.guaranteed)
 
 
 def test_a_guarantee_is_served_while_another_tenant_fills_the_cluster() -> None:

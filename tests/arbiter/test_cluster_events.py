@@ -38,10 +38,10 @@ def test_an_apps_new_queue_and_priority_are_known() -> None:
 def test_gpus_of_an_ending_container_are_in_use_and_leased_to_nobody() -> None:
     gpu = Gpu("n1", 2)
     a = arbiter(Container("c", "app", "n1:1", (gpu,), "lease", 1, "at", 1, ending=True))
-    assert gpu not in a.free_gpus()
+    assert gpu not in set(a.gpus.free)
     assert gpu not in a.durable.leases
     a.handle(ev.ContainerGone("c"), 1001.0)
-    assert gpu in a.free_gpus()
+    assert gpu in set(a.gpus.free)
 
 
 @pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.OFF, Mode.UNREADABLE])

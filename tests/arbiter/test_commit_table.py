@@ -43,7 +43,7 @@ def granted() -> Mini:
     m = idle()
     m.app("a", gang=2)
     for gpu in sorted(gpus("n1", 0, 1)):
-        m.a.record(LeaseGranted((gpu,), "a", "r1.1.0", m.now, m.now + 30, "r1.1.0"))
+        m.a.clerk.record(LeaseGranted((gpu,), "a", "r1.1.0", m.now, m.now + 30, "r1.1.0"))
     return m
 
 
@@ -51,7 +51,7 @@ def running() -> Mini:
     """App a's containers run on its two GPUs."""
     m = granted()
     m.start("a")
-    assert m.a.leases_of("a")[0].container_id
+    assert m.a.holdings.leases_of("a")[0].container_id
     return m
 
 
@@ -132,16 +132,16 @@ def ended(m: Mini) -> Mini:
 
 def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
     m = case.begins()
-    ending = {"a": m.a.gangs_of("a") or [[]]} if case.ending and m.a.leases_of("a") else {}
+    ending = {"a": m.a.holdings.gangs_of("a") or [[]]} if case.ending and m.a.holdings.leases_of("a") else {}
     ending = {app_id: [g for g in gangs if g] for app_id, gangs in ending.items()}
     m.a.take_facts()
-    m.a.effects.clear()
+    m.a.clerk.effects.clear()
     return m, *committed(m, Plan("r9", tuple(case.awards)), ending)
 
 
 def committed(m: Mini, plan: Plan, ending: Mapping[str, list[list[Lease]]]) -> tuple[Outcome, str]:
-    part = own_part(m.a, "", ending)
-    done = commit(m.a, Work("r9", part, ending), plan, m.now)
+    part = own_part(m.a.holdings, "", ending)
+    done = commit(m.a.holdings, m.a.clerk, Work("r9", part, ending), plan, m.now)
     return outcome_of(part, plan, done), note_of(plan, done)
 
 
@@ -159,22 +159,22 @@ def test_a_plan_becomes_these_leases(name: str) -> None:
     assert case.note in note
     assert bool(note) == bool(case.note)
     assert outcome.unused_gpus == dict(case.unused)
-    assert tuple(type(e).__name__ for e in m.a.effects) == case.effects
+    assert tuple(type(e).__name__ for e in m.a.clerk.effects) == case.effects
     m.a.validate(m.now)
 
 
 def test_a_renewal_counts_from_the_leases_previous_end() -> None:
     m, _, _ = carried_out(CASES["a winner that has the gang keeps it, and nothing restarts"])
-    (grant,) = [e for e in m.a.effects if isinstance(e, ev.SendGrant)]
+    (grant,) = [e for e in m.a.clerk.effects if isinstance(e, ev.SendGrant)]
     assert grant.renewal
-    ends = {x.end_s for x in m.a.leases_of("a")}
+    ends = {x.end_s for x in m.a.holdings.leases_of("a")}
     assert ends == {grant.grant.end_s}
     assert min(ends) > m.now + m.a.settings.lease_s / 2
 
 
 def test_a_reservation_says_when_the_gpu_is_free_at_the_latest() -> None:
     m, outcome, _ = carried_out(CASES["a GPU that is being taken back is promised to its next owner"])
-    told = {e.app_id: e.grant for e in m.a.effects if isinstance(e, ev.SendGrant)}
+    told = {e.app_id: e.grant for e in m.a.clerk.effects if isinstance(e, ev.SendGrant)}
     deadlines = {x.deadline_s for x in outcome.revoked}
     assert {told["c"].available_s} == deadlines
     assert told["b"].available_s == 0.0
@@ -183,9 +183,9 @@ def test_a_reservation_says_when_the_gpu_is_free_at_the_latest() -> None:
 
 def test_a_loan_ends_at_its_stated_time() -> None:
     m = idle()
-    until_s = m.now + m.a.lead_s + 40
+    until_s = m.now + m.a.holdings.lead_s + 40
     committed(m, Plan("r9", (Award("b", (N1,), True, until_s),)), {})
-    assert {x.end_s for x in m.a.leases_of("b")} == {until_s}
+    assert {x.end_s for x in m.a.holdings.leases_of("b")} == {until_s}
 
 
 def test_a_plan_for_a_gang_on_a_lost_host_is_dropped() -> None:

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.arbiter.views.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import pack
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import Pending
+from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 SETTINGS = Settings(lease_s=60, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
@@ -49,7 +49,7 @@ def test_an_app_gets_containers_of_each_size_that_it_asks_for(policy: str, cells
     w.add_foreign("a", 4, 1, "root.a", [(1, 2)])
     w.run(30)
     assert sizes(w, "a") == [1, 1, 4]
-    assert all(x.guaranteed for x in w.arbiter.leases_of("a"))
+    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("a"))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -163,7 +163,7 @@ def test_an_app_without_an_agent_owns_cells_of_its_queue() -> None:
     w.add_foreign("a", 4, 1, "root.a", [(2, 1)])
     w.run(40)
     assert sizes(w, "a") == [2, 4]
-    assert all(x.guaranteed for x in w.arbiter.leases_of("a"))
+    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("a"))
 
 
 @given(st.lists(st.integers(1, 4), max_size=5), st.lists(st.integers(0, 6), max_size=4))

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from pycontrol.arbiter.ledger.writer import Ledger
+from pycontrol.arbiter.ledger.durable import Ledger
 from pycontrol.arbiter.round import eligibility
-from pycontrol.arbiter.round import reasons as cellreasons
 from pycontrol.arbiter.round.candidates import Candidates
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
+from pycontrol.queries import reasons as cellreasons
 from pycontrol.queries import views
 from tests.arbiter.mini import CELLS, Mini
 

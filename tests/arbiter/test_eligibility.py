@@ -7,7 +7,6 @@ from collections import deque
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
@@ -17,6 +16,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
+from pycontrol.queries.reasons import reason
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 

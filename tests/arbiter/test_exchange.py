@@ -13,7 +13,6 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.values import CellsError
@@ -34,13 +33,13 @@ BIG = ("big", "big", 1)
 class Trading(World):
     """A world with cells whose exchange is checked after every event."""
 
-    def __init__(self, seed: int = 0, automatic: Automatic | None = None) -> None:
+    def __init__(self, seed: int = 0) -> None:
         how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0}
         super().__init__(
             ByVirtualCluster(Tiresias(), {A: Tiresias(), B: Tiresias()}),
             seed,
             Settings(**how),
-            cells(automatic=automatic),
+            cells(),
         )  # type: ignore[arg-type]
 
     @property
@@ -83,8 +82,8 @@ class Trading(World):
                 space.buddy.check()
 
 
-def cells(text: str = CELLS, automatic: Automatic | None = None) -> CellSupply:
-    return CellSupply(assignment(text), automatic=automatic)
+def cells(text: str = CELLS) -> CellSupply:
+    return CellSupply(assignment(text))
 
 
 def assignment(text: str = CELLS) -> Layout:
@@ -228,35 +227,6 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     assert w.owned() == {A: 4, B: 6}
     w.run(400)
     assert w.agents["b"].finished
-
-
-def test_idle_cells_are_offered_and_a_waiting_queue_gets_them() -> None:
-    w = Trading(automatic=Automatic(Rules(idle_s=60, forecast_s=120, lend_s=200)))
-    w.add_app("guest", 2, 6, 5000, "root.x")
-    w.run(10)
-    w.add_app("b", 2, 3, 4000, B)
-    w.run(55)
-    assert w.owned() == {A: 6, B: 4}, "not idle for long enough"
-    assert guaranteed_gpus(w, "b") == 4
-    w.run(90)
-    assert w.owned() == {A: 4, B: 6}, "two GPUs are missing: the small cell serves"
-    assert guaranteed_gpus(w, "b") == 6
-    w.add_app("a", 4, 1, 4000, A)
-    w.run(120)
-    assert guaranteed_gpus(w, "a") == 4, "what was not lent is the owner's"
-    w.add_app("a2", 2, 1, 4000, A)
-    w.run(280)
-    assert w.owned() == {A: 6, B: 4}, "the time has passed, and it is not offered again: it is waited for"
-    assert guaranteed_gpus(w, "a2") == 2
-
-
-def test_cells_that_nobody_took_are_offered_as_long_as_a_deal_is_worthwhile() -> None:
-    w = Trading(automatic=Automatic(Rules(idle_s=30, forecast_s=30, lend_s=100)))
-    for until_s in range(40, 400, 7):
-        w.run(until_s)
-        left = [o.end_s - w.now for o in w.service.exchange.board.offers.values()]
-        assert len(left) == 4, "each type of each queue's cells"
-        assert all(40 < s <= 100 for s in left)
 
 
 POSTS = st.tuples(

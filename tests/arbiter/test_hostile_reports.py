@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
@@ -16,6 +15,7 @@ from pycontrol.model.cluster import Ask, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.tiresias import Tiresias
+from pycontrol.queries.reasons import reason
 from tests.arbiter.mini import Mini
 
 
@@ -111,4 +111,4 @@ def test_an_ask_for_no_gpus_is_ignored() -> None:
     m.foreign("none", 0)
     m.run(2)
     assert len(m.a.cluster.asks) == 0
-    assert Gpu("n1", 0) in m.a.free_gpus()
+    assert Gpu("n1", 0) in set(m.a.gpus.free)

@@ -15,7 +15,15 @@ from pycontrol.model.auction import Demand
 from tests.arbiter.mini import Mini
 
 pytestmark = pytest.mark.interpreted
-BOUNDED = {"durable.apps", "durable.ended", "receipts", "configured", "settings", "story"}
+BOUNDED = {
+    "holdings.durable.apps",
+    "holdings.durable.ended",
+    "holdings.receipts",
+    "receipts",
+    "configured",
+    "settings",
+    "story",
+}
 """Records of ended apps are dropped by a separate rule (test_retention)."""
 
 
@@ -105,4 +113,7 @@ def test_the_measurement_detects_growth() -> None:
     m.a.agents.terminating.update(str(k) for k in range(100))
     m.a.rounds.candidates._aside.update({str(k): (0.0, "") for k in range(100)})
     after = total(m)
-    assert {n for n in after if after[n] > before.get(n, 0) + 8} == {"agents.terminating", "rounds.candidates._aside"}
+    assert {n for n in after if after[n] > before.get(n, 0) + 8} == {
+        "holdings.agents.terminating",
+        "rounds.candidates._aside",
+    }

@@ -59,7 +59,7 @@ def active() -> Mini:
 
 def revoking() -> Mini:
     m = active()
-    m.a.record(LeaseRevoking((GPU,), m.now + 20, "lost round r9", EndReason.LOST_ROUND))
+    m.a.clerk.record(LeaseRevoking((GPU,), m.now + 20, "lost round r9", EndReason.LOST_ROUND))
     return m
 
 
@@ -67,7 +67,7 @@ def reserved() -> Mini:
     """The GPU is reserved for b."""
     m = revoking()
     m.app("b")
-    m.a.record(LeaseGranted((GPU,), "b", "r9.0", m.now + 20, m.now + 620, "r9.0", after=(GPU,)))
+    m.a.clerk.record(LeaseGranted((GPU,), "b", "r9.0", m.now + 20, m.now + 620, "r9.0", after=(GPU,)))
     return m
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.reasons import reason
-from pycontrol.arbiter.views import tags
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.policies.registry import make
+from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
 SETTINGS = Settings(
@@ -72,11 +72,11 @@ def test_the_declared_time_is_the_declared_work() -> None:
     w = world()
     w.add_foreign("a", 2, 3, tags=[f"{tags.MAX_HOURS}=2"])
     w.run(1)
-    before = standin.demand(w.arbiter, "a", w.now)
+    before = standin.demand(w.arbiter.holdings, "a", w.now)
     assert before.work_total_gpu_s == pytest.approx(3 * 2 * 7200)
     w.run(60)
-    running_gpu_s = w.arbiter.attained_gpu_s("a", w.now)
-    now = standin.demand(w.arbiter, "a", w.now)
+    running_gpu_s = w.arbiter.holdings.attained_gpu_s("a", w.now)
+    now = standin.demand(w.arbiter.holdings, "a", w.now)
     assert running_gpu_s > 0
     assert now.work_total_gpu_s == pytest.approx(before.work_total_gpu_s)
     assert now.work_left_gpu_s == pytest.approx(before.work_total_gpu_s - running_gpu_s)

@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import PolicyMemory, plain
-from pycontrol.arbiter.round.round import REMEMBERED_BY
+from pycontrol.arbiter.round.candidates import REMEMBERED_BY
 from pycontrol.policies import registry
 from tests.arbiter.mini import Mini
 

@@ -14,8 +14,8 @@ from tests.arbiter.mini import Mini
 pytestmark = pytest.mark.interpreted
 ROOT = Path(__file__).parents[2] / "pycontrol"
 OWNERS = {
-    "cluster": "cluster_view.py", "agents": "agents_view.py", "ledger": "ledger.py", "durable": "durable.py",
-    "gpus": "gpu_index.py", "groups": "groups.py", "workers": "worker_plans.py", "timer": "round_timer.py",
+    "cluster": "cluster.py", "agents": "agents.py", "ledger": "durable.py", "durable": "durable.py",
+    "gpus": "gpus.py", "groups": "port.py", "workers": "workers.py", "timer": "settings.py",
     "candidates": "candidates.py", "eligibility": "eligibility.py",
 }  # fmt: skip
 CHANGES = {
@@ -85,5 +85,5 @@ def test_reading_and_querying_an_owner_are_not_changes(code: str) -> None:
 
 def test_each_owner_checks_itself() -> None:
     m = Mini(settings=Settings(recovery_s=0))
-    parts = {**vars(m.a), **vars(m.a.rounds)}
+    parts = {**vars(m.a.holdings), **vars(m.a.rounds)}
     assert all(hasattr(parts[name], "validate") for name in OWNERS if name not in ("durable", "timer"))

@@ -29,13 +29,13 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
     else:
         m.send(ev.AppAdded(YarnApp("next", "u", "root.default", "next", "YARN", m.now, frozenset(), "next_1")))
         m.send(ev.AskChanged(ask))
-    (held,) = m.a.leases_of("holder")
-    leases.revoke(m.a, [held], m.now, m.now + 60, WHY)
+    (held,) = m.a.holdings.leases_of("holder")
+    leases.revoke(m.a.holdings, m.a.clerk, [held], m.now, m.now + 60, WHY)
     give(m, "g1")
     if agent:
         m.send(ev.UsePlanned("next", "u1", (ev.WorkerPlan("w1", "j", (gpu,), 1),)))
     else:
-        assert standin.assign(m.a, "next", [gpu], [ask])
+        assert standin.assign(m.a.holdings, m.a.clerk, "next", [gpu], [ask])
     m.run(0.1)
     assert m.a.workers.at[gpu].app_id == "next"
     return m, m.a.durable.reservations[gpu]
@@ -43,7 +43,7 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
 
 def give(m: Mini, grant_id: str) -> None:
     (gpu,) = m.held("holder")
-    m.a.record(LeaseGranted((gpu,), "next", grant_id, m.now + 60, m.now + 600, grant_id, after=(gpu,),
+    m.a.clerk.record(LeaseGranted((gpu,), "next", grant_id, m.now + 60, m.now + 600, grant_id, after=(gpu,),
                             guaranteed=True))  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def give(m: Mini, grant_id: str) -> None:
 def test_the_plan_of_the_first_reservation_is_dropped(agent: bool) -> None:
     m, promise = promised(agent)
     gpu, first = promise.gpus[0], m.a.workers.at[promise.gpus[0]]
-    leases.cancel_reservations(m.a, [promise], m.now, WHY)
+    leases.cancel_reservations(m.a.holdings, m.a.clerk, [promise], m.now, WHY)
     give(m, "g2")
     m.a.validate(m.now)
     if agent:
@@ -68,5 +68,5 @@ def test_a_placement_in_progress_is_not_dropped() -> None:
     m, promise = promised(False)
     worker = m.a.workers.at[promise.gpus[0]]
     m.a.workers.sent(worker, "d1", m.now, m.now + 60)
-    leases.cancel_reservations(m.a, [promise], m.now, WHY)
+    leases.cancel_reservations(m.a.holdings, m.a.clerk, [promise], m.now, WHY)
     assert not worker.void

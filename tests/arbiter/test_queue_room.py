@@ -15,7 +15,7 @@ QUEUES = (Queue("root.q", 0.5, 0.75), Queue("root.r", 0.5, 0.5), Queue("root.fre
 
 
 def rooms(m: Mini) -> list[int | None]:
-    return [m.a.queue_room(q.path) for q in QUEUES]
+    return [m.a.holdings.queue_room(q.path) for q in QUEUES]
 
 
 def test_held_gpus_reduce_the_room_of_their_queue() -> None:
@@ -45,5 +45,5 @@ def test_a_cluster_that_shrinks_during_a_round_leaves_no_queue_above_its_limit()
     m.send(ev.NodeDown("n2:1", "lost"))  # root.r may have 2 of 4 instead of 4 of 8
     plan = Plan("r9", (Award("a", (gang_of({"n1": 4}),)),))
     why = Reason(Pending.QUEUE_LIMIT, "root.r, 2 GPUs left for gangs of 4")
-    done = commit(m.a, Work("r9", own_part(m.a, "", {}), {}), plan, m.now)
+    done = commit(m.a.holdings, m.a.clerk, Work("r9", own_part(m.a.holdings, "", {}), {}), plan, m.now)
     assert done == [Refuse("a", f"a: {why.sentence}", why)]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
@@ -18,6 +17,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidReceipt, Demand, Hold, Offer, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
+from pycontrol.queries.reasons import reason
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 TWO = (("n1", 4), ("n2", 4))
@@ -223,7 +223,7 @@ def _() -> Mini:
     m.start("b")
     m.run(60)
     m.app("a", gangs=8)
-    while not m.a.reservations_of("a"):
+    while not m.a.holdings.reservations_of("a"):
         m.run(1)
         assert m.now < 2000
     return m
@@ -451,5 +451,5 @@ def test_an_app_gets_the_reason_why_it_waits(code: Pending) -> None:
 
 def test_an_app_that_no_other_outbid_did_not_lose() -> None:
     m = one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 4}, 2.0))), gangs=8)
-    assert m.a.holding("a") == 4
+    assert m.a.holdings.holding("a") == 4
     assert reason(m.a, "a", m.now).code is Pending.NO_FREE_GPUS

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid
+from pycontrol.queries.reasons import REASONS, reason
 from tests.arbiter.mini import Mini
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -49,5 +49,5 @@ def test_an_app_that_bids_nothing_on_an_idle_cluster_is_served_nevertheless(poli
     m = NoBid(policy, Settings(lease_s=30, recovery_s=0))
     m.app("a")
     m.run(5)
-    assert m.a.holding("a") > 0
+    assert m.a.holdings.holding("a") > 0
     assert any("idle otherwise" in r.done.why.get("a", "") for r in m.a.receipts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pycontrol.arbiter.round.relocation import relocate
+from pycontrol.arbiter.round.commit import relocate
 from pycontrol.model.auction import AppView, Award, Demand, Gang, Plan, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
 

@@ -80,9 +80,9 @@ def lazy() -> Mini:
 def borrowing() -> Mini:
     """App a, which wants no more than it has, borrows its gang although cells of its own are free for it."""
     m = private()
-    first = m.a.gangs_of("a")[0]
+    first = m.a.holdings.gangs_of("a")[0]
     assert m.a.supply.downgrade(first[0].grant_id)
-    m.a.record(LeaseBorrowed(tuple(gpus_in(first)), first[0].grant_id))
+    m.a.clerk.record(LeaseBorrowed(tuple(gpus_in(first)), first[0].grant_id))
     return m
 
 
@@ -98,7 +98,7 @@ class Case:
 
 def mine(m: Mini) -> Gang:
     """The gang of app a, on its virtual cluster's machine."""
-    return m.a.places(gpus_in(m.a.gangs_of("a")[0]), True)
+    return m.a.holdings.places(gpus_in(m.a.holdings.gangs_of("a")[0]), True)
 
 
 CASES = {
@@ -151,11 +151,13 @@ def test_a_plan_asks_for_these_changes_and_makes_none(name: str) -> None:
     case = CASES[name]
     m = case.begins()
     m.a.take_facts()
-    m.a.effects.clear()
+    m.a.clerk.effects.clear()
     plan = Plan("r9", tuple(Award(app_id, (gang,)) for app_id, gang in case.awards(m)))
     work = Work(
-        "r9", own_part(m.a, m.a.durable.apps["a"].vc, {}), {app_id: m.a.gangs_of(app_id) for app_id in case.ending}
+        "r9",
+        own_part(m.a.holdings, m.a.durable.apps["a"].vc, {}),
+        {app_id: m.a.holdings.gangs_of(app_id) for app_id in case.ending},
     )
-    found = [change for changes in resolve(m.a, work, plan, [], m.now) for change in changes]
+    found = [change for changes in resolve(m.a.holdings, work, plan, [], m.now) for change in changes]
     assert [told(change) for change in found] == case.expected
     assert not m.a.changed

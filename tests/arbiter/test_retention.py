@@ -4,7 +4,6 @@ import pytest
 
 from pycontrol.arbiter import apps
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger import writer as retention
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
@@ -43,7 +42,7 @@ def test_records_are_dropped_after_the_retention_time() -> None:
 
 
 def test_the_number_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "ENDED_APPS_MAX", 5)
+    monkeypatch.setattr(apps, "ENDED_APPS_MAX", 5)
     a = arbiter()
     for k in range(20):
         come(a, f"a{k}", k * 1000.0)
@@ -59,7 +58,7 @@ def test_an_app_that_yarn_knows_is_not_forgotten() -> None:
     """Otherwise it would arrive again, as a new app, with its next ask."""
     a = arbiter(ended_apps_s=DAY_S)
     come(a, "a0", 0.0)
-    apps.end(a, "a0", "", 10.0)
+    apps.end(a.holdings, a.clerk, "a0", "", 10.0)
     come(a, "a1", 2 * DAY_S)
     go(a, "a1", 2 * DAY_S)
     assert "a0" in a.durable.apps

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.round.round import RoundPhase
+from pycontrol.arbiter.round.candidates import RoundPhase
 from pycontrol.arbiter.round.rounds import SOLVE_PATIENCE
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand, Plan

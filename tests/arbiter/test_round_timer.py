@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.views.timer import RoundTimer
+from pycontrol.arbiter.views.settings import RoundTimer
 
 
 @pytest.mark.parametrize(

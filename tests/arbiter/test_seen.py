@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.round.reports import STEPS_LEAST, TOLERANCE, AppSeen, overstated
+from pycontrol.fairness.seen import STEPS_LEAST, TOLERANCE, AppSeen, overstated
 from pycontrol.model.auction import Demand
 from pycontrol.model.events import WorkerSteps
 from pycontrol.model.topology import Gpu, Machine, Topology

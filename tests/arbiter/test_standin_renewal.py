@@ -10,8 +10,8 @@ import pytest
 
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import HOUR_S, Settings
-from pycontrol.arbiter.views import tags
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.auction import AppView, Demand
 from pycontrol.model.cluster import Ask, Node
 from pycontrol.model.topology import Gpu
@@ -61,7 +61,7 @@ def test_in_a_virtual_cluster_its_gpus_on_offer_are_counted_by_machine() -> None
     demand = Demand(2, 2, 2, 100.0, 100.0, 0.0, members=(2,))
     ending = frozenset(Gpu("n1", k) for k in range(2))
     view = AppView("f", "root.q", 1.0, demand, ending, ((("root.q-machine-0", 2),),))
-    bid = standin.bid(m.a, view, {"root.q-machine-0": 2}, m.now)
+    bid = standin.bid(m.a.holdings, view, {"root.q-machine-0": 2}, m.now)
     assert [(row.keep, row.new_gangs) for row in bid.rows] == [(view.ending_gangs, 0)]
 
 

@@ -36,7 +36,7 @@ def test_lease_length_and_f_are_the_virtual_clusters_own_and_are_read_again() ->
     assert ends["a"] == 1100
     assert ends["b"] == 1200
     assert {r.vc: r.f for r in w.arbiter.receipts} == {"root.a": 0.3, "root.b": 0.0}
-    assert w.arbiter.contention("a", w.now).lease_s == 100
+    assert w.arbiter.holdings.contention("a", w.now).lease_s == 100
 
 
 def test_another_policy_is_in_force_with_the_next_round() -> None:
@@ -63,7 +63,7 @@ def test_a_round_under_way_ends_when_the_cells_change() -> None:
     assert w.arbiter.rounds.current is None
     w.run(30)
     assert w.arbiter.receipts[0].note == "the cells changed during the round"
-    assert len(gpus_in(w.arbiter.leases_of("a"))) == 4
+    assert len(gpus_in(w.arbiter.holdings.leases_of("a"))) == 4
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def test_yarns_priority_orders_apps_in_a_virtual_cluster_also_when_raised_while_
         w.at(at_s, lambda name=name: w.add_app(name, 4, 1, 100_000, "root.a"))
     w.at(5, lambda: w.add_app("b", 2, 2, 100_000, "root.b"))
     w.run(40)
-    assert [x.guaranteed for x in w.arbiter.leases_of("first") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("first") for _ in x.gpus] == [True] * 4
     raised(w, "third", 7)
     w.run(140)
-    assert [x.guaranteed for x in w.arbiter.leases_of("third") for _ in x.gpus] == [True] * 4
-    assert not any(x.guaranteed for x in w.arbiter.leases_of("first"))
+    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("third") for _ in x.gpus] == [True] * 4
+    assert not any(x.guaranteed for x in w.arbiter.holdings.leases_of("first"))

@@ -81,11 +81,11 @@ def add(w: World, app_id: str, gang: int, gangs: int, work: float, queue: str, f
 
 
 def types_of(w: World, app_id: str) -> set[str]:
-    return {TYPE[gpu.host[0]] for gpu in gpus_in(w.arbiter.leases_of(app_id))}
+    return {TYPE[gpu.host[0]] for gpu in gpus_in(w.arbiter.holdings.leases_of(app_id))}
 
 
 def gangs_of(w: World, app_id: str) -> list[set[str]]:
-    return [{TYPE[gpu.host[0]] for gpu in gpus_in(gang)} for gang in w.arbiter.gangs_of(app_id)]
+    return [{TYPE[gpu.host[0]] for gpu in gpus_in(gang)} for gang in w.arbiter.holdings.gangs_of(app_id)]
 
 
 def test_idle_gpus_are_shared_by_oef_and_owned_ones_by_cells() -> None:
@@ -130,7 +130,7 @@ def test_three_policies_on_two_types_with_loans_and_recall() -> None:
     w = world()
     apps = [add(w, "a1", 4, 6, 3000, "root.a", 5.0)]
     w.run(40)
-    assert w.arbiter.holding("a1") == 24
+    assert w.arbiter.holdings.holding("a1") == 24
     apps += [add(w, "b1", 4, 2, 2000, "root.b", 1.5), add(w, "c1", 2, 4, 2000, "root.c", 3.0)]
     for _ in range(40):
         w.run(w.now - 1000.0 + 20.0)

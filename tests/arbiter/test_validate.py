@@ -183,5 +183,5 @@ def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:
 def test_a_returned_gpu_with_a_next_owner_is_reserved() -> None:
     m = running()
     m.send(ev.OperatorCommand("drain", "n1", "root"))
-    m.a.record(LeaseGranted((GPU,), "a", "r9.0", m.now, m.now + 600, after=(GPU,)))
+    m.a.clerk.record(LeaseGranted((GPU,), "a", "r9.0", m.now, m.now + 600, after=(GPU,)))
     assert m.a.classify(GPU) is GpuState.RESERVED

@@ -122,8 +122,8 @@ class World:
         a = self.arbiter
         for app_id, agent in self.agents.items():
             if not agent.finished and app_id in a.agents and a.agents[app_id].connected:
-                mine = {gpu for x in a.leases_of(app_id) if x.state != REVOKING for gpu in x.gpus}
-                lost = agent.held - mine - set(gpus_in(a.reservations_of(app_id)))
+                mine = {gpu for x in a.holdings.leases_of(app_id) if x.state != REVOKING for gpu in x.gpus}
+                lost = agent.held - mine - set(gpus_in(a.holdings.reservations_of(app_id)))
                 assert not lost, f"{app_id} was not told that it has {sorted(map(str, lost))} no more"
 
     def crash(self) -> None:
@@ -146,7 +146,7 @@ class World:
         """Asserts: no GPU in two containers or leased beyond the node; gangs whole; containers inside their leases."""
         a = self.arbiter
         for app_id in self.agents:
-            assert all(x.app_id == app_id for gang in a.gangs_of(app_id) for x in gang)
+            assert all(x.app_id == app_id for gang in a.holdings.gangs_of(app_id) for x in gang)
 
     # ---- effects
 

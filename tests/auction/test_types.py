@@ -20,9 +20,9 @@ from pycontrol.auction.leftovers import Ranking, leftovers
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import ENGINES, Engine, determine
+from pycontrol.lab.conformance.snapshots import app, snapshot
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.policies.conformance.snapshots import app, snapshot
 from tests.auction.brute import placements
 from tests.auction.test_engines import FAST, drawn
 

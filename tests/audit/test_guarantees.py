@@ -9,7 +9,7 @@ import pytest
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
-from pycontrol.arbiter.state import Settings, State
+from pycontrol.arbiter.state import Clerk, Holdings, Settings
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.audit.audit import audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
@@ -87,7 +87,7 @@ class Owned(World):
 def test_the_arbiter_as_it_is_keeps_its_guarantees(min_lend_s: float) -> None:
     w = Owned(600.0, min_lend_s)
     assert w.late() == []
-    assert len(gpus_in(w.arbiter.leases_of(OWNER))) == 4
+    assert len(gpus_in(w.arbiter.holdings.leases_of(OWNER))) == 4
 
 
 @pytest.mark.parametrize("min_lend_s", [0.0, 100.0])
@@ -95,8 +95,8 @@ def test_a_borrower_that_keeps_revoked_gpus_is_found(min_lend_s: float, monkeypa
     """Its worker continues, and is killed long after its deadline."""
     take_back = leases.revoke
 
-    def late(s: State, lost: list[Lease], now_s: float, deadline_s: float, why: Cause) -> None:
-        take_back(s, lost, now_s, deadline_s + 200 * (why.kind is EndReason.GUARANTEE), why)
+    def late(s: Holdings, clerk: Clerk, lost: list[Lease], now_s: float, deadline_s: float, why: Cause) -> None:
+        take_back(s, clerk, lost, now_s, deadline_s + 200 * (why.kind is EndReason.GUARANTEE), why)
 
     monkeypatch.setattr(leases, "revoke", late)
     monkeypatch.setattr(Owned, "do_SendRevoke", lambda self, e: self.agents[e.app_id].held.difference_update(e.gpus))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pycontrol.experiments.hived.cells import costs
+from pycontrol.lab.hived.cells import costs
 
 
 def drive(pods: int, nodes: int, requests: int) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from pycontrol.experiments.hived.cases import CaseRuns, full
-from pycontrol.experiments.hived.trace_case import TraceCase
+from pycontrol.lab.hived.cases import CaseRuns, full
+from pycontrol.lab.hived.trace_case import TraceCase
 
 
 def run(quick: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import cvxpy
 import numpy as np
 
-from pycontrol.shares import reference
+from pycontrol.lab.oef import reference
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.gandiva_fair import GandivaFairShares
 from pycontrol.shares.gavel import GavelShares

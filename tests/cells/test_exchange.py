@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.cells.exchange import Exchange, Lot
-from pycontrol.cells.exchange_policies import Balanced, CreditScore, SecondPrice
+from pycontrol.cells.exchange import Balanced, Exchange, Lot
 from pycontrol.cells.values import CellsError, PlacementOutcome
+from pycontrol.lab.hived.exchange_policies import CreditScore, SecondPrice
 from tests.cells.invariants import check
 from tests.cells.test_cells import ask, build
 
@@ -61,15 +61,18 @@ def test_balanced_serves_the_highest_surplus_from_the_lowest() -> None:
     assert (deal.owner, deal.tenant) == ("a", "c")
 
 
-@pytest.mark.parametrize(("policy", "winner", "price"), [(SecondPrice(), "b", 3.0), (CreditScore(), "c", 0.0)])
-def test_policies_choose_among_rivals(policy, winner: str, price: float) -> None:
+@pytest.mark.parametrize(
+    ("policy", "winner"), [(SecondPrice({"o": 1.0, "rb": 7.0, "rc": 3.0}), "b"), (CreditScore(), "c")]
+)
+def test_policies_choose_among_rivals(policy, winner: str) -> None:
     exchange = market(policy)
     exchange.board.score.update(c=9.0)
-    exchange.proxy("a").offer(NODE, HOUR_S, price=1.0)
-    exchange.proxy("b").request(NODE, HOUR_S, price=7.0)
-    exchange.proxy("c").request(NODE, HOUR_S, price=3.0)
+    exchange.proxy("a").offer(NODE, HOUR_S, name="o")
+    for vc in "bc":
+        exchange.proxy(vc).request(NODE, HOUR_S, name=f"r{vc}")
     (deal,), _ = exchange.step(0.0)
-    assert (deal.tenant, deal.price) == (winner, price)
+    assert deal.tenant == winner
+    assert getattr(policy, "paid", {"rb": 3.0}) == {"rb": 3.0}, "the second price"
 
 
 def test_only_owned_cells_can_be_offered_and_used_cells_do_not_move() -> None:
@@ -90,3 +93,8 @@ def test_the_state_of_an_earlier_versions_exchange_is_loaded() -> None:
     before = market()
     again = Exchange.load(before.cells, before.policy, {"deals": []})
     assert again.dump() == market().dump()
+    before.proxy("a").offer(NODE, HOUR_S)
+    then = before.dump()
+    then["board"]["offers"]["offer1"]["price"] = 1.0
+    then["board"]["paid"] = {"a": 2.0}
+    assert Exchange.load(before.cells, before.policy, then).dump() == before.dump(), "prices were of auctions"

@@ -110,7 +110,6 @@ def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> Non
         (("offer", A, "small:1", "--for", "soon"), 2, "soon is not a duration such as 90s, 5m, 2h"),
         (("offer", A, "small:1", "--for", "0h"), 2, "must be more than 0"),
         (("offer", A, "small:1"), 2, "give one of --for TIME and --until TIME"),
-        (("offer", A, "small:1", "--for", "1h", "--id", "auto-x"), 1, "not begin with auto-"),
         (("request", B, "small:1", "--for", "1h", "--in-return", "big:1"), 1, "cannot lend in return 1"),
         (("request", B, "small:0", "--for", "1h"), 1, "must be at least 1"),
         (("withdraw", "nothing"), 1, "there is no offer or request nothing"),

@@ -88,7 +88,7 @@ def test_verbs(rm: Rm) -> None:
     assert "user u" in ok(rm, "budget")
     assert "isonomy.yaml again" in ok(rm, "budget", "reset", "user", "u", user=ADMIN)
     assert ok(rm, "pause", user=ADMIN) == "rounds stop and leases stand still\n"
-    assert rm.scene.world.arbiter.paused
+    assert rm.scene.world.arbiter.holdings.paused
     assert "paused: " in ok(rm, "status")
     assert json.loads(ok(rm, "resume", "-o", "json", user=ADMIN))["ok"]
     assert "n2" in ok(rm, "drain", "n2", user=ADMIN)

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from pycontrol.cli import main
 from pycontrol.cli.recorded import actual_of, of_journal, of_yarn
 from pycontrol.cli.whatif import _change, compared, whatif_command
+from pycontrol.lab.workloads import load
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.workloads import load
 from tests.hadoopconf.test_queues import written
 from tests.web.scene import EARLY, LATE, Scene
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.arbiter.round.reasons import REASONS, reason
 from pycontrol.cli import main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved
+from pycontrol.queries.reasons import REASONS, reason
 from tests.cli.conftest import Rm, run
 from tests.web.scene import EARLY, SHELL, Scene
 
@@ -109,7 +109,7 @@ def test_an_app_without_gpus_and_demand_is_not_running(scene: Scene) -> None:
     assert "is starting" in reason(a, new, scene.world.now).sentence
     scene.submit(AppRemoved(new, "KILLED"))
     agent = a.agents[EARLY]
-    for lease in a.leases_of(EARLY):
+    for lease in a.holdings.leases_of(EARLY):
         a.durable.leases.drop(lease)
     a.durable.reservations.by_app.pop(EARLY, None)
     a.durable.held.pop(EARLY, None)

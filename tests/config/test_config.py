@@ -47,12 +47,8 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         ("agents: {advertise: here}", "isonomy.yaml: agents.advertise: must look like host:port (got here)"),
         ("lease_s: 10\nlead_s: 3", "isonomy.yaml: lead_s: must be at most a fifth of lease_s, 2 (got 3)"),
         (
-            "exchange: {policy: fair}",
-            "isonomy.yaml: exchange.policy: must be 'balanced', 'credit' or 'auction' (got fair)",
-        ),
-        (
-            "exchange: {idle_s: 5, forecast_s: 3}",
-            "isonomy.yaml: exchange: forecast_s: must be at least idle_s, 5 (got 3)",
+            "exchange: {policy: credit}",
+            "isonomy.yaml: exchange.policy: is gone: who has lent most is served first (docs/cells.md); leave it out",
         ),
         (
             "accounts: {a: {users: {ann: {}}, groups: {b: {users: {ann: {}}}}}}",
@@ -77,6 +73,7 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         ("accounts: {a: {weight: 0}}", "isonomy.yaml: accounts.a.weight: must be > 0 (got 0)"),
         ("accounts: {a: {wieght: 2}}", "isonomy.yaml: accounts.a.wieght: unknown key, did you mean weight?"),
         ("accounts: {a: {limits: {gpus: -1}}}", "isonomy.yaml: accounts.a.limits.gpus: must be >= 0 (got -1)"),
+        ("exchange: {idle_s: 5}", "isonomy.yaml: exchange.idle_s: is gone with `mode: auto`; leave it out"),
         ("- a", "isonomy.yaml: must be a mapping of keys to values (got list)"),
         ("a: {b", "isonomy.yaml: line 1, column 6 is not YAML: expected ',' or '}', but got '<stream end>'"),
     ],

@@ -8,14 +8,17 @@ import sys
 from tests.faults.mutants import ROOT, Mutation
 from tests.faults.patch import replaced
 
-ARBITER, POLICIES, AUCTION = "pycontrol/arbiter", "pycontrol/policies", "pycontrol/auction"
+ARBITER, POLICIES, AUCTION, QUERIES = (
+    "pycontrol/arbiter", "pycontrol/policies", "pycontrol/auction", "pycontrol/queries",
+)  # fmt: skip
 PLANTED: dict[str, tuple[str, str, str]] = {
     "fewer_leases_end_together": (ARBITER, "now_s + 1.5 * self.s.lead_s", "now_s + 1.0 * self.s.lead_s"),
     "losers_stay_half_a_lead": (
         ARBITER, "max(min(x.end_s for x in gang), now_s + s.lead_s), why)",
         "max(min(x.end_s for x in gang), now_s + 1.5 * s.lead_s), why)"),
     "a_renewal_is_shorter": (
-        ARBITER, "extend(s, ((x.end_s, gpus_in(x.leases))", "extend(s, ((x.end_s - 0.5, gpus_in(x.leases))"),
+        ARBITER, "extend(s, clerk, ((x.end_s, gpus_in(x.leases))",
+        "extend(s, clerk, ((x.end_s - 0.5, gpus_in(x.leases))"),
     "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
     "the_last_pass_likes_the_largest": (
         POLICIES, "caps.gpus(v), v.submitted_s, v.app_id", "-caps.gpus(v), v.submitted_s, v.app_id"),
@@ -46,7 +49,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     "borrowers_come_last_in_name": (
         ARBITER, "            if len(gpus_in(borrowed)) == size:", "            if False:"),
     "a_reason_is_another": (
-        ARBITER, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
+        QUERIES, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
         "return Reason(Pending.NO_FREE_GPUS)"),
     "reserved_gpus_are_promised_later": (
         ARBITER, "end_s = now_s + (self.end_s - self.granted_s)", "end_s = self.end_s"),

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.facts import Fact
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.model.topology import Gpu
+from pycontrol.queries.reasons import Reasons
 
 _Event = tuple[str, ...]
 

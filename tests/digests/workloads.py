@@ -10,6 +10,7 @@ from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
+from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
@@ -18,7 +19,6 @@ from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import ARBITER, Fault, SimulationSettings
-from pycontrol.simulation.workloads import load
 from tests.digests.record import Recorder
 from tests.faults.clock import Violation
 from tests.faults.schedule import draw

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from pycontrol.experiments.oef.artifact import ArtifactJob, ArtifactRounds, completions
+from pycontrol.lab.oef.artifact import ArtifactJob, ArtifactRounds, completions
 
 AS_THERE = ArtifactRounds(time_shares=False)
 LONG = ArtifactJob(0.0, 1, 5000.0)

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 import pycontrol
-from pycontrol.cli.experiment import experiment_command
-from pycontrol.experiments import catalogue, claims, provenance
-from pycontrol.experiments.hived import safety
-from pycontrol.experiments.kit import Claim, Findings
-from pycontrol.experiments.report import Entry
+from pycontrol.lab import catalogue, claims, provenance
+from pycontrol.lab.command import experiment_command
+from pycontrol.lab.hived import safety
+from pycontrol.lab.kit import Claim, Findings
+from pycontrol.lab.report import Entry
 
 SOURCES = Path(pycontrol.__file__).parent
 DOCS = SOURCES.parent / "docs"
@@ -68,15 +68,15 @@ CHANGES: list[tuple[str, str, str, frozenset[str], frozenset[str]]] = [
     ("policies/slaq.py", "class Slaq(Filling):", "    added = 1", NONE, ALL),
     (
         "arbiter/core.py",
-        "class Arbiter(State):",
+        "class Arbiter:",
         "    added = 1",
         frozenset({FIG6, FIG9}),
         frozenset({PROFILE, VECTORS}),
     ),
     ("cells/core.py", "class Cells:", "    added = 1", frozenset({PROFILE, FIG6}), frozenset({VECTORS})),
-    ("experiments/hived/cells.py", "TENANTS = 11", "TENANTS = 12", frozenset({PROFILE}), ALL - {PROFILE}),
-    ("experiments/hived/simulated.py", "HOUR_S = 3600.0", "HOUR_S = 60.0", frozenset({FIG6}), ALL - {FIG6}),
-    ("experiments/kit.py", "@dataclass(frozen=True)", "# A remark.", NONE, ALL),
+    ("lab/hived/cells.py", "TENANTS = 11", "TENANTS = 12", frozenset({PROFILE}), ALL - {PROFILE}),
+    ("lab/hived/simulated.py", "HOUR_S = 3600.0", "HOUR_S = 60.0", frozenset({FIG6}), ALL - {FIG6}),
+    ("lab/kit.py", "@dataclass(frozen=True)", "# A remark.", NONE, ALL),
     (
         "shares/gandiva_fair.py",
         "class GandivaFairShares:",
@@ -145,13 +145,13 @@ def test_every_experiment_has_code_that_decides_it() -> None:
         module, _, function = catalogue.EXPERIMENTS[name].partition(":")
         found = tree.reached((module, function))
         assert (module, function) in found
-        assert ("pycontrol.experiments.kit", "Findings") in found
+        assert ("pycontrol.lab.kit", "Findings") in found
         assert claims.folder_of(name) in claims.PAPERS
 
 
 def test_all_functions_that_an_experiment_runs_are_in_its_hash() -> None:
     """Checks the functions that a run really calls, without generated ones and those that only write tables."""
-    found = provenance.PackageTree(SOURCES).reached(("pycontrol.experiments.hived.safety", "random_trace"))
+    found = provenance.PackageTree(SOURCES).reached(("pycontrol.lab.hived.safety", "random_trace"))
     called: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pycontrol.experiments.default_policy.lies import WorkLie, best_lie, lies
-from pycontrol.experiments.default_policy.promise import (
+from pycontrol.lab.default_policy.lies import WorkLie, best_lie, lies
+from pycontrol.lab.default_policy.promise import (
     COLUMNS,
     OURS,
     VARIANTS,
@@ -19,9 +19,9 @@ from pycontrol.experiments.default_policy.promise import (
     _to_bound,
     scenes,
 )
-from pycontrol.experiments.default_policy.unmanaged import unmanaged
-from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.themis.runs import Scene, measure
+from pycontrol.lab.default_policy.unmanaged import unmanaged
+from pycontrol.lab.kit import Setup
+from pycontrol.lab.themis.runs import Scene, measure
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.runs import simulate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.experiments.default_policy import splits
-from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.themis.runs import Scene, variant
+from pycontrol.lab.default_policy import splits
+from pycontrol.lab.kit import Setup
+from pycontrol.lab.themis.runs import Scene, variant
 from pycontrol.simulation.apps import TraceApp
 
 QUICK = Setup(quick=True, processes=1)

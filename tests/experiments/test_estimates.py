@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pycontrol.experiments.outlook.estimates import PhillySizes, WatchedWorld, _claims, _row
-from pycontrol.experiments.themis.runs import Scene
+from pycontrol.lab.outlook.estimates import PhillySizes, WatchedWorld, _claims, _row
+from pycontrol.lab.themis.runs import Scene
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.calibration import Calibration
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.experiments import catalogue
-from pycontrol.experiments.hived import cases as hived_cases
-from pycontrol.experiments.hived import cells as hived_cells
-from pycontrol.experiments.hived import example, simulated
-from pycontrol.experiments.hived import exchange as hived_exchange
-from pycontrol.experiments.hived import safety as hived_safety
-from pycontrol.experiments.hived.cases import CaseRuns, apportioned, by_level
-from pycontrol.experiments.hived.simulated import LEASE_S, POLICIES
-from pycontrol.experiments.hived.simulated import HourlySeries as Hours
-from pycontrol.experiments.hived.trace_case import TraceCase
-from pycontrol.experiments.kit import Setup
+from pycontrol.lab import catalogue
+from pycontrol.lab.hived import cases as hived_cases
+from pycontrol.lab.hived import cells as hived_cells
+from pycontrol.lab.hived import example, simulated
+from pycontrol.lab.hived import exchange as hived_exchange
+from pycontrol.lab.hived import safety as hived_safety
+from pycontrol.lab.hived.cases import CaseRuns, apportioned, by_level
+from pycontrol.lab.hived.simulated import LEASE_S, POLICIES
+from pycontrol.lab.hived.simulated import HourlySeries as Hours
+from pycontrol.lab.hived.trace_case import TraceCase
+from pycontrol.lab.kit import Setup
 from pycontrol.simulation.apps import TraceApp
 
 HOUR_S = 3600.0

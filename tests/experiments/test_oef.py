@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pycontrol.arbiter.round import rounds
-from pycontrol.experiments import catalogue
-from pycontrol.experiments.kit import Findings, Setup, shown
-from pycontrol.experiments.oef.fairness import four
-from pycontrol.experiments.oef.mixes import (
+from pycontrol.lab import catalogue
+from pycontrol.lab.kit import Findings, Setup, shown
+from pycontrol.lab.oef.fairness import four
+from pycontrol.lab.oef.mixes import (
     COOPERATIVE,
     GAVEL,
     GAVEL_ONE,
@@ -26,7 +26,7 @@ from pycontrol.experiments.oef.mixes import (
     shortfall,
     total,
 )
-from pycontrol.experiments.oef.runs import (
+from pycontrol.lab.oef.runs import (
     BASELINES,
     EQUAL,
     OEF,
@@ -39,13 +39,13 @@ from pycontrol.experiments.oef.runs import (
     outcome,
     placed,
 )
-from pycontrol.experiments.oef.throughput import _against
-from pycontrol.experiments.report import Entry, markdown
+from pycontrol.lab.oef.throughput import _against
+from pycontrol.lab.report import Entry, markdown
+from pycontrol.lab.workloads import load
 from pycontrol.model.auction import Plan, Snapshot
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.runs import metric_ratio, unfinished_note
-from pycontrol.simulation.workloads import load
 
 ALONE = Setup(quick=True, processes=1, data=Path("there-is-no-data-here"))
 SPAN_S = 20 * 300.0

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from pycontrol.auction.partial import auction
-from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.themis import facts, lies
-from pycontrol.experiments.themis import single_round as one
-from pycontrol.experiments.themis import tables as small
+from pycontrol.lab.kit import Setup
+from pycontrol.lab.themis import facts, lies
+from pycontrol.lab.themis import single_round as one
+from pycontrol.lab.themis import tables as small
 from pycontrol.model.auction import Bid, BidRow, gangs_by_host
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import Interval, simulate

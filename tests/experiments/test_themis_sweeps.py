@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pycontrol.experiments.catalogue import EXPERIMENTS, load, title
-from pycontrol.experiments.kit import Findings, Setup
-from pycontrol.experiments.themis import runs as themis_runs
-from pycontrol.experiments.themis import workloads as themis_workloads
-from pycontrol.experiments.themis.runs import Scene, claim_best, claim_within, measure, ratio_table, variant, versus
+from pycontrol.lab.catalogue import EXPERIMENTS, load, title
+from pycontrol.lab.kit import Findings, Setup
+from pycontrol.lab.themis import runs as themis_runs
+from pycontrol.lab.themis import workloads as themis_workloads
+from pycontrol.lab.themis.runs import Scene, claim_best, claim_within, measure, ratio_table, variant, versus
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.runs import Interval
 

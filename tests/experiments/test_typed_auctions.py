@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from pycontrol.experiments import catalogue
-from pycontrol.experiments.kit import Setup
-from pycontrol.experiments.report import Entry, markdown
-from pycontrol.experiments.themis.typed_lies import typed_lies
-from pycontrol.experiments.themis.types import BLIND, FAST, GAINS, SLOW, TYPED, VARIANTS, blind, cluster, workload
+from pycontrol.lab import catalogue
+from pycontrol.lab.kit import Setup
+from pycontrol.lab.report import Entry, markdown
+from pycontrol.lab.themis.typed_lies import typed_lies
+from pycontrol.lab.themis.types import BLIND, FAST, GAINS, SLOW, TYPED, VARIANTS, blind, cluster, workload
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.simulation.apps import TraceApp, Workload

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.model.topology import Gpu
+from pycontrol.queries.reasons import reason
 
 if TYPE_CHECKING:
     from tests.explore.world import World
@@ -46,8 +46,8 @@ class Before:
 
     def __init__(self, world: World) -> None:
         a = getattr(world, "arbiter", None)
-        self.paused = a is not None and a.paused
-        self.suspended = a is not None and (a.paused or not a.cluster.ready)
+        self.paused = a is not None and a.holdings.paused
+        self.suspended = a is not None and (a.holdings.paused or not a.cluster.ready)
 
 
 def fact(world: World, f: Fact) -> None:
@@ -78,8 +78,8 @@ def handled(world: World, event: ev.Event, before: Before, facts: Sequence[Fact]
     if before.suspended and isinstance(event, ev.Tick):
         moved = [f for f in facts if isinstance(f, LeaseGranted) or getattr(f, "cause", None) in BY_TIME]
         expect(not moved, f"leases stand still, but {moved}")
-    if before.paused and not a.paused:
-        short = [x for x in a.durable.leases.each() if x.end_s < now + 2 * a.lead_s - 1e-6]
+    if before.paused and not a.holdings.paused:
+        short = [x for x in a.durable.leases.each() if x.end_s < now + 2 * a.holdings.lead_s - 1e-6]
         expect(not short, f"time in which leases stood still counts: {[(x.gpus, x.end_s - now) for x in short]}")
     placed: dict[str, int] = {}
     for e in effects:
@@ -106,7 +106,7 @@ def handled(world: World, event: ev.Event, before: Before, facts: Sequence[Fact]
         expect(placed["agent"] + sum(map(len, there)) >= 2, "half a gang is placed")
     for f in facts:
         if isinstance(f, LeaseRevoking) and f.cause == EndReason.LOST_ROUND:
-            expect(f.end_s >= now + a.lead_s - 1e-6, f"a loser has {f.end_s - now} s: {f}")
+            expect(f.end_s >= now + a.holdings.lead_s - 1e-6, f"a loser has {f.end_s - now} s: {f}")
 
 
 def decided(world: World, outcome: Any) -> None:

@@ -16,8 +16,8 @@ STATES_MAX = 4_000
 PLANTED: dict[str, tuple[str, str, str, str]] = {
     "resume_does_not_extend_leases": (
         ARBITER,
-        "leases.extend_after_pause(self, now_s)\nself.request_round(now_s)",
-        "self.request_round(now_s)",
+        "leases.extend_after_pause(self.holdings, self.clerk, now_s)\nself.clerk.request_round(now_s)",
+        "self.clerk.request_round(now_s)",
         "isonomy",
     ),
     "leases_of_vanished_containers_never_idle": (
@@ -61,8 +61,8 @@ PLANTED: dict[str, tuple[str, str, str, str]] = {
     ),
     "a_refused_placement_is_not_retried": (
         ARBITER,
-        "    _wait_again(s, worker)\n    leases.not_placed(s, worker.plan.gpus, now_s)",
-        "    leases.not_placed(s, worker.plan.gpus, now_s)",
+        "    _wait_again(s, clerk, worker)\n    leases.not_placed(s, clerk, worker.plan.gpus, now_s)",
+        "    leases.not_placed(s, clerk, worker.plan.gpus, now_s)",
         "isonomy",
     ),
     "leases_end_while_the_cluster_is_away": (
@@ -77,7 +77,12 @@ PLANTED: dict[str, tuple[str, str, str, str]] = {
         "elif now_s >= self.current.deadline_s + 1e9:",
         "themis",
     ),
-    "directives_of_before_are_not_forgotten": (ARBITER, "        workers.forget_directives(self)\n", "", "isonomy"),
+    "directives_of_before_are_not_forgotten": (
+        ARBITER,
+        "        workers.forget_directives(self.holdings, self.clerk)\n",
+        "",
+        "isonomy",
+    ),
     "containers_of_before_stay": (
         ARBITER,
         "self.container_at = {gpu: c.container_id",

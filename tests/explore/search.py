@@ -111,7 +111,7 @@ def digest(world: World) -> int:
         [world.connected, world.inbox, world.said, world.asking, world.held, world.plans, world.stopping],
         [a.cluster.ready, a.cluster.recovering_until_s, a.cluster.closed, sorted(a.agents), a.agents.unmet],
         [(w.app_id, w.plan, w.state, w.container_id, w.refusals, w.retry_at_s, w.void) for w in a.workers],
-        [a.timer.wanted_s, a.next_wake_s(world.now), a.kills_sent, a.rounds.current is not None],
+        [a.timer.wanted_s, a.next_wake_s(world.now), a.clerk.kills_sent, a.rounds.current is not None],
     ]
     names: dict[str, str] = {}
     text = ID.sub(lambda m: names.setdefault(m[0], f"#{len(names)}"), "".join(_said(said, world.now)))

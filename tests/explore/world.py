@@ -152,7 +152,7 @@ class World:
         wake_s = self.arbiter.next_wake_s(self.now)
         found = {
             "rm back": not up,
-            "resume": self.arbiter.paused and self.left["resume"] > 0,
+            "resume": self.arbiter.holdings.paused and self.left["resume"] > 0,
             "agent registers": alive and not self.connected,
             "decide": bool(self.solves),
             "agent hears": bool(self.inbox),
@@ -180,7 +180,7 @@ class World:
             "crash": True,
             "rm lost": up,
             "rm back bare": not up and bool(self.containers),
-            "pause": not self.arbiter.paused and self.left["resume"] > 0,
+            "pause": not self.arbiter.holdings.paused and self.left["resume"] > 0,
             "agent lost": self.connected,
             "agent lapses": bool(self.said) and isinstance(self.said[0], ev.RhoReported | ev.BidReceived),
             "sleep": bool(self.shadow.leases),

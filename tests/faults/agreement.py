@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from pycontrol.arbiter.ledger.lease import is_revoking
-from pycontrol.arbiter.views.machines import REFUSED_S
+from pycontrol.arbiter.views.cluster import REFUSED_S
 from submarine_patch.agent import jobs
 
 FORGET_S = 60.0
@@ -117,7 +117,11 @@ def limits_over(a: Any, granted: Iterable[str], renewed: Iterable[str]) -> str:
     """The limit of an account that does not allow what a round just did; empty if there is none."""
     for app_id in {*granted, *renewed}.intersection(a.durable.apps):
         app = a.durable.apps[app_id]
-        for level in (x for name in a.limits.of(app.queue, app.user) for x in a.limits.levels(name, a.event_s)):
+        for level in (
+            x
+            for name in a.holdings.limits.of(app.queue, app.user)
+            for x in a.holdings.limits.levels(name, a.holdings.event_s)
+        ):
             if level.share >= 1 if level.ends_s is not None else level.used > level.limit and app_id in granted:
                 return f"{level}, and {app_id} got more"
     return ""

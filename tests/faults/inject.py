@@ -388,6 +388,12 @@ class Injector:
     def _post(self, path: str, **params: str) -> None:
         self.world.plane.query("POST", path, params, "root", True)
 
+    def trade(self) -> None:
+        """Each queue offers a cell to the other one, and asks it for one, for half a minute."""
+        for vc in ("root.a", "root.b"):
+            self._post("exchange-offer", vc=vc, cells="small:1", for_s="30")
+            self._post("exchange-request", vc=vc, cells="small:1", for_s="20")
+
     def do_drain(self, f: Fault) -> None:
         self._post("drain", node=f["host"])
         self._until(f, lambda: self._surely("undrain", node=f["host"]))

@@ -40,7 +40,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         ARBITER, "if lease.state == REVOKING and lease.end_s <= now_s:",
         "if lease.state == REVOKING and lease.end_s + 900 <= now_s:"),
     "kills_only_once": (
-        ARBITER, "s.gpus.look_at(lease.gpus[0], s.kills_sent[container_id] + KILL_RETRY_S)", "pass"),
+        ARBITER, "s.gpus.look_at(lease.gpus[0], clerk.kills_sent[container_id] + KILL_RETRY_S)", "pass"),
     "a_grant_never_lapses": (
         ARBITER, "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]",
         "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s - 1e6]"),
@@ -70,7 +70,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "containers_of_before_stay": (
         ARBITER, "self.container_at = {gpu: c.container_id", "self.container_at |= {gpu: c.container_id"),
     "directives_repeat_their_ids": (
-        ARBITER, "[super().new_id(kind), str(self.epoch), self._journal_id]", "[super().new_id(kind)]"),
+        ARBITER, '[f"{kind}{self._ids}", str(self.epoch), self._journal_id]', '[f"{kind}{self._ids}"]'),
     "takes_events_twice": (BRIDGE, "if message.seq <= self._last_seq:", "if message.seq <= 0:"),
     "skips_events_of_a_new_plugin": (
         BRIDGE, "self._last_seq = message.last_seq", "self._last_seq = max(self._last_seq, message.last_seq)"),

@@ -118,7 +118,7 @@ class Oracles:
     def _guarantees(self, a: Any) -> None:
         """Checks that no virtual cluster has more guaranteed GPUs than it owns."""
         for vc in self.world.vc_policies:
-            over = self._used(a, vc) - a.gpus_of(vc)
+            over = self._used(a, vc) - a.holdings.gpus_of(vc)
             if self._for(("owns", vc), over > 0, 2 * a.settings.lease_s + SLACK_S):
                 raise Violation("guarantee", f"{vc} has {over} GPUs more as its own than it owns")
 
@@ -133,11 +133,11 @@ class Oracles:
             vc = record.vc if record is not None else ""
             kept_off = any(app == app_id for app, _ in self.world.blacklist)
             owed = vc in self.world.vc_policies and not together and not kept_off
-            owed = owed and a.gpus_of(vc) - self._used(a, vc) >= gang
+            owed = owed and a.holdings.gpus_of(vc) - self._used(a, vc) >= gang
             self._seen.add(("owed", app_id))
             if self._for(("owed", app_id), owed, limit_s):
-                raise Violation("guarantee", f"{vc} uses {self._used(a, vc)} of {a.gpus_of(vc)} own GPUs, and {app_id} "
-                                f"waits for {gang}", app_id)  # fmt: skip
+                raise Violation("guarantee", f"{vc} uses {self._used(a, vc)} of {a.holdings.gpus_of(vc)} own GPUs, "
+                                f"and {app_id} waits for {gang}", app_id)  # fmt: skip
 
     def _tell_fact(self, fact: Fact) -> None:
         gpus, app_id = getattr(fact, "gpus", ()), getattr(fact, "app_id", None)
@@ -200,7 +200,7 @@ class Oracles:
         if over:
             raise Violation("account limit", f"{fact.round_id}: {over}")
         moved = told or revoked or r.get("renewed")
-        if moved and (arbiter.paused or not arbiter.cluster.ready):
+        if moved and (arbiter.holdings.paused or not arbiter.cluster.ready):
             raise Violation("frozen", f"{fact.round_id} moved {moved} while leases stand still")
         for x in r.get("granted", ()):
             app = self.world.store.get(x["app_id"])
@@ -326,9 +326,9 @@ class Oracles:
             self._steps_at = (self.sim.now, self.sim.steps)
 
     def _consistent(self, a: Any) -> None:
-        usable = {g for g in a.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
-        if a.free_gpus() != usable or a.gpus.free.count != len(usable):
-            raise Violation("conservation", f"free are {sorted(map(str, a.free_gpus() ^ usable))} wrongly or not")
+        usable = {g for g in a.holdings.usable_gpus() if g not in a.durable.leases and g not in a.cluster.container_at}
+        if set(a.gpus.free) != usable or a.gpus.free.count != len(usable):
+            raise Violation("conservation", f"free are {sorted(map(str, set(a.gpus.free) ^ usable))} wrongly or not")
         if a.gpus.revoking != {g for g, x in a.durable.leases.items() if x.state == REVOKING}:
             raise Violation("conservation", "GPUs being revoked are not those that are known to be")
         for gpu, coming in a.durable.reservations.items():
@@ -341,7 +341,11 @@ class Oracles:
 
     def _frozen(self, plane: Any) -> None:
         a = plane.arbiter
-        frozen = lease_rules.suspended(a, plane.driver.clock.now_s()) and not a.paused and self.world.rm.ready
+        frozen = (
+            lease_rules.suspended(a.holdings, plane.driver.clock.now_s())
+            and not a.holdings.paused
+            and self.world.rm.ready
+        )
         lossy = bool(self.world.net.loss)  # a snapshot that gets lost is sent again only after its patience
         if self._for("frozen", frozen and not lossy, a.settings.recovery_s + 20):
             raise Violation(
@@ -358,7 +362,7 @@ class Oracles:
                     gpu = Gpu(nm.host, i)
                     lease = a.durable.leases.get(gpu)
                     stray = run.state == "running" and reached and (lease is None or lease.app_id != run.app_id)
-                    if self._for(("stray", run.container_id, gpu), stray and not a.paused, SLACK_S):
+                    if self._for(("stray", run.container_id, gpu), stray and not a.holdings.paused, SLACK_S):
                         raise Violation("container without lease", f"{run.container_id} of {run.app_id} runs on {gpu}, "
                                         f"lease: {lease and lease.app_id}", str(gpu))  # fmt: skip
 
@@ -372,18 +376,18 @@ class Oracles:
 
     def _leases(self, plane: Any) -> None:
         a, now_s = plane.arbiter, plane.driver.clock.now_s()
-        lead_s = a.lead_s
+        lead_s = a.holdings.lead_s
         for gpu, lease in a.durable.leases.items():
-            late = self._revoked_late(lease, now_s) and not a.paused
+            late = self._revoked_late(lease, now_s) and not a.holdings.paused
             reached = gpu.host in a.cluster.node_at and self.world.connected(gpu.host)
             if self._for(("revoking", gpu, lease.grant_id), late and reached, 2 * lead_s + 2 * KILL_RETRY_S + SLACK_S):
                 raise Violation("overrun", f"{gpu} of {lease.app_id} is being revoked for too long", str(gpu))
-            unused = lease.state == GRANTED and gpu not in a.cluster.container_at and not a.paused
+            unused = lease.state == GRANTED and gpu not in a.cluster.container_at and not a.holdings.paused
             limit_s = a.settings.grant_timeout_s + SLACK_S
             if self._for(("unused", gpu, lease.grant_id, lease.unused_since_s), unused, limit_s):
                 raise Violation("unused lease", f"{gpu} of {lease.app_id} has no container and does not lapse",
                                 str(gpu))  # fmt: skip
-            over = lease.end_s + SLACK_S < now_s and lease.state != REVOKING and not a.paused
+            over = lease.end_s + SLACK_S < now_s and lease.state != REVOKING and not a.holdings.paused
             gone = gpu.host not in a.cluster.node_at
             if self._for(("over", gpu, lease.grant_id), over or gone, lead_s + SLACK_S):
                 raise Violation("overrun", f"{gpu} of {lease.app_id} ended {now_s - lease.end_s:.0f} s ago, node "
@@ -402,9 +406,9 @@ class Oracles:
             if getattr(master, "linked_s", None) is None or master.life.dead or master.brain.ending is not None:
                 continue
             heard = self.world.net.quick(master.name, master.peer) and self.sim.now >= master.mute_until_s
-            leases = {g: x for x in a.leases_of(app_id) for g in x.gpus}
+            leases = {g: x for x in a.holdings.leases_of(app_id) for g in x.gpus}
             mine = {g for g, x in leases.items() if x.state != REVOKING}
-            mine |= set(gpus_in(a.reservations_of(app_id)))
+            mine |= set(gpus_in(a.holdings.reservations_of(app_id)))
             wrong = set(master.brain.held) ^ mine
             for gpu in wrong - {g for g, x in leases.items() if x.state == REVOKING}:
                 if self._for(("believes", master.attempt_id, gpu), heard, VIEW_S):
@@ -459,7 +463,7 @@ class Oracles:
         for app_id, gang, together in waiting:
             here = [n for host, n in free.items() if (app_id, host) not in self.world.blacklist]
             fits = max(here, default=0) >= gang if together else sum(here) >= gang
-            fits = fits and (app_id not in a.durable.apps or a.full(app_id, gang, a.event_s) is None)
+            fits = fits and (app_id not in a.durable.apps or a.holdings.full(app_id, gang, a.holdings.event_s) is None)
             self._seen.add(("idle", app_id))
             if self._for(("idle", app_id), fits, limit_s):
                 raise Violation("idle gpus", f"{free} are free and {app_id} waits for {gang}", app_id)

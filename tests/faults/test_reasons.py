@@ -9,12 +9,12 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.round.parts import RoundParts
-from pycontrol.arbiter.round.reasons import Reasons
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.model.reasons import Pending
 from pycontrol.model.receipt import Receipt
 from pycontrol.queries.demands import Demands
+from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.waiting import Waiting
 from tests.faults.clock import Violation
 from tests.faults.oracles import Oracles
@@ -40,7 +40,7 @@ class Told:
     def __init__(self, rounds: Rounds, part: RoundPart, now_s: float) -> None:
         a: Any = rounds.s
         reasons, waiting, demands = Reasons(a, now_s), Waiting(a, now_s), Demands(a, now_s)
-        self.a, self.free, self.demands = a, a.free_gpus(), demands
+        self.a, self.free, self.demands = a, set(a.gpus.free), demands
         mine = [x for x, record in a.durable.live.items() if part.vc == record.vc and record.user in HONEST]
         self.said = {x: waiting.told(x, demands.of(x), reasons.of(x, demands.of(x))) for x in mine}
 

@@ -13,9 +13,7 @@ import structlog
 
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.automatic import Automatic, Rules
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.exchange_policies import POLICIES
 from pycontrol.cells.layout import Layout
 from pycontrol.config import parse
 from pycontrol.policies import registry
@@ -129,9 +127,8 @@ class World:
         """The cells file, read at each start."""
         if not self.schedule["cells"]:
             return None
-        automatic = Automatic(Rules(10.0, 60.0, 30.0)) if self.schedule["exchange"] else None
         found, self.vc_policies = self.read_cells()
-        return CellSupply(found, POLICIES["balanced"](), automatic)
+        return CellSupply(found)
 
     def read_cells(self) -> tuple[Layout, dict[str, Policy]]:
         """The cells file as it is now."""
@@ -258,6 +255,8 @@ class World:
         for fault in s["faults"]:
             self.sim.at(fault["at"], lambda f=fault: self.injector.inject(f))
         self.sim.every(1.0, self.oracles.look)
+        if self.schedule["exchange"]:
+            self.sim.every(15.0, self.injector.trade)
         try:
             self._until(self.sim.start_s + s["until"])
             self.injector.heal()
@@ -311,7 +310,7 @@ class World:
     def _why(self, app_id: str) -> str:
         a = self.plane.arbiter
         return (
-            f"holds {a.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
+            f"holds {a.holdings.holding(app_id)}, agent {app_id in a.agents}, live {app_id in a.durable.live}, "
             f"unmet {app_id in a.agents.unmet}, attempt {self.store[app_id].attempt}"
         )
 

@@ -25,7 +25,6 @@ from google.protobuf.message import DecodeError
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views import tags
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.bridge import translate as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
@@ -35,7 +34,10 @@ from pycontrol.config import Config, ConfigError, TopologySpec, load_topology, m
 from pycontrol.daemon import standby_store as kept
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
+from pycontrol.lab.workloads import CATALOGUE
+from pycontrol.lab.workloads.imports import CSV_FORMATS
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
@@ -45,8 +47,6 @@ from pycontrol.queries.lookup import Refusal, whole_number
 from pycontrol.rpc import checks, relayed, translate
 from pycontrol.rpc.checks import Malformed
 from pycontrol.rpc.tokens import KeyFileError, TokenError, Tokens, read_or_make_key
-from pycontrol.simulation.workloads.front import open_workload
-from pycontrol.simulation.workloads.imports import CSV_FORMATS
 from pycontrol.simulation.workloads.reading import BadTrace
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
@@ -310,7 +310,7 @@ def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: A
             elif isinstance(effect, ev.Place | ev.Kill | ev.Preempt):
                 bridge_translate.directive_to_wire(effect)
             else:
-                translate.message_of(effect, arbiter.known)
+                translate.message_of(effect, arbiter.holdings.known)
         for fact in arbiter.take_facts():
             folded.apply(fact)
 
@@ -498,7 +498,7 @@ def trace(data: bytes) -> None:
     name = FORMATS[data[0] % len(FORMATS)]
     path = _file(data[1:], "trace")
     try:
-        found = open_workload(f"{name}:{path}" if name else path, 1, {"bad_rows": "skip"} if data[0] & 64 else None)
+        found = CATALOGUE.open(f"{name}:{path}" if name else path, 1, {"bad_rows": "skip"} if data[0] & 64 else None)
     except BadTrace:
         return
     for app in found.workload.apps:

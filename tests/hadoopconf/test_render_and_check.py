@@ -67,12 +67,12 @@ def test_a_pair_of_resourcemanagers(tmp_path: Path) -> None:
 
 
 def test_exchange_reaches_the_control_plane(tmp_path: Path) -> None:
-    how = {"policy": "auction", "mode": "auto", "idle_s": 60, "traders": {"root.a": ["alice"]}}
+    how = {"traders": {"root.a": ["alice"]}}
     (tmp_path / "isonomy.yaml").write_text(
-        render.render({"isonomy": {"cells": "cells.yaml", "exchange": how}})["isonomy.yaml"]
+        render.render({"isonomy": {"cells": "cells.yaml", "exchange": {"mode": "manual", **how}}})["isonomy.yaml"]
     )
     config = load_config(tmp_path / "isonomy.yaml")
-    assert config.exchange.model_dump() == {**how, "forecast_s": 3600, "lend_s": 3600}
+    assert config.exchange.model_dump() == how
 
 
 def test_the_script_that_names_bad_gpus_is_told_how_many_there_are(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_script_that_names_bad_gpus_is_told_how_many_there_are(tmp_path: Pat
     ("setting", "line"),
     [
         ("isonomy.leas_s=3", "isonomy.leas_s: unknown key, did you mean isonomy.lease_s?"),
-        ("isonomy.exchange={mod: auto}", "isonomy.yaml: exchange.mod: unknown key, did you mean mode?"),
+        ("isonomy.exchange={trader: {}}", "isonomy.yaml: exchange.trader: unknown key, did you mean traders?"),
         ("isonomy.lease_s=0", "isonomy.yaml: lease_s: must be > 0 (got 0)"),
         ("yarn.node_expiry_ms=soon", "yarn.node_expiry_ms: must be a number (got soon)"),
         ("yarn.scheduler=fair", "yarn.scheduler: must be isonomy or capacity (got fair)"),

@@ -15,11 +15,11 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 import pycontrol
-from pycontrol.arbiter.views import tags
 from pycontrol.cli import main
 from pycontrol.config import ConfigError, parse
 from pycontrol.config.reading import Section
 from pycontrol.config.settings import Config
+from pycontrol.model import tags
 from pycontrol.model.bounds import BOUNDS, GPUS_MAX, LAST_S, OutOfBounds, bound, clip, within
 from pycontrol.model.cluster import YarnApp
 from pycontrol.policies import registry
@@ -97,7 +97,7 @@ def options() -> Iterator[tuple[str, click.Parameter]]:
 
 def columns() -> Iterator[str]:
     """The numeric columns that importers name."""
-    for file in sorted((ROOT / "pycontrol/simulation/workloads").glob("*.py")):
+    for file in sorted((ROOT / "pycontrol").glob("*/workloads/*.py")):
         yield from re.findall(r"\.(?:numbers|counts)\(\"(\w+)\"", file.read_text())
 
 

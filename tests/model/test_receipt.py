@@ -31,7 +31,7 @@ def themis_world() -> World:
     w.at(9.0, lambda: setattr(w.agents["quiet"], "silent", True))
     w.at(12.0, lambda: w.add_app("huge", 64, 1, 50.0))
     w.run(60)
-    w.arbiter.request_round(w.now)
+    w.arbiter.clerk.request_round(w.now)
     w.run(120)
     return w
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from pycontrol.lab.conformance.snapshots import QUEUES, app, snapshot
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot
 from pycontrol.model.bounds import LONGEST_S
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
-from pycontrol.policies.conformance.snapshots import QUEUES, app, snapshot
 
 FLAT, SHARP = (1.0, 1.0, 1.0), (1.0, 1.5, 2.5)
 

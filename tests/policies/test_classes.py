@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot, snapshots
 from pycontrol.model.auction import AppView, Bid, BidRow, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 from pycontrol.policies.classes import in_classes
-from pycontrol.policies.conformance.snapshots import CLUSTER, app, snapshot, snapshots
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pycontrol.lab.conformance import PolicyConformance
+from pycontrol.lab.conformance.snapshots import CLUSTER
 from pycontrol.policies import registry
-from pycontrol.policies.conformance import PolicyConformance
-from pycontrol.policies.conformance.snapshots import CLUSTER
 
 VARIANTS = [(name, {}) for name in registry.names()] + [
     ("gavel", {"objective": "finish_time"}),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from pycontrol.lab.conformance.snapshots import app, snapshot
 from pycontrol.model.auction import AppView, Gang
-from pycontrol.policies.conformance.snapshots import app, snapshot
 from pycontrol.policies.drf import Drf
 from pycontrol.policies.filling import Filling
 from pycontrol.policies.isonomy import Isonomy

@@ -9,10 +9,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.model.accounts import Account, Accounts
 from pycontrol.model.auction import AppView, Plan, Snapshot
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.policies.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.simulation.apps import TraceApp, Workload

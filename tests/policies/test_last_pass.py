@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
+from pycontrol.lab.conformance import decide
+from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
-from pycontrol.policies.conformance import decide
-from pycontrol.policies.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.port import Policy
@@ -159,8 +159,8 @@ class Conserving(World):
             if not here or a.durable.apps[app_id].arrived_s > r.at_s - 1.0:
                 continue
             d = agent.demand
-            wants = d.gang_gpus > 0 and d.gpus - a.holding(app_id) >= d.gang_gpus
-            fits = place_gang(d.gang_gpus, d.scope, free, a.topology) if wants else None
+            wants = d.gang_gpus > 0 and d.gpus - a.holdings.holding(app_id) >= d.gang_gpus
+            fits = place_gang(d.gang_gpus, d.scope, free, a.holdings.topology) if wants else None
             assert fits is None, f"{r.policy} leaves {free} free, and {app_id} could use them"
 
 

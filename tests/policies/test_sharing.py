@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.conformance.snapshots import app, snapshot
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.policies.conformance.snapshots import app, snapshot
 from pycontrol.policies.gandiva_fair import GandivaFair
 from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef

@@ -18,4 +18,4 @@ def test_rho_of_an_app_in_a_virtual_cluster_counts_that_clusters_gpus() -> None:
     shown = rho_terms(m.a, "a", m.now)
     assert shown is not None
     assert shown["cluster_gpus"] == registered.contention.cluster_gpus == 4
-    assert (m.a.topology.gpus, shown["t_id_s"]) == (8, 4800.0 / 4)
+    assert (m.a.holdings.topology.gpus, shown["t_id_s"]) == (8, 4800.0 / 4)

@@ -25,9 +25,9 @@ ENDED = {"application_7_0002"}
 def arbiter() -> Arbiter:
     made = Arbiter(Settings(), Themis())
     for app_id, name in IDS.items():
-        made.record(AppArrived(app_id, name, "root.q", "ann", "job", 90.0, 90.0))
+        made.clerk.record(AppArrived(app_id, name, "root.q", "ann", "job", 90.0, 90.0))
         if app_id in ENDED:
-            made.record(AppEnded(app_id, "SUCCEEDED", 95.0))
+            made.clerk.record(AppEnded(app_id, "SUCCEEDED", 95.0))
     return made
 
 

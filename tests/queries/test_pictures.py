@@ -1,9 +1,10 @@
 """Pictures: readers see the Arbiter at one moment, at almost no cost to the Arbiter."""
 
-import dataclasses
 import gc
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,13 +12,12 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AppChanged, Restored
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import COPIED, Holdings, Settings
 from pycontrol.queries import explain, pictures, views
-from pycontrol.queries.pictures import COPIED, SHARED, Camera, Pictures, complete
+from pycontrol.queries.pictures import Camera, Pictures, complete
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
-OWN_WAY = {"settings", "durable", "ledger", "configured", "policy_name", "lead_s"}
-NOT_SHOWN = {"effects", "taken_rounds"}
+OWN_WAY = {"settings", "durable", "ledger", "supply", "lead_s", "event_s"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
     (views.status, {}),
     (views.queue, {}),
@@ -34,8 +34,8 @@ def seen(a: Arbiter, now_s: float) -> list[str]:
 
 
 def test_every_field_of_the_state_is_handled() -> None:
-    fields = {f.name for f in dataclasses.fields(State)}
-    assert fields - {*COPIED, *SHARED} == OWN_WAY | NOT_SHOWN
+    fields = vars(Holdings(Settings(), Durable())).keys()
+    assert fields - {*COPIED} == OWN_WAY
 
 
 def test_views_of_a_picture_equal_those_of_the_arbiter_and_do_not_change() -> None:
@@ -110,11 +110,52 @@ def test_the_same_query_of_the_same_picture_is_computed_once(monkeypatch: pytest
     assert scene.get("explain", app=LATE)["app"]["app_id"] == LATE
 
 
+def test_a_costly_view_is_served_for_longer_and_a_command_ends_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "VIEW_SHARE", 0.1)
+    clock, cpu_s, made = [100.0], [0.0], list[float]()
+    monkeypatch.setattr(pictures.time, "thread_time", lambda: cpu_s[0])
+    found = Pictures(Busy(Scene(run_s=10)), lambda: clock[0])
+
+    def costly(a: Arbiter, now_s: float) -> dict[str, Any]:
+        cpu_s[0] += 0.2
+        made.append(clock[0])
+        return {}
+
+    for clock[0] in (100.0, 101.0, 101.9, 102.0, 102.5):
+        found.answer("costly", costly)
+    assert made == [100.0, 102.0]
+    found.expire()
+    clock[0] = 102.6
+    found.answer("costly", costly)
+    assert made == [100.0, 102.0, 102.6]
+
+
+def test_readers_of_one_view_wait_for_the_one_who_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "FRESH_S", 1e9)
+    found, made = Pictures(Busy(Scene(run_s=10)), lambda: 100.0), list[int]()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(a: Arbiter, now_s: float) -> dict[str, Any]:
+        made.append(1)
+        begun.set()
+        assert go_on.wait(30)
+        return {}
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(found.answer, "slow", slow)
+        assert begun.wait(30)
+        second = pool.submit(found.answer, "slow", slow)
+        assert found.answer("other", lambda a, now_s: {"made": True}) == {"made": True}, "others do not wait"
+        go_on.set()
+        assert first.result(30) is second.result(30)
+    assert made == [1]
+
+
 def test_counts_of_launches_in_a_picture_are_those_of_its_moment() -> None:
     """Readers use them on their own threads, while the Arbiter continues to count."""
     scene = Scene(run_s=10)
     arbiter = scene.world.arbiter
-    arbiter.record(AppChanged(EARLY, {"launched": {"j0": 1}}))
+    arbiter.clerk.record(AppChanged(EARLY, {"launched": {"j0": 1}}))
     picture = complete(Camera().take(arbiter))
     counts = picture.durable.apps[EARLY].launches
     before = dict(counts)

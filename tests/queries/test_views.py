@@ -9,13 +9,13 @@ import pytest
 from pycontrol.arbiter.ledger.facts import LeaseStarted
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.candidates import view
-from pycontrol.arbiter.round.reasons import REASONS
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Holdings
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.queries import views
+from pycontrol.queries.reasons import REASONS
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 
@@ -59,7 +59,7 @@ def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
     r = d["rho"]
     assert r["t_id_s"] == pytest.approx(r["work_total_gpu_s"] / min(r["cluster_gpus"], r["demand_gpus"]) * r["n_avg"])
     assert r["t_sh_s"] / r["t_id_s"] == pytest.approx(r["rho"])
-    assert len(d["leases"]) >= scene.world.arbiter.holding(LATE)
+    assert len(d["leases"]) >= scene.world.arbiter.holdings.holding(LATE)
     receipts = {x.round_id: x.dump() for x in scene.world.arbiter.receipts}
     assert d["rounds"]
     for lived in d["rounds"]:
@@ -178,18 +178,20 @@ def test_events_are_listed_in_order(scene: Scene) -> None:
 
 def test_a_bid_of_an_app_without_agent_takes_its_demand_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     a, now_s = scene.world.arbiter, scene.world.now
-    asked = dataclasses.replace(standin.demand(a, SHELL, now_s), gang_gpus=1, gangs=a.holding(SHELL) + 4, members=())
-    wants = view(a, SHELL, None, (), now_s, demand=asked)
+    asked = dataclasses.replace(
+        standin.demand(a.holdings, SHELL, now_s), gang_gpus=1, gangs=a.holdings.holding(SHELL) + 4, members=()
+    )
+    wants = view(a.holdings, SHELL, None, (), now_s, demand=asked)
     calls, real = list[str](), standin.demand
 
-    def counted(s: State, app_id: str, at_s: float) -> Demand:
+    def counted(s: Holdings, app_id: str, at_s: float) -> Demand:
         calls.append(app_id)
         return real(s, app_id, at_s)
 
     monkeypatch.setattr(standin, "demand", counted)
-    made = standin.bid(a, wants, {"n1": 4}, now_s)
+    made = standin.bid(a.holdings, wants, {"n1": 4}, now_s)
     assert len(made.rows) == 4
     assert len(calls) == 1
     assert [row.rho for row in made.rows] == [
-        standin.rho(a, SHELL, wants.retained_gpus + row.new_gangs, now_s) for row in made.rows
+        standin.rho(a.holdings, SHELL, wants.retained_gpus + row.new_gangs, now_s) for row in made.rows
     ]

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
@@ -16,6 +15,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
+from pycontrol.queries.reasons import reason
 from pycontrol.queries.waiting import Waiting, with_start
 from tests.arbiter.mini import CELLS, Mini
 

@@ -18,22 +18,22 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round.candidates import Candidates
 from pycontrol.arbiter.round.eligibility import demand_of
-from pycontrol.arbiter.round.reasons import reason
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.arbiter.views.tags import GANG as GANG_TAG
 from pycontrol.auction.placing import place_gang
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.model.reasons import Pending
+from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.policies.shadowed import Shadowed
+from pycontrol.queries.reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import World
 from tests.arbiter.world import node as node_of
@@ -162,7 +162,7 @@ class Shared(Watched):
     def _note(self, app_id: str) -> None:
         super()._note(app_id)
         grants: dict[str, list[Lease]] = {}
-        for lease in self.arbiter.leases_of(app_id):
+        for lease in self.arbiter.holdings.leases_of(app_id):
             if lease.state != REVOKING:
                 grants.setdefault(lease.grant_id, []).append(lease)
         for gang in grants.values():
@@ -335,7 +335,7 @@ def _stuck(w: Shared) -> list[str]:
     One app of those that wait at the end is drawn, and all others end.
     """
     a = w.arbiter
-    waiting = sorted(Candidates(a).wanting())
+    waiting = sorted(Candidates(a.holdings).wanting())
     if not waiting:
         return []
     app_id = random.Random(w.case.seed).choice(waiting)
@@ -347,13 +347,13 @@ def _stuck(w: Shared) -> list[str]:
                 w.end_app(other)
     w.run(w.now - 1000.0 + 3 * LEASE_S)
     a = w.arbiter
-    if app_id not in a.durable.live or app_id not in Candidates(a).wanting():
+    if app_id not in a.durable.live or app_id not in Candidates(a.holdings).wanting():
         return []
-    demand, why = demand_of(a, app_id, w.now), reason(a, app_id, w.now)
-    free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.topology.type_of(h))}
-    fits = place_gang(demand.gang_gpus, demand.scope, free, a.topology, demand.members) is not None
+    demand, why = demand_of(a.holdings, app_id, w.now), reason(a, app_id, w.now)
+    free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.holdings.topology.type_of(h))}
+    fits = place_gang(demand.gang_gpus, demand.scope, free, a.holdings.topology, demand.members) is not None
     elsewhere = fits and not (demand.pinned or demand.within)
-    if not elsewhere and (why.code in FOR_GOOD or a.holding(app_id)):
+    if not elsewhere and (why.code in FOR_GOOD or a.holdings.holding(app_id)):
         return []
     return [f"{app_id} waits alone in the cluster, with {free} free: {why.code}: {why.sentence}"]
 

@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.arbiter.round.reasons import Reason, reason
+from pycontrol.model.reasons import Reason
+from pycontrol.queries.reasons import reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
 from tests.safety.oracle import GRACE_S, Shared, complaints, play_private, play_shared
 
@@ -127,7 +128,7 @@ def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 22, EVER_S))
     assert not complaints(found)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.leases_of("a") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("a") for _ in x.gpus] == [True] * 4
 
 
 def test_the_reason_of_an_app_with_one_gpu_type_names_its_cells_of_that_type() -> None:
@@ -147,7 +148,7 @@ def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> No
     wide = Ask("x", "root.x", 10, 1, 5, EVER_S)
     found = dataclasses.replace(case(NODES, cells, wide, policy="srsf"), kinds=(NODES, k80))
     assert not complaints(found)
-    assert len(gpus_in(play_shared(found).arbiter.leases_of("x"))) == 10
+    assert len(gpus_in(play_shared(found).arbiter.holdings.leases_of("x"))) == 10
 
 
 def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
@@ -157,7 +158,7 @@ def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
     mixed = Ask("b", "root.b", 1, 2, 5, EVER_S, foreign=True, more=((6, 1), (7, 1)))
     found = case(kind, cells, mixed, policy="gandiva")
     assert not complaints(found)
-    assert len(gpus_in(play_shared(found).arbiter.leases_of("b"))) == 15
+    assert len(gpus_in(play_shared(found).arbiter.holdings.leases_of("b"))) == 15
 
 
 def test_a_pinned_cell_is_guaranteed() -> None:
@@ -166,7 +167,7 @@ def test_a_pinned_cell_is_guaranteed() -> None:
     found = case(NODES, cells, *asks)
     assert not complaints(found)
     w = play_shared(found)
-    assert {(x.gpus[0].host, x.guaranteed) for x in w.arbiter.leases_of("a")} == {("n0", True)}
+    assert {(x.gpus[0].host, x.guaranteed) for x in w.arbiter.holdings.leases_of("a")} == {("n0", True)}
 
 
 def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_cluster() -> None:
@@ -191,7 +192,7 @@ def test_a_gang_that_borrowed_owns_its_queues_cells_once_they_are_free() -> None
     )  # fmt: skip
     found = case(NODES, cells, *asks)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.leases_of("a2") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("a2") for _ in x.gpus] == [True] * 4
     assert w.log["a2"][-1][1] == 1
     assert len(w.log["a2"]) == 2, "it was never stopped"
     assert not complaints(found)
@@ -256,7 +257,7 @@ def test_a_gang_of_containers_keeps_its_guarantee_however_its_containers_lie_on_
     gang = Ask("b2", "root.b", 2, 2, 22, EVER_S, foreign=True, more=((1, 2),), one_gang=True)
     found = dataclasses.replace(case(NODES, cells, gang), failovers=((55, "lost journal"),), length_s=58)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.leases_of("b2") for _ in x.gpus] == [True] * 6
+    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("b2") for _ in x.gpus] == [True] * 6
 
 
 @pytest.mark.parametrize("policy", ["isonomy", "tiresias"])
@@ -266,7 +267,7 @@ def test_a_gang_that_a_bad_gpu_spared_moves_so_that_its_queue_gets_a_spare_cell(
     asks = Ask("x0", "root.x", 1, 8, 28, EVER_S, foreign=True), Ask("a0", "root.a", 2, 2, 75, EVER_S)
     found = dataclasses.replace(case(PAIRS, cells, *asks, policy=policy), bad=(115, "n1", 3))
     w = play_shared(found)
-    assert {gpu.host for gpu in gpus_in(w.arbiter.leases_of("a0"))} == {"n0"}
+    assert {gpu.host for gpu in gpus_in(w.arbiter.holdings.leases_of("a0"))} == {"n0"}
     assert w.log["a0"][-1][1] == 2
 
 

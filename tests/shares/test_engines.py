@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pycontrol.shares import cooperative, noncooperative, reference
+from pycontrol.lab.oef import reference
+from pycontrol.shares import cooperative, noncooperative
 from pycontrol.shares.cooperative import OefCooperative, ratio_ordered
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, ShareError, ShareProblem, Tenancy

@@ -25,7 +25,7 @@ def load(name: str, seed: int) -> Workload:
 
 @pytest.fixture(autouse=True)
 def _workloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pycontrol.simulation.workloads", SimpleNamespace(load=load))
+    monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=load))
 
 
 def simulate(*arguments: str) -> Result:
@@ -75,10 +75,11 @@ def test_files_hold_every_run_and_app(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pycontrol.lab.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     run = simulate("--policy", "tiresias", "--out", str(tmp_path))
     assert run.exit_code == 0
-    assert "isonomy[plots]" in run.output
+    assert "isonomy[lab]" in run.output
     assert (tmp_path / "runs.csv").exists()
 
 
@@ -118,7 +119,7 @@ def two_queues(name: str, seed: int) -> Workload:
 
 
 def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pycontrol.simulation.workloads", SimpleNamespace(load=two_queues))
+    monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=two_queues))
     (tmp_path / "cells.yaml").write_text(CELLS)
     run = simulate("--cells", str(tmp_path / "cells.yaml"), "--out", str(tmp_path / "out"), "--seeds", "1")
     assert run.exit_code == 0, run.output

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.default_policy.equal_sharing import finish_s, least_mean_completion_s, promise
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
-from pycontrol.simulation.equal_sharing import finish_s, least_mean_completion_s, promise
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import AppResult
 from pycontrol.simulation.runs import simulate

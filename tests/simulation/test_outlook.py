@@ -65,7 +65,7 @@ def test_running_gangs_continue_in_place(stage: Stage, taken: dict[str, Any]) ->
     held = {x["app_id"]: {Gpu(h, i) for gang in x["held"] for h, i in gang} for x in taken["apps"]}
     assert any(held.values())
     for app_id, gpus in held.items():
-        mine = set(gpus_in(world.arbiter.leases_of(app_id)))
+        mine = set(gpus_in(world.arbiter.holdings.leases_of(app_id)))
         assert gpus <= mine
         assert {g for g, job in world.apps[app_id].job_at.items() if job.containers} >= gpus
     assert world.now == stage.now
@@ -171,8 +171,8 @@ def test_with_troubles_there_is_a_forecast_too() -> None:
     add_troubles(stage)
     p = picture(stage.arbiter, stage.now)
     world = Resumed(p, 1, error=0.0)
-    assert {Gpu(*x) for x in p["unusable"]} <= set(world.arbiter.bad_gpus) | {Gpu(*x) for x in p["unusable"]}
-    assert not any(world.arbiter.usable(Gpu(*x)) for x in p["unusable"])
+    assert {Gpu(*x) for x in p["unusable"]} <= set(world.arbiter.holdings.bad_gpus) | {Gpu(*x) for x in p["unusable"]}
+    assert not any(world.arbiter.holdings.usable(Gpu(*x)) for x in p["unusable"])
 
 
 def test_an_app_that_cannot_be_simulated_in_time_is_left_out(stage: Stage, taken: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.experiments.themis.lies import crowd
+from pycontrol.lab.themis.lies import crowd
 from pycontrol.model.auction import Demand
 from pycontrol.model.events import Solve
 from pycontrol.model.topology import Machine, Scope, Topology

@@ -9,3 +9,4 @@ from pycontrol.queries import pictures
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "FRESH_S", 0.0)
     monkeypatch.setattr(pictures, "SHARE", 1e9)
+    monkeypatch.setattr(pictures, "VIEW_SHARE", 1e9)

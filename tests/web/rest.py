@@ -56,7 +56,7 @@ POSTS = {
     "cells-apply": "the cells file is read again (`file`: its path on the control plane's machine; without, the one"
     " that isonomy.yaml names)",
     "exchange-offer": "cells are offered to other virtual clusters (`vc`; `cells`: TYPE:COUNT or TYPE:COUNT@CHAIN;"
-    " `for_s` or `until_s`; may have `price`, `id`)",
+    " `for_s` or `until_s`; may have `id`)",
     "exchange-request": "cells of others are asked for (as an offer; may have `in_return`: cells, `expires_in_s`)",
     "exchange-withdraw": "an offer or a request leaves the board (`id`)",
 }
@@ -122,7 +122,7 @@ def traded() -> dict[str, list[Any]]:
     floor.router._read_cells = lambda _: (assignment(), {})
     ask("GET", "exchange")
     ask("POST", "exchange-offer", vc=A, cells="small:1", for_s="600", id="spare")
-    ask("POST", "exchange-offer", vc=A, cells="big:1", for_s="600", price="2", id="dear")
+    ask("POST", "exchange-offer", vc=A, cells="big:1", for_s="600", id="dear")
     ask("GET", "exchange")
     ask("POST", "exchange-withdraw", id="dear")
     ask("POST", "exchange-request", vc=B, cells="small:1", for_s="300", id="need")
@@ -132,7 +132,7 @@ def traded() -> dict[str, list[Any]]:
     app = "application_1_0001"
     ask("GET", "explain", app=app)
     ask("GET", "token", user=floor.world.arbiter.durable.apps[app].user, app=app)
-    host = next(iter(floor.world.arbiter.topology.machines))
+    host = next(iter(floor.world.arbiter.holdings.topology.machines))
     for path, params in (
         ("drain", {"node": host}),
         ("undrain", {"node": host}),

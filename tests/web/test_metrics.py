@@ -15,7 +15,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.round.reasons import REASONS
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.config import ConfigError, MetricsListener
 from pycontrol.model import events as ev
@@ -25,6 +24,7 @@ from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
+from pycontrol.queries.reasons import REASONS
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web.metrics_server import MetricsServer
 from tests.web.scene import EARLY, Scene
@@ -68,11 +68,11 @@ def test_gpus_are_counted_by_queue_user_and_reason(stage: Stage, seen: Samples) 
     for app in a.durable.live.values():
         mine = [x for x in a.durable.live.values() if (x.queue, x.user) == (app.queue, app.user)]
         labels = {"queue": app.queue, "user": app.user}
-        assert total(seen["isonomy_queue_gpus_held"], **labels) == sum(a.holding(x.app_id) for x in mine)
-        wanted = sum(max(0, a.agents[x.app_id].demand.gpus - a.holding(x.app_id)) for x in mine)
+        assert total(seen["isonomy_queue_gpus_held"], **labels) == sum(a.holdings.holding(x.app_id) for x in mine)
+        wanted = sum(max(0, a.agents[x.app_id].demand.gpus - a.holdings.holding(x.app_id)) for x in mine)
         assert total(seen["isonomy_queue_gpus_pending"], **labels) == wanted
     assert {labels["reason"] for labels, _ in seen["isonomy_queue_gpus_pending"]} <= REASONS.keys()
-    waiting = sum(a.holding(x) == 0 for x in a.durable.live)
+    waiting = sum(a.holdings.holding(x) == 0 for x in a.durable.live)
     assert total(seen["isonomy_apps_waiting"]) == total(seen["isonomy_apps"], state="waiting") == waiting
 
 

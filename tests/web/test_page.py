@@ -81,7 +81,7 @@ def test_the_cluster_page_has_everything(stage: Stage) -> None:
     shown = " ".join(markup.text)
     a = stage.arbiter
     assert f"{len(a.durable.leases)} of" in re.sub(r"\s+", " ", shown)
-    for host in a.topology.machines:
+    for host in a.holdings.topology.machines:
         assert host in shown
     cells = [at["class"] for tag, at in markup.tags if tag == "i" and "title" in at]
     assert sum("bad" in c for c in cells) == 1

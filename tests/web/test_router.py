@@ -53,13 +53,13 @@ def test_an_admin_pauses_drains_and_kills(scene: Scene) -> None:
         assert (status, answer["ok"]) == (200, True)
 
     post("pause")
-    assert scene.world.arbiter.paused
+    assert scene.world.arbiter.holdings.paused
     post("resume")
-    assert not scene.world.arbiter.paused
+    assert not scene.world.arbiter.holdings.paused
     post("drain", node="n2")
-    assert scene.world.arbiter.drained("n2")
+    assert scene.world.arbiter.holdings.drained("n2")
     post("undrain", node="n2")
-    assert not scene.world.arbiter.drained("n2")
+    assert not scene.world.arbiter.holdings.drained("n2")
     post("kill", app=EARLY)
     assert ("finish", EARLY) in scene.world.history
     assert scene.error("POST", "drain", user="root", admin=True, node="n9")[0] == 404
@@ -202,7 +202,7 @@ def test_a_command_is_acknowledged_once_it_outlasts_a_failover(monkeypatch: pyte
     assert said.startswith(
         "pause: in force now, but a control plane that takes over would not know of it (HDFS is away)"
     )
-    assert scene.world.arbiter.paused
+    assert scene.world.arbiter.holdings.paused
     assert scene.router.handle("POST", "kill", {"app": EARLY}, "root", True)[0] == 200, "it is over with it"
 
 

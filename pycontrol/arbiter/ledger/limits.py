@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
-from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.arbiter.ledger.facts import BudgetSpent
 from pycontrol.arbiter.ledger.use import Use, spans
 from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
 from pycontrol.model.auction import NO_ROOM
 from pycontrol.model.value import value
+
+if TYPE_CHECKING:
+    from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 
 KINDS = tuple(f.name for f in fields(Limits))
 TOLD = (1.0, 0.8, 0.0)

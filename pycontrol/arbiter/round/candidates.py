@@ -1,22 +1,153 @@
-"""The apps that may take part in a round, and the policy's views of them; `Round.out` says why others do not."""
+"""A round under way: the apps that may take part, the policy's views of them, and why others do not (`Round.out`)."""
 
 from __future__ import annotations
 
+import enum
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pycontrol.arbiter import apps
 from pycontrol.arbiter.boosts import boost_of
+from pycontrol.arbiter.ledger.facts import PolicyMemory
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import demand_of, shape_of, within_cluster
-from pycontrol.arbiter.round.round import Round
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.round.eligibility import Openings, demand_of, shape_of, within_cluster
+from pycontrol.arbiter.round.parts import RoundParts
+from pycontrol.arbiter.state import Clerk, Holdings
+from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.arbiter.supply.port import RoundPart
-from pycontrol.model.auction import BOOSTED, AppView, Demand
+from pycontrol.model.auction import BOOSTED, AppView, Bid, Demand, Snapshot
 from pycontrol.model.reasons import Pending, Reason
+from pycontrol.model.receipt import Outcome, Receipt
+from pycontrol.model.topology import Gpu
+from pycontrol.policies.port import Policy
+
+
+class RoundPhase(enum.StrEnum):
+    """What a round waits for: rho, bids or the plan."""
+
+    RHO = "rho"
+    BIDS = "bids"
+    PLAN = "plan"
+
+
+@dataclass
+class Round:
+    """A round under way."""
+
+    round_id: str
+    at_s: float
+    ending: dict[str, list[list[Lease]]]
+    """App -> its gangs on offer."""
+    part: RoundPart
+    parts: RoundParts
+    """All parts of the same moment."""
+    policy: Policy
+    openings: Openings
+    phase: RoundPhase = RoundPhase.RHO
+    deadline_s: float = 0.0
+    """The end of the present wait."""
+    rho: dict[str, float | None] = field(default_factory=dict)
+    waiting: set[str] = field(default_factory=set)
+    """Apps with Agents that it waits for."""
+    out: dict[str, Reason] = field(default_factory=dict)
+    """App -> why it takes no part."""
+    snapshot: Snapshot | None = None
+    views: dict[str, AppView] = field(default_factory=dict)
+    bids: dict[str, Bid] = field(default_factory=dict)
+    offered_at_s: float = 0.0
+    bid_s: dict[str, float] = field(default_factory=dict)
+    participants: tuple[str, ...] = ()
+    corrected: dict[str, str] = field(default_factory=dict)
+    """App -> which of its Agent's figures were replaced by what was seen."""
+    seed: int = 0
+    since_s: dict[str, float] = field(default_factory=dict)
+    """App -> since when it wants more than it holds; noted at the start, as a grant may satisfy it."""
+
+    @property
+    def offered(self) -> Mapping[str, int]:
+        """GPUs on offer by host or machine."""
+        return self.part.free
+
+    @property
+    def memory_key(self) -> str:
+        """The key of the policy's memory; a virtual cluster's own and borrowed GPUs have separate ones."""
+        return self.part.vc if self.part.guaranteed else f"{self.part.vc} (borrowed)"
+
+    def note_corrected(self, app_id: str, what: str) -> None:
+        """Notes which of an Agent's figures were replaced; empty: none."""
+        if what:
+            self.corrected[app_id] = "; ".join(filter(None, (self.corrected.get(app_id), what)))
+
+    def leave_out(self) -> None:
+        """Removes apps in `out` from the snapshot, so that they get neither leftovers nor GPUs of the last pass."""
+        if self.out and self.snapshot is not None:
+            self.snapshot = replace(
+                self.snapshot, apps=tuple(v for v in self.snapshot.apps if v.app_id not in self.out)
+            )
+
+    def late(self, code: Pending, what: str) -> None:
+        """Ends the wait: the apps that did not answer are out, with this reason."""
+        for app_id in self.waiting:
+            self.out[app_id] = Reason(code, what)
+        self.waiting.clear()
+
+    def ending_gpus(self, app_id: str) -> tuple[Gpu, ...]:
+        """The app's GPUs on offer."""
+        gangs = self.ending.get(app_id)
+        return tuple(sorted(gpu for gang in gangs for gpu in gpus_in(gang))) if gangs else ()
+
+
+def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receipt:
+    """The receipt of a round; `outcome` is None if the round was given up."""
+    return Receipt(
+        round_id=r.round_id,
+        at_s=r.at_s,
+        policy=r.policy.name,
+        asked=r.policy.asks_agents,
+        vc=r.part.vc,
+        guaranteed=r.part.guaranteed,
+        deals=tuple(deals_of(s.durable.exchange, r.part.vc)),
+        cluster_gpus=s.gpus_of(r.part.vc),
+        offered=r.part.by_host(r.offered),
+        bad_gpus=tuple(s.bad_gpus),
+        ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
+        rho=dict(r.rho),
+        participants=tuple(r.participants),
+        out=dict(r.out),
+        bid_s=dict(r.bid_s),
+        restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
+        asked_s=_asked_s(r, outcome),
+        corrected=dict(r.corrected),
+        f=s.f_of(r.part.vc),
+        boosted={a: by.user for a in r.views if (by := boost_of(s, a)) is not None} if s.durable.boosts else {},
+        min_lend_s=s.supply.terms(r.part.vc).min_lend_s,
+        note=note,
+        outcome=outcome,
+    )
+
+
+def _asked_s(r: Round, outcome: Outcome | None) -> dict[str, float]:
+    """App -> since when it wanted GPUs, for apps that were granted some."""
+    granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
+    return {app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}
+
+
+REMEMBERED_BY = "remembered_by"
+
+
+def remember(s: Holdings, clerk: Clerk, key: str, policy: str, memory: Mapping[str, Any]) -> None:
+    """Records a policy's memory with the policy's name, so that no other policy reads it."""
+    if dict(memory) != remembered(s, key, policy):
+        clerk.record(PolicyMemory({**memory, REMEMBERED_BY: policy}, key))
+
+
+def remembered(s: Holdings, key: str, policy: str) -> dict[str, Any]:
+    """The memory of the policy of this name; empty if another policy wrote it. Old journals do not name the policy."""
+    memory = dict(s.durable.memory.get(key, {}))
+    return memory if memory.pop(REMEMBERED_BY, policy) == policy else {}
+
 
 ASIDE_S = 300.0
 """How long an app with numbers that made the policy fail takes no part."""
@@ -32,8 +163,8 @@ class Candidates:
     on an offer is asked once for all with gangs alike. So a round costs the apps that change, not those that wait.
     """
 
-    def __init__(self, state: State) -> None:
-        self.s = state
+    def __init__(self, s: Holdings) -> None:
+        self.s = s
         self._aside: dict[str, tuple[float, str]] = {}
         """App that takes no part -> (until when, why)."""
         self._waiting: dict[str, dict[str, AppView]] = {}
@@ -84,7 +215,7 @@ class Candidates:
     def stand_in(self, r: Round, app_id: str, now_s: float) -> None:
         """Sets the rho of an unmanaged app in a round."""
         s = self.s
-        apps.note_demand(s, app_id, demand_of(s, app_id, now_s).gpus)
+        s.ledger.note_demand(app_id, demand_of(s, app_id, now_s).gpus)
         r.rho[app_id] = standin.rho(s, app_id, s.holding(app_id) - len(r.ending_gpus(app_id)), now_s)
 
     # ---- the apps of a round
@@ -212,7 +343,7 @@ class Candidates:
 
 
 def view(
-    s: State,
+    s: Holdings,
     app_id: str,
     rho: float | None,
     ending: Sequence[Sequence[Lease]],
@@ -226,7 +357,7 @@ def view(
     Where a virtual cluster shares out its own machines (`part`), borrowed GPUs do not count: a private cluster
     would not have them.
     """
-    app = s.durable.apps[app_id]
+    app, held = s.durable.apps[app_id], s.leases_of(app_id)
     ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
@@ -243,8 +374,8 @@ def view(
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),
-        slowed_gpu_s=s.slowed_gpu_s(app_id, now_s),
-        launching_gpu_s=s.launching_gpu_s(app_id, now_s),
+        slowed_gpu_s=app.slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in held),
+        launching_gpu_s=app.launching_gpu_s + sum(s.durable.launching_gpu_s(x, now_s) for x in held),
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id, app.vc),
@@ -252,7 +383,7 @@ def view(
     )
 
 
-def _priority(s: State, app_id: str, vc: str) -> int:
+def _priority(s: Holdings, app_id: str, vc: str) -> int:
     app = s.cluster.apps.get(app_id) if vc else None
     boost = BOOSTED if boost_of(s, app_id) is not None else 0
     return boost + (app.priority if app is not None else 0)
@@ -262,7 +393,7 @@ def _alike(demand: Demand) -> _Alike:
     return *shape_of(demand), demand.pinned, demand.within, demand.opportunistic
 
 
-def _resized(s: State, known: AppView) -> AppView:
+def _resized(s: Holdings, known: AppView) -> AppView:
     """The view with the demand limited to what the cluster can hold now."""
     demand = within_cluster(s, known.app_id, s.agents[known.app_id].demand)
     return known if demand.gangs == known.demand.gangs else replace(known, demand=demand)

@@ -1,9 +1,9 @@
-"""Carries out the changes of a round: records their facts, sends their effects, and reads the outcome off them."""
+"""From a plan to leases: moves gangs to where they may start, carries changes out, and reads the outcome off them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed, LeaseGranted, LeaseOwned
@@ -22,43 +22,45 @@ from pycontrol.arbiter.round.resolve import (
     left,
     resolve,
 )
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import Placed, RoundPart
-from pycontrol.model.auction import Award, Plan, gang_of
+from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
+from pycontrol.auction.placing import ELSE, FreeIndex, pack
+from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Granted, Outcome, Revoked
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, Topology
 from pycontrol.words import utc
 
 
-def commit(s: State, work: Work, plan: Plan, now_s: float) -> list[Change]:
+def commit(s: Holdings, clerk: Clerk, work: Work, plan: Plan, now_s: float) -> list[Change]:
     """Applies a plan to the present state; returns the changes that were made."""
     done: list[Change] = []
     for changes in resolve(s, work, plan, done, now_s):
-        done += apply(s, work, changes, now_s)
+        done += apply(s, clerk, work, changes, now_s)
     return done
 
 
-def apply(s: State, work: Work, changes: Sequence[Change], now_s: float) -> list[Change]:
+def apply(s: Holdings, clerk: Clerk, work: Work, changes: Sequence[Change], now_s: float) -> list[Change]:
     """Carries changes out; returns those that were made: cells may have no place for a gang, or displace others."""
-    leases.extend(s, ((x.end_s, gpus_in(x.leases)) for x in changes if isinstance(x, Renew)))
+    leases.extend(s, clerk, ((x.end_s, gpus_in(x.leases)) for x in changes if isinstance(x, Renew)))
     done: list[Change] = []
     for change in changes:
         match change:
             case Renew():
-                _renew(s, work, change)
+                _renew(s, clerk, work, change)
             case Revoke():
-                leases.revoke(s, change.leases, now_s, change.deadline_s, change.cause)
+                leases.revoke(s, clerk, change.leases, now_s, change.deadline_s, change.cause)
             case Lend():
                 s.supply.downgrade(change.leases[0].grant_id)
-                s.record(LeaseBorrowed(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
+                clerk.record(LeaseBorrowed(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
             case Own():
                 if not s.supply.own(change.leases[0].grant_id, work.part.vc, change.gang):
                     continue
-                s.record(LeaseOwned(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
+                clerk.record(LeaseOwned(tuple(gpus_in(change.leases)), change.leases[0].grant_id))
             case Grant():
-                done += _grant(s, work, change, now_s)
+                done += _grant(s, clerk, work, change, now_s)
                 continue
             case Refuse():
                 pass
@@ -66,17 +68,17 @@ def apply(s: State, work: Work, changes: Sequence[Change], now_s: float) -> list
     return done
 
 
-def _renew(s: State, work: Work, change: Renew) -> None:
+def _renew(s: Holdings, clerk: Clerk, work: Work, change: Renew) -> None:
     by_grant: dict[str, list[Gpu]] = {}
     for lease in change.leases:
         by_grant.setdefault(lease.grant_id, []).extend(lease.gpus)
     award = change.award
     for grant_id, gpus in by_grant.items():
         grant = HeldGrant(grant_id, tuple(gpus), change.end_s)
-        s.emit(SendGrant(award.app_id, work.round_id, grant, renewal=True, leftover=award.leftover))
+        clerk.emit(SendGrant(award.app_id, work.round_id, grant, renewal=True, leftover=award.leftover))
 
 
-def _grant(s: State, work: Work, change: Grant, now_s: float) -> list[Change]:
+def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -> list[Change]:
     """Takes GPUs for a gang and grants them; returns the grant and what it displaced, or why there is no grant."""
     app_id, part, gang, grant_id = change.award.app_id, work.part, change.gang, change.grant_id
     lent = _lent(s, part, app_id, now_s) if part.guaranteed else {}
@@ -85,25 +87,25 @@ def _grant(s: State, work: Work, change: Grant, now_s: float) -> list[Change]:
         return [change.otherwise]
     if not placed.gpus:
         back_s = max(lent[name] for name in placed.evicted)
-        s.request_round(back_s)
+        clerk.request_round(back_s)
         why = Reason(Pending.WAITING_FOR_REVOCATION, f"borrowers keep them until {utc(back_s)} (min_lend_s)")
         return [Refuse(app_id, f"{app_id}: {why.sentence}", why, lacks=False, gang=gang)]
-    done = _evict(s, part, placed, now_s)
+    done = _evict(s, clerk, part, placed, now_s)
     gpus = placed.gpus
-    if change.asks and not standin.assign(s, app_id, gpus, change.asks):
+    if change.asks and not standin.assign(s, clerk, app_id, gpus, change.asks):
         s.supply.release(grant_id)
         return [*done, Refuse(app_id, f"{app_id}: none of its asks allows {dict(gang)}", lacks=False)]
     available_s = max(s.available_s(gpu, now_s) for gpu in gpus)
     from_s = max(available_s, now_s)
     until_s = end_s(s, change.award, from_s, gpus[0].host)
     after = tuple(gpu for gpu in gpus if gpu in s.durable.leases)
-    s.record(LeaseGranted(gpus, app_id, grant_id, from_s, until_s, "", after, part.guaranteed))
+    clerk.record(LeaseGranted(gpus, app_id, grant_id, from_s, until_s, "", after, part.guaranteed))
     grant = HeldGrant(grant_id, tuple(sorted(gpus)), until_s, available_s)
-    s.emit(SendGrant(app_id, work.round_id, grant, leftover=change.award.leftover))
+    clerk.emit(SendGrant(app_id, work.round_id, grant, leftover=change.award.leftover))
     return [*done, dataclasses.replace(change, gpus=gpus)]
 
 
-def _lent(s: State, part: RoundPart, app_id: str, now_s: float) -> dict[str, float]:
+def _lent(s: Holdings, part: RoundPart, app_id: str, now_s: float) -> dict[str, float]:
     """Grants of borrowers that keep their GPUs for the time that the virtual cluster grants them -> until when.
 
     Only what was lent before the app wanted GPUs is kept from it, so that it waits no longer than this time; and
@@ -118,7 +120,7 @@ def _lent(s: State, part: RoundPart, app_id: str, now_s: float) -> dict[str, flo
     }
 
 
-def _evict(s: State, part: RoundPart, placed: Placed, now_s: float) -> list[Change]:
+def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: float) -> list[Change]:
     """Takes back whole gangs of the borrowers in the way of a guaranteed one, and what is promised to them."""
     done: list[Change] = []
     if not placed.evicted:
@@ -129,10 +131,10 @@ def _evict(s: State, part: RoundPart, placed: Placed, now_s: float) -> list[Chan
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.grant_id in placed.evicted and lease.state != REVOKING:  # else with its gang
             gang = s.gang_at(gpu)
-            leases.revoke(s, gang, now_s, now_s + s.lead_s, why)
+            leases.revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
             done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why))
     promised = [x for x in s.durable.reservations.each() if x.grant_id in placed.evicted]
-    leases.cancel_reservations(s, promised, now_s, why)
+    leases.cancel_reservations(s, clerk, promised, now_s, why)
     return done
 
 
@@ -173,3 +175,61 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
         revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s) for x, gpu in lost),
         holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
     )
+
+
+NOWHERE: Collection[str] = ()
+
+
+def relocate(
+    plan: Plan,
+    views: Mapping[str, AppView],
+    offered: Mapping[str, int],
+    topology: Topology,
+    kept_out: Mapping[str, Collection[str]],
+) -> Plan:
+    """The plan with each new gang in an admissible place; the note names the gangs for which there is none.
+
+    Policies know nothing of machines that refuse an app, of node labels or of locality constraints, and auctions know
+    nothing of the sizes of a gang's containers. If a plan puts a gang where it may not start, all new gangs of the
+    round are placed again: first those with such limits, then the others, each where the policy put it if that is free.
+
+    `kept_out`: app -> hosts where none of its new containers may start.
+    """
+    fresh = [less(award.gangs, views[award.app_id].ending_gangs) for award in plan.awards]
+    takers = [
+        [_taker(views[award.app_id], gang, kept_out, topology) for gang in new]
+        for award, new in zip(plan.awards, fresh, strict=True)
+    ]
+    each = [to for own in takers for to in own]
+    if all(to.own for to in each):
+        return plan
+    room = FreeIndex(offered, topology)
+    stay = [less(reversed(award.gangs), new)[::-1] for award, new in zip(plan.awards, fresh, strict=True)]
+    for gang in (gang for gangs in stay for gang in gangs):
+        if room.holds(gang):
+            room.take(gang)
+    order = ByKey(each, lambda to: None if to.got else not (kept_out.get(to.view.app_id) or to.shape[3]))
+    for _ in hand_out(order, gangs_of(room, kept_out=lambda app_id: kept_out.get(app_id, NOWHERE))):
+        pass
+    awards = [
+        dataclasses.replace(award, gangs=(*kept, *(gang for to in own for gang in to.got)))
+        for award, kept, own in zip(plan.awards, stay, takers, strict=True)
+        if kept or any(to.got for to in own)
+    ]
+    lost = [
+        f"{to.view.app_id}: its gang {dict(gang)} may not start there"
+        for to, gang in zip(each, (gang for new in fresh for gang in new), strict=True)
+        if not to.got
+    ]
+    return dataclasses.replace(plan, awards=tuple(awards), note="; ".join(filter(None, [plan.note, *lost])))
+
+
+def _taker(view: AppView, gang: Gang, kept_out: Mapping[str, Collection[str]], topology: Topology) -> Taker:
+    """Takes the gang itself, if its app may start there and no container of it would be split; else one like it."""
+    demand, gpus = view.demand, gang_gpus(gang)
+    members = demand.members if gpus == demand.gang_gpus else ()
+    closed = kept_out.get(view.app_id, NOWHERE)
+    may_start = not any(host in closed for host, _ in gang) and (not members or pack(members, dict(gang)) is not None)
+    types = {topology.type_of(host) for host, _ in gang}
+    wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
+    return Taker(view, (gpus, demand.scope, ELSE.join(wishes), members), [gang] if may_start else [])

@@ -7,31 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope, Topology
-
-
-def update_closed(s: State, host: str = "") -> None:
-    """Recomputes which hosts (or whether this host) take no new container.
-
-    A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
-    """
-    closed = s.cluster.refusals.closed()
-    nodes = [n for n in (s.cluster.node_at.get(host),) if n is not None] if host else s.cluster.nodes.values()
-    for node in nodes:
-        if node.withheld:
-            closed[node.host] = node.withheld
-        elif node.untagged_gpus:
-            others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
-            closed[node.host] = f"{others}; which ones is not known"
-    changed = s.cluster.close_host(host, closed.get(host)) if host else s.cluster.close(closed)
-    for each in changed:
-        s.reindex_host(each)
 
 
 def exceeds_types(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed: bool) -> Reason | None:
@@ -104,7 +86,7 @@ KEPT_MAX = 1_000
 class Eligibility:
     """Where apps' new containers may start: what holds for all rounds until a host changes."""
 
-    def __init__(self, s: State) -> None:
+    def __init__(self, s: Holdings) -> None:
         self.s = s
         self._known: tuple[int, int] | None = None
         """What the caches below are of: the changes of hosts, and of their usable GPUs."""
@@ -195,7 +177,7 @@ class Eligibility:
                 yield None, f"whether a gang of {gpus} GPUs ever fits is outdated"
 
 
-def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
+def demand_of(s: Holdings, app_id: str, now_s: float, size: int = 0) -> Demand:
     """What the app could use, limited to what the cluster could hold.
 
     `size`: of an unmanaged app, count only containers of this many GPUs; 0: see `standin.demand`.
@@ -204,7 +186,7 @@ def demand_of(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
     return within_cluster(s, app_id, agent.demand if agent is not None else standin.demand(s, app_id, now_s, size))
 
 
-def within_cluster(s: State, app_id: str, demand: Demand) -> Demand:
+def within_cluster(s: Holdings, app_id: str, demand: Demand) -> Demand:
     """An app's demand, limited to what the cluster could hold: policies' running time grows with the gangs."""
     size, gpus = max(1, demand.gang_gpus), s.cluster.machines.gpus
     if demand.gangs <= gpus // size:

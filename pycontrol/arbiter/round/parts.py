@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in
-from pycontrol.arbiter.round.eligibility import demand_of
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply
 from pycontrol.auction.placing import pack
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Cause, EndReason
-from pycontrol.model.topology import Machine, Scope, Topology
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.problem import ShareProblem
@@ -37,8 +36,8 @@ ANY = ""
 class RoundParts:
     """The parts of one round, each computed when its turn comes."""
 
-    def __init__(self, s: State, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
-        self.s, self.ending, self.now_s = s, ending, now_s
+    def __init__(self, s: Holdings, clerk: Clerk, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
+        self.s, self.clerk, self.ending, self.now_s = s, clerk, ending, now_s
         self._wanting: dict[str, list[str]] = {}
         for app_id in wanting:
             self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
@@ -76,7 +75,7 @@ class RoundParts:
         once all their leases end in the same round.
         """
         s, ending = self.s, dict[str, list[Lease]]()
-        if all(demand_of(s, app_id, self.now_s).opportunistic for app_id in self._wanting.get(vc, ())):
+        if all(_only_borrows(s, app_id) for app_id in self._wanting.get(vc, ())):
             return
         for lease in (x for gangs in self.ending_of(vc, True).values() for gang in gangs for x in gang):
             ending.setdefault(lease.grant_id, []).append(lease)
@@ -85,7 +84,7 @@ class RoundParts:
             if all(map(s.durable.is_whole, gangs)):
                 end_s = max(x.end_s for gang in gangs for x in gang)
                 why = Cause(EndReason.BAD_GPU, "its cell has a bad GPU, and its queue can have a better cell")
-                leases.revoke(s, (x for gang in gangs for x in gang), self.now_s, end_s, why)
+                leases.revoke(s, self.clerk, (x for gang in gangs for x in gang), self.now_s, end_s, why)
 
     def again(self, part: RoundPart, without: frozenset[str] = frozenset()) -> None:
         """Repeats a part with own machines, before GPUs are borrowed, without some more apps."""
@@ -168,7 +167,7 @@ class RoundParts:
                 else:
                     deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
                     why = Cause(EndReason.BORROWED_SHARE, f"{app_id} borrowed more than its share")
-                    leases.revoke(s, gang, self.now_s, deadline_s, why)
+                    leases.revoke(s, self.clerk, gang, self.now_s, deadline_s, why)
         free = dict[str, int]()
         for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):
             kind = self._type_of(host) if ANY not in share else ANY
@@ -181,11 +180,11 @@ class RoundParts:
         return free
 
 
-def own_part(s: State, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
+def own_part(s: Holdings, vc: str, ending: Ending, without: frozenset[str] = frozenset()) -> RoundPart:
     """A virtual cluster's own machines, with their free GPUs and those with leases that end; for "", all hosts."""
     if not vc:
         ends = (gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang))
-        return RoundPart(vc, True, s.on_offer(ends), s.topology, s.gpus.usable, without=without)
+        return RoundPart(vc, True, _on_offer(s, ends), s.topology, s.gpus.usable, without=without)
     supply, free, host_of, machines = s.supply, dict[str, int](), dict[str, str](), list[Machine]()
     found = supply.machines(vc)
     for m in found:
@@ -205,27 +204,32 @@ def own_part(s: State, vc: str, ending: Ending, without: frozenset[str] = frozen
     return RoundPart(vc, True, free, topology, topology.gpus_by_host, host_of, bound, without, pinned)
 
 
-def borrowers(s: State) -> dict[str, list[str]]:
+def _on_offer(s: Holdings, ending: Iterable[Gpu]) -> dict[str, int]:
+    """GPUs by host that a round may lease: free ones, ending ones, and revoking ones without a reservation."""
+    counts = s.gpus.free.counts()
+    for gpu in (*ending, *s.gpus.revoking):
+        if s.may_be_reserved(gpu):
+            counts[gpu.host] = counts.get(gpu.host, 0) + 1
+    return counts
+
+
+def borrowers(s: Holdings) -> dict[str, list[str]]:
     """Virtual cluster -> its apps that borrow and may own its cells when these become free."""
     found: dict[str, list[str]] = {}
     for app_id in s.durable.held if not s.supply.whole else ():
         app = s.durable.live.get(app_id)
-        agent = s.agents.get(app_id)
-        if app is not None and app.vc and s.borrowing(app_id) and not (agent and agent.demand.opportunistic):
+        if app is not None and app.vc and s.borrowing(app_id) and not _only_borrows(s, app_id):
             found.setdefault(app.vc, []).append(app_id)
     return found
 
 
-def borrowed_gangs(s: State, app_id: str) -> list[list[Lease]]:
-    """An app's borrowed gangs that are each one complete group of cells, oldest first."""
-    gangs = [
-        g for g in s.gangs_of(app_id)
-        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
-    ]  # fmt: skip
-    return sorted(gangs, key=lambda g: min(x.granted_s for x in g))
+def _only_borrows(s: Holdings, app_id: str) -> bool:
+    """Whether an app is opportunistic: it uses none of its virtual cluster's own GPUs."""
+    agent = s.agents.get(app_id)
+    return agent is not None and agent.demand.opportunistic
 
 
-def own_as_asked(s: State, app_id: str) -> None:
+def own_as_asked(s: Holdings, clerk: Clerk, app_id: str) -> None:
     """Makes an adopted app's guaranteed grants borrowed where its demand, known only now, does not allow them.
 
     These are all grants of an opportunistic app, and grants whose gang (or an unmanaged app's containers) would not fit
@@ -247,9 +251,9 @@ def own_as_asked(s: State, app_id: str) -> None:
             containers = Counter(s.cluster.container_at.get(gpu, "") for gpu in gpus)
             sizes = [n for container_id, n in containers.items() if container_id]
         split = pack(sorted(sizes, reverse=True), Counter(map(supply.machine_of, gpus))) is None
-        if split or (agent is not None and agent.demand.opportunistic):
+        if split or _only_borrows(s, app_id):
             supply.downgrade(grant_id)
-            s.record(LeaseBorrowed(tuple(gpus), grant_id))
+            clerk.record(LeaseBorrowed(tuple(gpus), grant_id))
 
 
 def _count(ending: Ending) -> int:
@@ -276,7 +280,7 @@ def _speed(demand: Demand, gpu_type: str) -> float:
 
 
 def shares_by_type(
-    s: State,
+    s: Holdings,
     wanting: Mapping[str, Sequence[tuple[str, int]]],
     wanted: Mapping[str, int],
     gpus: ByType,

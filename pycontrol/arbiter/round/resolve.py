@@ -15,8 +15,7 @@ from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in, grant_name
 from pycontrol.arbiter.ledger.lease import part as part_of
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.parts import borrowed_gangs
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Award, Gang, Plan, gang_gpus
@@ -133,7 +132,7 @@ New = Sequence[tuple[Award, Gang]]
 """Gangs that the plan gives and their apps do not have."""
 
 
-def resolve(s: State, work: Work, plan: Plan, done: Sequence[Change], now_s: float) -> Iterator[list[Change]]:
+def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: float) -> Iterator[list[Change]]:
     """The changes that turn the present leases into those of the plan.
 
     Renewals come first, so that no renewed GPU is granted to another app; then revocations, then grants. `done`: what
@@ -174,7 +173,7 @@ def resolve(s: State, work: Work, plan: Plan, done: Sequence[Change], now_s: flo
             yield from _owned(s, part, app_id, done)
 
 
-def _matched(s: State, part: RoundPart, plan: Plan, present: Mapping[str, list[list[Lease]]]) -> tuple[Kept, New]:
+def _matched(s: Holdings, part: RoundPart, plan: Plan, present: Mapping[str, list[list[Lease]]]) -> tuple[Kept, New]:
     """Splits a plan's gangs into those that their apps hold and keep, and new ones; these that need one cell first."""
     own = {a: [(_places(s, part, g), g) for g in gangs] for a, gangs in present.items()}
     kept: list[tuple[Award, list[Lease]]] = []
@@ -193,7 +192,7 @@ def _matched(s: State, part: RoundPart, plan: Plan, present: Mapping[str, list[l
 class _Within:
     """Which gangs may be renewed: a limit may be lowered, or a budget be used up, while the policy decides."""
 
-    def __init__(self, s: State, present: Mapping[str, list[list[Lease]]], now_s: float) -> None:
+    def __init__(self, s: Holdings, present: Mapping[str, list[list[Lease]]], now_s: float) -> None:
         """`present`: the gangs on offer."""
         self._rooms: dict[str, dict[str, int]] = {}
         self._left = Counter[str]()
@@ -212,7 +211,7 @@ class _Within:
 
 
 def _within_cells(
-    s: State, part: RoundPart, new: New, lost: Sequence[tuple[str, list[Lease]]], moving: Collection[Gpu]
+    s: Holdings, part: RoundPart, new: New, lost: Sequence[tuple[str, list[Lease]]], moving: Collection[Gpu]
 ) -> tuple[New, list[Refuse], Kept]:
     """The new gangs that one cell of the type that their apps ask for can hold; policies count only machines' GPUs.
 
@@ -241,19 +240,19 @@ def _within_cells(
     return fits, refused, spared
 
 
-def _renewal(s: State, part: RoundPart, award: Award, gang: list[Lease], now_s: float) -> Renew:
+def _renewal(s: Holdings, part: RoundPart, award: Award, gang: list[Lease], now_s: float) -> Renew:
     from_s = max(now_s, min(x.end_s for x in gang))
     return Renew(award, tuple(gang), _places(s, part, gang), end_s(s, award, from_s, gang[0].gpus[0].host))
 
 
-def end_s(s: State, award: Award, from_s: float, host: str) -> float:
+def end_s(s: Holdings, award: Award, from_s: float, host: str) -> float:
     """When a lease that begins at `from_s` ends: at its usual end, or at `Award.until_s` if that is earlier."""
     usual_s = leases.end_s(s, from_s, host, award.app_id)
     return usual_s if award.until_s is None else min(usual_s, max(award.until_s, from_s + s.lead_s))
 
 
 def _may_lend(
-    s: State, part: RoundPart, app_id: str, gang: list[Lease], awarded: Mapping[str, int], now_s: float
+    s: Holdings, part: RoundPart, app_id: str, gang: list[Lease], awarded: Mapping[str, int], now_s: float
 ) -> bool:
     """Whether an app keeps a gang that it lost as borrowed: it is `lazy`, and its limits leave room for the winners.
 
@@ -266,7 +265,7 @@ def _may_lend(
 
 
 def _taken_back(
-    s: State,
+    s: Holdings,
     work: Work,
     app_id: str,
     losing: Sequence[list[Lease]],
@@ -284,12 +283,12 @@ def _taken_back(
     return changes
 
 
-def _revocation(s: State, app_id: str, gang: Sequence[Lease], why: Cause, now_s: float) -> Revoke:
+def _revocation(s: Holdings, app_id: str, gang: Sequence[Lease], why: Cause, now_s: float) -> Revoke:
     return Revoke(app_id, tuple(gang), max(min(x.end_s for x in gang), now_s + s.lead_s), why)
 
 
 def _served(
-    s: State, work: Work, award: Award, gang: Gang, grant_id: str, done: Sequence[Change], now_s: float
+    s: Holdings, work: Work, award: Award, gang: Gang, grant_id: str, done: Sequence[Change], now_s: float
 ) -> Iterator[list[Change]]:
     """Grants a new gang, unless its app can use no more GPUs than it has, with those that it borrows.
 
@@ -314,13 +313,13 @@ def _served(
     yield [_grant(s, work, award, gang, grant_id, now_s)]
 
 
-def _more_gpus(s: State, app_id: str, now_s: float) -> int:
+def _more_gpus(s: Holdings, app_id: str, now_s: float) -> int:
     """How many GPUs an app can use besides those that it has."""
     demand = s.agents[app_id].demand if app_id in s.agents else standin.demand(s, app_id, now_s)
     return min([demand.gpus - s.holding(app_id), *s.rooms(app_id, now_s).values()])
 
 
-def _grant(s: State, work: Work, award: Award, gang: Gang, grant_id: str, now_s: float) -> Grant | Refuse:
+def _grant(s: Holdings, work: Work, award: Award, gang: Gang, grant_id: str, now_s: float) -> Grant | Refuse:
     app_id, part, within = award.app_id, work.part, wanted_cell(s, award.app_id)
     full = s.full(app_id, gang_gpus(gang), now_s)
     if full is not None:  # the cluster shrank, a limit was lowered, or an app was moved, while the policy decided
@@ -337,7 +336,7 @@ def _grant(s: State, work: Work, award: Award, gang: Gang, grant_id: str, now_s:
     return Grant(award, gang, grant_id, gone, asks, avoid, within)
 
 
-def _avoid(s: State, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
+def _avoid(s: Holdings, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
     """Hosts to which no machine of the gang may be bound.
 
     These are the hosts closed to the app and, for a gang on several machines of one rack, the hosts of all other
@@ -354,7 +353,7 @@ def _avoid(s: State, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
     return frozenset(hosts)
 
 
-def _owned(s: State, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
+def _owned(s: Holdings, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
     """Makes an app's borrowed gangs guaranteed on what is left of the machines; some policies award it nothing."""
     for borrowed in borrowed_gangs(s, app_id):
         scope, free = s.agents[app_id].demand.scope, left(part.free, done)
@@ -366,11 +365,11 @@ def _owned(s: State, part: RoundPart, app_id: str, done: Sequence[Change]) -> It
 # ---- small answers
 
 
-def _ended(s: State, award: Award) -> bool:
+def _ended(s: Holdings, award: Award) -> bool:
     return award.app_id not in s.durable.live
 
 
-def _places(s: State, part: RoundPart, gang: Iterable[Lease]) -> Gang:
+def _places(s: Holdings, part: RoundPart, gang: Iterable[Lease]) -> Gang:
     return s.places(gpus_in(gang), part.guaranteed)
 
 
@@ -387,14 +386,14 @@ def _is_last(change: Change, done: Sequence[Change]) -> bool:
     return bool(done) and done[-1] is change
 
 
-def wanted_cell(s: State, app_id: str) -> str:
+def wanted_cell(s: Holdings, app_id: str) -> str:
     """The type of cell within which each of the app's gangs must lie; empty for none."""
     agent = s.agents.get(app_id)
     return agent.demand.within if agent is not None else ""
 
 
 def making_way(
-    s: State, part: RoundPart, new: New, kept: Kept, lost: Collection[Gpu], closed: Callable[[str], Collection[str]]
+    s: Holdings, part: RoundPart, new: New, kept: Kept, lost: Collection[Gpu], closed: Callable[[str], Collection[str]]
 ) -> Kept:
     """The kept gangs that move within their machine, so that each new gang with `within` has room in one cell.
 
@@ -422,11 +421,11 @@ def making_way(
     return [kept[k] for k in sorted(moved)]
 
 
-def _room(s: State, part: RoundPart, kind: str, name: str, coming: Collection[Gpu]) -> int:
+def _room(s: Holdings, part: RoundPart, kind: str, name: str, coming: Collection[Gpu]) -> int:
     return s.supply.room_within(kind, part.owner, coming).get(name, (0, 0))[0]
 
 
-def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
+def _by_cell(s: Holdings, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
     """For each cell of a type in a machine: the indices of gangs that use it and lie on this machine only."""
     found: dict[tuple[int, int], list[int]] = {}
     for k, (_, gang) in enumerate(kept):
@@ -439,7 +438,7 @@ def _by_cell(s: State, part: RoundPart, kind: str, name: str, kept: Kept, moved:
     return list(found.values())
 
 
-def _may_move(s: State, entry: tuple[Award, list[Lease]], closed: Callable[[str], Collection[str]]) -> bool:
+def _may_move(s: Holdings, entry: tuple[Award, list[Lease]], closed: Callable[[str], Collection[str]]) -> bool:
     """Whether a gang may restart on other GPUs of its machine: it is a whole group, and needs no cell itself."""
     award, gang = entry
     agent = s.agents.get(award.app_id)
@@ -447,3 +446,12 @@ def _may_move(s: State, entry: tuple[Award, list[Lease]], closed: Callable[[str]
         return False
     anywhere = not agent.demand.within or len(gpus_in(gang)) == 1
     return anywhere and gang[0].gpus[0].host not in closed(award.app_id)
+
+
+def borrowed_gangs(s: Holdings, app_id: str) -> list[list[Lease]]:
+    """An app's borrowed gangs that are each one complete group of cells, oldest first."""
+    gangs = [
+        g for g in s.gangs_of(app_id)
+        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
+    ]  # fmt: skip
+    return sorted(gangs, key=lambda g: min(x.granted_s for x in g))

@@ -10,18 +10,24 @@ import dataclasses
 from collections.abc import Iterator
 
 from pycontrol.arbiter import leases
+from pycontrol.arbiter.apps import Reports
 from pycontrol.arbiter.ledger.facts import RoundHeld
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.candidates import NOT_CONNECTED, Candidates
-from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused
+from pycontrol.arbiter.round.candidates import (
+    NOT_CONNECTED,
+    Candidates,
+    Round,
+    RoundPhase,
+    receipt,
+    remember,
+    remembered,
+)
+from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused, relocate
 from pycontrol.arbiter.round.eligibility import Eligibility, Openings
 from pycontrol.arbiter.round.parts import RoundParts, borrowers
-from pycontrol.arbiter.round.relocation import relocate
-from pycontrol.arbiter.round.reports import Reports
 from pycontrol.arbiter.round.resolve import Work
-from pycontrol.arbiter.round.round import Round, RoundPhase, receipt, remember, remembered
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.arbiter.views.gpus import End
 from pycontrol.auction.bids import as_demanded, validate_bid
@@ -48,16 +54,15 @@ SOLVE_PATIENCE = 10.0
 class Rounds:
     """Holds rounds, one at a time."""
 
-    def __init__(self, state: State, policy: Policy, epoch: int) -> None:
-        self.s = state
+    def __init__(self, s: Holdings, clerk: Clerk, policy: Policy) -> None:
+        self.s, self.clerk = s, clerk
         self.policy = policy
-        self.epoch = epoch
         self.current: Round | None = None
         self._granted: tuple[str, frozenset[str]] = ("", frozenset())
         """(last round that granted GPUs, apps that got them)."""
-        self.eligibility = Eligibility(state)
-        self.candidates = Candidates(state)
-        self.reports = Reports(state)
+        self.eligibility = Eligibility(s)
+        self.candidates = Candidates(s)
+        self.reports = Reports(s)
         self._named = False
         """Whether the round ids that leases name were collected."""
         self._parts: RoundParts | None = None
@@ -163,22 +168,22 @@ class Rounds:
     def _begin(self, now_s: float) -> None:
         """Divides the round into parts and runs it, unless it would achieve nothing."""
         s = self.s
-        s.timer.begun()
-        if s.hosts_due_s is not None:
-            s.announce_hosts()
+        self.s.timer.begun()
+        if self.clerk.hosts_due_s is not None:
+            self.clerk.announce_hosts()
         wanting = self.candidates.wanting()
         ending = self._ending(now_s)
         if s.supply.whole and s.settings.open_leases and not s.limits and not (wanting and ending):
             if not wanting:
-                leases.make_open_ended(s, ending)
+                leases.make_open_ended(s, self.clerk, ending)
                 return
             if not s.gpus.free.count and not s.gpus.revoking:
-                leases.set_expiry(s, now_s)
+                leases.set_expiry(s, self.clerk, now_s)
                 return
         if not ending and self._grants_unused(now_s):
             return
         if ending or wanting or borrowers(s):
-            self._parts = RoundParts(s, wanting, ending, now_s)
+            self._parts = RoundParts(s, self.clerk, wanting, ending, now_s)
             self._run(now_s)
 
     def _grants_unused(self, now_s: float) -> bool:
@@ -188,7 +193,7 @@ class Rounds:
         if not app_ids:
             return False
         used = any(round_of(x.grant_id) == round_id for app_id in app_ids for x in s.durable.claims_of(app_id))
-        return s.timer.grants_used(used, now_s)
+        return self.s.timer.grants_used(used, now_s)
 
     def _hold(self, parts: RoundParts, part: RoundPart, now_s: float) -> None:
         """Begins the round of a part, if there are GPUs on offer and apps that may want them."""
@@ -217,16 +222,16 @@ class Rounds:
 
     def _new_id(self) -> str:
         """The id of a new round, one that no lease names, not even one of a lost journal."""
-        taken, number = self.s.taken_rounds, self.s.durable.rounds + 1
+        taken, number = self.clerk.taken_rounds, self.s.durable.rounds + 1
         if not self._named:
             self._named = True
             taken.update(round_of(x.grant_id) for x in self.s.durable.claims())
-        if f"r{self.epoch}.{number}" not in taken:
-            return f"r{self.epoch}.{number}"
-        while f"r{self.epoch}.{number}" in taken:
+        if f"r{self.clerk.epoch}.{number}" not in taken:
+            return f"r{self.clerk.epoch}.{number}"
+        while f"r{self.clerk.epoch}.{number}" in taken:
             number += 1
-        taken.add(f"r{self.epoch}.{number}")
-        return f"r{self.epoch}.{number}"
+        taken.add(f"r{self.clerk.epoch}.{number}")
+        return f"r{self.clerk.epoch}.{number}"
 
     def _ask_rho(self, r: Round, app_id: str, now_s: float) -> None:
         """Asks an app's Agent for its rho, unless the app takes no part."""
@@ -239,7 +244,9 @@ class Rounds:
             r.out[app_id] = NOT_CONNECTED
         else:
             r.waiting.add(app_id)
-            s.emit(SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s))
+            self.clerk.emit(
+                SendAskRho(app_id, r.round_id, s.contention(app_id, now_s), r.ending_gpus(app_id), r.deadline_s)
+            )
 
     def rho_reported(self, e: RhoReported, now_s: float) -> None:
         """An Agent answered `SendAskRho`."""
@@ -250,7 +257,7 @@ class Rounds:
         ending = frozenset(r.ending_gpus(e.app_id)) if r is not None and asked else frozenset()
         demand, rho, corrected = self.reports.rho(e, ending, now_s)
         self.s.agents.answered(e.app_id, demand, rho)
-        self.s.update_demand(e.app_id)
+        self.clerk.update_demand(e.app_id)
         if r is None or not asked:
             return
         r.waiting.discard(e.app_id)
@@ -277,7 +284,7 @@ class Rounds:
                 r.bid_s[app_id] = 0.0
                 continue
             r.waiting.add(app_id)
-            s.emit(
+            self.clerk.emit(
                 SendOffer(
                     app_id, r.round_id, s.contention(app_id, now_s), r.part.by_host(r.snapshot.free),
                     r.ending_gpus(app_id), r.deadline_s,
@@ -292,7 +299,7 @@ class Rounds:
             r.round_id, now_s, part.topology, part.free, tuple(r.views.values()), s.f_of(part.vc),
             s.lease_s_of(part.vc), {} if private else s.cluster.queues, part.vc, memory, present,
             self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), private, s.lead_s,
-            s.accounts,
+            s.settings.accounts,
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:
@@ -323,7 +330,7 @@ class Rounds:
         r, self.current, self._parts = self.current, None, None
         if r is not None:
             self._hand_out(receipt(self.s, r, None, "the cells changed during the round"))
-        self.s.request_round(now_s + self.s.settings.settle_s)
+        self.clerk.request_round(now_s + self.s.settings.settle_s)
 
     def _of_machines(self, r: Round, bid: Bid) -> Bid:
         """The bid with kept gangs on the virtual cluster's machines instead of hosts: Agents know only hosts."""
@@ -355,7 +362,7 @@ class Rounds:
         r.phase = RoundPhase.PLAN
         r.deadline_s = now_s + SOLVE_PATIENCE * self.s.settings.solve_s
         r.leave_out()
-        self.s.emit(Solve(r.snapshot, dict(r.bids), r.seed))
+        self.clerk.emit(Solve(r.snapshot, dict(r.bids), r.seed))
 
     # ---- decision
 
@@ -383,11 +390,11 @@ class Rounds:
         """Carries out the plan; returns its outcome and a note for the receipt."""
         s = self.s
         plan = self._amended(r, plan)
-        remember(s, r.memory_key, r.policy.name, plan.memory)
+        remember(s, self.clerk, r.memory_key, r.policy.name, plan.memory)
         borrowing = r.parts.borrowers_of(r.part)
         moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
         work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.openings.closed_hosts)
-        done = commit(s, work, plan, now_s)
+        done = commit(s, self.clerk, work, plan, now_s)
         outcome = outcome_of(r.part, plan, done)
         r.out.update((x.app_id, x.why) for x in refused(done) if x.why is not None)
         self._prepare_next(r, outcome, now_s)
@@ -412,11 +419,11 @@ class Rounds:
             r.parts.again(r.part)
         wanting = self.candidates.wanting()
         if wanting and s.gpus.open:
-            leases.set_expiry(s, now_s)
+            leases.set_expiry(s, self.clerk, now_s)
         if outcome.granted:
             self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
         more_to_do = bool(outcome.unused_gpus and wanting)
-        s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
+        self.s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
 
     def _more_sizes(self, outcome: Outcome) -> bool:
         """Whether an unmanaged app that was granted GPUs asks for more containers one by one."""
@@ -425,4 +432,4 @@ class Rounds:
 
     def _hand_out(self, x: Receipt) -> None:
         self.s.receipts.append(x)
-        self.s.record(RoundHeld(x.round_id, x.at_s, x))
+        self.clerk.record(RoundHeld(x.round_id, x.at_s, x))

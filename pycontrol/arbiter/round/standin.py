@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
-from pycontrol.arbiter.state import State
-from pycontrol.arbiter.views import tags
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.views.workers import PlannedWorker
 from pycontrol.auction.placing import pack
+from pycontrol.model import tags
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
 from pycontrol.model.cluster import STANDIN, Ask, Node
 from pycontrol.model.events import WorkerPlan
@@ -25,7 +25,7 @@ from pycontrol.model.topology import Gpu, Scope
 MOST_CONTAINERS = 1 << 20
 
 
-def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
+def open_asks(s: Holdings, app_id: str) -> list[tuple[Ask, int]]:
     """(ask, containers not yet being placed) for each open ask of the app, those with the most GPUs first.
 
     The number is limited to what the cluster could hold.
@@ -33,7 +33,7 @@ def open_asks(s: State, app_id: str) -> list[tuple[Ask, int]]:
     return [(ask, min(n, max(1, s.cluster.machines.gpus // ask.gpus))) for ask, n in _open(s, app_id)]
 
 
-def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
+def _open(s: Holdings, app_id: str) -> list[tuple[Ask, int]]:
     asks = _asked(s, app_id)
     if not asks or not tags.is_interactive(s.cluster.apps.get(app_id)):
         return asks
@@ -47,7 +47,7 @@ def _open(s: State, app_id: str) -> list[tuple[Ask, int]]:
     return result
 
 
-def _interactive_room(s: State, app_id: str) -> int:
+def _interactive_room(s: Holdings, app_id: str) -> int:
     """GPUs that an interactive app may have besides those it holds; its user's older apps come first."""
     user, older = s.cluster.apps[app_id].user, True
     room = s.settings.interactive_gpus
@@ -60,12 +60,12 @@ def _interactive_room(s: State, app_id: str) -> int:
     return max(0, room)
 
 
-def over_interactive_limit(s: State, app_id: str) -> bool:
+def over_interactive_limit(s: Holdings, app_id: str) -> bool:
     """Whether the limit on its user's interactive apps keeps an app from all that it asks for."""
     return s.is_unmanaged(app_id) and bool(_asked(s, app_id)) and not _open(s, app_id)
 
 
-def _asked(s: State, app_id: str) -> list[tuple[Ask, int]]:
+def _asked(s: Holdings, app_id: str) -> list[tuple[Ask, int]]:
     app = s.cluster.apps.get(app_id)
     if app is None or app_id in s.agents.terminating:
         return []
@@ -77,17 +77,17 @@ def _asked(s: State, app_id: str) -> list[tuple[Ask, int]]:
     return sorted(result, key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
 
 
-def waits(s: State, app_id: str) -> bool:
+def waits(s: Holdings, app_id: str) -> bool:
     """Whether the app has open asks that may be served now."""
     return bool(s.cluster.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
 
 
-def start_together(s: State, app_id: str) -> bool:
+def start_together(s: Holdings, app_id: str) -> bool:
     """Whether the containers that the app asks for are one gang, rather than one gang each."""
     return tags.tagged(s.cluster.apps.get(app_id), tags.GANG) is not None
 
 
-def missing(s: State, app_id: str) -> int:
+def missing(s: Holdings, app_id: str) -> int:
     """Containers that the app has still to ask for before its first gang can start."""
     count = tags.tagged(s.cluster.apps.get(app_id), tags.GANG)
     if not count or not count.isdecimal() or s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s:
@@ -95,7 +95,7 @@ def missing(s: State, app_id: str) -> int:
     return max(0, min(int(count[:9]), MOST_CONTAINERS) - sum(n for _, n in _asked(s, app_id)))
 
 
-def sizes(s: State, app_id: str) -> list[int]:
+def sizes(s: Holdings, app_id: str) -> list[int]:
     """GPUs per container of the app's asks, largest first; empty if its containers start together.
 
     Sizes larger than any machine are left out, unless all are.
@@ -105,13 +105,13 @@ def sizes(s: State, app_id: str) -> list[int]:
     return list(dict.fromkeys(ask.gpus for ask, _ in _fitting(s, app_id)))
 
 
-def _fitting(s: State, app_id: str) -> list[tuple[Ask, int]]:
+def _fitting(s: Holdings, app_id: str) -> list[tuple[Ask, int]]:
     asks = open_asks(s, app_id)
     largest = s.topology.largest_gpus
     return [entry for entry in asks if entry[0].gpus <= largest] or asks
 
 
-def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
+def demand(s: Holdings, app_id: str, now_s: float, size: int = 0) -> Demand:
     """The app's demand: what it holds, and its gang or the containers of `size` GPUs that it asks for.
 
     `size` 0: the largest size that it asks for; if it asks for none, that of its gangs, so that it can keep them.
@@ -146,7 +146,7 @@ def demand(s: State, app_id: str, now_s: float, size: int = 0) -> Demand:
     )
 
 
-def _work_left_gpu_s(s: State, app_id: str, whole: int, attained: float, now_s: float) -> float:
+def _work_left_gpu_s(s: Holdings, app_id: str, whole: int, attained: float, now_s: float) -> float:
     """Its declared time for what it holds and asks for (`whole`, GPUs), else the assumption."""
     longest_s = tags.max_s(s.cluster.apps.get(app_id))
     if longest_s is None:
@@ -156,7 +156,7 @@ def _work_left_gpu_s(s: State, app_id: str, whole: int, attained: float, now_s: 
     return max(1.0, left_gpu_s + longest_s * whole)
 
 
-def rho(s: State, app_id: str, gpus: int, now_s: float, known: Demand | None = None) -> float:
+def rho(s: Holdings, app_id: str, gpus: int, now_s: float, known: Demand | None = None) -> float:
     """rho = T_sh / T_id with `gpus` GPUs; with 0 the projected one: it waits one lease, then runs a single gang.
 
     `known`: the app's `demand` at this time, if the caller has it.
@@ -171,7 +171,7 @@ def rho(s: State, app_id: str, gpus: int, now_s: float, known: Demand | None = N
     return (elapsed_s + s.lease_s_of(app.vc) + want.work_left_gpu_s / want.gang_gpus) / t_id_s
 
 
-def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bid:
+def bid(s: Holdings, view: AppView, offered: Mapping[str, int], now_s: float) -> Bid:
     """The app's bid: rows that keep more and more of its gangs on offer, which cannot move, and then add containers.
 
     The containers that it asks for are added one by one, or all of them where they start together.
@@ -192,7 +192,7 @@ def bid(s: State, view: AppView, offered: Mapping[str, int], now_s: float) -> Bi
     return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s, whole), tuple(rows))
 
 
-def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
+def asks_for(s: Holdings, app_id: str, gang: Gang) -> list[Ask]:
     """The open asks that containers on these GPUs would serve, one ask per container; empty if they serve none.
 
     The gang's places may be machines of a virtual cluster; only their numbers of GPUs count then.
@@ -210,7 +210,7 @@ def asks_for(s: State, app_id: str, gang: Gang) -> list[Ask]:
     return [ask for ask in alike if not known or admits(s, ask, place)][:1]
 
 
-def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> bool:
+def assign(s: Holdings, clerk: Clerk, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> bool:
     """Plans containers for these asks on awarded GPUs, to start together; False if one may not start there."""
     on: dict[str, list[Gpu]] = {}
     for gpu in sorted(gpus):
@@ -218,7 +218,7 @@ def assign(s: State, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> b
     hosts = pack([ask.gpus for ask in asks], {host: len(here) for host, here in on.items()})
     if hosts is None or not all(admits(s, ask, host) for ask, host in zip(asks, hosts, strict=True)):
         return False
-    job_id = s.new_id(f"{STANDIN}-{app_id}-")
+    job_id = clerk.new_id(f"{STANDIN}-{app_id}-")
     for k, (ask, host) in enumerate(zip(asks, hosts, strict=True)):
         mine, on[host] = on[host][: ask.gpus], on[host][ask.gpus :]
         worker_id = f"{job_id}.{k}" if k else job_id
@@ -231,12 +231,12 @@ Terms = tuple[str, tuple[str, ...]]
 """(node label partition, hosts or racks outside which it may not start; empty: any) of an ask."""
 
 
-def terms(s: State, ask: Ask) -> Terms:
+def terms(s: Holdings, ask: Ask) -> Terms:
     """The terms of an ask; without a node label, its partition is the queue's default."""
     return default_partition(s, ask.app_id) if ask.partition is None else ask.partition, ask.only_on
 
 
-def default_partition(s: State, app_id: str) -> str:
+def default_partition(s: Holdings, app_id: str) -> str:
     """The partition of an app's asks without a node label."""
     app = s.cluster.apps.get(app_id)
     queue = s.cluster.queues.get(app.queue) if app is not None else None
@@ -249,7 +249,7 @@ def allows(on: Terms, node: Node) -> bool:
     return node.partition == partition and (not only_on or node.host in only_on or node.rack in only_on)
 
 
-def admits(s: State, ask: Ask, host: str) -> bool:
+def admits(s: Holdings, ask: Ask, host: str) -> bool:
     """Whether a container for the ask may start on a host that is up, by the ask's terms."""
     node = s.cluster.node_at.get(host)
     return node is not None and allows(terms(s, ask), node)

@@ -8,10 +8,8 @@ from typing import Any
 
 from pycontrol.arbiter.supply.port import GroupGpus, Placed
 from pycontrol.cells import idle
-from pycontrol.cells.automatic import Automatic
 from pycontrol.cells.core import Cells
-from pycontrol.cells.exchange import Deal, Exchange, ExchangePolicy, with_deals
-from pycontrol.cells.exchange_policies import Balanced
+from pycontrol.cells.exchange import Balanced, Deal, Exchange, with_deals
 from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
 from pycontrol.cells.machines import VirtualMachine, cells_inside, groups_to_move, machine_of, machines, room_within
@@ -29,14 +27,11 @@ GUARANTEED = 0
 class CellSupply:
     """The `Supply` of a cluster with virtual clusters that own cells."""
 
-    def __init__(
-        self, layout: Layout, policy: ExchangePolicy | None = None, automatic: Automatic | None = None
-    ) -> None:
-        self.automatic = automatic
+    def __init__(self, layout: Layout) -> None:
         self._file = _with_nobody(layout)
         """The layout of the cells file; deals in force change what each virtual cluster owns now."""
         self._cells = Cells(self._file)
-        self.exchange = Exchange(self._cells, policy or Balanced())
+        self.exchange = Exchange(self._cells, Balanced())
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
         self._up: dict[str, Collection[int]] | None = None

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
-from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.state import State
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import TradingSupply
 from pycontrol.cells.exchange import Exchange, Lot
 from pycontrol.cells.values import CellsError
@@ -21,8 +20,8 @@ RETRY_S = 5.0
 class ExchangeService:
     """Runs the cell exchange in the Arbiter; records its whole state whenever it changes."""
 
-    def __init__(self, s: State, supply: TradingSupply) -> None:
-        self.s, self.supply, self.automatic = s, supply, supply.automatic
+    def __init__(self, s: Holdings, clerk: Clerk, supply: TradingSupply) -> None:
+        self.s, self.clerk, self.supply = s, clerk, supply
         self._due_s = 0.0
 
     @property
@@ -51,11 +50,11 @@ class ExchangeService:
     def _post(self, e: ExchangePosted) -> None:
         proxy, lot = self.exchange.proxy(e.vc), Lot(*e.lot)
         if e.verb == "offer":
-            proxy.offer(lot, e.end_s, e.price, e.posting_id)
+            proxy.offer(lot, e.end_s, e.posting_id)
         else:
             back = Lot(*e.in_return) if e.in_return else None
             expires_s = min(e.end_s, e.end_s if e.expires_s is None else e.expires_s)
-            proxy.request(lot, e.end_s, back, e.price, expires_s, e.posting_id)
+            proxy.request(lot, e.end_s, back, expires_s, e.posting_id)
 
     def refusal(self, e: ExchangePosted, now_s: float) -> str:
         """Why a posting is refused; empty if it is accepted, or was before."""
@@ -88,21 +87,17 @@ class ExchangeService:
         s = self.s
         if not s.cluster.ready or now_s < self._due_s:
             return
-        if self.automatic is not None:
-            self.automatic.post(self.exchange, self._waiting(now_s), now_s)
         before = set(self.exchange.deals)
         _, downgraded = self.supply.trade(now_s)
-        downgrade(s, downgraded)
-        if self.automatic is not None:
-            self.automatic.forget_requests(self.exchange)
+        downgrade(s, self.clerk, downgraded)
         self.save()
         if set(self.exchange.deals) != before:
-            s.request_round(now_s + s.settings.settle_s)
+            self.clerk.request_round(now_s + s.settings.settle_s)
         self._due_s = self._next_s(now_s)
 
     def _next_s(self, now_s: float) -> float:
         board = self.exchange.board
-        if self.automatic is not None or (board.offers and board.requests):
+        if board.offers and board.requests:
             return now_s + RETRY_S
         ends = [d.end_s for d in self.exchange.deals.values()] + [o.end_s for o in board.offers.values()]
         return min([*ends, *(r.expires_s for r in board.requests.values())], default=math.inf)
@@ -116,32 +111,21 @@ class ExchangeService:
         blank = Exchange(self.exchange.cells, self.exchange.policy).dump()
         now = self.exchange.dump()
         if now != (self.s.durable.exchange or blank):
-            self.s.record(ExchangeChanged(now))
-
-    def _waiting(self, now_s: float) -> Mapping[str, int]:
-        """Virtual cluster -> GPUs that its apps wait for."""
-        s, found = self.s, dict[str, int]()
-        for app_id in s.agents.unmet:
-            vc = s.durable.apps[app_id].vc
-            found[vc] = found.get(vc, 0) + s.agents[app_id].demand.gpus - s.holding(app_id)
-        for app_id in s.agents.unmanaged_apps:
-            vc = s.durable.apps[app_id].vc
-            found[vc] = found.get(vc, 0) + sum(ask.gpus * n for ask, n in standin.open_asks(s, app_id))
-        return {vc: gpus for vc, gpus in found.items() if vc}
+            self.clerk.record(ExchangeChanged(now))
 
 
-def downgrade(s: State, groups: Iterable[str]) -> None:
+def downgrade(s: Holdings, clerk: Clerk, groups: Iterable[str]) -> None:
     """Records that the GPUs of these groups are borrowed from now on."""
-    regrade(s, dict.fromkeys(groups, False))
+    regrade(s, clerk, dict.fromkeys(groups, False))
 
 
-def regrade(s: State, groups: Mapping[str, bool]) -> None:
+def regrade(s: Holdings, clerk: Clerk, groups: Mapping[str, bool]) -> None:
     """Records whether the GPUs of these groups are guaranteed from now on."""
     for lease in s.durable.claims():
         gpus, grant_id = lease.gpus, lease.grant_id
         guaranteed = groups.get(grant_id, lease.guaranteed)
         if guaranteed != lease.guaranteed:
-            s.record(LeaseOwned(gpus, grant_id) if guaranteed else LeaseBorrowed(gpus, grant_id))
+            clerk.record(LeaseOwned(gpus, grant_id) if guaranteed else LeaseBorrowed(gpus, grant_id))
 
 
 def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:

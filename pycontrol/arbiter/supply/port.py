@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-from pycontrol.cells.automatic import Automatic
+from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
 from pycontrol.cells.exchange import Deal, Exchange
 from pycontrol.cells.layout import Layout, Terms
 from pycontrol.cells.machines import VirtualMachine
@@ -183,10 +183,6 @@ class TradingSupply(Supply, Protocol):
     """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
 
     @property
-    def automatic(self) -> Automatic | None:
-        """What posts offers and requests automatically, if configured."""
-
-    @property
     def exchange(self) -> Exchange:
         """The exchange: bulletin board, deals and books."""
 
@@ -308,3 +304,76 @@ class WholeCluster:
     def inspect(self) -> Mapping[str, Any]:
         """No cells."""
         return {"groups": (), "physical_cluster": (), "virtual_clusters": {}, "cell_types": {}}
+
+
+VcOf = Callable[[str], str]
+"""App -> its virtual cluster."""
+
+
+class Groups:
+    """The affinity groups that cells hold: for each grant, its GPUs that are leased or reserved and not being revoked.
+
+    Releases a group in the supply when no GPU of it is left, and notes the groups that lost some.
+    """
+
+    def __init__(self) -> None:
+        self.outdated = False
+        """Whether containers were adopted that the supply does not know yet."""
+        self.shrunk: dict[str, str] = {}
+        """Grant -> its app, for grants that lost some GPUs and that the supply does not know about yet."""
+
+    def copy(self) -> Groups:
+        """An independent copy."""
+        other = Groups()
+        other.outdated, other.shrunk = self.outdated, dict(self.shrunk)
+        return other
+
+    def note(self, lost: Iterable[Claim], left: Mapping[str, int], supply: Supply) -> None:
+        """Notes leases and reservations that apps lost; `left`: grant -> GPUs that it still has."""
+        for group, app_id in {x.grant_id: x.app_id for x in lost}.items():
+            if group not in left:
+                self.shrunk.pop(group, None)
+                supply.release(group)
+            else:
+                self.shrunk[group] = app_id
+
+    def tell_shrunk(self, claims_of: Callable[[str], Iterable[Claim]], vc_of: VcOf, supply: Supply) -> tuple[str, ...]:
+        """Tells the supply which GPUs are left in groups that lost some; returns those that borrow from now on."""
+        shrunk, self.shrunk = self.shrunk, {}
+        left = ((group, _held(claims_of(app_id)).get(group)) for group, app_id in shrunk.items())
+        held = {group: claims for group, claims in left if claims}  # none if another app's container names the group
+        return tuple(x.group for x in _groups(held, vc_of) if not supply.shrink(x))
+
+    def adopted(self) -> None:
+        """A container was adopted that the supply does not know."""
+        self.outdated = True
+
+    def tell_all(self, claims: Iterable[Claim], vc_of: VcOf, supply: Supply) -> Mapping[str, bool]:
+        """Gives the supply all groups; returns whether those that changed are guaranteed from now on."""
+        self.outdated, self.shrunk = False, {}
+        return supply.recover(_groups(_held(claims), vc_of))
+
+    def validate(self, claims: Iterable[Claim], supply: Supply) -> Iterator[tuple[str | None, str]]:
+        """Yields (app or None, what is wrong) if the cells' groups do not match the leases."""
+        if self.outdated:
+            return
+        held, told = _held(claims), supply.guarantees()
+        for group in told.keys() - held.keys():
+            yield None, f"the cells have the group {group}, which holds no GPUs"
+        for group, gang in held.items():
+            if {x.guaranteed for x in gang} != {told.get(group, supply.whole)}:
+                owns = "guaranteed" if told.get(group) else "borrowed"
+                yield gang[0].app_id, f"the cells say that {group} is {owns}, its leases say otherwise"
+
+
+def _held(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
+    held: dict[str, list[Claim]] = {}
+    for x in claims:
+        if not is_revoking(x):
+            held.setdefault(x.grant_id, []).append(x)
+    return held
+
+
+def _groups(held: Mapping[str, Sequence[Claim]], vc_of: VcOf) -> Iterator[GroupGpus]:
+    for group, gang in held.items():
+        yield GroupGpus(group, vc_of(gang[0].app_id), gang[0].guaranteed, tuple(sorted(gpus_in(gang))))

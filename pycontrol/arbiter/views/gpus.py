@@ -7,8 +7,12 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pycontrol.arbiter.ledger.lease import GRANTED, REVOKING, Lease
+from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Lease
+from pycontrol.model.cluster import Node, YarnApp
+from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.tags import MAX_HOURS, is_interactive, max_s
 from pycontrol.model.topology import Gpu, count_by_host
+from pycontrol.model.value import value
 
 End = tuple[float, Gpu]
 """(end of a lease, its first GPU); it may be out of date."""
@@ -298,3 +302,29 @@ def choose(free: Sequence[Gpu], n: int, slot_gpus: int) -> list[Gpu]:
         number = min(slots, key=lambda k: (len(slots[k]) < rest, abs(len(slots[k]) - rest), k))
         found += slots.pop(number)[:rest]
     return sorted(found)
+
+
+@value
+class Limit:
+    """The time from which a lease is revoked (Unix seconds), and why."""
+
+    at_s: float
+    cause: Cause
+
+
+def limit(lease: Lease, app: YarnApp | None, node: Node | None, interactive_idle_s: float) -> Limit | None:
+    """The first limit of an unmanaged app's lease; None if it has none."""
+    if lease.state != ACTIVE or lease.started_s is None:
+        return None
+    found = []
+    longest_s = max_s(app)
+    if longest_s is not None:
+        text = f"its {longest_s / 3600:g} h are over ({MAX_HOURS})"
+        found.append(Limit(lease.started_s + longest_s, Cause(EndReason.TIME_LIMIT, text)))
+    idle = [node.idle_since_s[gpu.index] for gpu in lease.gpus if gpu.index in node.idle_since_s] if node else []
+    idle_since_s = min(idle, default=None)
+    if idle_since_s is not None and is_interactive(app):
+        text = f"interactive, and idle for {interactive_idle_s:g} s"
+        from_s = max(idle_since_s, lease.started_s)
+        found.append(Limit(from_s + interactive_idle_s, Cause(EndReason.IDLE, text)))
+    return min(found, key=lambda x: x.at_s, default=None)

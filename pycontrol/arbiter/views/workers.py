@@ -1,4 +1,4 @@
-"""Planned workers, indexed by app, GPU and directive, and the gangs that wait to be placed.
+"""Asks, and the workers planned to serve them: by app, GPU and directive, and the gangs that wait to be placed.
 
 The table `TRANSITIONS` has the states of a worker and what changes them; docs/architecture.md draws it.
 """
@@ -6,13 +6,78 @@ The table `TRANSITIONS` has the states of a worker and what changes them; docs/a
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pycontrol.arbiter.views.cluster import AskKey
+from pycontrol.model.cluster import Ask
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
+
+AskKey = tuple[str, int, int, int]
+"""`Ask.key`."""
+NONE: Mapping[AskKey, Ask] = {}
+
+
+class Asks:
+    """The newest ask under each key, without those for no containers."""
+
+    def __init__(self, asks: Iterable[Ask] = ()) -> None:
+        self._by_app: dict[str, dict[AskKey, Ask]] = {}
+        self._by_request: dict[tuple[str, int], dict[AskKey, Ask]] = {}
+        self.local = 0
+        """How many asks name hosts or racks outside which they may not start."""
+        for ask in asks:
+            self.put(ask)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_app.values()))
+
+    def copy(self) -> Asks:
+        """An independent copy."""
+        other = Asks()
+        other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
+        other._by_request = {request: dict(alike) for request, alike in self._by_request.items()}
+        other.local = self.local
+        return other
+
+    def apps(self) -> list[str]:
+        """Apps with asks."""
+        return list(self._by_app)
+
+    def of(self, app_id: str) -> Mapping[AskKey, Ask]:
+        """The asks of an app."""
+        return self._by_app.get(app_id, NONE)
+
+    def under(self, app_id: str, request_id: int) -> Iterable[Ask]:
+        """The asks of an app under an allocationRequestId."""
+        return self._by_request.get((app_id, request_id), NONE).values()
+
+    def put(self, ask: Ask) -> None:
+        """Adds or replaces an ask; a count of 0 removes it. An ask for no GPUs is ignored."""
+        if ask.gpus <= 0:
+            return
+        mine = self._by_app.setdefault(ask.app_id, {})
+        alike = self._by_request.setdefault((ask.app_id, ask.allocation_request_id), {})
+        before = mine.get(ask.key)
+        self.local += bool(ask.only_on and ask.count > 0) - bool(before is not None and before.only_on)
+        for asks in (mine, alike):
+            if ask.count > 0:
+                asks[ask.key] = ask
+            else:
+                asks.pop(ask.key, None)
+        if not alike:
+            del self._by_request[ask.app_id, ask.allocation_request_id]
+        if not mine:
+            del self._by_app[ask.app_id]
+
+    def drop(self, app_id: str, attempt_id: str | None = None) -> None:
+        """Removes the asks of an app, or of one of its attempts."""
+        for ask in list(self.of(app_id).values()):
+            if attempt_id is None or ask.attempt_id == attempt_id:
+                self.put(Ask(ask.attempt_id, app_id, ask.allocation_request_id, ask.gpus, 0, ask.priority))
+
 
 GangKey = tuple[str, str, str]
 
@@ -119,6 +184,8 @@ class WorkerPlans:
         self._coming: dict[str, Counter[AskKey | None]] = {}
         """App -> ask -> planned workers without a container."""
         self._window = WINDOW_FIRST
+        self.full_s = -math.inf
+        """When gangs last waited only for the limit of placements in progress."""
 
     def copy(self) -> WorkerPlans:
         """A copy for readers, who place nothing, so it lists no pending gangs.
@@ -129,7 +196,7 @@ class WorkerPlans:
         other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
         other._coming = {app_id: counts.copy() for app_id, counts in self._coming.items()}
-        other._window = self._window
+        other._window, other.full_s = self._window, self.full_s
         return other
 
     def __iter__(self) -> Iterator[PlannedWorker]:
@@ -142,6 +209,10 @@ class WorkerPlans:
         """
         under_way = len(self._by_directive)
         return not under_way or under_way + gang_workers <= self._window
+
+    def wait_for_room(self, now_s: float) -> None:
+        """Notes that a gang waits only for the limit of placements in progress."""
+        self.full_s = now_s
 
     def of(self, app_id: str) -> list[PlannedWorker]:
         """The workers of an app."""

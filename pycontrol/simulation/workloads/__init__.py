@@ -1,21 +1,8 @@
-"""Workloads: generators calibrated to the papers, importers of public traces, and one front door to both."""
+"""Workloads by name or file: Themis' two, and files in Isonomy's own format. The lab's catalogue adds other papers'."""
 
-from pycontrol.simulation.workloads.building import Selection
-from pycontrol.simulation.workloads.front import FORMATS, GENERATORS, detect, load, open_workload
-from pycontrol.simulation.workloads.imports import Import, Imported
+from pycontrol.simulation.workloads.building import Import, Imported, Selection
+from pycontrol.simulation.workloads.front import CATALOGUE, Catalogue
 from pycontrol.simulation.workloads.own import write
 from pycontrol.simulation.workloads.reading import BadTrace, Skipped
 
-__all__ = [
-    "FORMATS",
-    "GENERATORS",
-    "BadTrace",
-    "Import",
-    "Imported",
-    "Selection",
-    "Skipped",
-    "detect",
-    "load",
-    "open_workload",
-    "write",
-]  # fmt: skip
+__all__ = ["CATALOGUE", "BadTrace", "Catalogue", "Import", "Imported", "Selection", "Skipped", "write"]

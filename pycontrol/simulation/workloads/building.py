@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -71,6 +72,34 @@ class Jobs:
                 )
             )  # fmt: skip
         return tuple(made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """Options of every importer."""
+
+    bad_rows: Literal["refuse", "skip"] = "refuse"
+    """How to treat malformed rows."""
+    status: tuple[str, ...] = ()
+    """Only jobs with these final states, if the trace has them (Pass, Killed, Failed; COMPLETED; Terminated)."""
+    data: str = ""
+    """Folder with throughputs, where a trace counts steps; empty: ISONOMY_DATA, or ../shared/data."""
+
+    @property
+    def lenient(self) -> bool:
+        """Whether malformed rows are skipped."""
+        return self.bad_rows == "skip"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The workload of a file, and what was skipped."""
+
+    workload: Workload
+    skipped: Skipped = field(default_factory=Skipped)
+
+
+Reader = Callable[[Path, Import, int], Imported]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.workloads import own
-from pycontrol.simulation.workloads.building import Selection
-from pycontrol.simulation.workloads.gavel import gavel, is_gavel
-from pycontrol.simulation.workloads.hived import Hived, hived
-from pycontrol.simulation.workloads.imports import CSV_FORMATS, PAI, Import, Imported, Reader, pai
-from pycontrol.simulation.workloads.oef import Oef20, OefWorkload, oef, oef_20
-from pycontrol.simulation.workloads.philly import philly
+from pycontrol.simulation.workloads.building import Import, Imported, Reader, Selection
 from pycontrol.simulation.workloads.reading import BadTrace, head
 from pycontrol.simulation.workloads.themis import ThemisWorkload, w1, w2
 
@@ -33,60 +28,74 @@ class Generator:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-TESTBED = {"shorter": 10.0}
-"""The load stays (about 55 of 64 GPUs), the two weeks become 34 hours."""
-GENERATORS: dict[str, Generator] = {
-    "w1": Generator(ThemisWorkload, w1, "Themis' Workload 1: 85 apps in two weeks, up to 100 jobs of 1 to 2 GPUs"),
-    "w2": Generator(ThemisWorkload, w2, "Themis' Workload 2: the same apps by successive halving, jobs of 1 to 8 GPUs"),
-    "w1-testbed": Generator(ThemisWorkload, w1, "w1 in a tenth of the time, for 64 GPUs", TESTBED),
-    "w2-testbed": Generator(ThemisWorkload, w2, "w2 in a tenth of the time, for 64 GPUs", TESTBED),
-    "hived": Generator(Hived, hived, "HiveD's trace: 141,950 jobs of 11 tenants on 2,232 GPUs in two months"),
-    "oef": Generator(OefWorkload, oef, "OEF's completion times: 50 tenants of 20 jobs on 24 GPUs of three types"),
-    "oef-20": Generator(Oef20, oef_20, "OEF's throughput: 20 tenants that always have work, the same GPUs"),
-}
-FORMATS: dict[str, tuple[Reader, str]] = {
-    "isonomy": (own.read, "Isonomy's own CSV (isonomy workload show NAME --out FILE)"),
-    "philly": (philly, "the original Philly trace: cluster_job_log, JSON"),
-    "philly-jobs": (CSV_FORMATS["philly-jobs"][1], "Philly's jobs, reconstructed CSV"),
-    "philly-subset": (CSV_FORMATS["philly-subset"][1], "Philly's jobs as Pollux used them, CSV"),
-    "themis-apps": (CSV_FORMATS["themis-apps"][1], "Philly's jobs grouped into apps, CSV"),
-    "pcs": (CSV_FORMATS["pcs"][1], "a virtual cluster of Philly as PCS has it, CSV"),
-    "gavel": (gavel, "Gavel's and Shockwave's traces, tab-separated"),
-    "tiresias": (CSV_FORMATS["tiresias"][1], "Tiresias', Muri's, ElasticFlow's and Chronus' traces, CSV"),
-    "helios": (CSV_FORMATS["helios"][1], "Helios' cluster_log.csv"),
-    "openb": (CSV_FORMATS["openb"][1], "Alibaba's pods of 2023, CSV"),
-    "pai": (pai, "Alibaba's pai_task_table of 2020, CSV without a header"),
-    "pollux": (CSV_FORMATS["pollux"][1], "Pollux' and Sia's workloads, CSV (GPU time is drawn by application)"),
-}
+@dataclass(frozen=True)
+class Format:
+    """A kind of trace file. `fits`: whether a file that begins with this text has it."""
+
+    read: Reader
+    about: str
+    fits: Callable[[str], bool]
+
+
 IN_NAME = re.compile(r"(?P<name>.*?)(?P<options>(,[a-z_]+=[^,=]*)*)", re.DOTALL)
 """w1,contention=2,count=24: options after the name; lists are joined by +."""
 
 
-def load(name_or_path: str | Path, seed: int = 0, options: Mapping[str, Any] | None = None, **more: Any) -> Workload:
-    """A workload by name (w1, hived, ...), or of a file, with the format before it (philly:FILE) or found by content.
+@dataclass(frozen=True)
+class Catalogue:
+    """Workloads by name, and formats of files in the order in which a file is tried for them."""
 
-    Options are a mapping, keywords, or follow the name: `w1,contention=2`, `philly:log.json,queues=a+b,faster=2`.
-    Raises BadTrace (a ValueError) for a name, option or row that is wrong; OSError where a file cannot be opened.
-    """
-    return open_workload(name_or_path, seed, {**(options or {}), **more}).workload
+    generators: Mapping[str, Generator]
+    formats: Mapping[str, Format]
 
+    def load(
+        self, name_or_path: str | Path, seed: int = 0, options: Mapping[str, Any] | None = None, **more: Any
+    ) -> Workload:
+        """A workload by name (w1, ...), or of a file, with the format before it (philly:FILE) or found by content.
 
-def open_workload(name_or_path: str | Path, seed: int = 0, options: Mapping[str, Any] | None = None) -> Imported:
-    """`load`, together with the skipped rows, which the workload's `source` also mentions."""
-    name, given = split(str(name_or_path))
-    given |= dict(options or {})
-    generator = GENERATORS.get(name)
-    if generator is not None:
-        own_options, selection = _options(name, (generator.options, Selection), {**generator.fixed, **given})
-        found = Imported(dataclasses.replace(generator.make(own_options, seed), name=name))
-    else:
-        reader, path = _reader(name)
-        own_options, selection = _options(name, (Import, Selection), given)
-        found = reader(path, own_options, seed)
-    workload = selection.of(found.workload, found.skipped)
-    if found.skipped.reasons or found.skipped.parts:
-        workload = dataclasses.replace(workload, source=f"{workload.source}; {found.skipped}")
-    return dataclasses.replace(found, workload=workload)
+        Options are a mapping, keywords, or follow the name: `w1,contention=2`, `philly:log.json,queues=a+b,faster=2`.
+        Raises BadTrace (a ValueError) for a name, option or row that is wrong; OSError where a file cannot be opened.
+        """
+        return self.open(name_or_path, seed, {**(options or {}), **more}).workload
+
+    def open(self, name_or_path: str | Path, seed: int = 0, options: Mapping[str, Any] | None = None) -> Imported:
+        """`load`, together with the skipped rows, which the workload's `source` also mentions."""
+        name, given = split(str(name_or_path))
+        given |= dict(options or {})
+        generator = self.generators.get(name)
+        if generator is not None:
+            own_options, selection = _options(name, (generator.options, Selection), {**generator.fixed, **given})
+            found = Imported(dataclasses.replace(generator.make(own_options, seed), name=name))
+        else:
+            reader, path = self._reader(name)
+            own_options, selection = _options(name, (Import, Selection), given)
+            found = reader(path, own_options, seed)
+        workload = selection.of(found.workload, found.skipped)
+        if found.skipped.reasons or found.skipped.parts:
+            workload = dataclasses.replace(workload, source=f"{workload.source}; {found.skipped}")
+        return dataclasses.replace(found, workload=workload)
+
+    def _reader(self, name: str) -> tuple[Reader, Path]:
+        kind, colon, rest = name.partition(":")
+        if colon and kind in self.formats:
+            return self.formats[kind].read, Path(rest)
+        path = Path(name)
+        if not path.exists():
+            known = f"{', '.join(self.generators)}, FORMAT:FILE with {', '.join(self.formats)}"
+            raise BadTrace(f"{name}: is no file and none of {known}")
+        if path.is_dir():
+            raise BadTrace(f"{name}: is a folder, expected a file")
+        return self.formats[self.detect(path)].read, path
+
+    def detect(self, path: Path) -> str:
+        """The format of a file, detected by its content; raises BadTrace if it is unknown."""
+        text = head(path, 1 << 16)
+        for name, form in self.formats.items():
+            if form.fits(text):
+                return name
+        first = text.partition("\n")[0].rstrip("\r")
+        known = ", ".join(self.formats)
+        raise BadTrace(f"{path}: line 1: {first[:100]!r} is of no known format; say which: FORMAT:FILE with {known}")
 
 
 def split(text: str) -> tuple[str, dict[str, Any]]:
@@ -128,34 +137,20 @@ def _list(kind: type[Any], key: str, value: Any) -> Any:
     return value
 
 
-def _reader(name: str) -> tuple[Reader, Path]:
-    kind, colon, rest = name.partition(":")
-    if colon and kind in FORMATS:
-        return FORMATS[kind][0], Path(rest)
-    path = Path(name)
-    if not path.exists():
-        known = f"{', '.join(GENERATORS)}, FORMAT:FILE with {', '.join(FORMATS)}"
-        raise BadTrace(f"{name}: is no file and none of {known}")
-    if path.is_dir():
-        raise BadTrace(f"{name}: is a folder, expected a file")
-    return FORMATS[detect(path)][0], path
-
-
-def detect(path: Path) -> str:
-    """The format of a file, detected by its content; raises BadTrace if it is unknown."""
-    text = head(path, 1 << 16)
-    first = text.partition("\n")[0].rstrip("\r")
-    if text.startswith(own.MARK):
-        return "isonomy"
-    if text.lstrip()[:1] == "[":
-        return "philly"
-    if is_gavel(text):
-        return "gavel"
-    columns = {c.strip() for c in first.split(",")}
-    for name, (needed, _) in CSV_FORMATS.items():
-        if needed <= columns:
-            return name
-    if len(first.split(",")) == len(PAI):
-        return "pai"
-    known = ", ".join(FORMATS)
-    raise BadTrace(f"{path}: line 1: {first[:100]!r} is of no known format; say which: FORMAT:FILE with {known}")
+TESTBED = {"shorter": 10.0}
+"""The load stays (about 55 of 64 GPUs), the two weeks become 34 hours."""
+CATALOGUE = Catalogue(
+    {
+        "w1": Generator(ThemisWorkload, w1, "Themis' Workload 1: 85 apps in two weeks, up to 100 jobs of 1 to 2 GPUs"),
+        "w2": Generator(ThemisWorkload, w2, "Themis' Workload 2: w1's apps by successive halving, jobs of 1 to 8 GPUs"),
+        "w1-testbed": Generator(ThemisWorkload, w1, "w1 in a tenth of the time, for 64 GPUs", TESTBED),
+        "w2-testbed": Generator(ThemisWorkload, w2, "w2 in a tenth of the time, for 64 GPUs", TESTBED),
+    },
+    {
+        "isonomy": Format(
+            own.read,
+            "Isonomy's own CSV (isonomy workload show NAME --out FILE)",
+            lambda text: text.startswith(own.MARK),
+        )
+    },
+)

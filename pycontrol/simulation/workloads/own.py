@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import NO_SPEEDUPS
-from pycontrol.simulation.workloads.imports import Import, Imported
+from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Imported
 from pycontrol.simulation.workloads.reading import NOT_TEXT, BadTrace, TraceTable, open_text
 
 MARK = "# isonomy workload "

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from pycontrol.cli import main
-from pycontrol.simulation.workloads import FORMATS, GENERATORS, load
+from pycontrol.lab.workloads import CATALOGUE, load
 
 
 def run(*args: str) -> Result:
@@ -17,8 +17,8 @@ def run(*args: str) -> Result:
 
 def test_the_list_names_everything_with_its_options() -> None:
     found = json.loads(run("list", "-o", "json").output)
-    assert [g["name"] for g in found["generators"]] == list(GENERATORS)
-    assert len(found["formats"]) == len(FORMATS)
+    assert [g["name"] for g in found["generators"]] == list(CATALOGUE.generators)
+    assert len(found["formats"]) == len(CATALOGUE.formats)
     text = run("list").output
     assert "contention=1.0" in text
     assert "philly:FILE" in text

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from pycontrol.lab.workloads import CATALOGUE, hived, load
+from pycontrol.lab.workloads.marginals import app_gpu_days, demand, jobs_per_app, marginals, task_gpu_h
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.workloads import BadTrace, hived, load, models
-from pycontrol.simulation.workloads.front import GENERATORS
-from pycontrol.simulation.workloads.marginals import app_gpu_days, demand, jobs_per_app, marginals, task_gpu_h
+from pycontrol.simulation.workloads import BadTrace, models
 
 SEEDS = range(10)
 
@@ -22,7 +22,7 @@ def cluster() -> Workload:
     return load("hived", 1)
 
 
-@pytest.mark.parametrize("name", [n for n in GENERATORS if n != "hived"])
+@pytest.mark.parametrize("name", [n for n in CATALOGUE.generators if n != "hived"])
 def test_a_seed_gives_one_workload(name: str) -> None:
     assert load(name, 3) == load(name, 3)
     assert load(name, 3).apps != load(name, 4).apps

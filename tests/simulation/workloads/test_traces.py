@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.lab.workloads import CATALOGUE, load, profiles
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.workloads import BadTrace, detect, load, open_workload, profiles, write
+from pycontrol.simulation.workloads import BadTrace, write
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
 PHILLY = "job_id,vc,submit_time_local,submit_elapsed_s,num_gpus,exec_duration_s,gpu_seconds,source\n"
@@ -77,7 +78,7 @@ def test_a_format_is_found_by_its_content(kind: str, packed: bool, tmp_path: Pat
     text, expected = FORMATS[kind]
     path = tmp_path / "trace"
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    assert detect(path) == kind
+    assert CATALOGUE.detect(path) == kind
     for name in (path, f"{kind}:{path}"):
         assert [(a.submitted_s, a.gang_gpus, a.work_gpu_s) for a in load(name).apps] == expected
 
@@ -85,7 +86,7 @@ def test_a_format_is_found_by_its_content(kind: str, packed: bool, tmp_path: Pat
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text(json.dumps(LOG))
-    found = open_workload(path)
+    found = CATALOGUE.open(path)
     assert found.skipped.reasons == {"without GPUs": 1, "without work": 1}
     assert found.skipped.parts == {"attempts without both times": 1}
     assert found.workload.source.endswith(
@@ -147,7 +148,7 @@ def test_a_bad_file_is_named_with_line_and_column(text: str, said: str, tmp_path
 def test_bad_rows_are_skipped_and_counted_if_asked(tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     path.write_text(PHILLY + "a,v,x,1,1,5,5,p\nb,v,x,one,two,5,5,p\nc,v\nd,v,x,3,1,5,5,p\n")
-    found = open_workload(path, options={"bad_rows": "skip"})
+    found = CATALOGUE.open(path, options={"bad_rows": "skip"})
     assert [a.app_id for a in found.workload.apps] == ["a", "d"]
     assert found.skipped.reasons == {"bad rows": 2}
     assert any("line 3, column" in problem for problem in found.skipped.bad)

@@ -1,0 +1,5 @@
+"""The papers' workloads: generators calibrated to them, and importers of public traces."""
+
+from pycontrol.lab.workloads.catalogue import CATALOGUE, load
+
+__all__ = ["CATALOGUE", "load"]
