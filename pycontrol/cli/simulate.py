@@ -19,8 +19,10 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli import lab
 from pycontrol.cli.client import Failure, output_option
 from pycontrol.cli.tables import emit, lines, table
-from pycontrol.config import Config, ConfigError, parse
+from pycontrol.config import Config, ConfigError, load_config, parse
+from pycontrol.config.accounts import accounts_of
 from pycontrol.hadoopconf.queues import read_queues
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
@@ -75,6 +77,12 @@ def queues_option(command: F) -> F:
     "those that name none.",
 )
 @queues_option
+@click.option(
+    "--accounts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="An isonomy.yaml: its tree of accounts, by the apps' users and queues.",
+)
 @click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
 @click.option(
     "--contention",
@@ -113,8 +121,8 @@ def queues_option(command: F) -> F:
 )
 @output_option
 def simulate_command(
-    policies: str, workload: str, cluster: str, cells: Path | None, queues: Path | None, seeds: int,
-    contention: float, contended_by: str, lease_s: float,
+    policies: str, workload: str, cluster: str, cells: Path | None, queues: Path | None, accounts: Path | None,
+    seeds: int, contention: float, contended_by: str, lease_s: float,
     given: tuple[str, ...], validate: bool, processes: int | None, out: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Policies beside each other on one workload and one cluster, in virtual time.
@@ -130,8 +138,8 @@ def simulate_command(
     if not names or len(set(names)) < len(names):
         raise click.BadParameter(f"{policies}: names of different policies, separated by commas", param_hint="--policy")
     options, settings = _settings(names, given, lease_s)
-    if validate:
-        settings = dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, validate=True))
+    control = dataclasses.replace(settings.arbiter, validate=validate, accounts=_accounts(accounts))
+    settings = dataclasses.replace(settings, arbiter=control)
     topology = _topology(cluster, contention if contended_by == "machines" else 1.0)
     supply = _cells(cells, topology, options) if cells else None
     arrivals = contention if contended_by == "arrivals" else 1.0
@@ -171,6 +179,13 @@ def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, An
     except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy, NoShadow) as e:
         raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
     return CellsOf(found)
+
+
+def _accounts(file: Path | None) -> Accounts:
+    try:
+        return NO_ACCOUNTS if file is None else accounts_of(load_config(file).accounts)
+    except ConfigError as e:
+        raise click.BadParameter(str(e), param_hint="--accounts") from e
 
 
 def _queues(file: Path | None, topology: Topology, load: Workload) -> tuple[Queue, ...]:

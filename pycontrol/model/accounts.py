@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
 
 from pycontrol.model.value import value
 
@@ -28,7 +27,6 @@ class Limits:
 
 
 UNLIMITED = Limits()
-_JSON = Mapping[str, Any]
 
 
 @value
@@ -107,22 +105,6 @@ class Accounts:
         """The groups as `group a/b`."""
         above = {path[:k] for path in self.users.values() for k in range(1, len(path))} | {(g,) for g in self.groups}
         return {f"group {'/'.join(path)}" for path in above}
-
-    @classmethod
-    def load(cls, data: _JSON) -> Accounts:
-        """The inverse of `dataclasses.asdict`, from JSON values."""
-        return cls(
-            {name: _account(x) for name, x in data["groups"].items()},
-            {user: tuple(path) for user, path in data["users"].items()},
-            {queue: Limits(**x) for queue, x in data["queues"].items()},
-            data["queue_weights"],
-            {user: _account(x) for user, x in data["queue_users"].items()},
-        )
-
-
-def _account(data: _JSON) -> Account:
-    below = {name: _account(x) for name, x in data["below"].items()}
-    return Account(data["weight"], Limits(**data["limits"]), below)
 
 
 NO_ACCOUNTS = Accounts()

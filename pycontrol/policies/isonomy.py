@@ -109,6 +109,8 @@ class Isonomy(Filling):
         gpus = ideal.rate(view.app_id)
         now = "; it cannot wait a lease" if self.cannot_wait(view, pool) else ""
         share = f"; its share is {gpus:.1f} GPUs of {pool.cluster_gpus}" if gpus is not None else ""
+        if share and pool.snapshot.accounts.groups:
+            share += f" (as {'/'.join(ideal.weights.path(ideal.apps[view.app_id]))})"
         return f"equal sharing would {when}: it declared {declared_gpu_s:.0f} GPU-s{more}{share}{now}"
 
     def past_use(self, snapshot: Snapshot) -> PastUse | None:
@@ -121,7 +123,7 @@ class Isonomy(Filling):
         """Weights and limits of the accounts in the snapshot's virtual cluster; queues have their capacities."""
         gpus = max(1, snapshot.cluster_gpus)
         queues = {
-            q.path: Account(q.capacity or 1.0, Limits(q.max_capacity * gpus) if q.max_capacity > 0 else UNLIMITED)
+            q.path: Account(q.capacity or 1.0, Limits(q.max_capacity * gpus) if 0 < q.max_capacity < 1 else UNLIMITED)
             for q in snapshot.queues.values()
         }
         root = snapshot.accounts.tree(queues)

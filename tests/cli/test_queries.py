@@ -96,6 +96,17 @@ def test_verbs(rm: Rm) -> None:
     assert EARLY in ok(rm, "kill", EARLY)
 
 
+def test_a_boost_is_seen_until_it_ends(rm: Rm) -> None:
+    assert "first in its virtual cluster for 4 h" in ok(rm, "boost", LATE, "--for", "4h", user=ADMIN)
+    for args in (("status",), ("queue",), ("explain", LATE)):
+        assert "boosted by root until" in ok(rm, *args)
+    assert "boosted no more" in ok(rm, "boost", LATE, "--end", user=ADMIN)
+    assert "boosted" not in ok(rm, "queue")
+    assert "yarn.admin.acl" in run(rm, "boost", LATE, "--for", "4h").stderr
+    for wrong in ((), ("--for", "4h", "--end"), ("--for", "4"), ("--for", "4h30m")):
+        assert run(rm, "boost", LATE, *wrong, user=ADMIN).exit_code == 2
+
+
 def test_refusals_are_one_line_and_exit_1(rm: Rm) -> None:
     for args in (("drain", "n2"), ("kill", "nobody"), ("explain", "nobody")):
         result = run(rm, *args)

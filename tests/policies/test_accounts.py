@@ -25,6 +25,8 @@ from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.past_use import MOST, PastUse
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
+from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.outlook import Resumed, picture
 from pycontrol.simulation.runs import paired_ratio, simulate
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
@@ -111,6 +113,19 @@ def test_splitting_work_over_queues_and_users_of_a_group_gains_nothing() -> None
         assert found.half < 0.01, found
     alone = ours_done_s(0, NO_ACCOUNTS, 5, True) / ours_done_s(0, NO_ACCOUNTS, 1, True)
     assert alone < 0.5
+
+
+def test_forecasts_and_explanations_know_the_tree() -> None:
+    """The picture travels as JSON; the sentence names the accounts above the app."""
+    apps = tuple(TraceApp(a, 0.0, 1, ((600.0,) * 2,), "root.q", a) for a in ("u", "w"))
+    world = SimulationSettings(arbiter=dataclasses.replace(ARBITER, accounts=TREE), until_s=300.0)
+    sim = Simulator(Workload("w", apps), uniform(1, 4), Isonomy(), world)
+    sim.run()
+    told = json.loads(json.dumps(picture(sim.arbiter, sim.now)))
+    assert Resumed(told, 1, error=0.0).arbiter.accounts == TREE
+    said = " ".join(why for r in sim.arbiter.receipts for why in r.done.why.values())
+    assert "(as ours/u)" in said
+    assert "(as others/root.q/w)" in said
 
 
 def test_a_virtual_cluster_is_shared_by_the_groups_whose_users_are_in_it() -> None:

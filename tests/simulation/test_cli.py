@@ -118,6 +118,23 @@ def two_queues(name: str, seed: int) -> Workload:
     return Workload("queues", (*apps, TraceApp("b", 150.0, 2, ((400.0,),), queue="root.b")))
 
 
+def test_the_accounts_of_an_isonomy_yaml_share_the_cluster(tmp_path: Path) -> None:
+    """The last app's user has nearly all of the ideal."""
+    file = tmp_path / "isonomy.yaml"
+    file.write_text("accounts: {first: {weight: 100, users: {a5: {}}}}")
+
+    def end_s(*more: str) -> float:
+        run = simulate("--policy", "isonomy", "--cluster", "1x2", "--out", str(tmp_path / "out"), *more)
+        assert run.exit_code == 0, run.output
+        rows = csv.DictReader((tmp_path / "out" / "apps.csv").read_text().splitlines())
+        return max(float(row["finished_s"]) for row in rows if row["app_id"] == "a5")
+
+    assert end_s("--accounts", str(file)) < end_s()
+    file.write_text("accounts: {first: {wieght: 100}}")
+    wrong = simulate("--accounts", str(file))
+    assert (wrong.exit_code, "did you mean weight?" in wrong.output) == (2, True), wrong.output
+
+
 def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=two_queues))
     (tmp_path / "cells.yaml").write_text(CELLS)
