@@ -16,9 +16,9 @@ from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
+from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot
 from pycontrol.model.accounts import NO_ACCOUNTS, OTHERS, PLAIN, Account, Accounts
 from pycontrol.model.auction import Snapshot
-from pycontrol.policies.conformance.snapshots import CLUSTER, app, snapshot
 from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.hierarchy import VirtualApp, Weights
 from pycontrol.policies.isonomy import Isonomy

@@ -91,6 +91,8 @@ class LimitBook:
 
     def of(self, queue: str, user: str) -> tuple[str, ...]:
         """The accounts with limits that the user's apps in the queue count for."""
+        if not self.in_force:
+            return ()
         key = queue, user
         if key not in self._names:
             self._names[key] = tuple(x for x in self.accounts.names(queue, user) if x in self.in_force)
@@ -105,7 +107,7 @@ class LimitBook:
                 app = self._durable.live.get(app_id)
                 if app is not None:
                     counts[app.queue] = counts.get(app.queue, 0) + gpus
-                    for each in self.of(app.queue, app.user) if self.in_force else ():
+                    for each in self.of(app.queue, app.user):
                         counts[each] = counts.get(each, 0) + gpus
         return self._held.get(name, 0)
 
@@ -122,7 +124,7 @@ class LimitBook:
     def rooms(self, app: AppRecord, now_s: float) -> dict[str, int]:
         """Account that the app counts for -> GPUs that it may still get; negative: its apps have too many."""
         found = {}
-        for name in self.of(app.queue, app.user) if self.in_force else ():
+        for name in self.of(app.queue, app.user):
             if any(x.share >= 1 for x in self._budgets(now_s)[name]):
                 found[name] = NO_ROOM
             elif (most := self.in_force[name].gpus) is not None:

@@ -311,7 +311,8 @@ class Candidates:
         if app is None or app_id not in s.agents.unmet or agent is None or not agent.connected:
             return
         fresh = view(s, app_id, agent.rho, (), now_s)
-        if s.holding(app_id) or app_id in s.durable.leases.by_app or fresh.rooms:
+        limited = bool(fresh.rooms or s.limits.of(app.queue, app.user))  # a budget has no room once it is used up
+        if s.holding(app_id) or app_id in s.durable.leases.by_app or limited:
             self._moving[app_id] = app.vc
         self._waiting.setdefault(app.vc, {})[app_id] = fresh
         self._alike.setdefault(app.vc, {}).setdefault(_alike(fresh.demand), {})[app_id] = None
