@@ -1,4 +1,4 @@
-"""Limits under any policy, with and without virtual clusters, whatever apps come and whoever sets what; after crashes."""
+"""Limits under any policy, with and without virtual clusters, whatever apps come and crash, and whoever sets what."""
 
 from __future__ import annotations
 
