@@ -172,7 +172,7 @@ class Arbiter:
         if self.clerk.hosts_due_s is not None and self.clerk.hosts_due_s <= now_s:
             self.clerk.announce_hosts()
         self.rounds.tick(now_s)
-        if self.holdings.limits and self.holdings.limits.look_s <= now_s:
+        if (limits := self.holdings.ledger.limits).in_force and limits.look_s <= now_s:
             self._watch_budgets(now_s)
         return self.take_effects()
 

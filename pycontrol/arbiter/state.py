@@ -92,7 +92,7 @@ class Holdings:
     def renews_itself(self, lease: Lease) -> bool:
         """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
         app_id, how = lease.app_id, self.settings.standin_revocable
-        if app_id not in self.agents.unmanaged_apps or (self.limits and self.over(app_id, self.event_s)):
+        if app_id not in self.agents.unmanaged_apps or self.over(app_id, self.event_s):
             return False
         container, app = self.cluster.containers.get(lease.container_id), self.durable.apps[app_id]
         if how is False or app.queue in self.settings.exempt_queues or (container is not None and container.is_master):
@@ -304,8 +304,8 @@ class Holdings:
 
     def rooms(self, app_id: str, now_s: float) -> dict[str, int]:
         """Limit that the app counts for -> GPUs that it may still get."""
-        app = self.durable.apps[app_id]
-        found, room = self.limits.rooms(app, now_s), self.queue_room(app.queue)
+        app, limits = self.durable.apps[app_id], self.ledger.limits
+        found, room = limits.rooms(app, now_s) if limits.in_force else {}, self.queue_room(app.queue)
         return found if room is None else {**found, app.queue: room}
 
     def full(self, app_id: str, gpus: int, now_s: float) -> Reason | None:
@@ -321,7 +321,7 @@ class Holdings:
 
     def over(self, app_id: str, now_s: float) -> Cause | None:
         """The limit of an account beyond which the app's gangs are not renewed; None: there is none."""
-        rooms = self.limits.rooms(self.durable.apps[app_id], now_s)
+        rooms = self.limits.rooms(self.durable.apps[app_id], now_s) if self.limits else {}
         name = next((name for name, room in rooms.items() if room < 0), None)
         return None if name is None else Cause(EndReason.LIMIT, self._reached(name, now_s))
 

@@ -148,7 +148,9 @@ class Caps:
     def of(self, view: AppView) -> int:
         """GPUs that the app may still get."""
         gpus = self.wanted(view)
-        return max(0, min([gpus, *(self._left[name] for name in view.rooms)]))
+        for name in view.rooms:
+            gpus = min(gpus, self._left[name])
+        return max(0, gpus)
 
     def use(self, view: AppView, gpus: int) -> None:
         """Counts GPUs that the app got; a negative number gives them back."""

@@ -462,6 +462,9 @@ class Durable:
 _FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
 
 
+SETS_LIMITS = LimitsSet, Restored
+
+
 class Ledger:
     """Writes facts: `write` is the only way to change `Durable`, so the journal has every change."""
 
@@ -478,7 +481,7 @@ class Ledger:
         self.facts.append(fact)
         step = self.durable.apply(fact)
         self.limits.outdated()
-        if isinstance(fact, LimitsSet | Restored):
+        if isinstance(fact, SETS_LIMITS):
             self.limits.set_anew()
         if self.touched is not None:
             if step is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime, timedelta
 
-from pycontrol.model.accounts import PERIODS
 from pycontrol.model.value import value
 
 DAY_S = 86400.0
@@ -34,12 +33,15 @@ class Use:
     at_s: float = 0.0
     running: float = 0.0
     """GPUs of the reference type."""
-    gpu_s: tuple[float, ...] = (0.0,) * len(PERIODS)
+    gpu_s: tuple[float, ...] = (0.0, 0.0, 0.0)
     """In the order of `PERIODS`, until `at_s`."""
 
     def seen(self, now_s: float) -> tuple[float, ...]:
         """GPU-seconds in each of the periods of `now_s`."""
         now_s = max(now_s, self.at_s)
+        if now_s // DAY_S == self.at_s // DAY_S:
+            more, (day, week, month) = self.running * (now_s - self.at_s), self.gpu_s
+            return day + more, week + more, month + more
         return tuple(
             (known if begin_s <= self.at_s else 0.0) + self.running * (now_s - max(begin_s, self.at_s))
             for known, (begin_s, _) in zip(self.gpu_s, spans(now_s), strict=True)

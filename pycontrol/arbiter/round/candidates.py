@@ -363,6 +363,7 @@ def view(
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
     wants = demand or demand_of(s, app_id, now_s)
+    rooms, mine = s.rooms(app_id, now_s), borrowed + len(ending_gpus)
     return AppView(
         app_id=app_id,
         queue=app.queue,
@@ -371,7 +372,7 @@ def view(
         ending=ending_gpus,
         ending_gangs=tuple(s.places(gpus_in(gang), private) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
-        rooms={name: room + borrowed + len(ending_gpus) for name, room in s.rooms(app_id, now_s).items()},
+        rooms={name: room + mine for name, room in rooms.items()} if rooms else rooms,
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),

@@ -142,15 +142,15 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
     present = {a: list(filter(None, (leases.in_force(s, gang) for gang in gangs))) for a, gangs in work.ending.items()}
     free = {g for gangs in present.values() for g in _gpus(gangs) if s.may_be_reserved(g)}
     kept, new = _matched(s, part, plan, present)
-    within = _Within(s, present, now_s)
-    kept = [x for x in kept if within.keeps(*x)]
+    within = _Within(s, present, now_s) if s.limits else None
+    kept = kept if within is None else [x for x in kept if within.keeps(*x)]
     keeps = _ids(kept)
     lost = [(a, g) for a, gangs in present.items() for g in gangs if id(g) not in keeps and free.issuperset(gpus_in(g))]
     moving = making_way(s, part, new, kept, _gpus(g for _, g in lost), work.closed)
     moves = _ids(moving)
     staying = [x for x in kept if id(x[1]) not in moves]
     new, refused, spared = _within_cells(s, part, new, lost, _gpus(g for _, g in moving))
-    spared = [x for x in spared if within.keeps(*x)]
+    spared = spared if within is None else [x for x in spared if within.keeps(*x)]
     yield [
         *(Refuse(a.app_id, f"{a.app_id} ended during the round", lacks=False) for a in plan.awards if _ended(s, a)),
         *refused,
@@ -159,7 +159,8 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
     new = [*new, *((award, _places(s, part, gang)) for award, gang in moving)]
     awarded = Counter[str]()
     for award, gang in new:
-        awarded.update(dict.fromkeys(s.rooms(award.app_id, now_s), gang_gpus(gang)))
+        if rooms := s.rooms(award.app_id, now_s):
+            awarded.update(dict.fromkeys(rooms, gang_gpus(gang)))
     stays = _ids([*staying, *spared])
     for app_id, gangs in present.items():
         losing = [g for g in gangs if id(g) not in stays]
@@ -196,7 +197,7 @@ class _Within:
         """`present`: the gangs on offer."""
         self._rooms: dict[str, dict[str, int]] = {}
         self._left = Counter[str]()
-        for app_id in present if s.limits else ():
+        for app_id in present:
             rooms = self._rooms[app_id] = s.limits.rooms(s.durable.apps[app_id], now_s)
             for name, room in rooms.items():
                 self._left[name] = self._left.get(name, room) + len(_gpus(present[app_id]))
