@@ -168,7 +168,7 @@ def _nodemanager(cluster: Cluster, role: str, machine: MachineSpec) -> dict[str,
         "vcores": machine.vcores,
         "gpus": machine.gpus,
         "gpu_type": machine.type if cluster.spec.virtual_gpus else "",
-        "gpu_speed": cluster.spec.speeds.get(machine.type, 1.0),
+        "gpu_speed": cluster.spec.speeds.get(machine.type, 1.0) if cluster.spec.virtual_gpus else 1.0,
         "delete_delay_s": 600,
         "disk_limit_percent": 99.5,
     }

@@ -6,6 +6,7 @@ carried out. The Arbiter reads no clock, does no I/O and logs nothing: its drive
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,14 +19,15 @@ from pycontrol.arbiter.ledger.facts import (
     ClockBehind,
     Fact,
     LeaseIdle,
+    LimitsSet,
     Restored,
     Switched,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
-from pycontrol.arbiter.state import DRAINED, PAUSED, Clerk, Holdings, Settings
-from pycontrol.arbiter.supply.exchange import ExchangeService, downgrade, regrade
+from pycontrol.arbiter.state import DRAINED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
+from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.validate import Story, classify, validate
 from pycontrol.arbiter.views.gpus import GpuState
@@ -140,6 +142,7 @@ class Arbiter:
         6. The cells learn which grants lost some of their GPUs; exchange deals end and are made; new machines are
            announced to Agents.
         7. A round begins or continues (`Rounds`).
+        8. It is told which budgets of accounts are nearly used, used up, or free again.
         """
         for event in events:
             self._handlers[type(event)](event, now_s)
@@ -169,6 +172,8 @@ class Arbiter:
         if self.clerk.hosts_due_s is not None and self.clerk.hosts_due_s <= now_s:
             self.clerk.announce_hosts()
         self.rounds.tick(now_s)
+        if (limits := self.holdings.ledger.limits).in_force and limits.look_s <= now_s:
+            self._watch_budgets(now_s)
         return self.take_effects()
 
     @property
@@ -194,6 +199,7 @@ class Arbiter:
             self.clerk.hosts_due_s,
             self.durable.next_boost_end_s(),
             self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
+            self.holdings.limits.look_s if math.isfinite(self.holdings.limits.look_s) else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
                 first_s = at_s
@@ -204,7 +210,7 @@ class Arbiter:
     def _restore(self, e: ev.StandbyRestored, now_s: float) -> None:
         """Imports the state of another control plane, if this one's is empty and the data can be read."""
         if self.durable.is_empty and _readable(e.data):
-            self.clerk.record(Restored(e.data))
+            self.clerk.record(Restored(e.data, now_s))
             self.clerk.epoch = max(self.clerk.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
@@ -438,10 +444,23 @@ class Arbiter:
                 self.clerk.request_round(now_s)
             elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else in `_check_hosts`
                 self._drain(e.target, now_s)
+        elif verb in (SET_LIMITS, RESET_LIMITS):
+            self.clerk.record(LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))
+            self.agents.changed(self.durable.live)
+            self.clerk.request_round(now_s)
         elif verb == "boost":
             apps.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
+
+    def _watch_budgets(self, now_s: float) -> None:
+        """Tells what is used of budgets; a budget that is free again lets apps start."""
+        news, look_s = list(self.holdings.limits.news(now_s)), self.holdings.limits.look_s
+        for spent in news:
+            self.clerk.record(spent)
+            if not spent.share:
+                self.clerk.request_round(now_s)
+        self.holdings.limits.look_s = look_s
 
     def _exchange(self, e: ev.ExchangePosted, now_s: float) -> None:
         if self.exchange_service is not None:

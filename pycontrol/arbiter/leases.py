@@ -267,8 +267,8 @@ def start(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: f
                 until_s = min(others_end_s)
             elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, container.gpus[0].host, lease.app_id)
-        slowdown = _slowdown(s, lease)
-        clerk.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown))
+        slowdown, speed = _slowdown(s, lease), s.speed_of(lease.gpus[0])
+        clerk.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed))
 
 
 def _lent(s: Holdings, lease: Lease) -> bool:
@@ -435,8 +435,8 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         guaranteed = s.supply.whole or bool(s.durable.apps[container.app_id].vc)
         clerk.record(LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=guaranteed))  # fmt: skip
-        slowdown = _slowdown(s, s.durable.leases[free[0]])
-        clerk.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown))
+        slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
+        clerk.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
     start(s, clerk, container, "", now_s)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
@@ -18,6 +19,7 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
+from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.arbiter.supply.port import Groups, Supply, WholeCluster
 from pycontrol.arbiter.views.agents import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
@@ -36,14 +38,17 @@ from pycontrol.model.events import (
     SendHosts,
     SendRevoke,
 )
+from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Topology
+from pycontrol.words import utc
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
 HOUR_S = 3600.0
 PAUSED = "paused"
 DRAINED = "drained:"
+SET_LIMITS, RESET_LIMITS = "budget-set", "budget-reset"
 COPIED = "cluster", "agents", "gpus", "groups", "workers", "timer", "receipts"
 """The parts that a picture copies with their `copy()`."""
 LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
@@ -56,7 +61,7 @@ class Holdings:
     def __init__(
         self, settings: Settings, durable: Durable, configured: Topology | None = None, supply: Supply | None = None
     ) -> None:
-        self.settings, self.durable, self.ledger = settings, durable, Ledger(durable)
+        self.settings, self.durable, self.ledger = settings, durable, Ledger(durable, settings.accounts)
         self.lead_s = settings.lead
         """`Settings.lead`, cached."""
         self.supply: Supply = supply or WholeCluster(self.pick)
@@ -73,7 +78,13 @@ class Holdings:
         other = Holdings(self.settings, durable, supply=self.supply)
         for name in COPIED:
             setattr(other, name, getattr(self, name).copy())
+        other.event_s = self.event_s
         return other
+
+    @property
+    def limits(self) -> LimitBook:
+        """The limits of accounts."""
+        return self.ledger.limits
 
     def limit(self, lease: Lease) -> Limit | None:
         """When an unmanaged app's lease is revoked for its own sake, and why; None if it is not."""
@@ -85,7 +96,7 @@ class Holdings:
     def renews_itself(self, lease: Lease) -> bool:
         """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
         app_id, how = lease.app_id, self.settings.standin_revocable
-        if app_id not in self.agents.unmanaged_apps:
+        if app_id not in self.agents.unmanaged_apps or self.over(app_id, self.event_s):
             return False
         container, app = self.cluster.containers.get(lease.container_id), self.durable.apps[app_id]
         if how is False or app.queue in self.settings.exempt_queues or (container is not None and container.is_master):
@@ -294,15 +305,50 @@ class Holdings:
         """R_C of a virtual cluster's apps; without virtual clusters, all GPUs of the cluster."""
         return self.supply.gpus_of(vc) or self.cluster.machines.gpus
 
-    def queue_room(self, queue: str) -> int:
-        """GPUs that the queue may still get up to its limit; 2^30 if it has none.
+    def speed_of(self, gpu: Gpu) -> float:
+        """The GPUs of the reference type for which a GPU counts in budgets."""
+        return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
 
-        It is negative if the limit was lowered below what the queue holds, or an app was moved into it.
+    def queue_room(self, queue: str) -> int | None:
+        """GPUs that the queue may still get up to its maximum capacity; None if that is all.
+
+        It is negative if the capacity was lowered below what the queue holds, or an app was moved into it.
         """
         limit = self.cluster.queues.get(queue)
         if limit is None or limit.max_capacity >= 1.0:
-            return 1 << 30
-        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - self.ledger.held_in(queue)
+            return None
+        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - self.limits.held_in(queue)
+
+    def rooms(self, app_id: str, now_s: float) -> dict[str, int]:
+        """Limit that the app counts for -> GPUs that it may still get."""
+        app, limits = self.durable.apps[app_id], self.ledger.limits
+        found, room = limits.rooms(app, now_s) if limits.in_force else {}, self.queue_room(app.queue)
+        return found if room is None else {**found, app.queue: room}
+
+    def full(self, app_id: str, gpus: int, now_s: float) -> Reason | None:
+        """Which limit keeps the app from so many more GPUs; None: none does."""
+        for name, room in self.rooms(app_id, now_s).items():
+            if room < max(1, gpus):
+                queue = self.durable.apps[app_id].queue
+                left = f", {room} GPUs left for gangs of {gpus}" if room > 0 else ""
+                if name == queue:
+                    return Reason(Pending.QUEUE_LIMIT, f"{queue}{left}")
+                return Reason(Pending.ACCOUNT_LIMIT, f"{self._reached(name, now_s)}{left}")
+        return None
+
+    def over(self, app_id: str, now_s: float) -> Cause | None:
+        """The limit of an account beyond which the app's gangs are not renewed; None: there is none."""
+        rooms = self.limits.rooms(self.durable.apps[app_id], now_s) if self.limits else {}
+        name = next((name for name, room in rooms.items() if room < 0), None)
+        return None if name is None else Cause(EndReason.LIMIT, self._reached(name, now_s))
+
+    def _reached(self, name: str, now_s: float) -> str:
+        """What an account has used of the limit that it reached, and when it frees."""
+        level = max(self.limits.levels(name, now_s), key=lambda x: (x.ends_s is not None and x.share >= 1, x.share))
+        if level.ends_s is not None:
+            return f"{level}; it is free again at {utc(level.ends_s)}"
+        end_s = self.limits.first_end_s(name)
+        return f"{level}; its next lease ends at {utc(end_s)}" if end_s < math.inf else str(level)
 
 
 class Clerk:

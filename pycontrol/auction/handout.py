@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, Generic, TypeVar
 
-from pycontrol.auction.limits import queue_rooms
+from pycontrol.auction.limits import rooms
 from pycontrol.auction.placing import ELSE, NOBODY, FreeIndex, fitting
 from pycontrol.model.auction import AppView, Gang, gang_gpus
 from pycontrol.model.topology import Scope, Topology
@@ -128,11 +128,11 @@ def hand_out(
 
 
 class Caps:
-    """The GPUs that each app may still get, by its demand and its queue's limit."""
+    """The GPUs that each app may still get, by its demand and the limits that it counts for."""
 
     def __init__(self, apps: Sequence[AppView], kept: Mapping[str, Sequence[Gang]] = NOBODY) -> None:
         """`apps`: all of the round; `kept`: app -> gangs that it got before."""
-        self._left = queue_rooms(apps)
+        self._left = rooms(apps)
         self._got: dict[str, int] = {}
         for view in apps if kept else ():
             self.use(view, sum(map(gang_gpus, kept.get(view.app_id, ()))))
@@ -148,13 +148,15 @@ class Caps:
     def of(self, view: AppView) -> int:
         """GPUs that the app may still get."""
         gpus = self.wanted(view)
-        return max(0, min(gpus, self._left.get(view.queue, gpus)))
+        for name in view.rooms:
+            gpus = min(gpus, self._left[name])
+        return max(0, gpus)
 
     def use(self, view: AppView, gpus: int) -> None:
         """Counts GPUs that the app got; a negative number gives them back."""
         self._got[view.app_id] = self._got.get(view.app_id, 0) + gpus
-        if view.queue in self._left:
-            self._left[view.queue] -= gpus
+        for name in view.rooms:
+            self._left[name] -= gpus
 
 
 @dataclass(slots=True, eq=False)

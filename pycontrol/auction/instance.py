@@ -12,7 +12,7 @@ from pycontrol.model.value import value
 
 @value
 class Limit:
-    """The most GPUs that these apps may win together (a queue's limit)."""
+    """The most GPUs that these apps may win together (the limit of a queue, group or user)."""
 
     app_ids: frozenset[str]
     gpus: int

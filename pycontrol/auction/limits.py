@@ -1,4 +1,4 @@
-"""Queue limits in a round: the GPUs that the apps of one queue may win together."""
+"""Limits in a round: the GPUs that the apps of one queue, group or user may win together."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ from collections.abc import Iterable, Mapping
 from pycontrol.auction.instance import Limit
 from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
 
-UNLIMITED_GPUS = 1 << 29
+
+def limits_of(snapshot: Snapshot) -> tuple[Limit, ...]:
+    """One limit for each that an app of the snapshot counts for."""
+    found = rooms(snapshot.apps)
+    return tuple(
+        Limit(frozenset(v.app_id for v in snapshot.apps if name in v.rooms), gpus) for name, gpus in found.items()
+    )
 
 
-def queue_limits(snapshot: Snapshot) -> tuple[Limit, ...]:
-    """One limit for each queue that has one."""
-    rooms = queue_rooms(snapshot.apps)
-    apps_of: dict[str, list[str]] = {queue: [] for queue in rooms}
-    for view in snapshot.apps if rooms else ():
-        if view.queue in apps_of:
-            apps_of[view.queue].append(view.app_id)
-    return tuple(Limit(frozenset(apps_of[queue]), gpus) for queue, gpus in rooms.items())
+def rooms(views: Iterable[AppView]) -> dict[str, int]:
+    """Limit -> the GPUs that its apps may win together.
 
-
-def queue_rooms(views: Iterable[AppView]) -> dict[str, int]:
-    """Queue with a limit -> the GPUs that its apps may win together.
-
-    GPUs with leases that end count for the whole queue, so that an app of a queue at its limit can win GPUs that
-    another app of the queue held.
+    GPUs with leases that end count for all of them, so that an app can win GPUs that another app at the limit held.
     """
     spare: dict[str, int] = {}
     ending: dict[str, int] = {}
     for view in views:
-        if view.queue_room_gpus < UNLIMITED_GPUS:
-            gpus = ending_gpus(view)
-            room = view.queue_room_gpus - gpus
-            spare[view.queue] = min(spare.get(view.queue, room), room)
-            ending[view.queue] = ending.get(view.queue, 0) + gpus
-    return {queue: max(0, gpus + ending[queue]) for queue, gpus in spare.items()}
+        gpus = ending_gpus(view) if view.rooms else 0
+        for name, room in view.rooms.items():
+            spare[name] = min(spare.get(name, room - gpus), room - gpus)
+            ending[name] = ending.get(name, 0) + gpus
+    return {name: max(0, gpus + ending[name]) for name, gpus in spare.items()}
 
 
 def ending_gpus(view: AppView) -> int:

@@ -1,7 +1,7 @@
 """Guarantees in a journal: the GPUs that virtual clusters claimed as their own, and since when these were due.
 
 A virtual cluster's app that asks for its own GPUs is served within one revocation: the borrower has the lead to write a
-checkpoint, then it is killed (HiveD, sharing safety).
+checkpoint, then it is killed (HiveD, sharing safety). The virtual cluster may grant borrowers a time before that.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class GuaranteedGpu:
     until_s: float | None = None
     """When the app had the GPU, or gave its claim up."""
     still_s: float = 0.0
+    lend_s: float = 0.0
+    """How long the virtual cluster lets borrowers keep its GPUs (`min_lend_s`)."""
 
 
 @dataclass(slots=True)
@@ -132,6 +134,7 @@ class GuaranteedGpus:
         for granted in receipt.done.granted:
             claim = self._open.get(granted.gpu)
             if claim is not None and claim.app_id == granted.app_id:
+                claim.lend_s = receipt.min_lend_s
                 claim.asked_s = min(claim.asked_s, max(due_s, receipt.asked_s.get(granted.app_id, receipt.at_s)))
 
         if receipt.vc and receipt.guaranteed and receipt.outcome is not None:
@@ -160,12 +163,13 @@ def strangers(
 ) -> list[tuple[GuaranteedGpu, str, float]]:
     """Claims whose GPU had another virtual cluster's container for longer than `bound_s` after they were due.
 
+    The time that the virtual cluster grants borrowers is added to the bound.
     `apps_on`: by GPU (container, application, start, end or None) of what ran there. Returns the claim, the container,
     and when the bound was over.
     """
     found = []
     for claim in claims.made:
-        over_s = max(claim.asked_s, claim.still_s) + bound_s
+        over_s = max(claim.asked_s, claim.still_s) + bound_s + claim.lend_s
         if claim.until_s is not None and claim.until_s <= over_s:
             continue
         for container_id, app_id, start_s, end_s in apps_on.get(claim.gpu, ()):

@@ -62,6 +62,9 @@ class VirtualCluster(Section):
     """The fairness knob f within it; None: that of isonomy.yaml."""
     lease_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The length of its leases, guaranteed and borrowed, seconds; None: that of isonomy.yaml."""
+    min_lend_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """How long a borrower keeps its GPUs before it must give them back: its own apps may wait so much longer for them,
+    seconds."""
     private_schedule: bool = False
     """Whether apps behind the schedule of its private cluster go first, so that borrowing makes none end later; only
     for the policies in `on_schedule.KEEPS`."""
@@ -336,7 +339,9 @@ def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int
             taken[pin] = name
         pinned = tuple(Pin(pin, *pins[pin]) for pin in spec.pinned)
         flat = tuple((chain, level, count) for (chain, level), count in cells.items() if count)
-        terms = Terms(spec.policy or "", spec.policy_options, spec.f, spec.lease_s, spec.private_schedule)
+        terms = Terms(
+            spec.policy or "", spec.policy_options, spec.f, spec.lease_s, spec.private_schedule, spec.min_lend_s
+        )
         vcs.append(Vc(name, flat, pinned, spec.weight, terms))
     return vcs
 

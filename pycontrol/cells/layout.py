@@ -40,6 +40,8 @@ class Terms:
     lease_s: float | None = None
     private_schedule: bool = False
     """Whether apps behind the schedule of the private cluster go first (`policies.on_schedule`)."""
+    min_lend_s: float = 0.0
+    """How long borrowers keep GPUs of its cells before they are called back."""
 
 
 @value

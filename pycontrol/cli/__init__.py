@@ -52,6 +52,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "undrain": ("verbs:undrain_command", "Put NODE back into use."),
     "pause": ("verbs:pause_command", "Stop holding rounds; running containers continue and no lease ends."),
     "resume": ("verbs:resume_command", "Hold rounds again after a pause."),
+    "budget": (
+        "budget:budget_group",
+        "Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.",
+    ),
     "boost": (
         "verbs:boost_command",
         "Put APP, or all apps of USER, first in its virtual cluster for a time.",

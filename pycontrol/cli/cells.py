@@ -16,7 +16,7 @@ from pycontrol.cells.inspect import AS_CONFIGURED, virtual_clusters
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cli.client import Rm, output_option, rm_address
 from pycontrol.cli.screens import deal
-from pycontrol.cli.tables import Data, emit, lines, table
+from pycontrol.cli.tables import Data, emit, lines, span, table
 from pycontrol.config import ConfigError, load_topology, parse
 from pycontrol.policies import registry
 from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
@@ -97,8 +97,9 @@ def _status(data: Data) -> Any:
     if not data["tenants"]:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
     columns = ("gpus", "got", "lent", "own", "borrowed", "apps", "wanted", "bad_cells")
-    rows = [(t["name"] or "(no cells)", *(t[c] for c in columns)) for t in data["tenants"]]
-    names = ("VIRTUAL CLUSTER", ">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS")
+    rows = [(t["name"] or "(no cells)", *(t[c] for c in columns), span(t["min_lend_s"])) for t in data["tenants"]]
+    names = ("VIRTUAL CLUSTER", ">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS",
+             ">BORROWERS KEEP ITS GPUS")  # fmt: skip
     parts: list[Any] = [table(names, rows)]
     if data["deals"]:
         parts += ["", *(deal(x, data["now_s"]) for x in data["deals"])]
@@ -184,6 +185,7 @@ def _overview(found: Layout) -> dict[str, Any]:
                 "pinned": [p.name for p in vc.pinned],
                 "policy": vc.policy or AS_CONFIGURED,
                 "weight": vc.weight,
+                "min_lend_s": vc.terms.min_lend_s,
             }
             for vc in found.vcs
         ],
@@ -202,8 +204,11 @@ def _draw(data: Data) -> Any:
          for c in data["chains"]),
     )  # fmt: skip
     owners = table(
-        ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY"),
-        ((vc["name"], vc["gpus"], _cells_of(vc), vc["policy"]) for vc in data["virtual_clusters"]),
+        ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"),
+        (
+            (vc["name"], vc["gpus"], _cells_of(vc), vc["policy"], span(vc["min_lend_s"]))
+            for vc in data["virtual_clusters"]
+        ),
     )
     spare = table(
         ("CHAIN", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeServer
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
-from pycontrol.config import Config, ConfigError, load_topology, mismatches, parse
+from pycontrol.config import Config, ConfigError, load_topology_spec, mismatches, parse
 from pycontrol.config.accounts import accounts_of
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
@@ -142,7 +143,8 @@ class ControlPlane:
     def _start(self, parts: ExitStack) -> None:
         """Start the parts; the journal is locked first, so that no other process uses the state folder."""
         config = self.config
-        self._topology = load_topology(config.topology) if config.topology else None
+        spec = load_topology_spec(config.topology) if config.topology else None
+        self._topology, self._speeds = (None, {}) if spec is None else (spec.topology(), spec.speeds)
         ca = _ca_of(config)
         self._journal = SqliteJournal(config.journal_file)
         parts.callback(self._close_journal)
@@ -201,7 +203,8 @@ class ControlPlane:
             assert self._found is not None
             self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
-        return Arbiter(settings_of(self.config), self._policy, durable, self._topology, epoch, supply, journal_id)
+        settings = replace(settings_of(self.config), gpu_speeds=self._speeds)
+        return Arbiter(settings, self._policy, durable, self._topology, epoch, supply, journal_id)
 
     def _forecaster(self, arbiter: Arbiter) -> tuple[Forecaster, Questions]:
         """Make estimates and answer `why not` by the policy that serves, on the cells that are configured then."""

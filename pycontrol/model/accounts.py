@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 
 from pycontrol.model.value import value
 
 OTHERS = "others"
 """The group of the users that no group names. They share it as without a tree: by queue, then by user."""
+
+
+PERIODS = ("day", "week", "month")
+"""Calendar periods in UTC; a week begins on Monday."""
 
 
 @value
@@ -75,20 +79,32 @@ class Accounts:
         others = replace(self.groups.get(OTHERS, PLAIN), below=below, rest=rest)
         return Account(below={**self.groups, OTHERS: others})
 
-    def limits(self, queue: str, user: str) -> Iterator[tuple[str, Limits]]:
-        """Each limited account that an app of this user in this queue counts for, as `group a/b`, `user u`, `queue q`;
-        the widest first."""
-        at, above = self.groups, ""
-        for name in self.users.get(user, (OTHERS,)):
-            found = at.get(name, PLAIN)
-            above = f"{above}/{name}" if above else name
-            if found.limits != UNLIMITED:
-                yield f"user {user}" if name == user and not found.below else f"group {above}", found.limits
-            at = found.below
-        if queue in self.queues:
-            yield f"queue {queue}", self.queues[queue]
-        if user in self.queue_users and self.queue_users[user].limits != UNLIMITED:
-            yield f"user {user}", self.queue_users[user].limits
+    def names(self, queue: str, user: str) -> tuple[str, ...]:
+        """The accounts for whose limits the user's apps in this queue count, as `group a/b`, `user u` and `queue q`."""
+        groups = self.users.get(user, (OTHERS, "") if self.groups else ("",))[:-1]
+        parents = queue.split(".")
+        return (
+            *(f"group {'/'.join(groups[: k + 1])}" for k in range(len(groups))),
+            f"user {user}",
+            *(f"queue {'.'.join(parents[: k + 1])}" for k in range(len(parents))),
+        )
+
+    def limited(self) -> dict[str, Limits]:
+        """The limits of isonomy.yaml by account, named as in `names`."""
+        found = {f"queue {q}": limits for q, limits in self.queues.items()}
+        found |= {f"user {u}": x.limits for u, x in self.queue_users.items()}
+        open_: list[tuple[tuple[str, ...], Account]] = [((name,), x) for name, x in self.groups.items()]
+        while open_:
+            path, x = open_.pop()
+            is_user = self.users.get(path[-1]) == path
+            found[f"user {path[-1]}" if is_user else f"group {'/'.join(path)}"] = x.limits
+            open_ += [((*path, name), y) for name, y in x.below.items()]
+        return {name: limits for name, limits in found.items() if limits != UNLIMITED}
+
+    def groups_named(self) -> set[str]:
+        """The groups as `group a/b`."""
+        above = {path[:k] for path in self.users.values() for k in range(1, len(path))} | {(g,) for g in self.groups}
+        return {f"group {'/'.join(path)}" for path in above}
 
 
 NO_ACCOUNTS = Accounts()

@@ -143,6 +143,10 @@ class Bid:
     """The app's estimate of the cost of a start, seconds; used only in explanations."""
 
 
+NO_ROOM = -(1 << 30)
+"""The room of an app that may not even keep its GPUs on offer, because a budget is used up."""
+
+
 @value
 class AppView:
     """A policy's view of an app when a round begins."""
@@ -158,8 +162,9 @@ class AppView:
     """The same, gang by gang."""
     retained_gpus: int = 0
     """GPUs it holds that are not on offer."""
-    queue_room_gpus: int = 1 << 30
-    """GPUs, including ending ones, that it may get before its queue reaches its limit."""
+    rooms: Mapping[str, int] = field(default_factory=dict)
+    """Limit that it counts for, such as its queue's -> GPUs, including ending ones, that it may get before the limit is
+    reached; NO_ROOM: none, not even its ending ones."""
     submitted_s: float = 0.0
     user: str = ""
     attained_gpu_s: float = 0.0
@@ -183,7 +188,7 @@ class AppView:
     @property
     def unmet_gpus(self) -> int:
         """GPUs of an offer that it could use."""
-        return max(0, min(self.demand.gpus - self.retained_gpus, self.queue_room_gpus))
+        return max(0, min([self.demand.gpus - self.retained_gpus, *self.rooms.values()]))
 
 
 @value

@@ -77,7 +77,7 @@ BOUNDS: Mapping[str, Bound] = {
     # ---- times
     **dict.fromkeys(
         ("lease_s", "lead_s", "grant_timeout_s", "round_retry_s", "rho_s", "bid_s", "solve_s", "interactive_idle_s",
-         "every_s", "token_ttl_s", "for_s", "expires_in_s", "left_s", "restart_s", "half_life_s",
+         "every_s", "token_ttl_s", "for_s", "expires_in_s", "left_s", "restart_s", "min_lend_s", "half_life_s",
          "checkpoint_s", "seconds", "gang_deadline", "gpu_time", "wait_s", "retention_s"),
         DURATION_S),
     **dict.fromkeys(

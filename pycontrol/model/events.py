@@ -299,13 +299,15 @@ class AgentDone:
 
 @value
 class OperatorCommand:
-    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume, boost TARGET."""
+    """A command of the operator: kill APP, drain HOST, undrain HOST, pause, resume, boost TARGET, limits of ACCOUNT."""
 
     verb: str
     target: str = ""
     user: str = ""
     for_s: float = 0.0
     """How long a boost lasts; 0 ends it."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """The limits of the account (fields of `Limits`)."""
 
 
 @value

@@ -18,6 +18,7 @@ class Pending(enum.StrEnum):
     NO_MACHINE_LARGE_ENOUGH = "NoMachineLargeEnough"
     EXCEEDS_GPU_TYPE = "ExceedsGpuType"
     QUEUE_LIMIT = "QueueLimit"
+    ACCOUNT_LIMIT = "AccountLimit"
     PAUSED = "Paused"
     RECOVERY_IN_PROGRESS = "RecoveryInProgress"
     SHADOW = "Shadow"
@@ -62,6 +63,7 @@ SENTENCES = {
     Pending.NO_MACHINE_LARGE_ENOUGH: "one container asks for more GPUs than any machine has (your error)",
     Pending.EXCEEDS_GPU_TYPE: "its gang is larger than each GPU type that it may have (your error)",
     Pending.QUEUE_LIMIT: "its queue is at its limit",
+    Pending.ACCOUNT_LIMIT: "a limit of its user, group or queue is reached",
     Pending.PAUSED: "an operator paused the rounds",
     Pending.SHADOW: "the mode is shadow: CapacityScheduler places GPUs, Isonomy only watches",
     Pending.OFF: "the mode is off: CapacityScheduler places GPUs",
@@ -133,6 +135,8 @@ class EndReason(enum.StrEnum):
     """The virtual cluster that owns the borrowed cells needs them."""
     BORROWED_SHARE = "borrowed_share"
     """It borrowed more than its virtual cluster's share of the idle GPUs."""
+    LIMIT = "limit"
+    """A limit of its user, group or queue was lowered, or a budget is used up."""
     MOVED = "moved"
     """It borrowed the GPU, and moves to its own virtual cluster's cells."""
     DRAINED = "drained"
@@ -157,7 +161,7 @@ class EndReason(enum.StrEnum):
 PREEMPTIONS = frozenset(
     {
         EndReason.LOST_ROUND, EndReason.GUARANTEE, EndReason.BORROWED_SHARE, EndReason.MOVED, EndReason.DRAINED,
-        EndReason.BAD_GPU, EndReason.NODE_LOST, EndReason.REFUSED,
+        EndReason.BAD_GPU, EndReason.NODE_LOST, EndReason.REFUSED, EndReason.LIMIT,
     }
 )  # fmt: skip
 """The end reasons that the app did not cause itself."""

@@ -107,6 +107,8 @@ class Receipt:
     boosted: Mapping[str, str] = field(default_factory=dict)
     """App that came first because it was boosted -> who boosted it."""
     f: float = 0.0
+    min_lend_s: float = 0.0
+    """How long borrowers keep GPUs of the virtual cluster's cells before they are called back."""
     note: str = ""
     outcome: Outcome | None = None
 
@@ -138,6 +140,7 @@ class Receipt:
             "corrected": dict(self.corrected),
             **({"boosted": dict(self.boosted)} if self.boosted else {}),
             "f": self.f,
+            **({"min_lend_s": self.min_lend_s} if self.min_lend_s else {}),
         }
         if self.outcome is not None:
             data.update(_dump_outcome(self.outcome))
@@ -168,6 +171,7 @@ class Receipt:
             corrected=dict(data.get("corrected", {})),
             boosted=dict(data.get("boosted", {})),
             f=float(data.get("f", 0.0)),
+            min_lend_s=float(data.get("min_lend_s", 0.0)),
             note=str(data.get("note", "")),
             outcome=_load_outcome(data) if "awards" in data else None,
         )

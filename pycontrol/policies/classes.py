@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pycontrol.auction.limits import ending_gpus, queue_rooms
+from pycontrol.auction.limits import ending_gpus, rooms
 from pycontrol.auction.placing import FreeIndex, take
 from pycontrol.model.auction import BOOSTED, AppView, Bid, Gang, Plan, Snapshot, gang_gpus
 
@@ -36,10 +36,10 @@ def in_classes(
     classes = sorted({of(v) for v in snapshot.apps}, reverse=True)
     if len(classes) < 2:
         return decide(snapshot, bids)
-    free, rooms, plans = dict(snapshot.free), queue_rooms(snapshot.apps), list[Plan]()
+    free, left_gpus, plans = dict(snapshot.free), rooms(snapshot.apps), list[Plan]()
     for priority in classes:
-        views = tuple(_limited([v for v in snapshot.apps if of(v) == priority], rooms))
-        here = {v.app_id: v.queue for v in views}
+        views = tuple(_limited([v for v in snapshot.apps if of(v) == priority], left_gpus))
+        here = {v.app_id: v.rooms for v in views}
         left = {host: n for host, n in free.items() if n > 0}
         plan = decide(
             replace(snapshot, free=left, apps=views), {a: _possible(b, left) for a, b in bids.items() if a in here}
@@ -48,8 +48,8 @@ def in_classes(
         plan = _beside(homes, plan, views, snapshot, left)
         for award in plan.awards:
             take(free, award.gangs)
-            if here[award.app_id] in rooms:
-                rooms[here[award.app_id]] -= sum(map(gang_gpus, award.gangs))
+            for name in here[award.app_id]:
+                left_gpus[name] -= sum(map(gang_gpus, award.gangs))
         plans.append(plan)
     return replace(
         plans[-1],
@@ -106,14 +106,15 @@ def _as_good(gang: Gang, view: AppView, spare: FreeIndex) -> Gang | None:
     return spare.place(gang_gpus(gang), scope, next(iter(types)), members)
 
 
-def _limited(views: list[AppView], rooms: Mapping[str, int]) -> Iterator[AppView]:
-    """The views of a class, with `queue_room_gpus` reduced to what is left of their queues' limits."""
+def _limited(views: list[AppView], left_gpus: Mapping[str, int]) -> Iterator[AppView]:
+    """The views of a class, with what is left of the limits that they count for."""
     ending: dict[str, int] = {}
     for v in views:
-        ending[v.queue] = ending.get(v.queue, 0) + ending_gpus(v)
+        for name in v.rooms:
+            ending[name] = ending.get(name, 0) + ending_gpus(v)
     for v in views:
-        limited = v.queue in rooms
-        yield replace(v, queue_room_gpus=rooms[v.queue] - ending[v.queue] + ending_gpus(v)) if limited else v
+        own = {name: left_gpus[name] - ending[name] + ending_gpus(v) for name in v.rooms}
+        yield replace(v, rooms=own) if own else v
 
 
 def _possible(bid: Bid, free: Mapping[str, int]) -> Bid:

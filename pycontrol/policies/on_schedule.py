@@ -187,5 +187,5 @@ def _holding(v: AppView, gangs: list[Gang]) -> AppView:
     gpus = sum(map(gang_gpus, gangs))
     return replace(
         v, retained_gpus=v.retained_gpus + gpus, retained_gangs=(*v.retained_gangs, *gangs), ending_gangs=tuple(left),
-        ending=v.ending if left else frozenset(), queue_room_gpus=max(0, v.queue_room_gpus - gpus),
+        ending=v.ending if left else frozenset(), rooms={name: room - gpus for name, room in v.rooms.items()},
     )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from pycontrol.auction.handout import Caps
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.leftovers import Rank, Ranking, leftovers
-from pycontrol.auction.limits import queue_limits, room_gpus, within
+from pycontrol.auction.limits import limits_of, room_gpus, within
 from pycontrol.auction.partial import AuctionOutcome, Rounding, auction
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import engine_name
@@ -62,7 +62,7 @@ class Themis:
     def offer(self, snapshot: Snapshot) -> Offer | None:
         """The max(1, ceil((1 - f) n)) apps with the worst rho among the n apps of each priority that could use the
         offer; None if there are none."""
-        room = room_gpus(snapshot, queue_limits(snapshot))
+        room = room_gpus(snapshot, limits_of(snapshot))
         able = [(rho, v) for v in snapshot.apps if room[v.app_id] > 0 and (rho := self._rho(v, snapshot)) is not None]
         if not able or not any(snapshot.free.values()):
             return None
@@ -99,7 +99,7 @@ class Themis:
         started_s = time.perf_counter()
         seed = rng.randrange(1 << 30)
         rng = random.Random(seed)
-        limits = queue_limits(snapshot)
+        limits = limits_of(snapshot)
         room = room_gpus(snapshot, limits)
         holding = {v.app_id for v in snapshot.apps if v.retained_gpus}
         ordered = with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], holding, self.rho_nothing)

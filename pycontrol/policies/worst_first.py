@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from pycontrol.auction.handout import ByKey, Caps, gangs_of, hand_out, taker
 from pycontrol.auction.leftovers import Ranking, leftovers
-from pycontrol.auction.limits import queue_limits, room_gpus
+from pycontrol.auction.limits import limits_of, room_gpus
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Scope, Topology
@@ -33,7 +33,7 @@ class WorstFirst:
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
         """All apps with a known rho that could use the offer, by rho (worst first), then by submission."""
-        room = room_gpus(snapshot, queue_limits(snapshot))
+        room = room_gpus(snapshot, limits_of(snapshot))
         able = [(v.rho, v) for v in snapshot.apps if room[v.app_id] > 0 and v.rho is not None]
         if not able or not any(snapshot.free.values()):
             return None

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.supply.exchange import deals_of
+from pycontrol.arbiter.supply.port import deals_of
 
 
 def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """All cells: affinity groups (one per grant), hosts with their GPUs, virtual clusters, and both binding tables.
 
     `tenants`: for each virtual cluster, the GPUs that it owns, lends, is lent, uses of its own and borrows, the GPUs
-    that its apps still want, and the number of its bad cells.
+    that its apps still want, the number of its bad cells, and how long borrowers keep its GPUs before they are
+    called back (`min_lend_s`).
     """
     state = a.supply.inspect()
     return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})),
@@ -31,8 +32,8 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     if a.supply.whole:
         return []
     rows: dict[str, dict[str, Any]] = {
-        vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "lent": 0, "got": 0, "own": 0, "borrowed": 0, "apps": 0,
-             "wanted": 0}
+        vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "min_lend_s": a.supply.terms(vc).min_lend_s, "lent": 0, "got": 0,
+             "own": 0, "borrowed": 0, "apps": 0, "wanted": 0}
         for vc in (*a.supply.virtual_clusters(), "")
     }  # fmt: skip
     for deal in a.exchange_service.exchange.deals.values() if a.exchange_service is not None else ():

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.supply.exchange import ExchangeService
+from pycontrol.arbiter.supply.cells import ExchangeService
 from pycontrol.model.bounds import OutOfBounds, within
 from pycontrol.model.events import ExchangePosted
 from pycontrol.queries.lookup import Refusal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.supply.exchange import deals_of
+from pycontrol.arbiter.supply.port import deals_of
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model import tags
 from pycontrol.model.auction import Award, BidReceipt, Demand

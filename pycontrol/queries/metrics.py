@@ -126,6 +126,9 @@ class Metrics:
         )
         self._mode = Gauge("isonomy_mode", "1 for the mode that the plugin told last.", ["mode"], registry=r)
         self._paused = Gauge("isonomy_paused", "1 while an operator paused the rounds.", registry=r)
+        self._limit = Gauge(
+            "isonomy_limit_used_ratio", "The used part of an account's limit: gpus, or gpu_hours of a period.",
+            ["account", "kind"], registry=r)  # fmt: skip
         self._build = Gauge("isonomy_build_info", "Always 1.", ["version", "policy"], registry=r)
 
     def watch(self, name: str, about: str, source: Callable[[], float]) -> None:
@@ -216,6 +219,9 @@ class Metrics:
         self._paused.set(a.holdings.paused)
         self._build.clear()
         self._build.labels(_version(), a.policy_name).set(1)
+        self._limit.clear()
+        for level in (x for name in a.holdings.limits.in_force for x in a.holdings.limits.levels(name, now_s)):
+            self._limit.labels(level.account, level.kind).set(level.share)
         self._set_queues(a, a.durable.live.values(), now_s)
         for gauge, source in self._sources:
             gauge.set(source())

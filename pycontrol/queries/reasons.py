@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -12,8 +11,7 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import exceeds_types, fits_one_type, types_for
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import Holdings
-from pycontrol.arbiter.supply.exchange import deals_of
-from pycontrol.arbiter.supply.port import RoundPart, Supply
+from pycontrol.arbiter.supply.port import RoundPart, Supply, deals_of
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
@@ -21,7 +19,7 @@ from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
-from pycontrol.words import count
+from pycontrol.words import count, utc
 
 REASONS = SENTENCES
 MODES = {Mode.SHADOW: Pending.SHADOW, Mode.OFF: Pending.OFF, Mode.UNREADABLE: Pending.MODE_UNREADABLE}
@@ -141,12 +139,7 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
         return Reason(
             Pending.RUNNING if a.holdings.leases_of(app_id) or a.holdings.reservations_of(app_id) else Pending.IDLE
         )
-    room = a.holdings.queue_room(record.queue)
-    if room <= 0:
-        return Reason(Pending.QUEUE_LIMIT, record.queue)
-    if room < demand.gang_gpus:
-        return Reason(Pending.QUEUE_LIMIT, f"{record.queue}, {room} GPUs left for gangs of {demand.gang_gpus}")
-    return None
+    return a.holdings.full(app_id, demand.gang_gpus, now_s)
 
 
 def _unplaced(a: Arbiter, app_id: str) -> list[str]:
@@ -279,5 +272,4 @@ def _users(s: Holdings, vc: str) -> str:
 
 def _lent(to: str, lot: Any, end_s: float) -> str:
     kind, count = (lot["cell_type"], lot["count"]) if isinstance(lot, Mapping) else (lot[1], lot[2])
-    until = datetime.fromtimestamp(end_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"{count} x {kind} lent to {to} until {until}"
+    return f"{count} x {kind} lent to {to} until {utc(end_s)}"

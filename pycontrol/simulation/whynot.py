@@ -16,7 +16,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from pycontrol.arbiter import leases
@@ -24,7 +24,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import fits_one_type
-from pycontrol.arbiter.state import DRAINED
+from pycontrol.arbiter.state import DRAINED, SET_LIMITS
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model import tags
@@ -88,7 +88,8 @@ class Changes:
         self.agent, self.app, self.record = a.agents.get(app_id), a.cluster.apps[app_id], a.durable.apps[app_id]
         self.demand = self.agent.demand if self.agent is not None else standin.demand(a.holdings, app_id, scene.now_s)
         self.typed = a.rounds.typed(self.record.vc)
-        self.room_gpus = a.holdings.queue_room(self.record.queue)
+        room_gpus = a.holdings.queue_room(self.record.queue)
+        self.room_gpus = math.inf if room_gpus is None else room_gpus
         self.loose = self._loose()
         self._loose_gpus = sum(self.loose.values())
 
@@ -280,17 +281,39 @@ class Changes:
         return " and ".join(said or (["which refused its containers"] if avoided else []))
 
     def _limits(self) -> Iterator[Change]:
-        a, queue = self.a, self.a.cluster.queues.get(self.record.queue)
-        total = a.cluster.machines.gpus
-        if queue is None or queue.max_capacity >= 1.0 or not self._fits(self.demand):
+        """A higher maximum of its queue, and of each account that its gang has no room in."""
+        a, total = self.a, self.a.cluster.machines.gpus
+        if not self._fits(self.demand):
             return
-        now = int(queue.max_capacity * total + 1e-9)
-        for gpus in range(now + 1, total + 1):
-            if self.room_gpus + gpus - now >= self.demand.gang_gpus:
-                raised = replace(queue, max_capacity=min(1.0, gpus / total))
-                queues = tuple(raised if q.path == queue.path else q for q in self.scene.cluster.queues)
-                text = f"if the limit of the queue {queue.path} rose from {now} to {count(gpus, 'GPU')}"
-                yield Change(Kind.LIMIT, gpus - now, text, (replace(self.scene.cluster, queues=queues),))
+        queue = a.cluster.queues.get(self.record.queue)
+        if queue is not None and queue.max_capacity < 1.0:
+            now = int(queue.max_capacity * total + 1e-9)
+            for gpus in range(now + 1, total + 1):
+                if self.room_gpus + gpus - now >= self.demand.gang_gpus:
+                    raised = replace(queue, max_capacity=min(1.0, gpus / total))
+                    queues = tuple(raised if q.path == queue.path else q for q in self.scene.cluster.queues)
+                    text = f"if the limit of the queue {queue.path} rose from {now} to {count(gpus, 'GPU')}"
+                    yield Change(Kind.LIMIT, gpus - now, text, (replace(self.scene.cluster, queues=queues),))
+        for name, room in a.holdings.limits.rooms(self.record, self.scene.now_s).items():
+            if room < self.demand.gang_gpus:
+                yield from self._accounts(name)
+
+    def _accounts(self, name: str) -> Iterator[Change]:
+        """A higher limit of an account: of its GPUs, or of each budget that is used up."""
+        limits, total = self.a.holdings.limits, self.a.cluster.machines.gpus
+        now = {k: x for k, x in asdict(limits.in_force[name]).items() if x is not None}
+        spent = {x.kind: x.used + self.demand.gang_gpus for x in limits.levels(name, self.scene.now_s)
+                 if x.ends_s is not None and x.share >= 1}  # fmt: skip
+        if spent:
+            said = " and ".join(f"{kind} of {name} rose above {now[kind]:g}" for kind in spent)
+            yield self._raised(name, self.demand.gang_gpus, f"if {said}", {**now, **spent})
+        elif "gpus" in now:
+            for gpus in range(int(now["gpus"]) + 1, total + 1):
+                text = f"if the limit of {name} rose from {now['gpus']:g} to {count(gpus, 'GPU')}"
+                yield self._raised(name, gpus - int(now["gpus"]), text, {**now, "gpus": gpus})
+
+    def _raised(self, name: str, size: int, text: str, values: Mapping[str, float]) -> Change:
+        return Change(Kind.LIMIT, size, text, (ev.OperatorCommand(SET_LIMITS, name, "", values=dict(values)),))
 
 
 def _asked(ask: Ask, **changes: Any) -> tuple[ev.Event, ...]:

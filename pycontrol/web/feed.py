@@ -18,6 +18,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppEnded,
     AppsForgotten,
     Boosted,
+    BudgetSpent,
     ClockBehind,
     ExchangeChanged,
     Fact,
@@ -27,13 +28,14 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseIdle,
     LeaseRevoking,
     LeaseStarted,
+    LimitsSet,
     NextDropped,
     OfLease,
     RoundHeld,
     Switched,
 )
 from pycontrol.arbiter.state import DRAINED
-from pycontrol.arbiter.supply.exchange import deals_of
+from pycontrol.arbiter.supply.port import deals_of
 from pycontrol.model.cluster import STANDIN
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
@@ -162,6 +164,8 @@ class Feed:
                 return [("", round_line(fact.receipt, self._names), ())]
             case Switched():
                 return [("", _switched(fact), ())]
+            case LimitsSet() | BudgetSpent():
+                return [("", _limits_told(fact), ())]
             case Boosted():
                 return [("", _boosted(fact), ())]
             case ExchangeChanged():
@@ -216,6 +220,18 @@ def _switched(fact: Switched) -> str:
     if what.startswith(DRAINED):
         return f"{who} {'drains' if fact.on else 'undrains'} {what.removeprefix(DRAINED)}"
     return f"{who} {'paused' if fact.on else 'resumed'} the rounds"
+
+
+def _limits_told(fact: LimitsSet | BudgetSpent) -> str:
+    if isinstance(fact, BudgetSpent):
+        if not fact.share:
+            return f"{fact.account}: its budget of GPU-hours of the {fact.period} is free again"
+        what = "used up: its gangs end with their leases" if fact.share >= 1 else f"used by {fact.share:.0%}"
+        return f"{fact.account}: its budget of GPU-hours of the {fact.period} is {what}"
+    said = ", ".join(f"{kind} {x:g}" for kind, x in (fact.limits or {}).items()) or "none"
+    return f"{fact.user or 'an operator'} set the limits of {fact.account}: " + (
+        "those of isonomy.yaml again" if fact.limits is None else said
+    )
 
 
 def _boosted(fact: Boosted) -> str:

@@ -16,7 +16,7 @@ from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.events import Event, OperatorCommand
 from pycontrol.policies.port import Policy
-from pycontrol.queries import cells, exchange, explain, metrics, views
+from pycontrol.queries import budget, cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
@@ -133,6 +133,9 @@ class Router:
             "spans": self._get(self._spans, "app"),
             "cells": self._live(cells.cells),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
+            "budget": self._get(budget.budget),
+            "budget-set": Route("POST", self._set_limits, budget.PARAMS),
+            "budget-reset": Route("POST", self._set_limits, frozenset({"account"})),
             "exchange": self._live(exchange.exchange),
             "exchange-offer": Route("POST", self._exchange, exchange.PARAMS),
             "exchange-request": Route("POST", self._exchange, exchange.PARAMS),
@@ -318,8 +321,8 @@ class Router:
 
     # ---- changing
 
-    def _carry_out(self, request: RestRequest, target: str, text: str, for_s: float = 0.0) -> dict[str, Any]:
-        self._driver.submit(OperatorCommand(request.path, target, request.user, for_s))
+    def _carry_out(self, request: RestRequest, target: str, text: str, **more: Any) -> dict[str, Any]:
+        self._driver.submit(OperatorCommand(request.path, target, request.user, **more))
         self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
         self.pictures.expire()
         if request.path != "kill":  # which ends what is here, and is over
@@ -379,7 +382,7 @@ class Router:
         if not for_s and not known:
             raise Refusal(409, f"boost: {target} has none")
         text = f"{target} comes first in its virtual cluster for {for_s / 3600:g} h; what runs keeps its leases"
-        return self._carry_out(request, target, text if for_s else f"{target} is boosted no more", for_s)
+        return self._carry_out(request, target, text if for_s else f"{target} is boosted no more", for_s=for_s)
 
     def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
         """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
@@ -418,6 +421,11 @@ class Router:
         outcome = self._driver.call(lambda a, now_s: exchange.outcome(a, posted))
         self._must_last(request)
         return outcome
+
+    def _set_limits(self, request: RestRequest) -> dict[str, Any]:
+        self._need_admin(request)
+        given = self._driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
+        return self._carry_out(request, given.target, budget.text_of(given), values=given.values)
 
     def _switch(self, request: RestRequest) -> dict[str, Any]:
         self._need_admin(request)

@@ -60,6 +60,9 @@ class Noise:
             lambda: ev.OperatorCommand(
                 self.r.choice(["pause", "resume", "resume", "drain", "undrain", "kill", "dance"]),
                 self.r.choice([*APPS, *HOSTS]), "root"),
+            lambda: ev.OperatorCommand(
+                self.r.choice(["budget-set", "budget-reset"]), self.r.choice(["user u", "queue root.a", "queue root"]),
+                "root", values=self.r.choice([{"gpus": 1}, {"gpu_hours_day": 0.01}, {"gpu_hours_month": 0}, {}])),
             ev.Tick,
             lambda: ev.Decided(self.round(), None, "late"),
             lambda: ev.ExchangePosted("offer", f"p{self.r.randrange(3)}", self.r.choice(["root.a", "root.b", "x"]),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking
+from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason
 from tests.arbiter.mini import Mini
@@ -97,6 +98,14 @@ def _() -> Mini:
         for place in m.places():
             m.send(ev.DirectiveDone(place.directive_id, False, "", "no such GPU"))
         m.run(2)
+    return m
+
+
+@case(EndReason.LIMIT)
+def _() -> Mini:
+    m = active()
+    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", values={"gpus": 0}))
+    m.run(1300, 5)
     return m
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
@@ -159,6 +160,13 @@ def _() -> Mini:
 @case(Pending.QUEUE_LIMIT)
 def _() -> Mini:
     return one(Mini(queues=(Queue("root.q", 0.5, 0.5),)), gangs=4)
+
+
+@case(Pending.ACCOUNT_LIMIT)
+def _() -> Mini:
+    m = Mini()
+    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", values={"gpus": 1}))
+    return one(m, gangs=4)
 
 
 @case(Pending.PAUSED)

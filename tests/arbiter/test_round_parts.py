@@ -96,8 +96,9 @@ class Fixed:
         return held.guaranteed
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
-    ) -> Placed | None:
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:  # fmt: skip
         assert group not in self.groups
         gpus: list[Gpu] = []
         for host, n in gang:

@@ -126,7 +126,7 @@ def test_no_leftover_that_an_outsider_can_use_is_wasted(
     top = topology([4, 4, 4])
     room = FreeIndex({f"n{i + 1}": n for i, n in enumerate(gpus)}, top)
     views = [view(f"a{i}", size, gangs, scope=scope) for i, (size, gangs, scope) in enumerate(apps)]
-    views = [replace(v, queue="root.small", queue_room_gpus=limit) if v.app_id in ("a0", "a1") else v for v in views]
+    views = [replace(v, rooms={"queue root.small": limit}) if v.app_id in ("a0", "a1") else v for v in views]
     awards = leftovers(room, views, Caps(views), {}, ranking(seed, order))
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in awards}
     free = {"n1": 0, "n2": 0, "n3": 0, **room.left}

@@ -31,13 +31,13 @@ EVER = 1e7
 class Owned(World):
     """Two virtual clusters of a machine each, and the nodes' evidence."""
 
-    def __init__(self, lease_s: float = 60.0) -> None:
+    def __init__(self, lease_s: float = 60.0, min_lend_s: float = 0.0) -> None:
         self.evidence: list[dict[str, Any]] = []
         self.facts: list[tuple[int, float, Fact]] = []
         cells = {
             "levels": {"node": 4},
             "hosts": list(HOSTS),
-            "virtual_clusters": {"root.a": {"node": 1}, "root.b": {"node": 1}},
+            "virtual_clusters": {"root.a": {"node": 1, "min_lend_s": min_lend_s}, "root.b": {"node": 1}},
         }
         how = Settings(lease_s=lease_s, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
         supply = CellSupply(layout(CellsFile.model_validate(cells)))
@@ -83,13 +83,15 @@ class Owned(World):
         return [v["what"] for v in found["violations"] if v["kind"] == "guarantee_late"]
 
 
-def test_the_arbiter_as_it_is_keeps_its_guarantees() -> None:
-    w = Owned()
+@pytest.mark.parametrize("min_lend_s", [0.0, 200.0])
+def test_the_arbiter_as_it_is_keeps_its_guarantees(min_lend_s: float) -> None:
+    w = Owned(600.0, min_lend_s)
     assert w.late() == []
     assert len(gpus_in(w.arbiter.holdings.leases_of(OWNER))) == 4
 
 
-def test_a_borrower_that_keeps_revoked_gpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("min_lend_s", [0.0, 100.0])
+def test_a_borrower_that_keeps_revoked_gpus_is_found(min_lend_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker continues, and is killed long after its deadline."""
     take_back = leases.revoke
 
@@ -98,7 +100,7 @@ def test_a_borrower_that_keeps_revoked_gpus_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(leases, "revoke", late)
     monkeypatch.setattr(Owned, "do_SendRevoke", lambda self, e: self.agents[e.app_id].held.difference_update(e.gpus))
-    found = Owned().late()
+    found = Owned(600.0, min_lend_s).late()
     assert len(found) == 4
     assert all(f"{OWNER} could claim it for root.a" in what for what in found)
 

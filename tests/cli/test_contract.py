@@ -14,8 +14,9 @@ from tests.cli.conftest import Rm, run
 
 
 def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(group, click.Group):
+    if not isinstance(group, click.Group) or group.invoke_without_command:
         yield " ".join(path), group
+    if not isinstance(group, click.Group):
         return
     for name in group.list_commands(click.Context(group)):
         inner = group.get_command(click.Context(group), name)

@@ -106,10 +106,13 @@ def test_accounts_are_a_tree_of_groups_beside_the_queues_of_all_others() -> None
 
 def test_a_limit_counts_for_each_app_below_it_the_widest_first() -> None:
     accounts = accounts_of(parse(TREE, Config, "isonomy.yaml").accounts)
-    found = dict(accounts.limits("root.c", "carol"))
-    assert list(found) == ["group research", "user carol", "queue root.c"]
+    found = accounts.limited()
     assert found["group research"] == Limits(gpus=40, gpu_hours_day=200)
-    assert not list(accounts.limits("root.a", "dave"))
+    assert found.keys() == {"group research", "user carol", "queue root.c"}
+    assert accounts.names("root.c", "carol") == ("group research", "user carol", "queue root", "queue root.c")
+    assert accounts.names("root.a", "bob")[:3] == ("group research", "group research/vision", "user bob")
+    assert accounts.names("root.a", "dave")[:2] == ("group others", "user dave")
+    assert {"group research/vision", "group others"} < accounts.groups_named()
 
 
 def test_without_groups_the_queues_share_and_only_their_weights_change() -> None:

@@ -114,7 +114,6 @@ def test_an_older_hadoop_has_jars_options_and_keys_of_its_own(tmp_path: Path) ->
     [
         ({"speeds": {"H100": 9.0}}, "no machine has the type H100; types are virtual-a"),
         ({"speeds": {"virtual-a": 0.0}}, "must be > 0"),
-        ({"virtual_gpus": False, "speeds": {"virtual-a": 2.0}}, "only virtual GPUs have a configured speed"),
     ],
 )
 def test_a_speed_is_one_of_a_virtual_type(tmp_path: Path, change: dict[str, object], problem: str) -> None:

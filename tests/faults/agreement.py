@@ -113,6 +113,20 @@ def queues_over(arbiter: Any, granted: Iterable[str]) -> str:
     return ""
 
 
+def limits_over(a: Any, granted: Iterable[str], renewed: Iterable[str]) -> str:
+    """The limit of an account that does not allow what a round just did; empty if there is none."""
+    for app_id in {*granted, *renewed}.intersection(a.durable.apps):
+        app = a.durable.apps[app_id]
+        for level in (
+            x
+            for name in a.holdings.limits.of(app.queue, app.user)
+            for x in a.holdings.limits.levels(name, a.holdings.event_s)
+        ):
+            if level.share >= 1 if level.ends_s is not None else level.used > level.limit and app_id in granted:
+                return f"{level}, and {app_id} got more"
+    return ""
+
+
 class Refused:
     """Consecutive refusals of an app's placements by a machine."""
 

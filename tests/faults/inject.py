@@ -406,6 +406,14 @@ class Injector:
         self._post("pause")
         self._until(f, lambda: self._surely("resume"))
 
+    def do_limit(self, f: Fault) -> None:
+        """A user or a queue may have few GPUs, or uses its budget up; a limit that lets each gang run may stay."""
+        account = f"user {('ann', 'bob')[f['app'] % 2]}" if f["n"] % 3 else "queue root"
+        most = {"gpus": str(f["n"])} if f["n"] % 2 else {"gpu_hours_month": f"{f['amount'] / 50:.4f}"}
+        self._post("budget-set", account=account, **most)
+        if not f["n"] % 2 or f["n"] < 7:
+            self._until(f, lambda: self._surely("budget-set", account=account, gpus="none", gpu_hours_month="none"))
+
     def _surely(self, path: str, **params: str) -> None:
         """Repeats a command until the control plane and the ResourceManager in front of it are reachable."""
         plane = self.world.plane

@@ -21,7 +21,7 @@ from pycontrol.arbiter.ledger.lease import GRANTED, REVOKING, gpus_in, is_revoki
 from pycontrol.arbiter.state import KILL_RETRY_S
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
-from tests.faults.agreement import Refused, left_of_apps, queues_over, undone, view_differs
+from tests.faults.agreement import Refused, left_of_apps, limits_over, queues_over, undone, view_differs
 from tests.faults.clock import Violation
 from tests.faults.nodes import NodeManager, Run
 
@@ -195,6 +195,10 @@ class Oracles:
         over = queues_over(arbiter, (x["app_id"] for x in r.get("granted", ())))
         if over:
             raise Violation("queue limit", f"{fact.round_id} granted {r['granted']}: {over}")
+        kept = {x.app_id for gpu in fact.receipt.done.renewed if (x := arbiter.durable.leases.get(gpu)) is not None}
+        over = limits_over(arbiter, {x["app_id"] for x in r.get("granted", ())}, kept)
+        if over:
+            raise Violation("account limit", f"{fact.round_id}: {over}")
         moved = told or revoked or r.get("renewed")
         if moved and (arbiter.holdings.paused or not arbiter.cluster.ready):
             raise Violation("frozen", f"{fact.round_id} moved {moved} while leases stand still")
@@ -459,6 +463,7 @@ class Oracles:
         for app_id, gang, together in waiting:
             here = [n for host, n in free.items() if (app_id, host) not in self.world.blacklist]
             fits = max(here, default=0) >= gang if together else sum(here) >= gang
+            fits = fits and (app_id not in a.durable.apps or a.holdings.full(app_id, gang, a.holdings.event_s) is None)
             self._seen.add(("idle", app_id))
             if self._for(("idle", app_id), fits, limit_s):
                 raise Violation("idle gpus", f"{free} are free and {app_id} waits for {gang}", app_id)

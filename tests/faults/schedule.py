@@ -44,6 +44,9 @@ def draw(seed: int) -> Schedule:
     orders = random.Random(f"orders {seed}")
     if orders.random() < 0.2:
         faults += [_fault(orders, "kill_fails", until_s, len(apps)) for _ in range(orders.randint(1, 3))]
+    people = random.Random(f"limits {seed}")
+    if people.random() < 0.2:
+        faults += [_fault(people, "limit", until_s, len(apps)) for _ in range(people.randint(1, 3))]
     old_journal = rare.random() < 0.05
     slow = random.Random(f"slow {seed}")
     for app in apps:

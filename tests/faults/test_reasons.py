@@ -27,7 +27,8 @@ SEEDS = (27, 51, *range(1, 13))
 HONEST = ("ann", "bob")
 SHUT = frozenset({
     Pending.PAUSED, Pending.SHADOW, Pending.OFF, Pending.MODE_UNREADABLE, Pending.RECOVERY_IN_PROGRESS,
-    Pending.AGENT_AWAY, Pending.INTERACTIVE_LIMIT, Pending.QUEUE_LIMIT, Pending.GANG_INCOMPLETE,
+    Pending.AGENT_AWAY, Pending.INTERACTIVE_LIMIT, Pending.QUEUE_LIMIT, Pending.ACCOUNT_LIMIT,
+    Pending.GANG_INCOMPLETE,
     Pending.EXCEEDS_CLUSTER_SIZE, Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE,
     Pending.IDLE, Pending.FINISHED,
 })  # fmt: skip

@@ -35,7 +35,9 @@ NUMBERS = {
     FieldDescriptor.CPPTYPE_DOUBLE,
     FieldDescriptor.CPPTYPE_FLOAT,
 }
-TEXTS = frozenset({"app", "file", "node", "vc", "cells", "in_return", "id", "queue", "scope", "type", "within"})
+TEXTS = frozenset(
+    {"account", "app", "target", "file", "node", "vc", "cells", "in_return", "id", "queue", "scope", "type", "within"}
+)
 """REST parameters that are no numbers."""
 
 

@@ -101,9 +101,9 @@ def test_priorities_together_give_no_gpu_twice_and_keep_all_limits(s: Snapshot, 
     assert all(n <= s.free.get(host, 0) for host, n in taken.items())
     for v in views:
         assert got(plan, v.app_id) <= max(0, v.demand.gpus - v.retained_gpus)
-    for queue in {v.queue for v in views}:
-        mine = [v for v in views if v.queue == queue]
+    for name in {name for v in views for name in v.rooms}:
+        mine = [v for v in views if name in v.rooms]
         ending = {v.app_id: sum(map(gang_gpus, v.ending_gangs)) for v in mine}
-        room = min(v.queue_room_gpus - ending[v.app_id] for v in mine) + sum(ending.values())
+        room = min(v.rooms[name] - ending[v.app_id] for v in mine) + sum(ending.values())
         assert sum(got(plan, v.app_id) for v in mine) <= max(0, room)
     assert CLUSTER.gpus >= sum(taken.values())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
 from pycontrol.lab.conformance import decide
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
@@ -46,7 +46,7 @@ def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str
         left[host] = max(0, left[host] - n)
     found = []
     for v in s.apps:
-        rooms = [x.gpus - sum(got[a] for a in x.app_ids) for x in queue_limits(s) if v.app_id in x.app_ids]
+        rooms = [x.gpus - sum(got[a] for a in x.app_ids) for x in limits_of(s) if v.app_id in x.app_ids]
         room = min([v.demand.gpus - v.retained_gpus - got[v.app_id], *rooms])
         for gpu_type in [v.demand.gpu_type] if v.demand.gpu_type else s.topology.types:
             here = {h: n for h, n in left.items()
@@ -78,7 +78,7 @@ def test_no_wanted_gpu_stays_free(policy: Policy, s: Snapshot, data: st.DataObje
     after = last_pass(before, s, lambda a: closed[a])
     assert idle_and_wanted(after, s, closed) == []
     assert last_pass(after, s, lambda a: closed[a]) == after
-    for limit in queue_limits(s):
+    for limit in limits_of(s):
         got = sum(gang_gpus(g) for a in after.awards if a.app_id in limit.app_ids for g in a.gangs)
         had = sum(gang_gpus(g) for a in before.awards if a.app_id in limit.app_ids for g in a.gangs)
         assert got <= max(limit.gpus, had)

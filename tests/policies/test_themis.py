@@ -37,7 +37,7 @@ def test_the_offer_goes_to_the_worst_part_worst_first(f: float, n: int) -> None:
 def test_only_apps_that_can_use_the_offer_are_asked() -> None:
     silent = view("silent", None)
     sated = view("sated", 9.0, retained_gpus=2)
-    no_room = view("no_room", 9.0, gang=4, queue="root.small", queue_room_gpus=3)
+    no_room = view("no_room", 9.0, gang=4, rooms={"queue root.small": 3})
     offer = Themis().offer(snapshot(silent, sated, no_room, view("first", 2.0), view("late", 2.0, submitted_s=5.0)))
     assert offer is not None
     assert offer.app_ids == ("first",)
@@ -46,8 +46,8 @@ def test_only_apps_that_can_use_the_offer_are_asked() -> None:
 
 def test_an_app_at_its_queues_limit_can_win_the_ending_gpus_of_its_queue() -> None:
     home: Gang = (("n1", 4),)
-    holder = view("holder", 0.5, 4, 1, ending_gangs=(home,), queue_room_gpus=4)
-    waits = view("waits", 9.0, 4, 1, queue_room_gpus=0)
+    holder = view("holder", 0.5, 4, 1, ending_gangs=(home,), rooms={"queue root.q": 4})
+    waits = view("waits", 9.0, 4, 1, rooms={"queue root.q": 0})
     s = snapshot(holder, waits)
     offer = Themis().offer(s)
     assert offer is not None
@@ -90,10 +90,9 @@ def rounds(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Bid]]:
         if left[host] >= size and draw(st.booleans()):
             left[host] -= size
             ending = (((host, size),),)
-        room = draw(st.sampled_from([1 << 30, 4]))
-        queue = "root.big" if room > 4 else f"root.small{i}"
+        room = draw(st.sampled_from([{}, {f"user u{i}": 4}]))
         rho = draw(st.none() | st.floats(0.1, 9))
-        apps.append(view(f"a{i}", rho, size, gangs, ending_gangs=ending, queue=queue, queue_room_gpus=room))
+        apps.append(view(f"a{i}", rho, size, gangs, ending_gangs=ending, rooms=room))
     s = snapshot(*apps, f=draw(st.sampled_from([0.0, 0.5, 0.8])))
     offer = Themis().offer(s)
     bids = {}
@@ -133,7 +132,7 @@ def test_any_round_is_feasible_whole_and_repeatable(
         v = next(v for v in s.apps if v.app_id == award.app_id)
         assert award.leftover == (v.app_id not in bids) or policy.participants
         assert all(gang_gpus(g) == v.demand.gang_gpus for g in award.gangs)
-        assert sum(map(gang_gpus, award.gangs)) <= min(v.demand.gpus, v.queue_room_gpus)
+        assert sum(map(gang_gpus, award.gangs)) <= min([v.demand.gpus, *v.rooms.values()])
         for gang in award.gangs:
             for host, n in gang:
                 left[host] -= n
@@ -145,7 +144,7 @@ def test_any_round_is_feasible_whole_and_repeatable(
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards}
     for v in open_:  # work-conserving: no app outside the auction could use the unused GPUs
         more = got.get(v.app_id, 0) + v.demand.gang_gpus
-        if more <= min(v.demand.gpus, v.queue_room_gpus):
+        if more <= min([v.demand.gpus, *v.rooms.values()]):
             assert sum(left.values()) < v.demand.gang_gpus
 
 

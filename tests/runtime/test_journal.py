@@ -16,18 +16,23 @@ from pycontrol.arbiter.ledger.facts import (
     AppArrived,
     AppChanged,
     AppsForgotten,
+    ClockBehind,
     Fact,
     LeaseEnded,
     LeaseGranted,
     LeaseStarted,
+    LimitsSet,
     PolicyMemory,
     RoundHeld,
 )
+from pycontrol.arbiter.state import SET_LIMITS
+from pycontrol.model import events as ev
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts
 from pycontrol.runtime.journal_check import check_journal, repair_journal
 from pycontrol.runtime.journal_keeper import JournalKeeper
+from tests.arbiter.mini import Mini
 
 GOLDEN = Path(__file__).parents[1] / "journals"
 APP = "application_1_0001"
@@ -462,3 +467,34 @@ def test_a_full_disk_is_one_line_with_the_path(path: Path) -> None:
     with pytest.raises(JournalError, match=rf"^{path}: the disk is full; free some space in {path.parent}"):
         journal.append(facts(400), 1000.0)
     journal.close()
+
+
+def test_what_accounts_used_outlives_pruning_and_a_failover(path: Path) -> None:
+    """The journal keeps no fact of the uses but its snapshot; then another control plane takes over."""
+    m = Mini()
+    m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", values={"gpu_hours_month": 1.0}))
+    m.app("a", gang=4)
+    m.run(5)
+    m.start("a")
+    m.run(100)
+    for container in list(m.a.cluster.containers):
+        m.send(ev.ContainerGone(container))
+    m.send(ev.AppRemoved("a", "FINISHED"))
+    used = [x.used for x in m.a.holdings.limits.levels("user u", m.now)]
+    assert used == [pytest.approx(4 * 100 / 3600, rel=0.05)]
+    journal = SqliteJournal(path)
+    journal.append(m.facts, m.now)
+    for _ in range(3):  # facts after the last snapshot but one stay
+        keeper(path, m.now).keep()
+        journal.append([ClockBehind(m.now)], m.now)
+    keeper(path, m.now + 1e6, 1.0).keep()
+    journal.close()
+    assert not any(isinstance(fact, LimitsSet | LeaseStarted) for _, _, fact in read_facts(path))
+    pruned = SqliteJournal(path)
+    durable = pruned.recover()
+    pruned.close()
+    other = Mini(durable=Durable())
+    other.now = m.now
+    other.send(ev.StandbyRestored(json.loads(json.dumps(durable.kept()))))
+    for a in (Mini(durable=durable).a, other.a):
+        assert [x.used for x in a.holdings.limits.levels("user u", m.now)] == used

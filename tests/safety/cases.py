@@ -118,6 +118,8 @@ class Case:
     returns_s: int | None = None
     """When it is in the file again."""
     length_s: int = LENGTH_S
+    min_lend_s: int = 0
+    """How long borrowers keep GPUs before they are called back."""
 
     def machines(self) -> tuple[Machine, ...]:
         """The shared cluster: the machines of one rack cell are a rack."""
@@ -180,6 +182,7 @@ class Case:
                 "pinned": [pin_of(c) for c in cells if c.owner == queue and c.pinned],
                 "policy": self.policy,
                 "private_schedule": self.private_schedule,
+                "min_lend_s": self.min_lend_s,
             }
         return {"cell_types": types, "physical_cells": physical, "virtual_clusters": owners}
 
@@ -267,6 +270,8 @@ def draw(seed: int, strained: bool = False) -> Case:
     odd = _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain))
     found = _strained(random.Random(f"{seed} strained"), _again(random.Random(f"{seed} again"), odd), strained)
     few = found.policy == "themis" and random.Random(f"{seed} f").random() < 0.5
+    lend = random.Random(f"{seed} lend")
+    found = replace(found, min_lend_s=lend.choice((15, 30, 90))) if lend.random() < 0.15 else found
     return replace(found, f=0.8) if few else found
 
 

@@ -41,7 +41,8 @@ from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, Machine, as_mac
 
 LEASE_S, LEAD_S = 60.0, 6.0
 GRACE_S = LEAD_S + 2.0 + 7.0
-"""One revocation: the lead, a container's end, the rounds' settling and retry, a container's start."""
+"""One revocation: the lead, a container's end, the rounds' settling and retry, a container's start. The time that the
+case grants borrowers is added."""
 FAILOVER_S = 10.0
 """How long a restart of the control plane delays a guarantee."""
 STRICT = bool(os.environ.get("STRICT"))
@@ -417,6 +418,7 @@ def _longest_gap(
             break
         there, here = _at(private, at_s), _at(shared, at_s)
         more_s = 0.0 if since_s is None or since_s < overloaded_s else LEASE_S
+        more_s += case.min_lend_s
         if since_s is not None and at_s - since_s > GRACE_S + more_s + _standstill_s(case, since_s, at_s):
             return since_s, at_s - since_s, *worst
         if here >= there or at_s == until_s:
@@ -454,6 +456,7 @@ def _smaller(case: Case) -> list[Case]:
               if getattr(case, name) is not None]  # fmt: skip
     tries += [dataclasses.replace(case, private_schedule=False)] if case.private_schedule else []
     tries += [dataclasses.replace(case, f=0.0)] if case.f else []
+    tries += [dataclasses.replace(case, min_lend_s=0)] if case.min_lend_s else []
     for ask in case.asks:
         if ask.gangs > 1:
             fewer = dataclasses.replace(ask, gangs=1)

@@ -10,7 +10,7 @@ from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.model.reasons import Reason
 from pycontrol.queries.reasons import reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
-from tests.safety.oracle import Shared, complaints, play_private, play_shared
+from tests.safety.oracle import GRACE_S, Shared, complaints, play_private, play_shared
 
 BATCH = 20
 BATCHES = 15
@@ -276,3 +276,42 @@ def test_a_gang_that_a_bad_gpu_spared_stays_while_nobody_of_its_queue_waits() ->
     asks = Ask("x0", "root.x", 1, 8, 28, EVER_S), Ask("a0", "root.a", 2, 1, 75, EVER_S)
     w = play_shared(dataclasses.replace(case(PAIRS, cells, *asks), bad=(115, "n1", 3)))
     assert [n for _, n in w.log["a0"]] == [0, 1]
+
+
+def lent(min_lend_s: int) -> Shared:
+    """root.a's app wants its node at 40 s, which a stranger borrows since about 5 s; root.b has the other."""
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    found = case(NODES, cells, OWNER, STRANGER, Ask("a", "root.a", 4, 1, 40, EVER_S))
+    found = dataclasses.replace(found, min_lend_s=min_lend_s)
+    assert not complaints(found)
+    return play_shared(found)
+
+
+@pytest.mark.parametrize("min_lend_s", [0, 60, 100])
+def test_a_borrower_keeps_its_gpus_for_the_time_that_the_owner_grants_and_the_owner_waits_no_longer(
+    min_lend_s: int,
+) -> None:
+    w = lent(min_lend_s)
+    (back_s,) = [at_s for at_s, n in w.log["x"] if at_s > 40 and n == 0]
+    (begins_s,) = [at_s for at_s, n in w.log["a"] if n == 1]
+    borrowed_s = next(at_s for at_s, n in w.log["x"] if n)
+    assert back_s >= borrowed_s + min_lend_s - 1
+    assert begins_s <= max(40, borrowed_s + min_lend_s) + GRACE_S
+
+
+def test_what_was_borrowed_after_the_owner_wanted_it_is_called_back_at_once() -> None:
+    """Else one loan after the other would keep the owner waiting."""
+    kind = Kind(("gpu", "node"), (1, 4), ("n0", "n1"))
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    early = Ask("x", "root.x", 1, 2, 5, EVER_S)
+    late = tuple(Ask(f"x{k}", "root.x", 1, 1, 45 + 10 * k, EVER_S) for k in range(4))
+    found = case(kind, cells, OWNER, early, Ask("a", "root.a", 4, 1, 40, EVER_S), *late)
+    assert not complaints(dataclasses.replace(found, min_lend_s=70))
+
+
+def test_the_reason_says_until_when_borrowers_keep_the_cells() -> None:
+    cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
+    found = case(NODES, cells, OWNER, STRANGER, Ask("a", "root.a", 4, 1, 40, EVER_S))
+    w = play_shared(dataclasses.replace(found, min_lend_s=900, length_s=60))
+    assert why(w, "a").code == "WaitingForRevocation"
+    assert "borrowers keep them until 1970-01-01 00:31 UTC (min_lend_s)" in why(w, "a").sentence

@@ -41,6 +41,7 @@ PATHS = {
     "shadow": "in the mode shadow: what Isonomy would have given each time that CapacityScheduler gave out GPUs",
     "picture": "the Arbiter's state, from which `isonomy whatif --now` continues; its form may change with `version`",
     "cells": "virtual clusters with their GPUs, all cells with their bindings, the gangs on them, deals in force",
+    "budget": "the limits of users, groups and queues, how much of each is used, and who set it",
     "exchange": "offers and requests on the board, deals in force, each virtual cluster's books",
     "token": "a token for an app of the caller's (`app`), with the address of the Agents' service",
     "metrics": "Prometheus' text, not JSON",
@@ -54,6 +55,9 @@ POSTS = {
     " `for_s`: how long, 0 ends it)",
     "pause": "rounds stop, and leases stand still",
     "resume": "rounds are held again",
+    "budget-set": "limits of an account (`account`: user NAME, group PATH or queue PATH; `gpus`, `gpu_hours_day`,"
+    " `gpu_hours_week`, `gpu_hours_month`: a number or none) replace those of isonomy.yaml",
+    "budget-reset": "an account has the limits of isonomy.yaml again (`account`)",
     "cells-apply": "the cells file is read again (`file`: its path on the control plane's machine; without, the one"
     " that isonomy.yaml names)",
     "exchange-offer": "cells are offered to other virtual clusters (`vc`; `cells`: TYPE:COUNT or TYPE:COUNT@CHAIN;"
@@ -155,6 +159,9 @@ def traded() -> dict[str, list[Any]]:
         ("boost", {"target": app, "for_s": "60"}),
     ):
         ask("POST", path, **params)
+    ask("POST", "budget-set", account="user ann", gpus="4", gpu_hours_week="100")
+    ask("GET", "budget")
+    ask("POST", "budget-reset", account="user ann")
     ask("POST", "cells-apply", file="cells.yaml")
     ask("GET", "cells")
     ask("POST", "kill", app=app)

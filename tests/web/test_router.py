@@ -34,6 +34,7 @@ def test_unknown_paths_methods_and_parameters(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("verb", "params"), [
     ("pause", {}), ("resume", {}), ("drain", {"node": "n1"}), ("undrain", {"node": "n1"}), ("kill", {"app": EARLY}),
+    ("budget-set", {"account": "user u", "gpus": "1"}), ("budget-reset", {"account": "user u"}),
     ("boost", {"target": EARLY, "for_s": "60"}),
 ])  # fmt: skip
 def test_commands_need_admin_rights(scene: Scene, verb: str, params: dict[str, str]) -> None:
@@ -62,6 +63,46 @@ def test_an_admin_pauses_drains_and_kills(scene: Scene) -> None:
     post("kill", app=EARLY)
     assert ("finish", EARLY) in scene.world.history
     assert scene.error("POST", "drain", user="root", admin=True, node="n9")[0] == 404
+
+
+def test_an_admin_sets_limits_which_are_shown_with_what_is_used_of_them(scene: Scene) -> None:
+    def post(verb: str, **params: str) -> str:
+        status, answer = scene.router.handle("POST", verb, params, "root", True)
+        assert (status, answer["ok"]) == (200, True)
+        return str(answer["text"])
+
+    assert "user u has gpus 2, gpu_hours_week 50" in post(
+        "budget-set", account="user u", gpus="2", gpu_hours_week="50", gpu_hours_day="none"
+    )
+    assert "user u has gpu_hours_week 50" in post("budget-set", account="user u", gpus="none")
+    status, answer = scene.router.handle("GET", "budget", {}, "mallory", False)
+    assert status == 200
+    (row,) = answer["limits"]
+    assert (row["account"], row["kind"], row["limit"], row["set_by"]) == ("user u", "gpu_hours_week", 50, "root")
+    uses = scene.world.arbiter.durable.uses.values()
+    assert row["used"] == pytest.approx(sum(x.seen(answer["now_s"])[1] for x in uses) / 3600)
+    assert "isonomy.yaml again" in post("budget-reset", account="user u")
+    assert scene.router.handle("GET", "budget", {}, "mallory", False)[1]["limits"] == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "params", "status", "text"),
+    [
+        ("budget-set", {"account": "u", "gpus": "1"}, 400, "must be `user NAME`"),
+        ("budget-set", {"account": "group x", "gpus": "1"}, 404, "there is no group x"),
+        ("budget-set", {"account": "user u"}, 400, "give at least one"),
+        ("budget-set", {"account": "user u", "gpus": "1.5"}, 400, "whole number"),
+        ("budget-set", {"account": "user u", "gpus": "-1"}, 400, "gpus: must be from 0"),
+        ("budget-set", {"account": "user u", "gpu_hours_day": "nan"}, 400, "must be from 0"),
+        ("budget-set", {"account": "user u", "gpu_hours_day": "x"}, 400, "a number or none"),
+        ("budget-reset", {"account": "user u"}, 409, "no command has set"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(
+    scene: Scene, verb: str, params: dict[str, str], status: int, text: str
+) -> None:
+    found = scene.error("POST", verb, user="root", admin=True, **params)
+    assert found[0] == status
 
 
 def test_an_admin_boosts_an_app_or_a_user_until_an_end(scene: Scene) -> None:

@@ -230,7 +230,7 @@ def questions() -> Iterator[Questions]:
 
 
 def ask(q: Questions, m: Mini, user: str, hidden: bool = False, **params: str) -> dict[str, Any]:
-    q._rests.clear()
+    q.rests.clear()
     return q.answer(m.a, m.now, params, user, lambda x: "" if hidden else x)
 
 
@@ -272,7 +272,7 @@ def test_an_app_before_its_submission(questions: Questions) -> None:
 def test_who_asked_much_waits_and_others_do_not(questions: Questions) -> None:
     m = smaller_gang()
     ask(questions, m, "u", app="me")
-    questions._rests["u"] += 60.0
+    questions.rests["u"] += 60.0
     with pytest.raises(Refusal, match="ask again in") as refused:
         questions.answer(m.a, m.now, {"app": "me"}, "u", str)
     assert refused.value.status == 429
@@ -289,7 +289,7 @@ def test_an_answer_says_that_the_time_was_too_short() -> None:
 def test_a_question_ends_with_the_control_plane() -> None:
     q = Questions({}, slower=10.0)
     threading.Timer(0.0, q.stop).start()
-    q._stopped.wait(5.0)
+    q.stopped.wait(5.0)
     m = smaller_gang()
     with pytest.raises(TimeoutError):
         q.answer(m.a, m.now, {"app": "me"}, "u", str)

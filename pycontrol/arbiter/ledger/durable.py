@@ -21,6 +21,7 @@ from pycontrol.arbiter.ledger.facts import (
     AppMoved,
     AppsForgotten,
     Boosted,
+    BudgetSpent,
     ClockBehind,
     ExchangeChanged,
     Fact,
@@ -32,6 +33,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseOwned,
     LeaseRevoking,
     LeaseStarted,
+    LimitsSet,
     NextDropped,
     OfLease,
     PolicyMemory,
@@ -52,7 +54,10 @@ from pycontrol.arbiter.ledger.lease import (
     load_lease,
     load_reservation,
 )
+from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.fairness.contention import ContentionClock
+from pycontrol.fairness.use import Use
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
@@ -138,6 +143,12 @@ class Durable:
         """Seconds from a grant to the first step in the newest first launches of jobs."""
         self.restarts_s: tuple[float, ...] = ()
         """The same for the newest later launches."""
+        self.uses: dict[tuple[str, str], Use] = {}
+        """(queue, user) -> what its apps used of late."""
+        self.limits: dict[str, LimitsSet] = {}
+        """Account -> its limits that an administrator set."""
+        self.spent: dict[tuple[str, str], BudgetSpent] = {}
+        """(account, period) -> what was told of it last."""
 
     # ---- the N_avg clocks (Themis, section 4.3: time-weighted mean number of apps in the app's life)
 
@@ -211,7 +222,10 @@ class Durable:
         return self._table.take(f)
 
     def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
-        return self._changed(f)
+        step = self._changed(f)
+        self._count(step.before, f.at_s, -1)
+        self._count(step.after, f.at_s, 1)
+        return step
 
     def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
         step = self._changed(f)
@@ -244,7 +258,16 @@ class Durable:
     def _on_NextDropped(self, f: NextDropped) -> Step:
         return self._table.take(f)
 
+    def _count(self, leases: Iterable[Lease], now_s: float, sign: int) -> None:
+        """Turns the clocks of use: these leases begin to run, or end."""
+        for lease in leases:
+            if lease.started_s is not None:
+                app = self.apps[lease.app_id]
+                key = app.queue, app.user
+                self.uses[key] = self.uses.get(key, Use()).turned(now_s, sign * lease.running)
+
     def _attain(self, step: Step, now_s: float) -> Step:
+        self._count(step.before, now_s, -1)
         for lease in step.before:
             if lease.started_s is not None:
                 app = self.apps[lease.app_id]
@@ -252,6 +275,10 @@ class Durable:
                 app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
                 app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
         return step
+
+    def lease_ends(self) -> Iterator[tuple[AppRecord, float]]:
+        """Each lease's app and end, Unix seconds."""
+        return ((self.apps[x.app_id], x.end_s) for x in self.leases.each())
 
     def launching_gpu_s(self, lease: Lease, now_s: float) -> float:
         """The part of the attained service in its present container that a launch takes on this cluster, GPU-s.
@@ -274,7 +301,18 @@ class Durable:
         if f.vc != app.vc:
             since = self._turn_clock(app.vc, f.at_s, -1) - app.clock_at_arrival
             app.clock_at_arrival = self._turn_clock(f.vc, f.at_s, 1) - since
+        self._count(self.leases.of(f.app_id), f.at_s, -1)
         app.vc, app.queue = f.vc, f.queue or app.queue
+        self._count(self.leases.of(f.app_id), f.at_s, 1)
+
+    def _on_LimitsSet(self, f: LimitsSet) -> None:
+        if f.limits is None:
+            self.limits.pop(f.account, None)
+        else:
+            self.limits[f.account] = f
+
+    def _on_BudgetSpent(self, f: BudgetSpent) -> None:
+        self.spent[f.account, f.period] = f
 
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
@@ -326,11 +364,15 @@ class Durable:
         self.rounds = kept.rounds
         self.exchange = kept.exchange
         self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
+        self.uses |= {key: use.turned(f.at_s, -use.running) for key, use in kept.uses.items()}
+        self.limits |= kept.limits
+        self.spent |= kept.spent
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has happened yet."""
-        return not (self.apps or self.leases or self.switches or self.boosts or self.rounds or self.clocks)
+        known = self.apps or self.leases or self.switches or self.boosts or self.rounds or self.clocks or self.limits
+        return not known
 
     def kept(self) -> dict[str, Any]:
         """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
@@ -339,7 +381,9 @@ class Durable:
 
     def kept_here(self) -> dict[str, Any]:
         """dump() without leases, for a journal that has lost its tail: container tags tell the leases."""
-        return {**self.dump(), "leases": [], "next": []}
+        data = self.dump()
+        uses = [[queue, user, at_s, 0.0, gpu_s] for queue, user, at_s, _, gpu_s in data["uses"]]
+        return {**data, "leases": [], "next": [], "uses": uses}
 
     # ---- JSON form, for the journal's snapshots and for comparing two states
 
@@ -378,6 +422,9 @@ class Durable:
             "behind_s": self.behind_s,
             "first_launches_s": list(self.first_launches_s),
             "restarts_s": list(self.restarts_s),
+            "uses": [[*key, use.at_s, use.running, list(use.gpu_s)] for key, use in self.uses.items()],
+            "limits": [dataclasses.asdict(x) for x in self.limits.values()],
+            "spent": [dataclasses.asdict(x) for x in self.spent.values()],
         }
 
     @classmethod
@@ -400,6 +447,12 @@ class Durable:
         state.behind_s = data.get("behind_s", 0.0)
         state.first_launches_s = tuple(data.get("first_launches_s", ()))
         state.restarts_s = tuple(data.get("restarts_s", ()))
+        for queue, user, at_s, running, gpu_s in data.get("uses", ()):
+            state.uses[queue, user] = Use(at_s, running, tuple(gpu_s))
+        state.limits = {x["account"]: LimitsSet(**x) for x in data.get("limits", ())}
+        state.spent = {(x["account"], x["period"]): BudgetSpent(**x) for x in data.get("spent", ())}
+        for lease in () if "uses" in data else sorted(state.leases.each(), key=lambda x: x.started_s or 0.0):
+            state._count([lease], lease.started_s or 0.0, 1)  # a journal from before uses were counted
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}
         state.clocks = {vc: ContentionClock(*values) for vc, values in clocks.items()}
         return state
@@ -420,20 +473,21 @@ _FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, 
 class Ledger:
     """Writes facts: `write` is the only way to change `Durable`, so the journal has every change."""
 
-    def __init__(self, durable: Durable) -> None:
+    def __init__(self, durable: Durable, accounts: Accounts = NO_ACCOUNTS) -> None:
         self.durable = durable
         self.facts: list[Fact] = []
         """Facts since the last `take`."""
         self.touched: Touched | None = None
         """What changed since the last picture; None unless pictures are taken."""
-        self._held_by_queue: dict[str, int] | None = None
-        """Queue -> GPUs that its apps hold; None: to be counted again, as a fact came."""
+        self.limits = LimitBook(accounts, durable)
 
     def write(self, fact: Fact) -> Step | None:
         """Applies a fact and queues it for the journal; returns what it did to leases (`Durable.apply`)."""
         self.facts.append(fact)
-        self._held_by_queue = None
         step = self.durable.apply(fact)
+        self.limits.outdated()
+        if isinstance(fact, LimitsSet | Restored):
+            self.limits.set_anew()
         if self.touched is not None:
             if step is None:
                 self.touched.note(fact)
@@ -446,20 +500,6 @@ class Ledger:
         record = self.durable.apps.get(app_id)
         if record is not None and gpus > record.demand_gpus:
             self.write(AppChanged(app_id, {"demand_gpus": gpus}))
-
-    def held_in(self, queue: str) -> int:
-        """GPUs that the apps of a queue hold or have reserved, less those being revoked."""
-        if self._held_by_queue is None:
-            self._held_by_queue = self._count_by_queue()
-        return self._held_by_queue.get(queue, 0)
-
-    def _count_by_queue(self) -> dict[str, int]:
-        counts = dict[str, int]()
-        for app_id, gpus in self.durable.held.items():
-            app = self.durable.live.get(app_id)
-            if app is not None:
-                counts[app.queue] = counts.get(app.queue, 0) + gpus
-        return counts
 
     def take(self) -> list[Fact]:
         """Returns the facts since the last call."""
@@ -492,6 +532,13 @@ class Ledger:
             for name in counts.keys() | right_counts.keys():
                 if counts.get(name, 0) != right_counts.get(name, 0):
                     yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
+        running = dict[tuple[str, str], float]()
+        for lease in d.leases.each():
+            key = d.apps[lease.app_id].queue, d.apps[lease.app_id].user
+            running[key] = running.get(key, 0.0) + lease.running
+        for key, use in d.uses.items():
+            if abs(use.running - running.get(key, 0.0)) > 1e-3:
+                yield None, f"{key} uses {running.get(key, 0.0)} GPUs, {use.running} are counted"
         if d.live.keys() | d.ended.keys() != d.apps.keys() or d.live.keys() & d.ended.keys():
             yield None, "the live and the ended apps are not all apps"
 

@@ -74,6 +74,8 @@ class LeaseStarted:
     end_s: float
     slowdown: float = 1.0
     """S of its gang's locality, by the prior (Themis, section 4.3.1)."""
+    speed: float = 1.0
+    """The GPUs of the reference type for which each of its GPUs counts in budgets."""
 
 
 @value
@@ -162,6 +164,28 @@ APP, USER = "app ", "user "
 
 
 @value
+class LimitsSet:
+    """An administrator set the limits of an account, which from now on replace those of isonomy.yaml."""
+
+    account: str
+    """As in `Accounts.names`."""
+    limits: Mapping[str, float] | None
+    """Fields of `Limits`; None: those of isonomy.yaml are in force again."""
+    user: str
+    at_s: float
+
+
+@value
+class BudgetSpent:
+    """An account has used so much of a budget: at least 0.8 or 1 of it, or 0: a new period began after that."""
+
+    account: str
+    period: str
+    share: float
+    at_s: float
+
+
+@value
 class Boosted:
     """An administrator puts an app (`app ID`) or all apps of a user (`user NAME`) first, until a time or an earlier
     fact about the same target: one until `at_s` is over."""
@@ -219,6 +243,8 @@ class Restored:
     """State imported from another control plane into an empty one (`Durable.kept`)."""
 
     data: Mapping[str, Any]
+    at_s: float = 0.0
+    """Until then the gangs count as running that ran when the state was stored; 0 in journals before 0.4."""
 
 
 @value
@@ -236,7 +262,8 @@ OF_LEASE = get_args(OfLease)
 """The facts about leases and reservations: each names the GPUs that it is about."""
 Fact = (
     OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | Boosted | RoundHeld
-    | AllocationChanged | PolicyMemory | ExchangeChanged | Restored | ClockBehind
+    | AllocationChanged | PolicyMemory | ExchangeChanged | Restored | ClockBehind | LimitsSet
+    | BudgetSpent
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
 

@@ -93,6 +93,8 @@ class Lease:
     """When its present container was launched."""
     slowdown: float = 1.0
     """S of its gang's locality, by the prior."""
+    speed: float = 1.0
+    """The GPUs of the reference type for which each of its GPUs counts in budgets."""
     used: bool = False
     """Whether it ever had a container; a second one does not prolong the lease."""
     first_container: str = ""
@@ -110,6 +112,11 @@ class Lease:
     def run_s(self, now_s: float) -> float:
         """Seconds in the present container."""
         return 0.0 if self.started_s is None else max(0.0, now_s - self.started_s)
+
+    @property
+    def running(self) -> float:
+        """GPUs of the reference type that its container uses."""
+        return 0.0 if self.started_s is None else len(self.gpus) * self.speed
 
     def attained_gpu_s(self, now_s: float) -> float:
         """GPU-seconds in the present container."""
@@ -187,7 +194,7 @@ def after(lease: Lease, f: Fact) -> Lease:
             return dataclasses.replace(
                 lease, state=_state(lease, LeaseStarted), container_id=f.container_id, job_id=f.job_id,
                 unused_since_s=None, first_container=lease.first_container if lease.used else f.container_id,
-                end_s=f.end_s, started_s=f.at_s, slowdown=f.slowdown, used=True,
+                end_s=f.end_s, started_s=f.at_s, slowdown=f.slowdown, speed=f.speed, used=True,
             )  # fmt: skip
         case LeaseRevoking():
             return dataclasses.replace(

@@ -14,8 +14,7 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import Openings, demand_of, shape_of, within_cluster
 from pycontrol.arbiter.round.parts import RoundParts
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.exchange import deals_of
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.port import RoundPart, deals_of
 from pycontrol.model.auction import BOOSTED, AppView, Bid, Demand, Snapshot
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
@@ -121,6 +120,7 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         corrected=dict(r.corrected),
         boosted={a: by.user for a in r.views if (by := s.boost_of(a)) is not None} if s.durable.boosts else {},
         f=s.f_of(r.part.vc),
+        min_lend_s=s.supply.terms(r.part.vc).min_lend_s,
         note=note,
         outcome=outcome,
     )
@@ -147,7 +147,6 @@ def remembered(s: Holdings, key: str, policy: str) -> dict[str, Any]:
     return memory if memory.pop(REMEMBERED_BY, policy) == policy else {}
 
 
-UNLIMITED_GPUS = 1 << 30
 ASIDE_S = 300.0
 """How long an app with numbers that made the policy fail takes no part."""
 NOT_CONNECTED = Reason(Pending.AGENT_AWAY, "its Agent is not connected")
@@ -169,7 +168,7 @@ class Candidates:
         self._waiting: dict[str, dict[str, AppView]] = {}
         """Virtual cluster -> app with an Agent that wants more -> its view; for policies that do not ask Agents."""
         self._moving: dict[str, str] = {}
-        """App -> its virtual cluster, for views that change with time: the app holds GPUs or has a queue limit."""
+        """App -> its virtual cluster, for views that change with time: the app holds GPUs or counts for a limit."""
         self._alike: dict[str, dict[_Alike, dict[str, None]]] = {}
         """Virtual cluster -> apps with gangs alike."""
         self._gpus = 0
@@ -310,7 +309,8 @@ class Candidates:
         if app is None or app_id not in s.agents.unmet or agent is None or not agent.connected:
             return
         fresh = view(s, app_id, agent.rho, (), now_s)
-        if s.holding(app_id) or app_id in s.durable.leases.by_app or fresh.queue_room_gpus < UNLIMITED_GPUS:
+        limited = bool(fresh.rooms or s.limits.of(app.queue, app.user))  # a budget has no room once it is used up
+        if s.holding(app_id) or app_id in s.durable.leases.by_app or limited:
             self._moving[app_id] = app.vc
         self._waiting.setdefault(app.vc, {})[app_id] = fresh
         self._alike.setdefault(app.vc, {}).setdefault(_alike(fresh.demand), {})[app_id] = None
@@ -361,6 +361,7 @@ def view(
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
     wants, unmanaged = demand or demand_of(s, app_id, now_s), app_id in s.agents.unmanaged_apps
+    rooms, mine = s.rooms(app_id, now_s), borrowed + len(ending_gpus)
     return AppView(
         app_id=app_id,
         queue=app.queue,
@@ -369,7 +370,7 @@ def view(
         ending=ending_gpus,
         ending_gangs=tuple(s.places(gpus_in(gang), private) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
-        queue_room_gpus=s.queue_room(app.queue) + borrowed + len(ending_gpus),
+        rooms={name: room + mine for name, room in rooms.items()} if rooms else rooms,
         submitted_s=app.submitted_s,
         user=app.user,
         attained_gpu_s=s.attained_gpu_s(app_id, now_s),

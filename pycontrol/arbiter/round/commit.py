@@ -28,9 +28,10 @@ from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, pack
 from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
-from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Granted, Outcome, Revoked
 from pycontrol.model.topology import Gpu, Topology
+from pycontrol.words import utc
 
 
 def commit(s: Holdings, clerk: Clerk, work: Work, plan: Plan, now_s: float) -> list[Change]:
@@ -80,9 +81,15 @@ def _renew(s: Holdings, clerk: Clerk, work: Work, change: Renew) -> None:
 def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -> list[Change]:
     """Takes GPUs for a gang and grants them; returns the grant and what it displaced, or why there is no grant."""
     app_id, part, gang, grant_id = change.award.app_id, work.part, change.gang, change.grant_id
-    placed = s.supply.place(grant_id, part.vc, part.guaranteed, gang, change.avoid, change.within)
+    lent = _lent(s, part, app_id, now_s) if part.guaranteed else {}
+    placed = s.supply.place(grant_id, part.vc, part.guaranteed, gang, change.avoid, change.within, lent)
     if placed is None:
         return [change.otherwise]
+    if not placed.gpus:
+        back_s = max(lent[name] for name in placed.evicted)
+        clerk.request_round(back_s)
+        why = Reason(Pending.WAITING_FOR_REVOCATION, f"borrowers keep them until {utc(back_s)} (min_lend_s)")
+        return [Refuse(app_id, f"{app_id}: {why.sentence}", why, lacks=False, gang=gang)]
     done = _evict(s, clerk, part, placed, now_s)
     gpus = placed.gpus
     if change.asks and not standin.assign(s, clerk, app_id, gpus, change.asks):
@@ -96,6 +103,21 @@ def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -
     grant = HeldGrant(grant_id, tuple(sorted(gpus)), until_s, available_s)
     clerk.emit(SendGrant(app_id, work.round_id, grant, leftover=change.award.leftover))
     return [*done, dataclasses.replace(change, gpus=gpus)]
+
+
+def _lent(s: Holdings, part: RoundPart, app_id: str, now_s: float) -> dict[str, float]:
+    """Grants of borrowers that keep their GPUs for the time that the virtual cluster grants them -> until when.
+
+    Only what was lent before the app wanted GPUs is kept from it, so that it waits no longer than this time; and
+    nothing of which it is not known when it was lent, because the journal was lost.
+    """
+    least_s = s.supply.terms(part.vc).min_lend_s
+    since_s = s.agents.unmet_since_s.get(app_id, s.durable.apps[app_id].arrived_s)
+    return {
+        x.grant_id: x.granted_s + least_s
+        for x in (s.durable.leases.each() if least_s else ())
+        if not x.guaranteed and not x.gang and x.granted_s < since_s and now_s < x.granted_s + least_s
+    }
 
 
 def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: float) -> list[Change]:

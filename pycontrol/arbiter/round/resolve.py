@@ -142,12 +142,15 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
     present = {a: list(filter(None, (leases.in_force(s, gang) for gang in gangs))) for a, gangs in work.ending.items()}
     free = {g for gangs in present.values() for g in _gpus(gangs) if s.may_be_reserved(g)}
     kept, new = _matched(s, part, plan, present)
+    within = _Within(s, present, now_s) if s.limits else None
+    kept = kept if within is None else [x for x in kept if within.keeps(*x)]
     keeps = _ids(kept)
     lost = [(a, g) for a, gangs in present.items() for g in gangs if id(g) not in keeps and free.issuperset(gpus_in(g))]
     moving = making_way(s, part, new, kept, _gpus(g for _, g in lost), work.closed)
     moves = _ids(moving)
     staying = [x for x in kept if id(x[1]) not in moves]
     new, refused, spared = _within_cells(s, part, new, lost, _gpus(g for _, g in moving))
+    spared = spared if within is None else [x for x in spared if within.keeps(*x)]
     yield [
         *(Refuse(a.app_id, f"{a.app_id} ended during the round", lacks=False) for a in plan.awards if _ended(s, a)),
         *refused,
@@ -156,12 +159,13 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
     new = [*new, *((award, _places(s, part, gang)) for award, gang in moving)]
     awarded = Counter[str]()
     for award, gang in new:
-        awarded[_queue(s, award.app_id)] += gang_gpus(gang)
+        if rooms := s.rooms(award.app_id, now_s):
+            awarded.update(dict.fromkeys(rooms, gang_gpus(gang)))
     stays = _ids([*staying, *spared])
     for app_id, gangs in present.items():
         losing = [g for g in gangs if id(g) not in stays]
         whole = [g for g in losing if id(g) not in moves and free.issuperset(gpus_in(g))]
-        lends = [g for g in whole if _may_lend(s, part, app_id, g, awarded)]
+        lends = [g for g in whole if _may_lend(s, part, app_id, g, awarded, now_s)]
         yield _taken_back(s, work, app_id, losing, lends, free, now_s)
     for k, (award, gang) in enumerate(new):
         yield from _served(s, work, award, gang, grant_name(work.round_id, k), done, now_s)
@@ -184,6 +188,27 @@ def _matched(s: Holdings, part: RoundPart, plan: Plan, present: Mapping[str, lis
             else:
                 kept.append((award, mine.pop(at)[1]))
     return kept, sorted(new, key=lambda x: not wanted_cell(s, x[0].app_id))
+
+
+class _Within:
+    """Which gangs may be renewed: a limit may be lowered, or a budget be used up, while the policy decides."""
+
+    def __init__(self, s: Holdings, present: Mapping[str, list[list[Lease]]], now_s: float) -> None:
+        """`present`: the gangs on offer."""
+        self._rooms: dict[str, dict[str, int]] = {}
+        self._left = Counter[str]()
+        for app_id in present:
+            rooms = self._rooms[app_id] = s.limits.rooms(s.durable.apps[app_id], now_s)
+            for name, room in rooms.items():
+                self._left[name] = self._left.get(name, room) + len(_gpus(present[app_id]))
+
+    def keeps(self, award: Award, gang: Sequence[Lease]) -> bool:
+        """Whether the limits allow this gang besides those before it."""
+        size, names = len(gpus_in(gang)), self._rooms.get(award.app_id, ())
+        if any(self._left[name] < size for name in names):
+            return False
+        self._left.subtract(dict.fromkeys(names, size))
+        return True
 
 
 def _within_cells(
@@ -227,14 +252,17 @@ def end_s(s: Holdings, award: Award, from_s: float, host: str) -> float:
     return usual_s if award.until_s is None else min(usual_s, max(award.until_s, from_s + s.lead_s))
 
 
-def _may_lend(s: Holdings, part: RoundPart, app_id: str, gang: list[Lease], awarded: Mapping[str, int]) -> bool:
-    """Whether an app keeps a gang that it lost as borrowed: it is `lazy`, and its queue has room for the winners, too.
+def _may_lend(
+    s: Holdings, part: RoundPart, app_id: str, gang: list[Lease], awarded: Mapping[str, int], now_s: float
+) -> bool:
+    """Whether an app keeps a gang that it lost as borrowed: it is `lazy`, and its limits leave room for the winners.
 
     The winner's cells are bound elsewhere if possible; if not, the gang is evicted like any borrowed one.
     """
-    agent, queue = s.agents.get(app_id), _queue(s, app_id)
+    agent = s.agents.get(app_id)
     lazy = agent is not None and agent.demand.lazy and part.owner is not None
-    return lazy and s.queue_room(queue) >= awarded.get(queue, 0) and s.durable.is_whole(gang)
+    room = all(room >= awarded[name] for name, room in s.rooms(app_id, now_s).items())
+    return lazy and room and s.durable.is_whole(gang)
 
 
 def _taken_back(
@@ -251,7 +279,7 @@ def _taken_back(
     mine = [(x, [g for g in x.gpus if g in free]) for gang in losing if gang not in lends for x in gang]
     lost = [x if len(gpus) == len(x.gpus) else part_of(x, gpus) for x, gpus in mine if gpus]
     if lost:
-        why = Cause(EndReason.LOST_ROUND, f"lost round {work.round_id}")
+        why = s.over(app_id, now_s) or Cause(EndReason.LOST_ROUND, f"lost round {work.round_id}")
         changes.append(_revocation(s, app_id, lost, why, now_s))
     return changes
 
@@ -283,20 +311,20 @@ def _served(
             return
         why = Cause(EndReason.MOVED, f"the cells of {work.part.vc} are free for it")
         yield [_revocation(s, app_id, moves, why, now_s)]
-    yield [_grant(s, work, award, gang, grant_id)]
+    yield [_grant(s, work, award, gang, grant_id, now_s)]
 
 
 def _more_gpus(s: Holdings, app_id: str, now_s: float) -> int:
     """How many GPUs an app can use besides those that it has."""
     demand = s.agents[app_id].demand if app_id in s.agents else standin.demand(s, app_id, now_s)
-    return min(demand.gpus - s.holding(app_id), s.queue_room(_queue(s, app_id)))
+    return min([demand.gpus - s.holding(app_id), *s.rooms(app_id, now_s).values()])
 
 
-def _grant(s: Holdings, work: Work, award: Award, gang: Gang, grant_id: str) -> Grant | Refuse:
+def _grant(s: Holdings, work: Work, award: Award, gang: Gang, grant_id: str, now_s: float) -> Grant | Refuse:
     app_id, part, within = award.app_id, work.part, wanted_cell(s, award.app_id)
-    queue = _queue(s, app_id)
-    if s.queue_room(queue) < gang_gpus(gang):  # the cluster shrank, or an app was moved, while the policy decided
-        return Refuse(app_id, f"{app_id}: {queue} is at its limit", Reason(Pending.QUEUE_LIMIT, queue))
+    full = s.full(app_id, gang_gpus(gang), now_s)
+    if full is not None:  # the cluster shrank, a limit was lowered, or an app was moved, while the policy decided
+        return Refuse(app_id, f"{app_id}: {full.sentence}", full)
     unmanaged = app_id in s.agents.unmanaged_apps
     asks = tuple(standin.asks_for(s, app_id, gang)) if unmanaged else ()
     if unmanaged and not asks:
@@ -340,10 +368,6 @@ def _owned(s: Holdings, part: RoundPart, app_id: str, done: Sequence[Change]) ->
 
 def _ended(s: Holdings, award: Award) -> bool:
     return award.app_id not in s.durable.live
-
-
-def _queue(s: Holdings, app_id: str) -> str:
-    return s.durable.apps[app_id].queue
 
 
 def _places(s: Holdings, part: RoundPart, gang: Iterable[Lease]) -> Gang:

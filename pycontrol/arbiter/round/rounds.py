@@ -173,7 +173,7 @@ class Rounds:
             self.clerk.announce_hosts()
         wanting = self.candidates.wanting()
         ending = self._ending(now_s)
-        if s.supply.whole and s.settings.open_leases and not (wanting and ending):
+        if s.supply.whole and s.settings.open_leases and not s.limits and not (wanting and ending):
             if not wanting:
                 leases.make_open_ended(s, self.clerk, ending)
                 return
@@ -299,7 +299,7 @@ class Rounds:
             r.round_id, now_s, part.topology, part.free, tuple(r.views.values()), s.f_of(part.vc),
             s.lease_s_of(part.vc), {} if private else s.cluster.queues, part.vc, memory, present,
             self.candidates.ended(memory, present, now_s), s.gpus_of(part.vc), private, s.lead_s,
-            s.accounts,
+            s.settings.accounts,
         )  # fmt: skip
 
     def bid_received(self, e: BidReceived, now_s: float) -> None:

@@ -141,12 +141,14 @@ class Supply(Protocol):
         """The physical cell of type `kind` that holds the GPU, as (chain, number); None if there is none."""
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
-    ) -> Placed | None:
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:  # fmt: skip
         """Takes cells for a gang, on the virtual cluster's own machines if `guaranteed`, else on hosts.
 
         No machine is bound to a host in `avoid`; its GPUs on each machine lie in one cell of the type `within`. The
-        evicted groups are released. None if it does not fit.
+        evicted groups are released. None if it does not fit. If one of `spared` would be evicted, nothing is taken, and
+        `Placed` names such groups and no GPUs.
         """
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
@@ -249,8 +251,9 @@ class WholeCluster:
         return None
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = ""
-    ) -> Placed | None:
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:  # fmt: skip
         gpus = self._pick(gang)
         return Placed(tuple(gpus)) if gpus else None
 
@@ -316,7 +319,8 @@ class Groups:
     def tell_shrunk(self, claims_of: Callable[[str], Iterable[Claim]], vc_of: VcOf, supply: Supply) -> tuple[str, ...]:
         """Tells the supply which GPUs are left in groups that lost some; returns those that borrow from now on."""
         shrunk, self.shrunk = self.shrunk, {}
-        held = {group: _held(claims_of(app_id))[group] for group, app_id in shrunk.items()}
+        left = ((group, _held(claims_of(app_id)).get(group)) for group, app_id in shrunk.items())
+        held = {group: claims for group, claims in left if claims}  # none if another app's container names the group
         return tuple(x.group for x in _groups(held, vc_of) if not supply.shrink(x))
 
     def adopted(self) -> None:
@@ -352,3 +356,9 @@ def _held(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
 def _groups(held: Mapping[str, Sequence[Claim]], vc_of: VcOf) -> Iterator[GroupGpus]:
     for group, gang in held.items():
         yield GroupGpus(group, vc_of(gang[0].app_id), gang[0].guaranteed, tuple(sorted(gpus_in(gang))))
+
+
+def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:
+    """The recorded deals of one virtual cluster, or of all (None), as JSON values."""
+    deals: list[dict[str, Any]] = list(exchange.get("deals", ()))
+    return [d for d in deals if vc is None or vc in (d["owner"], d["tenant"])]

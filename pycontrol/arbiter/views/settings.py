@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
@@ -39,6 +41,8 @@ class Settings:
     """Whether apps that keep no checkpoints are revoked last among equals."""
     accounts: Accounts = NO_ACCOUNTS
     """The tree of accounts: whose weights the policy respects, and whose limits the Arbiter."""
+    gpu_speeds: Mapping[str, float] = field(default_factory=dict)
+    """GPU type -> the GPUs of the reference type for which one counts in budgets; 1 if it is not named."""
     lease_timing: str = "aligned"
     """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
     open_leases: bool = False

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.auction.limits import queue_limits
+from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots, truthful_bids
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
@@ -71,7 +71,7 @@ def check_feasible(s: Snapshot, plan: Plan) -> None:
             assert s.topology.scope_of(h for h, _ in gang) <= d.scope
     assert min(left.values(), default=0) >= 0
     assert {h: n for h, n in left.items() if n} == dict(plan.unused_gpus)
-    for limit in queue_limits(s):
+    for limit in limits_of(s):
         assert sum(gang_gpus(g) for a in limit.app_ids for g in gangs_of[a]) <= limit.gpus
 
 
@@ -85,7 +85,7 @@ def check_work_conserving(s: Snapshot, plan: Plan, bidders: set[str], one_type: 
         d, gangs = v.demand, gangs_of[v.app_id]
         limits = [
             limit.gpus - sum(gang_gpus(g) for a in limit.app_ids for g in gangs_of[a])
-            for limit in queue_limits(s)
+            for limit in limits_of(s)
             if v.app_id in limit.app_ids
         ]
         room = min([d.gpus - v.retained_gpus - sum(map(gang_gpus, gangs)), *limits])
@@ -152,7 +152,7 @@ class PolicyConformance:
             pytest.skip("its place depends on its bids, or the policy moves gangs")
         for v in s.apps:
             ending = sum(map(gang_gpus, v.ending_gangs))
-            if v.demand.gpu_type or v.retained_gpus + ending > v.demand.gpus:
+            if v.demand.gpu_type or ending > min([v.demand.gpus - v.retained_gpus, *v.rooms.values()]):
                 continue
             plan = decide(policy, replace(s, apps=(v,)))
             assert renewed(v, won(replace(s, apps=(v,)), plan)[v.app_id]) == len(v.ending_gangs)
@@ -166,7 +166,7 @@ class PolicyConformance:
             pytest.param(snapshot(app("a", gangs=0)), id="no demand"),
             pytest.param(snapshot(app("a", retained_gpus=2)), id="sated"),
             pytest.param(snapshot(app("a", gang=99)), id="a gang larger than the cluster"),
-            pytest.param(snapshot(app("a", queue_room_gpus=0)), id="a queue at its limit"),
+            pytest.param(snapshot(app("a", rooms={"queue root.q": 0})), id="a queue at its limit"),
             pytest.param(snapshot(app("a", gpu_type="TPU")), id="a GPU type that the cluster lacks"),
         ],
     )

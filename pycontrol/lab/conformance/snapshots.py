@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from hypothesis import strategies as st
 
-from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Offer, Snapshot, gang_gpus, gang_of
+from pycontrol.model.auction import NO_ROOM, AppView, Bid, BidRow, Demand, Gang, Offer, Snapshot, gang_gpus, gang_of
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 
@@ -71,7 +71,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     for _, _, _, (_, ending_gangs) in drawn:
         for h, n in (pair for gang in ending_gangs for pair in gang):
             free[h] = free.get(h, 0) + n
-    views = [_view(draw, *x, held) for x in drawn]
+    spare = draw(st.none() | st.integers(-3, 4) | st.just(NO_ROOM))  # of a user who has every other app
+    views = [_view(draw, *x, held, None if i % 2 else spare) for i, x in enumerate(drawn)]
     return replace(snapshot(*views, free=free), queues=QUEUES)
 
 
@@ -85,16 +86,20 @@ def _draw_gang(draw: st.DrawFn, size: int, left: Mapping[str, int]) -> Gang | No
     return None if size else gang_of(gang)
 
 
-def _view(draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]], held: Mapping[str, int]) -> AppView:
+def _view(
+    draw: st.DrawFn, i: int, size: int, queue: str, gangs: list[list[Gang]], held: Mapping[str, int], spare: int | None
+) -> AppView:
     kept, ending = gangs
     ending_gpus = sum(map(gang_gpus, ending))
     limit = QUEUES[queue].max_capacity
-    room = int(limit * CLUSTER.gpus + 1e-9) - held[queue] + ending_gpus if limit < 1 else 1 << 30
+    rooms = {f"queue {queue}": int(limit * CLUSTER.gpus + 1e-9) - held[queue] + ending_gpus} if limit < 1 else {}
+    if spare is not None:
+        rooms["user u"] = spare if spare == NO_ROOM else spare + ending_gpus
     return app(
         f"a{i}", size, draw(st.integers(0, 4)),
         rho=draw(st.none() | st.floats(0.1, 9.0)),
         queue=queue,
-        queue_room_gpus=room,
+        rooms=rooms,
         ending_gangs=tuple(ending),
         retained_gangs=tuple(kept),
         retained_gpus=sum(map(gang_gpus, kept)),

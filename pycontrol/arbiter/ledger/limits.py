@@ -1,0 +1,190 @@
+"""Limits of accounts: the most GPUs at once, and budgets of GPU-hours by day, week and month.
+
+At a limit nothing new starts. Gangs within a limit on GPUs are renewed; those beyond one that was lowered, and all
+gangs of an account with a used-up budget, end with their leases. What an administrator set with `isonomy budget`
+replaces what isonomy.yaml says of the account.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Protocol
+
+from pycontrol.arbiter.ledger.facts import BudgetSpent, LimitsSet
+from pycontrol.fairness.use import Use, spans
+from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
+from pycontrol.model.auction import NO_ROOM
+from pycontrol.model.value import value
+
+KINDS = tuple(f.name for f in fields(Limits))
+TOLD = (1.0, 0.8, 0.0)
+"""The shares of a budget that are told when they are used."""
+HOUR_S = 3600.0
+
+
+@value
+class Level:
+    """How much of a limit is used: GPUs, or GPU-hours on the reference type."""
+
+    account: str
+    kind: str
+    """A field of `Limits`."""
+    limit: float
+    used: float
+    running: float
+    """GPUs of the reference type that the account's gangs run on."""
+    ends_s: float | None = None
+    """When a budget's period ends, Unix seconds."""
+
+    @property
+    def share(self) -> float:
+        """The used part; 1 if the limit is 0."""
+        return self.used / self.limit if self.limit else 1.0
+
+    def __str__(self) -> str:
+        """Names the limit and what is used."""
+        if self.ends_s is None:
+            return f"{self.account} has {self.used:g} of {self.limit:g} GPUs"
+        period = self.kind.rpartition("_")[2]
+        return f"{self.account} has used {self.used:.1f} of {self.limit:g} GPU-hours of this {period}"
+
+
+class Owned(Protocol):
+    """An app's record."""
+
+    queue: str
+    user: str
+
+
+class Known(Protocol):
+    """The part of the durable state that limits follow from."""
+
+    limits: dict[str, LimitsSet]
+    held: dict[str, int]
+    uses: dict[tuple[str, str], Use]
+    spent: dict[tuple[str, str], BudgetSpent]
+
+    @property
+    def live(self) -> Mapping[str, Owned]:
+        """The apps that have not ended."""
+
+    def lease_ends(self) -> Iterable[tuple[Owned, float]]:
+        """Each lease's app and end, Unix seconds."""
+
+
+class LimitBook:
+    """The limits in force, and how much of them is used."""
+
+    def __init__(self, accounts: Accounts, durable: Known) -> None:
+        self.accounts, self._durable = accounts, durable
+        self.in_force: dict[str, Limits] = {}
+        """By account, named as in `Accounts.names`."""
+        self._names: dict[tuple[str, str], tuple[str, ...]] = {}
+        """(queue, user) -> the accounts with limits that its apps count for."""
+        self._held: dict[str, int] | None = None
+        """Account, or queue, -> GPUs that its apps hold; None: to be counted again, as a fact came."""
+        self._ends: dict[str, float] | None = None
+        """Account -> the first end of its apps' leases; None as `_held`."""
+        self._used: tuple[float, dict[str, tuple[Level, ...]]] = -math.inf, {}
+        """The levels of all budgets at a time; leases that begin and end at that time do not change them."""
+        self.look_s = -math.inf
+        """When to look for `news`, if no fact comes earlier."""
+        self.set_anew()
+
+    def __bool__(self) -> bool:
+        return bool(self.in_force)
+
+    def set_anew(self) -> None:
+        """Reads the limits again, after an administrator set some."""
+        own = {name: Limits(**x.limits) for name, x in self._durable.limits.items() if x.limits is not None}
+        merged = {**self.accounts.limited(), **own}
+        self.in_force = {name: limits for name, limits in merged.items() if limits != UNLIMITED}
+        self._names.clear()
+        self._used = -math.inf, {}
+        self.outdated()
+
+    def outdated(self) -> None:
+        """Notes that a fact came."""
+        self._held, self._ends, self.look_s = None, None, -math.inf
+
+    def of(self, queue: str, user: str) -> tuple[str, ...]:
+        """The accounts with limits that the user's apps in the queue count for."""
+        if not self.in_force:
+            return ()
+        key = queue, user
+        if key not in self._names:
+            self._names[key] = tuple(x for x in self.accounts.names(queue, user) if x in self.in_force)
+        return self._names[key]
+
+    def held_in(self, name: str) -> int:
+        """GPUs that the apps of a queue, or of an account with limits, hold or have reserved, less those being
+        revoked."""
+        if self._held is None:
+            self._held = counts = dict[str, int]()
+            for app_id, gpus in self._durable.held.items():
+                app = self._durable.live.get(app_id)
+                if app is not None:
+                    counts[app.queue] = counts.get(app.queue, 0) + gpus
+                    for each in self.of(app.queue, app.user):
+                        counts[each] = counts.get(each, 0) + gpus
+        return self._held.get(name, 0)
+
+    def first_end_s(self, name: str) -> float:
+        """When the first lease of an account ends; infinite if none does."""
+        if self._ends is None:
+            self._ends = {}
+            for app, end_s in self._durable.lease_ends():
+                for each in self.of(app.queue, app.user):
+                    self._ends[each] = min(end_s, self._ends.get(each, math.inf))
+        return self._ends.get(name, math.inf)
+
+    def rooms(self, app: Owned, now_s: float) -> dict[str, int]:
+        """Account that the app counts for -> GPUs that it may still get; negative: its apps have too many."""
+        found = {}
+        for name in self.of(app.queue, app.user):
+            if any(x.share >= 1 for x in self._budgets(now_s)[name]):
+                found[name] = NO_ROOM
+            elif (most := self.in_force[name].gpus) is not None:
+                found[name] = int(most) - self.held_in(name)
+        return found
+
+    def levels(self, name: str, now_s: float) -> tuple[Level, ...]:
+        """How much of each limit of an account is used."""
+        most = self.in_force[name].gpus
+        own = () if most is None else (Level(name, "gpus", most, self.held_in(name), 0.0),)
+        return own + self._budgets(now_s)[name]
+
+    def _budgets(self, now_s: float) -> Mapping[str, tuple[Level, ...]]:
+        if self._used[0] != now_s:
+            used: dict[str, list[tuple[Use, tuple[float, ...]]]] = {name: [] for name in self.in_force}
+            for key, use in self._durable.uses.items():
+                for name in self.of(*key):
+                    used[name].append((use, use.seen(now_s)))
+            self._used = now_s, {name: tuple(self._of_periods(name, used[name], now_s)) for name in self.in_force}
+        return self._used[1]
+
+    def _of_periods(self, name: str, used: list[tuple[Use, tuple[float, ...]]], now_s: float) -> Iterator[Level]:
+        running = sum(use.running for use, _ in used)
+        for k, (period, (_, ends_s)) in enumerate(zip(PERIODS, spans(now_s), strict=True)):
+            limit = getattr(self.in_force[name], f"gpu_hours_{period}")
+            if limit is not None:
+                hours = sum(seen[k] for _, seen in used) / HOUR_S
+                yield Level(name, f"gpu_hours_{period}", limit, hours, running, ends_s)
+
+    def news(self, now_s: float) -> Iterator[BudgetSpent]:
+        """The budgets of which another share of `TOLD` is used than was told; sets when to look again."""
+        self._used = -math.inf, {}  # other gangs may run than when it was last computed
+        self.look_s = math.inf
+        for name in self.in_force:
+            for x in self._budgets(now_s)[name]:
+                share = next(part for part in TOLD if x.share >= part)
+                period = x.kind.rpartition("_")[2]
+                told = self._durable.spent.get((name, period))
+                if share != (told.share if told is not None else 0.0):
+                    yield BudgetSpent(name, period, share, now_s)
+                assert x.ends_s is not None
+                more = min((part * x.limit - x.used for part in TOLD if part > share), default=math.inf)
+                soon_s = now_s + max(0.01, more * HOUR_S / x.running) if x.running and more < math.inf else math.inf
+                self.look_s = min(self.look_s, soon_s, x.ends_s)
