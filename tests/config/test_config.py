@@ -47,6 +47,7 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
             "isonomy.yaml: exchange.policy: is gone: who has lent most is served first (docs/cells.md); leave it out",
         ),
         ("exchange: {idle_s: 5}", "isonomy.yaml: exchange.idle_s: is gone with `mode: auto`; leave it out"),
+        ("lease_timing: spread", "isonomy.yaml: lease_timing: is gone: leases end together everywhere; leave it out"),
         ("- a", "isonomy.yaml: must be a mapping of keys to values (got list)"),
         ("a: {b", "isonomy.yaml: line 1, column 6 is not YAML: expected ',' or '}', but got '<stream end>'"),
     ],
@@ -55,6 +56,11 @@ def test_each_mistake_is_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, Config, "isonomy.yaml")
     assert list(caught.value.lines) == [line]
+
+
+def test_a_former_key_that_changes_nothing_is_still_read() -> None:
+    text = "{lease_timing: aligned, unsaved_last: false, exchange: {policy: balanced, mode: manual}}"
+    assert parse(text, Config, "isonomy.yaml") == Config()
 
 
 def test_topology_file(tmp_path: Path) -> None:
