@@ -19,7 +19,7 @@ from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
-from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.by_vc import policy_for
 from pycontrol.policies.filling import Filling, Offered
 from pycontrol.policies.on_schedule import OnSchedule, policy_memory
 from pycontrol.policies.port import Policy
@@ -66,8 +66,7 @@ def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]
 
 
 def policy_of(a: Arbiter, vc: str) -> Policy:
-    policy = a.rounds.policy
-    found = policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
+    found = policy_for(a.rounds.policy, vc)
     return found.policy if isinstance(found, OnSchedule) else found
 
 

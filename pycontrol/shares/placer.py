@@ -110,6 +110,32 @@ def wait_bound_rounds(
     return patience + apps_of_user * math.ceil(((stint + 1) * largest + 1) / share) + apps
 
 
+class Credit:
+    """What a user is owed, by type. A job of mixed types is charged to all types equally: only the sum matters."""
+
+    def __init__(self, owed: dict[str, float]) -> None:
+        self.owed = owed
+
+    @property
+    def total(self) -> float:
+        """Devices of all types."""
+        return sum(self.owed.values())
+
+    def of(self, gpu_type: str) -> float:
+        """Devices of one type."""
+        return self.total if gpu_type == ANY_TYPE else self.owed.get(gpu_type, 0.0)
+
+    def allows(self, gpus: float, gpu_type: str) -> bool:
+        """Whether so many devices, rounded, are owed."""
+        return self.of(gpu_type) + HALF >= gpus
+
+    def charge(self, gpu_type: str, gpus: float) -> None:
+        """Takes devices off the account; a negative number adds them."""
+        types = self.owed if gpu_type == ANY_TYPE else (gpu_type,)
+        for t in types:
+            self.owed[t] = self.owed.get(t, 0.0) - gpus / len(types)
+
+
 class _Round:
     def __init__(
         self,
@@ -121,7 +147,8 @@ class _Round:
         stint: float,
         busy: Container[str],
     ) -> None:
-        self.deviation, self.ideal, self.hosts, self.patience, self.stint = deviation, ideal, hosts, patience, stint
+        self.credits = {user: Credit(owed) for user, owed in deviation.items()}
+        self.ideal, self.hosts, self.patience, self.stint = ideal, hosts, patience, stint
         self.busy = busy
         self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
         self.saving: set[str] = set()
@@ -146,28 +173,17 @@ class _Round:
     def _open(self) -> list[PlacerJob]:
         return [j for j in self.jobs if j.job_id not in self.result.how]
 
-    def _give(self, job: PlacerJob, gpu_type: str, why: str) -> None:
+    def _give(self, job: PlacerJob, gpu_type: str, why: str, charged: bool = True) -> None:
+        """`charged`: to the user's credit, now."""
         self.result.how[job.job_id] = gpu_type, why
         self.result.migrations += not why.endswith("stays") and job.home is not None
-        self._charge(job, gpu_type, job.gpus)
-
-    def _charge(self, job: PlacerJob, gpu_type: str, gpus: float) -> None:
-        deviation = self.deviation[job.user]
-        if gpu_type != ANY_TYPE:
-            deviation[gpu_type] = deviation.get(gpu_type, 0.0) - gpus
-            return
-        for t in deviation:  # mixed: equally from each type, as only the sum matters
-            deviation[t] -= gpus / len(deviation)
-
-    def _allows(self, job: PlacerJob, gpu_type: str, overdraft: float = 0.0) -> bool:
-        deviation = self.deviation[job.user]
-        have = sum(deviation.values()) if gpu_type == ANY_TYPE else deviation.get(gpu_type, 0.0)
-        return have + overdraft + HALF >= job.gpus
+        if charged:
+            self.credits[job.user].charge(gpu_type, job.gpus)
 
     def _by_credit(self, job: PlacerJob) -> list[str]:
         """The job's types, the one with the largest deviation first, then the faster one."""
-        deviation = self.deviation[job.user]
-        return sorted(job.types, key=lambda t: -round(deviation.get(t, 0.0), 6))
+        owed = self.credits[job.user].owed
+        return sorted(job.types, key=lambda t: -round(owed.get(t, 0.0), 6))
 
     def _first(self) -> None:
         heads: dict[str, PlacerJob] = {}
@@ -177,7 +193,7 @@ class _Round:
         self.saving = set(heads)
         served = False
         for job in sorted(heads.values(), key=lambda j: (-j.waited, j.job_id)):
-            if sum(self.deviation[job.user].values()) + HALF < job.gpus:
+            if not self.credits[job.user].allows(job.gpus, ANY_TYPE):
                 continue
             where = next((t for t in self._by_credit(job) if self.hosts.settle(job, t)), None)
             if where is not None:
@@ -197,10 +213,10 @@ class _Round:
         for job in sorted(self._open(), key=lambda j: (-j.gpus, j.job_id)):
             if job.priority != priority:
                 continue
-            overdraft = (self.stint - 1) * job.gpus
-            if job.home is None or job.user in self.saving or not self._allows(job, job.home, overdraft):
+            if job.home is None or job.user in self.saving:
                 continue
-            if self.hosts.stay(job):
+            owed = self.credits[job.user].of(job.home) + (self.stint - 1) * job.gpus
+            if owed + HALF >= job.gpus and self.hosts.stay(job):
                 self._give(job, job.home, "stays")
 
     def _entitled(self, priority: int) -> None:
@@ -208,29 +224,31 @@ class _Round:
         for job in self._open():
             if job.priority != priority or job.user in self.saving or self._content(job):
                 continue
-            gpu_type = next((t for t in self._by_credit(job) if self._allows(job, t)), None)
+            credit = self.credits[job.user]
+            gpu_type = next((t for t in self._by_credit(job) if credit.allows(job.gpus, t)), None)
             if gpu_type is not None:
-                self._charge(job, gpu_type, job.gpus)
+                credit.charge(gpu_type, job.gpus)
                 chosen.append((job, gpu_type))
         for job, gpu_type in sorted(chosen, key=lambda c: (-c[0].gpus, -c[0].waited, c[0].job_id)):
-            self._charge(job, gpu_type, -job.gpus)
             if job.home == gpu_type and self.hosts.stay(job):
-                self._give(job, gpu_type, "stays")
+                self._give(job, gpu_type, "stays", charged=False)
             elif self.hosts.settle(job, gpu_type):
-                self._give(job, gpu_type, "entitled")
+                self._give(job, gpu_type, "entitled", charged=False)
+            else:  # there is no room
+                self.credits[job.user].charge(gpu_type, -job.gpus)
 
     def _content(self, job: PlacerJob) -> bool:
         """Whether it runs and its user owes less than `stint` such gangs of that type, so that it need not move."""
         owed = -self.stint * job.gpus
-        return job.home not in (None, ANY_TYPE) and self.deviation[job.user].get(str(job.home), 0.0) > owed
+        return job.home not in (None, ANY_TYPE) and self.credits[job.user].of(str(job.home)) > owed
 
     def _linger(self) -> None:
         """Gives spare devices to jobs that run there if their user has no debt: a move costs more than a deviation.
 
         A user's jobs stay on the types that it is owed most first.
         """
-        for job in sorted(self._open(), key=lambda j: -self.deviation[j.user].get(j.home or ANY_TYPE, 0.0)):
-            if job.home is None or job.user in self.saving or sum(self.deviation[job.user].values()) < -HALF:
+        for job in sorted(self._open(), key=lambda j: -self.credits[j.user].owed.get(j.home or ANY_TYPE, 0.0)):
+            if job.home is None or job.user in self.saving or self.credits[job.user].total < -HALF:
                 continue
             if self.hosts.stay(job):
                 self._give(job, job.home, "spare, stays")
@@ -245,9 +263,7 @@ class _Round:
             if found is None:
                 return
             where, why = found, "spare"
-        self._give(job, where, why)
-        if job.user in self.saving:
-            self._charge(job, where, -job.gpus)
+        self._give(job, where, why, charged=job.user not in self.saving)
 
     def _limit(self) -> None:
         """Limits debts to `stint` times the user's largest job, and the claims of users with no waiting job.
@@ -258,13 +274,13 @@ class _Round:
         largest: dict[str, int] = {}
         for job in self.jobs:
             largest[job.user] = max(largest.get(job.user, 0), job.gpus)
-        for user, deviation in self.deviation.items():
+        for user, credit in self.credits.items():
             if user in self.busy:
                 continue
+            owed = credit.owed
             if user not in waiting:
-                for t in deviation:
-                    deviation[t] = min(deviation[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
-            debt = -sum(deviation.values()) - self.stint * largest.get(user, 0)
+                for t in owed:
+                    owed[t] = min(owed[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
+            debt = -credit.total - self.stint * largest.get(user, 0)
             if debt > 0:
-                for t in deviation:
-                    deviation[t] += debt / len(deviation)
+                credit.charge(ANY_TYPE, -debt)

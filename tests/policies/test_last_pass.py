@@ -57,6 +57,17 @@ def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str
     return found
 
 
+def test_a_leftover_goes_to_an_app_that_can_start_there_not_to_one_whose_containers_cannot_move() -> None:
+    """The first app, without an Agent, lost its GPU to another one; what is left is of no use to it."""
+    fixed = replace(app("fixed", 1, 1, ending_gangs=((("n1", 1),),)), new_gangs_max=0)
+    waits = replace(app("waits", 1, 1), submitted_s=fixed.submitted_s + 1)
+    s = snapshot(fixed, waits, app("won", 1, 1), free={"n1": 1, "n2": 1}, top=ONE)
+    plan = Plan("r", (Award("won", ((("n1", 1),),)),))
+    assert {a.app_id: a.gangs for a in last_pass(plan, s, anywhere).awards}["waits"] == ((("n2", 1),),)
+    kept = last_pass(replace(plan, awards=()), s, anywhere)
+    assert {a.app_id: a.gangs for a in kept.awards}["fixed"] == ((("n1", 1),),), "on its own GPU it stays"
+
+
 @every_policy
 @settings(max_examples=25, deadline=None)
 @given(s=snapshots(), data=st.data())
