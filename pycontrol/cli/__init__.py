@@ -96,7 +96,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces.",
     ),
     "whatif": (
-        "whatif:whatif_command",
+        ".lab.whatif:whatif_command",
         "What other policies would have done with the apps of WORKLOAD, or would do from here on.",
     ),
     "shadow": (

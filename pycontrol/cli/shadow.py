@@ -9,8 +9,8 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from pycontrol.cli import whatif
 from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
+from pycontrol.cli.compared import compared, draw
 from pycontrol.cli.recorded import median, of_yarn
 from pycontrol.cli.simulate import _settings
 from pycontrol.cli.tables import Data, clock, emit, lines, span, table
@@ -60,7 +60,7 @@ def shadow_command(since: str, policy: str | None, given: tuple[str, ...], outpu
             [SimulationRun(found.workload, topology, name, options[name], settings, 1) for name in names]
         )
     by_name = dict(zip(names, results, strict=True))
-    data = whatif.compared(by_name, found.actual)
+    data = compared(by_name, found.actual)
     data |= {"live": live, "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
              "completion": completions(by_name), "revocations": revocations(by_name[names[1]])}  # fmt: skip
     emit(data, output, _draw)
@@ -135,7 +135,7 @@ def _draw(d: Data) -> RenderableType:
         _live(d["live"]),
         "",
         f"REPLAY of {count(d['replayed'], 'app')} that ended",
-        whatif._draw(d),
+        draw(d),
         "",
         table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends),
         "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,18 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
-from pycontrol.cli.client import output_option
+from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
+from pycontrol.cli.recorded import anonymised, of_journal, of_yarn, save
+from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, table
-from pycontrol.cli.whatif import record_command
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
 from pycontrol.simulation.workloads.front import option_names
+from pycontrol.words import count
 
 
 @click.group("workload")
 def workload_group() -> None:
     """Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces."""
-
-
-workload_group.add_command(record_command)
 
 
 @workload_group.command("list")
@@ -127,3 +127,37 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+@workload_group.command("record")
+@click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Isonomy's journal.")
+@click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
+@click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
+@output_option
+def record_command(journal: Path | None, since: str, anonymise: bool, out: Path, output: str) -> None:
+    """Keep this cluster's own history as a workload, for `isonomy whatif` and `isonomy simulate`.
+
+    \b
+    isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv       any YARN, also without Isonomy
+    isonomy workload record --journal state/journal.sqlite --out mine.csv
+    """
+    since_s = moment_s(since, time.time(), "--since")
+    if journal is not None:
+        found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
+    else:
+        server = Rm(rm_address())
+        path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
+        apps = (server.yarn(path).get("apps") or {}).get("app") or []
+        found = of_yarn(apps, since_s, f"applications of {server.base}")
+    if not found.workload.apps:
+        raise Failure(f"no application with GPUs has ended since {since} ({count(found.skipped, 'other', 'others')})")
+    found = anonymised(found) if anonymise else found
+    try:
+        save(found, out)
+    except OSError as e:
+        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
+    data = {"written": str(out), "apps": len(found.workload.apps), "skipped": found.skipped, "assumed": found.assumed}
+    emit(data, output, lambda d: lines(
+        f"{count(d['apps'], 'app')} in {d['written']}; {d['skipped']} left out", f"assumed: {d['assumed']}"
+    ))  # fmt: skip

@@ -26,6 +26,7 @@ def wrong(*args: str, code: int = 2) -> str:
 def test_the_resource_manager_may_be_named_before_the_command(rm: Rm) -> None:
     assert run(None, "--rm", rm.address, "status").exit_code == 0
     assert run(None, "status", "--rm", rm.address).exit_code == 0
+    assert run(None, "cells", f"--rm={rm.address}", "status").exit_code == 0
     assert run(rm, "status").exit_code == 0
 
 

@@ -72,6 +72,7 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         ("accounts: {a: {wieght: 2}}", "isonomy.yaml: accounts.a.wieght: unknown key, did you mean weight?"),
         ("accounts: {a: {limits: {gpus: -1}}}", "isonomy.yaml: accounts.a.limits.gpus: must be >= 0 (got -1)"),
         ("exchange: {idle_s: 5}", "isonomy.yaml: exchange.idle_s: is gone with `mode: auto`; leave it out"),
+        ("lease_timing: spread", "isonomy.yaml: lease_timing: is gone: leases end together everywhere; leave it out"),
         ("- a", "isonomy.yaml: must be a mapping of keys to values (got list)"),
         ("a: {b", "isonomy.yaml: line 1, column 6 is not YAML: expected ',' or '}', but got '<stream end>'"),
     ],
@@ -119,6 +120,11 @@ def test_without_groups_the_queues_share_and_only_their_weights_change() -> None
     accounts = accounts_of(parse("accounts: {others: {queues: {q: {weight: 2}}}}", Config, "isonomy.yaml").accounts)
     assert accounts.path("q", "ann") == ("q", "ann")
     assert accounts.tree({"q": Account(0.5), "r": Account(0.5)}).below["q"].weight == 2
+
+
+def test_a_former_key_that_changes_nothing_is_still_read() -> None:
+    text = "{lease_timing: aligned, unsaved_last: false, exchange: {policy: balanced, mode: manual}}"
+    assert parse(text, Config, "isonomy.yaml") == Config()
 
 
 def test_topology_file(tmp_path: Path) -> None:

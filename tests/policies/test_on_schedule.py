@@ -190,3 +190,14 @@ def test_the_loss_of_a_machine_drops_no_app_from_the_schedule() -> None:
 def test_a_policy_without_kept_results_has_no_schedule(policy: str) -> None:
     with pytest.raises(NoSchedule, match=rf"private_schedule: true: is for the policies yarn_cs, .* \(got {policy}\)"):
         OnSchedule(make(policy))
+
+
+def test_memory_under_its_former_name_is_continued() -> None:
+    first = POLICY.decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0)), {}, random.Random(0))
+    former = {"shadow" if k == "private_schedule" else k: v for k, v in first.memory.items()}
+    plans = [
+        POLICY.decide(snapshot(5.0, 0, app("a", 4, 40.0, 0.0), memory=m), {}, random.Random(0))
+        for m in (first.memory, former)
+    ]
+    assert plans[0] == plans[1]
+    assert policy_memory(former) == policy_memory(first.memory)

@@ -1,140 +1,21 @@
-"""`isonomy whatif`: what another policy would have done with the same apps; `workload record` gets them."""
+"""Results of policies on the same apps beside each other, in sentences and tables, and against what happened."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import click
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from pycontrol.cli.client import Failure, Misused, Rm, moment_s, output_option, rm_address
-from pycontrol.cli.estimate import read_snapshot
-from pycontrol.cli.goingon import chosen, went_on
-from pycontrol.cli.recorded import Actual, actual_of, anonymised, median, of_journal, of_yarn, save
-from pycontrol.cli.records import facts_of
-from pycontrol.cli.simulate import _cells, _queues, _settings, _topology, _workload, queues_option
-from pycontrol.cli.tables import Data, emit, lines, span, table
+from pycontrol.cli.recorded import Actual, median
+from pycontrol.cli.tables import Data, lines, span, table
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.words import count
 
 SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (1 << 30, "more GPUs"))
 CLEAR_S, CLEAR = 60.0, 0.1
 """A change of a median wait that is said: more than a minute, and a tenth."""
-
-
-@click.command("record")
-@click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Isonomy's journal.")
-@click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
-@click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
-@output_option
-def record_command(journal: Path | None, since: str, anonymise: bool, out: Path, output: str) -> None:
-    """Keep this cluster's own history as a workload, for `isonomy whatif` and `isonomy simulate`.
-
-    \b
-    isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv       any YARN, also without Isonomy
-    isonomy workload record --journal state/journal.sqlite --out mine.csv
-    """
-    since_s = moment_s(since, time.time(), "--since")
-    if journal is not None:
-        found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
-    else:
-        server = Rm(rm_address())
-        path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
-        apps = (server.yarn(path).get("apps") or {}).get("app") or []
-        found = of_yarn(apps, since_s, f"applications of {server.base}")
-    if not found.workload.apps:
-        raise Failure(f"no application with GPUs has ended since {since} ({count(found.skipped, 'other', 'others')})")
-    found = anonymised(found) if anonymise else found
-    try:
-        save(found, out)
-    except OSError as e:
-        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
-    data = {"written": str(out), "apps": len(found.workload.apps), "skipped": found.skipped, "assumed": found.assumed}
-    emit(data, output, lambda d: lines(
-        f"{count(d['apps'], 'app')} in {d['written']}; {d['skipped']} left out", f"assumed: {d['assumed']}"
-    ))  # fmt: skip
-
-
-@click.command("whatif")
-@click.argument("workload", required=False)
-@click.option("--now", is_flag=True, help="Continue from the scheduler's present state instead of a WORKLOAD.")
-@click.option(
-    "--policy",
-    "policies",
-    metavar="A,B,...",
-    help="Policies; the others are compared with the first, ideally the policy that was in force"
-    "  [default: yarn_cs,isonomy; of a state the one in force and another].",
-)
-@click.option("--cluster", metavar="NAME|FILE", help="A topology file, or N x G as 16x8; a state has its own machines.")
-@click.option(
-    "--cells",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Virtual clusters (a cells file): an app's queue is its virtual cluster.",
-)
-@queues_option
-@click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
-@click.option(
-    "--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; for a state, its own]."
-)
-@output_option
-def whatif_command(
-    workload: str | None, now: bool, policies: str | None, cluster: str | None, cells: Path | None,
-    queues: Path | None, given: tuple[str, ...], lease_s: float | None, output: str,
-) -> None:  # fmt: skip
-    """What other policies would have done with the apps of WORKLOAD, or would do from here on.
-
-    WORKLOAD is a history of `isonomy workload record`, another workload, or a snapshot of `isonomy snapshot` (.zip).
-    The first line says it in a sentence; then waits by queue, user and size, who gains and who loses, and how far the
-    replay under the first policy gives what really happened: that figure decides whether to believe the rest.
-
-    \b
-    isonomy whatif mine.csv --policy yarn_cs,isonomy,themis --cluster conf/topology.yaml
-    isonomy whatif --now --policy isonomy,themis
-    isonomy whatif s.zip --set lease_s=300
-    """
-    names = [name.strip() for name in (policies or "").split(",") if name.strip()]
-    if policies is not None and (len(names) < 2 or len(set(names)) < len(names)):
-        raise Misused(f"--policy {policies}: give two policies or more; the others are compared with the first")
-    if now == (workload is not None):
-        raise Misused("give a WORKLOAD or a snapshot, or --now: one of them")
-    if now or str(workload).endswith(".zip"):
-        for option, text in (("--cluster", cluster), ("--queues", queues)):
-            if text is not None:
-                raise Misused(f"{option} {text}: a state has its own machines and queues; leave it out")
-        state = Rm(rm_address()).get("picture") if now else read_snapshot(Path(str(workload)))
-        names = chosen(state, names)
-        with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
-            results, assumed = went_on(state, names, given, lease_s, cells)
-        actual, source = Actual(), "the present state" if now else str(workload)
-    else:
-        assert workload is not None
-        names = names or ["yarn_cs", "isonomy"]
-        results, source = _replayed(workload, names, cluster, cells, queues, given, lease_s)
-        actual, assumed = actual_of(Path(workload))
-    data = compared(results, actual)
-    emit({**data, "assumed": assumed, "workload": source}, output, _draw)
-
-
-def _replayed(
-    workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, queues: Path | None,
-    given: Sequence[str], lease_s: float | None,
-) -> tuple[dict[str, Result], str]:  # fmt: skip
-    if cluster is None:
-        raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
-    options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
-    load, topology = _workload(workload, 1, 1.0, "WORKLOAD"), _topology(cluster, 1.0)
-    supply = _cells(cells, topology, options) if cells is not None else None
-    limits = _queues(queues, topology, load)
-    jobs = [SimulationRun(load, topology, name, options[name], settings, 1, limits, supply) for name in names]
-    with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
-        return dict(zip(names, run_many(jobs), strict=True)), load.source
 
 
 def compared(results: Mapping[str, Result], actual: Actual) -> dict[str, Any]:
@@ -242,7 +123,8 @@ def _change(by_s: float, queue: str, old_s: float, new_s: float) -> str:
     return f"it would have {word} {queue}'s median wait from {span(old_s)} to {span(new_s)}"
 
 
-def _draw(d: Data) -> RenderableType:
+def draw(d: Data) -> RenderableType:
+    """The sentences, then waits by group, totals, gains and losses."""
     names: Sequence[str] = d["policies"]
     parts: list[RenderableType | None] = [*d["sentences"], ""]
     found = d["calibration"]
