@@ -163,7 +163,7 @@ def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
         if m.gpu_ids and (sorted(m.gpu_ids) != worker.gpu_ids or m.host != worker.host):
             break
         worker.container_id, worker.last_heard_s = m.container_id, now_s
-        s.shell(launch=launch_of(s.spec, job, worker, m.container_id, s.reuse))
+        s.shell(launch=launch_of(s.spec, job, worker, m.container_id))
         s.mark()
         return
     s.shell(release=am.AmRelease(container_id=m.container_id))
@@ -194,6 +194,7 @@ def send_start(s: SavedState, job: Job) -> None:
             checkpoint_dir=checkpoint_dir(s.spec, job),
             configuration=job.configuration,
             pacing=_pacing(s, job),
+            again=s.reuse and len(job.workers) == 1,
         )
         s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, start=start))
 

@@ -8,7 +8,6 @@ from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.worker import servers
-from submarine_patch.worker.again import ALLOWED
 from submarine_patch.worker.webhdfs import CA_VARIABLE
 
 START_TIMEOUT_S = 600
@@ -20,7 +19,7 @@ def checkpoint_dir(spec: AppSpec, job: Job) -> str:
     return f"{spec.checkpoint.rstrip('/')}/{spec.app_id}/{job.job_id}"
 
 
-def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str, reuse: bool = False) -> am.AmLaunch:
+def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.AmLaunch:
     """The launch of a worker: the supervisor with the user's command. Secrets are in YARN's Credentials, not here."""
     env = {
         **spec.env,
@@ -35,8 +34,6 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str, reuse:
         "ISONOMY_METRIC": spec.metric,
         "HADOOP_USER_NAME": spec.hdfs_user,
     }
-    if reuse and len(job.workers) == 1:
-        env[ALLOWED] = "1"
     if spec.servers:
         sizes = [len(w.gpu_ids) for w in job.workers]
         env[servers.PORTS] = str(len(servers.tasks(job.workers.index(worker), sizes, spec.servers)))

@@ -1,6 +1,7 @@
 """Runs a script with a session again in the same process, so that the next trial there need not import its framework.
 
-`python -m submarine_patch.worker.again SCRIPT ARGUMENTS` (or `-m MODULE`) is `python SCRIPT ARGUMENTS`. Once the
+`python -m submarine_patch.worker.again LINE SCRIPT ARGUMENTS` (or `-m MODULE`; LINE: the descriptor of a socket to the
+supervisor) is `python SCRIPT ARGUMENTS`. Once the
 script's session has finished it tells the supervisor, which may answer with the arguments and the environment of the
 next launch. Modules beside the script are imported anew, all others stay.
 """
@@ -18,10 +19,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-ALLOWED = "ISONOMY_REUSE"
-"""Environment variable of a job whose process may be used again."""
-LINE = "ISONOMY_AGAIN"
-"""Environment variable: the descriptor of the socket to the supervisor."""
 _SHELL = re.compile(r"[$`\\;&|<>(){}*?~!#\n\[\]]")
 _OURS = ("submarine_patch", "pycontrol", "isonomy")
 
@@ -34,9 +31,9 @@ def script_of(command: str) -> list[str]:
     return words[1:] if plain and len(words) > 1 + (words[1] == "-m") else []
 
 
-def main(script: list[str]) -> int:
+def main(descriptor: int, script: list[str]) -> int:
     """Run the script until no other launch follows; returns the last exit code."""
-    with socket.socket(fileno=int(os.environ.pop(LINE))) as line, line.makefile("rb") as answers:
+    with socket.socket(fileno=descriptor) as line, line.makefile("rb") as answers:
         path, folder = list(sys.path), os.getcwd()
         while True:
             code = _ran(script)
@@ -89,4 +86,4 @@ def _forget(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -11,8 +11,6 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from submarine_patch.worker.again import LINE
-
 _CHUNK_BYTES = 1 << 16
 _LINE_MAX_BYTES = 8192
 DRAIN_S = 5.0
@@ -39,13 +37,15 @@ class Child:
 
     @staticmethod
     async def start(
-        argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None], again: bool = False
+        argv: Sequence[str], env: Mapping[str, str], on_line: Callable[[str], None], script: Sequence[str] = ()
     ) -> Child:
-        """Start the program; raises OSError. `again`: it is `again.py`, and can be used again."""
-        if again:
+        """Start the program; raises OSError. A `script` is run by again.py instead, so that its process can go on."""
+        if script:
             ours, theirs = socket.socketpair()
             with theirs:
-                child = await Child._started(argv, {**env, LINE: str(theirs.fileno())}, on_line, (theirs.fileno(),))
+                line = theirs.fileno()
+                argv = [sys.executable, "-m", "submarine_patch.worker.again", str(line), *script]
+                child = await Child._started(argv, env, on_line, (line,))
             child._line = await asyncio.open_connection(sock=ours)
             return child
         return await Child._started(argv, env, on_line)

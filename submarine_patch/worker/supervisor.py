@@ -18,7 +18,7 @@ from typing import Any
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.deadline import on_this_clock
 from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports, servers
-from submarine_patch.worker.again import ALLOWED, script_of
+from submarine_patch.worker.again import script_of
 from submarine_patch.worker.checkpoints import StoreError
 from submarine_patch.worker.child import DRAIN_S, Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
@@ -139,12 +139,11 @@ class Supervisor:
         kept = await self._bring(start)
         (task, argv, env), *beside = programs(self._command, self._env, start, port)
         self._serves = servers.PORTS in self._env and task[0] != servers.CHIEF
-        script = script_of(argv[-1]) if self._env.get(ALLOWED) and not kept and not beside else []
+        script = script_of(argv[-1]) if start.again and not kept and not beside else []
         child, self._program = self._program, None
         try:
             if child is None:
-                python = [sys.executable, "-m", "submarine_patch.worker.again", *script]
-                child = await Child.start(python if script else argv, env, self._on_line, bool(script))
+                child = await Child.start(argv, env, self._on_line, script)
             elif script and not child.exit.done():
                 child.again(script, env, self._on_line)
             else:

@@ -417,7 +417,7 @@ class TestReuse:
 
     def test_a_script_that_cannot_run_twice_is_not_blamed_and_gets_a_process_each_time(self) -> None:
         world = started(World(hyperband(jobs=3, eta=3)), *A[:2])
-        assert "ISONOMY_REUSE" in world.gang("job000")[0].launch.env
+        assert world.gang("job000")[0].start.again
         world.finish_gang("job000", waits=True)
         world.answer_plans()
         world.ready()
@@ -425,7 +425,7 @@ class TestReuse:
         world.rise()
         assert world.running() == ["job001"]
         assert world.core.jobs["job001"].failures == 0
-        assert "ISONOMY_REUSE" not in world.gang("job001")[0].launch.env
+        assert not world.gang("job001")[0].start.again
         world.restart()
         assert not world.core.reuse
 
