@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from pycontrol.arbiter.ledger.lease import load_lease
-from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
+from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
 from pycontrol.cli.screens import estimate, why_not
 from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
@@ -38,11 +38,10 @@ NAMES = ("user", "queue", "name", "app_id")
 )
 @click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Simulated futures.")
 @click.option("--why", is_flag=True, help="Also which GPUs it would get now, on what terms; else what would help.")
-@remote
+@output_option
 def estimate_command(
-    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, why: bool, rm: str | None,
-    output: str,
-) -> None:  # fmt: skip
+    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, why: bool, output: str
+) -> None:
     """Predict when an app of this size would start and end if submitted now; nothing is submitted.
 
     The scheduler itself is run forward from its present state, on this machine, several times: with declared work
@@ -51,7 +50,7 @@ def estimate_command(
     \b
     isonomy estimate --gpus 16 --hours 4 --queue root.research
     """
-    server = Rm(rm_address(rm))
+    server = Rm(rm_address())
     p = server.get("picture")
     queues = {q.path: q for q in queues_of(p) if q.leaf}
     if queues and queue not in queues:
@@ -93,13 +92,13 @@ def estimate_command(
 @click.command("snapshot")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.zip")
 @click.option("--anonymise", is_flag=True, help="Without names of users, queues, apps and hosts.")
-@remote
-def snapshot_command(out: Path, anonymise: bool, rm: str | None, output: str) -> None:
+@output_option
+def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
     """Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.
 
     It has apps with their users and queues, demands, leases and machines; no configurations, no logs, no tokens.
     """
-    server = Rm(rm_address(rm))
+    server = Rm(rm_address())
     state = server.get("picture")
     files = {STATE_FILE: anonymous(state) if anonymise else state}
     try:
