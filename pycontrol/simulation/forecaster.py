@@ -91,7 +91,7 @@ class Helper:
             process.join(5.0)
 
 
-def _estimates(picture: Any, options: Any, cells: Any) -> dict[str, Any] | str:
+def estimates_of(picture: Any, options: Any, cells: Any) -> dict[str, Any] | str:
     """Estimates by app, or the reason why there are none."""
     try:
         found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest, cells=cells)
@@ -129,7 +129,7 @@ class Forecaster:
         self._picture, self._options, self._file, self._cells = picture, dict(options), file, cells
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
-        self._helper = Helper(_estimates, "isonomy-forecast")
+        self._helper = Helper(estimates_of, "isonomy-forecast")
         self._calibrations = Calibrations()
         """Adjust the ranges; their misses are kept in the file."""
         self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",

@@ -47,13 +47,13 @@ class Questions:
         """
         self._options, self._cells, self._ends, self._slower = dict(options), cells, ends, slower
         self._helper = Helper(why_not, "isonomy-why-not")
-        self.stopped, self._one = threading.Event(), threading.Lock()
-        self.rests: OrderedDict[str, float] = OrderedDict()
+        self._stopped, self._one = threading.Event(), threading.Lock()
+        self._rests: OrderedDict[str, float] = OrderedDict()
         """User -> until when it may not ask again, of time.monotonic; the most recent last."""
 
     def stop(self) -> None:
         """End the process."""
-        self.stopped.set()
+        self._stopped.set()
         self._helper.end()
 
     def answer(
@@ -98,19 +98,19 @@ class Questions:
 
     def _ask(self, user: str, scene: Scene, app_id: str) -> dict[str, Any]:
         """Asks the process; a user whose last answer took long is refused for a while, so that others go first."""
-        rest_s = self.rests.get(user, 0.0) - time.monotonic()
+        rest_s = self._rests.get(user, 0.0) - time.monotonic()
         if rest_s > SHORT_S:
             raise Refusal(429, f"why-not: the last answer took long; ask again in {rest_s:.0f} s")
-        if self.stopped.wait(max(0.0, rest_s)) or not self._one.acquire(timeout=QUEUED_S):
+        if self._stopped.wait(max(0.0, rest_s)) or not self._one.acquire(timeout=QUEUED_S):
             raise TimeoutError
         try:
             layout = self._cells()
             message = scene, app_id, self._options, None if layout is None else CellsOf(layout), BUDGET_S * self._slower
-            found: dict[str, Any] = self._helper.ask(message, PATIENCE_S * self._slower, self.stopped)
-            self.rests[user] = time.monotonic() + found.pop("took_s") * (1 / SHARE - 1)
-            self.rests.move_to_end(user)
-            if len(self.rests) > USERS_MAX:
-                self.rests.popitem(last=False)
+            found: dict[str, Any] = self._helper.ask(message, PATIENCE_S * self._slower, self._stopped)
+            self._rests[user] = time.monotonic() + found.pop("took_s") * (1 / SHARE - 1)
+            self._rests.move_to_end(user)
+            if len(self._rests) > USERS_MAX:
+                self._rests.popitem(last=False)
             return found
         except (OSError, EOFError) as e:
             raise TimeoutError from e

@@ -164,7 +164,7 @@ class Stage:
         before = set(gpus_in(a.durable.claims_of(app_id)))
         held = a.holdings.holding(app_id)
         a.clerk.request_round(self.now_s)
-        for _ in at_once(a, self.policy, [*changes, ev.Tick()], self.now_s, self._answer):
+        for _ in at_once(a, self.policy, [*changes, ev.Tick()], self.now_s, self.answer):
             pass
         return self._gets(app_id, before, held)
 
@@ -182,7 +182,7 @@ class Stage:
 
     # ---- the Agents
 
-    def _answer(self, effect: ev.Effect) -> ev.Event | None:
+    def answer(self, effect: ev.Effect) -> ev.Event | None:
         """What the app's Agent answers in a round."""
         if isinstance(effect, ev.SendAskRho):
             phases, work = self._work(effect.app_id, effect.contention)

@@ -21,7 +21,7 @@ def dry_run(parsed: RunArguments) -> int:
     if not gpus:
         raise UsageError("--dry-run: needs --worker_resources with gpu=N or --gpus-per-job; a spec (-f) is not read")
     conf, within = parsed.conf, parsed.conf.get("within", "cluster")
-    found = Rm(rm_address(None)).get(
+    found = Rm(rm_address()).get(
         "why-not", queue=parsed.values.get("queue", ["default"])[-1], gang=gpus, type=conf.get("gpu_type", ""),
         scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), within=within if within in CELL_TYPES else "",
     )  # fmt: skip

@@ -295,7 +295,7 @@ def wait_for(what: Callable[[], Any]) -> None:
 def test_a_forecast_for_a_control_plane_that_is_gone_ends_silently(capfd: pytest.CaptureFixture[str]) -> None:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=forecasts.worker, args=(theirs, forecasts._estimates), daemon=True)
+    process = context.Process(target=forecasts.worker, args=(theirs, forecasts.estimates_of), daemon=True)
     process.start()
     theirs.close()
     ours.send(({}, None, None))  # not a picture: the answer is that the forecast failed, and nobody reads it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -207,7 +208,7 @@ def test_agents_on_a_stage_bid_as_they_do() -> None:
         c = stage.a.holdings.contention(app_id, sim.now)
         offer = ev.SendOffer(app_id, "r", c, offered, (), sim.now + 2)
         theirs = agents.bid(app, offer, sim.topology, stage.a.durable.launch_s)
-        answer = stage._answer(offer)
+        answer = stage.answer(offer)
         assert isinstance(answer, ev.BidReceived)
         assert answer.bid is not None
         assert answer.bid.rho_nothing == pytest.approx(theirs.rho_nothing, rel=0.25)
@@ -229,9 +230,12 @@ def questions() -> Iterator[Questions]:
     q.stop()
 
 
+ASKERS = itertools.count()
+"""Each question is another user's, as one user's would be refused."""
+
+
 def ask(q: Questions, m: Mini, user: str, hidden: bool = False, **params: str) -> dict[str, Any]:
-    q.rests.clear()
-    return q.answer(m.a, m.now, params, user, lambda x: "" if hidden else x)
+    return q.answer(m.a, m.now, params, f"{user}{next(ASKERS)}", lambda x: "" if hidden else x)
 
 
 def test_the_process_finds_what_the_stage_finds(questions: Questions) -> None:
@@ -269,14 +273,14 @@ def test_an_app_before_its_submission(questions: Questions) -> None:
             ask(questions, m, "u", **params)
 
 
-def test_who_asked_much_waits_and_others_do_not(questions: Questions) -> None:
+def test_who_asked_much_waits_and_others_do_not(questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycontrol.simulation.questions.SHARE", 1e-5)
     m = smaller_gang()
-    ask(questions, m, "u", app="me")
-    questions.rests["u"] += 60.0
+    assert questions.answer(m.a, m.now, {"app": "me"}, "busy", str)["changes"]
     with pytest.raises(Refusal, match="ask again in") as refused:
-        questions.answer(m.a, m.now, {"app": "me"}, "u", str)
+        questions.answer(m.a, m.now, {"app": "me"}, "busy", str)
     assert refused.value.status == 429
-    assert questions.answer(m.a, m.now, {"app": "me"}, "v", str)["changes"]
+    assert questions.answer(m.a, m.now, {"app": "me"}, "idle", str)["changes"]
 
 
 def test_an_answer_says_that_the_time_was_too_short() -> None:
@@ -288,12 +292,10 @@ def test_an_answer_says_that_the_time_was_too_short() -> None:
 
 def test_a_question_ends_with_the_control_plane() -> None:
     q = Questions({}, slower=10.0)
-    threading.Timer(0.0, q.stop).start()
-    q.stopped.wait(5.0)
+    q.stop()
     m = smaller_gang()
     with pytest.raises(TimeoutError):
         q.answer(m.a, m.now, {"app": "me"}, "u", str)
-    q.stop()
 
 
 def test_a_hypothetical_app_changes_nothing_of_the_scene() -> None:
