@@ -39,6 +39,10 @@ POLICIES: Mapping[str, str] = {
 ENTRY_POINTS = "isonomy.policies"
 """Entry point group for policies of other distributions: name = "module:Class"."""
 NOT_OPTIONS = frozenset({"name", "asks_agents"})
+ABLATIONS = frozenset({
+    "packing", "ties", "leftovers", "participants", "rounding", "rho_nothing", "cached_tables",
+})  # fmt: skip
+"""Fields that only experiments set: no options of isonomy.yaml or of a command."""
 
 
 class UnknownPolicy(ValueError):
@@ -60,6 +64,10 @@ def names() -> tuple[str, ...]:
 
 def options(name: str) -> tuple[str, ...]:
     """The names of a policy's options; raises UnknownPolicy."""
+    return tuple(option for option in _fields(name) if option not in ABLATIONS)
+
+
+def _fields(name: str) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(_class(name)) if f.init and f.name not in NOT_OPTIONS)
 
 
@@ -74,9 +82,14 @@ def default(name: str, option: str) -> Any:
     return found.default_factory() if found.default_factory is not dataclasses.MISSING else found.default
 
 
-def make(name: str, /, **given: Any) -> Policy:
-    """A policy with these options; raises UnknownPolicy, which lists the known names."""
-    kind, known = _class(name), options(name)
+def configured(name: str, /, **given: Any) -> Policy:
+    """`make` with what isonomy.yaml, a cells file or a command says."""
+    return make(name, options(name), **given)
+
+
+def make(name: str, among: tuple[str, ...] | None = None, /, **given: Any) -> Policy:
+    """A policy with these options, all of them `among` those; raises UnknownPolicy, which lists the known names."""
+    kind, known = _class(name), _fields(name) if among is None else among
     for option in given:
         if option not in known:
             raise UnknownPolicy(f"{name} has no option {option}{_known(option, known)}")
@@ -95,7 +108,7 @@ def checked(config: Config, file: str) -> Config:
     if config.policy not in names():
         raise ConfigError([f"{file}: policy: {unknown(config.policy)}"])
     try:
-        make(config.policy, **config.policy_options)
+        configured(config.policy, **config.policy_options)
     except UnknownPolicy as problem:
         raise ConfigError([f"{file}: policy_options: {problem}"]) from problem
     return config

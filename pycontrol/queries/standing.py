@@ -21,8 +21,8 @@ from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import policy_for
 from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.on_schedule import OnSchedule, policy_memory
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadowed import Shadowed, policy_memory
 from pycontrol.queries.demands import Demands
 
 
@@ -67,7 +67,7 @@ def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]
 
 def policy_of(a: Arbiter, vc: str) -> Policy:
     found = policy_for(a.rounds.policy, vc)
-    return found.policy if isinstance(found, Shadowed) else found
+    return found.policy if isinstance(found, OnSchedule) else found
 
 
 def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -> Snapshot:

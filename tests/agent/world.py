@@ -24,8 +24,8 @@ from submarine_patch.agent.messages import (
     ToArbiter,
     ToShell,
 )
-from submarine_patch.agent.schedulers.conformance import SPEC
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.lab.conformance import SPEC
 
 SPACE = {"parameters": {"rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True}}}
 HOSTS = {"a1": ("a", 4), "a2": ("a", 4), "b1": ("b", 2), "b2": ("b", 2)}

@@ -15,6 +15,7 @@ from pycontrol.auction.limits import queue_limits
 from pycontrol.auction.placing import place_gang
 from pycontrol.lab.conformance import decide
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
@@ -187,7 +188,7 @@ class Stubborn:
         return Plan(snapshot.round_id, ())
 
 
-ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Oef(placer="paper"), Stubborn()]
+ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Placed(Oef(), "paper"), Stubborn()]
 
 
 @pytest.mark.parametrize("policy", ARBITRATED, ids=[*registry.names(), "oef-paper", "stubborn"])
