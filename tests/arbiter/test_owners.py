@@ -87,3 +87,9 @@ def test_each_owner_checks_itself() -> None:
     m = Mini(settings=Settings(recovery_s=0))
     parts = {**vars(m.a.holdings), **vars(m.a.rounds)}
     assert all(hasattr(parts[name], "validate") for name in OWNERS if name not in ("durable", "timer"))
+
+
+@pytest.mark.parametrize("name", ["candidates", "eligibility", "resolve"])
+def test_what_only_decides_knows_no_clerk(name: str) -> None:
+    """Without the clerk no fact is recorded, no effect sent and no round requested."""
+    assert "clerk" not in (ROOT / "arbiter" / "round" / f"{name}.py").read_text().lower()

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pycontrol.arbiter.ledger.facts import PolicyMemory
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import Openings, demand_of, shape_of, within_cluster
 from pycontrol.arbiter.round.parts import RoundParts
-from pycontrol.arbiter.state import Clerk, Holdings
+from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart, deals_of
 from pycontrol.model.auction import BOOSTED, AppView, Bid, Demand, Snapshot
 from pycontrol.model.reasons import Pending, Reason
@@ -133,12 +132,7 @@ def _asked_s(r: Round, outcome: Outcome | None) -> dict[str, float]:
 
 
 REMEMBERED_BY = "remembered_by"
-
-
-def remember(s: Holdings, clerk: Clerk, key: str, policy: str, memory: Mapping[str, Any]) -> None:
-    """Records a policy's memory with the policy's name, so that no other policy reads it."""
-    if dict(memory) != remembered(s, key, policy):
-        clerk.record(PolicyMemory({**memory, REMEMBERED_BY: policy}, key))
+"""In a policy's memory: the name of the policy, so that no other policy reads it."""
 
 
 def remembered(s: Holdings, key: str, policy: str) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.apps import Reports
-from pycontrol.arbiter.ledger.facts import RoundHeld
+from pycontrol.arbiter.ledger.facts import PolicyMemory, RoundHeld
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in, round_of
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.candidates import (
     NOT_CONNECTED,
+    REMEMBERED_BY,
     Candidates,
     Round,
     RoundPhase,
     receipt,
-    remember,
     remembered,
 )
 from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused, relocate
@@ -390,7 +390,8 @@ class Rounds:
         """Carries out the plan; returns its outcome and a note for the receipt."""
         s = self.s
         plan = self._amended(r, plan)
-        remember(s, self.clerk, r.memory_key, r.policy.name, plan.memory)
+        if dict(plan.memory) != remembered(s, r.memory_key, r.policy.name):
+            self.clerk.record(PolicyMemory({**plan.memory, REMEMBERED_BY: r.policy.name}, r.memory_key))
         borrowing = r.parts.borrowers_of(r.part)
         moving = r.parts.ending_of(r.part.vc, False) if borrowing else {}
         work = Work(r.round_id, r.part, r.ending, borrowing, moving, r.openings.closed_hosts)
