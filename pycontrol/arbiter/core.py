@@ -34,7 +34,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Topology
-from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
 from pycontrol.policies.port import Policy
 
 BEHIND_STEP_S = 0.5
@@ -295,8 +295,8 @@ class Arbiter:
         except Exception:
             self._resync_cells(now_s)  # the layout is the old one: restore groups and deals
             raise
-        if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
-            self.rounds.policy = ByVirtualCluster(self.rounds.policy.default, policies)
+        if policies is not None:
+            self.rounds.policy = ByVirtualCluster(policies_in(self.rounds.policy)[0], policies)
         self.exchange_service.save()
         self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})

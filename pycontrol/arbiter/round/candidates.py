@@ -360,7 +360,7 @@ def view(
     ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
-    wants = demand or demand_of(s, app_id, now_s)
+    wants, unmanaged = demand or demand_of(s, app_id, now_s), app_id in s.agents.unmanaged_apps
     return AppView(
         app_id=app_id,
         queue=app.queue,
@@ -379,6 +379,7 @@ def view(
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id, app.vc),
         spared=wants.unsaved and s.settings.unsaved_last,
+        new_gangs_max=(wants.gpus - s.holding(app_id) + borrowed) // wants.gang_gpus if unmanaged else 1 << 30,
     )
 
 
