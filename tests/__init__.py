@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("pycontrol.lab.conformance", "submarine_patch.agent.schedulers.conformance")
+pytest.register_assert_rewrite("pycontrol.lab.conformance", "submarine_patch.lab.conformance")

@@ -16,7 +16,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 ARBITER = "pycontrol.arbiter"
-FILES_MAX, FLOORS_MAX, PRIVATE_MAX = 24, 9, 151
+FILES_MAX, FLOORS_MAX, PRIVATE_MAX = 24, 9, 120
 PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_exit"}
 """Names with an underscore that their libraries document."""
 
@@ -42,7 +42,8 @@ def private(tree: ast.AST) -> Iterator[int]:
     """The lines that name a private part of an object other than `self`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            of = node.value.func if isinstance(node.value, ast.Call) else node.value
+            own = isinstance(of, ast.Name) and of.id in ("self", "cls", "super")
             if not own and node.attr not in PUBLIC:
                 yield node.lineno
 

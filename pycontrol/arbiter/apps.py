@@ -21,7 +21,17 @@ from typing import Any
 from pycontrol.arbiter import leases
 from pycontrol.arbiter import placements as workers
 from pycontrol.arbiter.ledger.durable import FOREIGN, AppRecord, Durable
-from pycontrol.arbiter.ledger.facts import AllocationChanged, AppArrived, AppChanged, AppEnded, AppMoved, AppsForgotten
+from pycontrol.arbiter.ledger.facts import (
+    APP,
+    USER,
+    AllocationChanged,
+    AppArrived,
+    AppChanged,
+    AppEnded,
+    AppMoved,
+    AppsForgotten,
+    Boosted,
+)
 from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, Reservation, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.state import Clerk, Holdings
@@ -87,6 +97,23 @@ def note(s: Holdings, clerk: Clerk, app: YarnApp, now_s: float) -> bool:
         clerk.request_round(now_s + s.settings.settle_s)
     clerk.refresh_kind(app.app_id)
     return other
+
+
+def boost(s: Holdings, clerk: Clerk, target: str, for_s: float, user: str, now_s: float) -> None:
+    """Boosts `app ID` or `user NAME` from now on; ends its boost if `for_s` is 0.
+
+    A boosted app has a priority above all of YARN's, which every policy honours. So limits hold, GPUs of other virtual
+    clusters stay theirs, and what runs keeps its GPUs until its leases end.
+    """
+    clerk.record(Boosted(target, now_s + for_s, user, now_s))
+    s.agents.changed(a for a, app in s.durable.live.items() if target in (APP + a, USER + app.user))
+    clerk.request_round(now_s + s.settings.settle_s)
+
+
+def expire_boosts(s: Holdings, clerk: Clerk, now_s: float) -> None:
+    """Ends boosts whose time has come."""
+    for target in [b.target for b in s.durable.boosts.values() if b.until_s <= now_s]:
+        boost(s, clerk, target, 0.0, "", now_s)
 
 
 def end(s: Holdings, clerk: Clerk, app_id: str, final_state: str, now_s: float) -> None:

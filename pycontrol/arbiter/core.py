@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pycontrol.arbiter import apps, boosts, leases
+from pycontrol.arbiter import apps, leases
 from pycontrol.arbiter import placements as workers
 from pycontrol.arbiter.apps import AgentEvents
 from pycontrol.arbiter.ledger.durable import Durable
@@ -36,7 +36,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Topology
-from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
 from pycontrol.policies.port import Policy
 
 BEHIND_STEP_S = 0.5
@@ -158,7 +158,7 @@ class Arbiter:
         if look_s is not None and look_s <= now_s:
             leases.expire(self.holdings, self.clerk, now_s)
         if self.durable.boosts:
-            boosts.expire(self.holdings, self.clerk, now_s)
+            apps.expire_boosts(self.holdings, self.clerk, now_s)
         if self.workers.pending:
             workers.place_ready(self.holdings, self.clerk, now_s)
         if self.holdings.groups.shrunk:
@@ -197,7 +197,7 @@ class Arbiter:
             self.rounds.next_wake_s(now_s),
             self.cluster.refusals.next_end_s(),
             self.clerk.hosts_due_s,
-            boosts.next_end_s(self.holdings),
+            self.durable.next_boost_end_s(),
             self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
             self.holdings.limits.look_s if math.isfinite(self.holdings.limits.look_s) else None,
         ):
@@ -301,8 +301,8 @@ class Arbiter:
         except Exception:
             self._resync_cells(now_s)  # the layout is the old one: restore groups and deals
             raise
-        if policies is not None and isinstance(self.rounds.policy, ByVirtualCluster):
-            self.rounds.policy = ByVirtualCluster(self.rounds.policy.default, policies)
+        if policies is not None:
+            self.rounds.policy = ByVirtualCluster(policies_in(self.rounds.policy)[0], policies)
         self.exchange_service.save()
         self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
@@ -449,7 +449,7 @@ class Arbiter:
             self.agents.changed(self.durable.live)
             self.clerk.request_round(now_s)
         elif verb == "boost":
-            boosts.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
+            apps.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
             self._kill_app(e.target, e.user, now_s)
 

@@ -9,6 +9,9 @@ from collections.abc import Container as Contains
 
 from pycontrol.arbiter.ledger.durable import Durable, Ledger
 from pycontrol.arbiter.ledger.facts import (
+    APP,
+    USER,
+    Boosted,
     Fact,
     LeaseEnded,
     LeaseGranted,
@@ -25,6 +28,7 @@ from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
+from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
@@ -167,6 +171,19 @@ class Holdings:
                 return []
             gpus += here
         return gpus
+
+    @property
+    def accounts(self) -> Accounts:
+        """The tree of accounts."""
+        return self.settings.accounts
+
+    def boost_of(self, app_id: str) -> Boosted | None:
+        """The boost of an app, its own or its user's."""
+        boosts = self.durable.boosts
+        if not boosts:
+            return None
+        app = self.durable.apps.get(app_id) or self.cluster.apps.get(app_id)
+        return boosts.get(APP + app_id) or (boosts.get(USER + app.user) if app is not None else None)
 
     def active_apps(self) -> Iterator[str]:
         """The active apps."""

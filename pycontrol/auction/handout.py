@@ -169,15 +169,17 @@ class Taker:
     own: list[Gang]
     """Gangs on which it runs, and which it keeps before it gets new ones."""
     got: list[Gang] = field(default_factory=list)
+    new_max: int = 1 << 30
+    """How many new gangs it may still get."""
 
 
-def taker(view: AppView, kept: Iterable[Gang], topology: Topology) -> Taker:
+def taker(view: AppView, kept: Sequence[Gang], topology: Topology) -> Taker:
     """An app that is to get gangs besides those that it keeps, of the GPU type that it asks for."""
     d = view.demand
     own = less(view.ending_gangs, kept)
     if d.gpu_type:
         own = [g for g in own if all(topology.type_of(h) == d.gpu_type for h, _ in g)]
-    return Taker(view, shape_of(view, topology), own)
+    return Taker(view, shape_of(view, topology), own, new_max=view.new_gangs_max - len(less(kept, view.ending_gangs)))
 
 
 def shape_of(view: AppView, topology: Topology) -> Shape:
@@ -217,8 +219,8 @@ def gangs_of(
         gang = next((g for g in to.own if gang_gpus(g) <= cap_gpus and room.holds(g)), None)
         if gang is not None:
             to.own.remove(gang)
-        elif 0 < to.shape[0] <= min(cap_gpus, room.gpus):
-            gang = new(to)
+        elif to.new_max > 0 and 0 < to.shape[0] <= min(cap_gpus, room.gpus):
+            gang, to.new_max = new(to), to.new_max - 1
         if gang is not None:
             room.take(gang)
             to.got.append(gang)

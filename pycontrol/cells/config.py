@@ -65,15 +65,16 @@ class VirtualCluster(Section):
     min_lend_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """How long a borrower keeps its GPUs before it must give them back: its own apps may wait so much longer for them,
     seconds."""
-    shadow: bool = False
+    private_schedule: bool = False
     """Whether apps behind the schedule of its private cluster go first, so that borrowing makes none end later; only
-    for the policies in `shadowed.KEEPS`."""
+    for the policies in `on_schedule.KEEPS`."""
 
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        value = {"private_schedule" if k == "shadow" else k: v for k, v in value.items()}  # its former name
         known = {k: v for k, v in value.items() if k in cls.model_fields and not (k == "cells" and isinstance(v, int))}
         short = {k: v for k, v in value.items() if k not in known}
         if isinstance(known.get("cells"), dict):
@@ -338,7 +339,9 @@ def _vcs(file: CellsFile, chains: list[Chain], pins: Mapping[str, tuple[int, int
             taken[pin] = name
         pinned = tuple(Pin(pin, *pins[pin]) for pin in spec.pinned)
         flat = tuple((chain, level, count) for (chain, level), count in cells.items() if count)
-        terms = Terms(spec.policy or "", spec.policy_options, spec.f, spec.lease_s, spec.shadow, spec.min_lend_s)
+        terms = Terms(
+            spec.policy or "", spec.policy_options, spec.f, spec.lease_s, spec.private_schedule, spec.min_lend_s
+        )
         vcs.append(Vc(name, flat, pinned, spec.weight, terms))
     return vcs
 

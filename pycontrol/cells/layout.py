@@ -38,8 +38,8 @@ class Terms:
     options: Mapping[str, Any] = field(default_factory=dict)
     f: float | None = None
     lease_s: float | None = None
-    shadow: bool = False
-    """Whether apps behind the schedule of the private cluster go first (`policies.shadowed`)."""
+    private_schedule: bool = False
+    """Whether apps behind the schedule of the private cluster go first (`policies.on_schedule`)."""
     min_lend_s: float = 0.0
     """How long borrowers keep GPUs of its cells before they are called back."""
 

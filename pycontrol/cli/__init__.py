@@ -113,7 +113,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Virtual clusters lend each other cells for a time: offers and requests on a board are matched.",
     ),
     "solve": (
-        "replay:replay_command",
+        ".lab.solve.command:replay_command",
         "Solve the cases in FILE (rho, auction, shares, cells) and print one JSON object for each, or for each step.",
     ),
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
@@ -125,6 +125,17 @@ FORMER = {"replay": "solve"}
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand: `isonomy status` does not load the solver."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """--rm and --ca may stand anywhere, as in `isonomy status --rm URL`."""
+        first: list[str] = []
+        for at in reversed(range(args.index("--") if "--" in args else len(args))):
+            word, equals, _ = args[at].partition("=")
+            if word in ("--rm", "--ca"):
+                taken = slice(at, at + (1 if equals else 2))
+                first += args[taken]
+                del args[taken]
+        return super().parse_args(ctx, [*first, *args])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands whose modules are installed, in the order of their use."""
@@ -182,7 +193,7 @@ def bounded(command: click.Command) -> click.Command:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="isonomy")
-@click.option("--rm", metavar="URL", help="The ResourceManager's web address, of all commands that talk to one.")
+@click.option("--rm", metavar="URL", help="The ResourceManager's web address [default: from yarn-site.xml].")
 @click.option("--ca", metavar="FILE", help="Its CA's certificate (PEM), if this machine does not trust it.")
 def main(rm: str | None, ca: str | None) -> None:
     """Fair and safe sharing of a GPU cluster on Hadoop YARN.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.client import Rm, output_option, rm_address
 from pycontrol.cli.tables import Data, clock, emit, lines, table
 
 UNITS = {"gpus": "GPUs at once"}
@@ -15,8 +15,8 @@ account = click.argument("account", nargs=2, metavar="KIND NAME")
 
 @click.group("budget", invoke_without_command=True)
 @click.pass_context
-@remote
-def budget_group(ctx: click.Context, rm: str | None, output: str) -> None:
+@output_option
+def budget_group(ctx: click.Context, output: str) -> None:
     """Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.
 
     At a limit nothing new starts; gangs beyond it, and all gangs of a used-up budget, end with their leases. Days,
@@ -29,7 +29,7 @@ def budget_group(ctx: click.Context, rm: str | None, output: str) -> None:
     isonomy budget reset user ann
     """
     if ctx.invoked_subcommand is None:
-        emit(Rm(rm_address(rm)).get("budget"), output, _drawn)
+        emit(Rm(rm_address()).get("budget"), output, _drawn)
 
 
 @budget_group.command("set")
@@ -38,22 +38,22 @@ def budget_group(ctx: click.Context, rm: str | None, output: str) -> None:
 @click.option("--day", "gpu_hours_day", metavar="H|none", help="GPU-hours in a day.")
 @click.option("--week", "gpu_hours_week", metavar="H|none", help="GPU-hours in a week.")
 @click.option("--month", "gpu_hours_month", metavar="H|none", help="GPU-hours in a month.")
-@remote
-def set_command(account: tuple[str, str], rm: str | None, output: str, **limits: str | None) -> None:
+@output_option
+def set_command(account: tuple[str, str], output: str, **limits: str | None) -> None:
     """Set limits of an account at once, whatever isonomy.yaml says, until `reset`; others stay. For admins."""
-    _send("budget-set", rm, output, account, **{k: x for k, x in limits.items() if x is not None})
+    _send("budget-set", output, account, **{k: x for k, x in limits.items() if x is not None})
 
 
 @budget_group.command("reset")
 @account
-@remote
-def reset_command(account: tuple[str, str], rm: str | None, output: str) -> None:
+@output_option
+def reset_command(account: tuple[str, str], output: str) -> None:
     """Give an account the limits of isonomy.yaml again. For admins."""
-    _send("budget-reset", rm, output, account)
+    _send("budget-reset", output, account)
 
 
-def _send(path: str, rm: str | None, output: str, account: tuple[str, str], **limits: str) -> None:
-    emit(Rm(rm_address(rm)).post(path, account=" ".join(account), **limits), output, lambda d: str(d["text"]))
+def _send(path: str, output: str, account: tuple[str, str], **limits: str) -> None:
+    emit(Rm(rm_address()).post(path, account=" ".join(account), **limits), output, lambda d: str(d["text"]))
 
 
 def _drawn(d: Data) -> Any:

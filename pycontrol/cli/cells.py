@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from rich.tree import Tree
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import AS_CONFIGURED, virtual_clusters
 from pycontrol.cells.layout import Layout, LayoutError
-from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.client import Rm, output_option, rm_address
 from pycontrol.cli.screens import deal
 from pycontrol.cli.tables import Data, emit, lines, span, table
 from pycontrol.config import ConfigError, load_topology, parse
 from pycontrol.policies import registry
-from pycontrol.policies.shadowed import NoShadow, Shadowed
+from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
 TOPOLOGY = click.option(
@@ -28,11 +27,18 @@ TOPOLOGY = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="The hosts, where FILE does not name them (a topology file).",
 )
-OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 ADDITION = re.compile(r"^(?P<vc>[^:]+):(?P<type>[^:]+):(?P<count>[+-]?\d+)(?:@(?P<chain>.+))?$")
 
 
-@click.group("cells")
+class CellsGroup(click.Group):
+    """With the former commands `plan` and `show`, which `check` includes."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command by its name or former name."""
+        return super().get_command(ctx, {"plan": "check", "show": "check"}.get(cmd_name, cmd_name))
+
+
+@click.group("cells", cls=CellsGroup)
 def cells_group() -> None:
     """Virtual private clusters: what each queue owns, in cells."""
 
@@ -40,69 +46,51 @@ def cells_group() -> None:
 @cells_group.command("check")
 @FILE
 @TOPOLOGY
-@OUTPUT
-def check_command(file: Path, topology: Path | None, output: str) -> None:
-    """Check FILE: is the assignment feasible, and what is left? Exit 1 if it is not."""
-    emit(_overview(_load(file, topology)), output, _draw)
-
-
-@cells_group.command("plan")
-@FILE
-@TOPOLOGY
 @click.option(
     "--add",
     "additions",
     multiple=True,
-    required=True,
     metavar="VC:TYPE:COUNT[@CHAIN]",
-    help="Cells to give to a virtual cluster (a negative COUNT takes some); may be repeated.",
+    help="Cells that a virtual cluster would have more (a negative COUNT: fewer); may be repeated.",
 )
-@OUTPUT
-def plan_command(file: Path, topology: Path | None, additions: tuple[str, ...], output: str) -> None:
-    """Would the assignment in FILE still fit with more cells? A dry run; exit 1 if it would not."""
+@output_option
+def check_command(file: Path, topology: Path | None, additions: tuple[str, ...], output: str) -> None:
+    """Check FILE: is the assignment feasible, with what is added, and what is left? Exit 1 if it is not.
+
+    It prints the chains with their cell types, and the virtual clusters with their cells. Nothing is changed.
+    """
     found = _load(file, topology)
     try:
-        wanted = found.with_more([_addition(found, text) for text in additions])
-        short = wanted.shortfalls()
+        wanted = found.with_more([_addition(found, text) for text in additions]) if additions else found
+        short = wanted.shortfalls() if additions else []
     except LayoutError as error:
         _fail(f"--add: {line}" for line in error.lines)
     if short:
         _fail(f"--add: {line}" for line in short)
-    emit(_overview(wanted), output, _draw)
-
-
-@cells_group.command("show")
-@FILE
-@TOPOLOGY
-@OUTPUT
-def show_command(file: Path, topology: Path | None, output: str) -> None:
-    """Show FILE as a tree: chains with their cell types, virtual clusters with their cells."""
-    found = _load(file, topology)
-    data = {**_overview(found), "clusters": virtual_clusters(Cells(found))}
-    emit(data, output, _tree)
+    emit({**_overview(wanted), "clusters": virtual_clusters(Cells(wanted))}, output, _draw)
 
 
 @cells_group.command("status")
-@remote
-def status_command(rm: str | None, output: str) -> None:
+@output_option
+def status_command(output: str) -> None:
     """What each virtual cluster owns, uses, borrows and waits for now, in GPUs; -o json has every group, cell and GPU.
 
     GOT and LENT: by exchange, for a time; what was got counts as owned.
     """
-    emit(Rm(rm_address(rm)).get("cells"), output, _status)
+    emit(Rm(rm_address()).get("cells"), output, _status)
 
 
 @cells_group.command("apply")
 @FILE
-@remote
-def apply_command(file: Path, rm: str | None, output: str) -> None:
+@output_option
+def apply_command(file: Path, output: str) -> None:
     """Put the changed FILE into force, on the machine of `isonomy serve` whose isonomy.yaml names it. For admins.
 
     All that runs continues; what its queue does not own any more is borrowed from then on.
     """
     if not file.exists():
         _fail([f"{file}: there is no such file"])
-    emit(Rm(rm_address(rm)).post("cells-apply", file=str(file.resolve())), output, lambda d: str(d["text"]))
+    emit(Rm(rm_address()).post("cells-apply", file=str(file.resolve())), output, lambda d: str(d["text"]))
 
 
 def _status(data: Data) -> Any:
@@ -142,9 +130,9 @@ def _check_policies(found: Layout, name: str) -> None:
     for vc in found.vcs:
         if vc.terms.policy:
             try:
-                policy = registry.make(vc.terms.policy, **vc.terms.options)
-                _ = Shadowed(policy) if vc.terms.shadow else policy
-            except (registry.UnknownPolicy, NoShadow) as error:
+                policy = registry.configured(vc.terms.policy, **vc.terms.options)
+                _ = OnSchedule(policy) if vc.terms.private_schedule else policy
+            except (registry.UnknownPolicy, NoSchedule) as error:
                 raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
 
 
@@ -210,6 +198,11 @@ def _cells_of(vc: Data) -> str:
 
 
 def _draw(data: Data) -> Any:
+    types = table(
+        ("CHAIN", "GPU TYPE", "CELL TYPES, FROM THE LARGEST, WITH THEIR GPUS"),
+        ((c["chain"], c["gpu_type"], ", ".join(f"{x['type']} ({x['gpus']})" for x in reversed(c["levels"])))
+         for c in data["chains"]),
+    )  # fmt: skip
     owners = table(
         ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"),
         (
@@ -221,18 +214,4 @@ def _draw(data: Data) -> Any:
         ("CHAIN", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"),
         ((c["chain"], c["gpus"], c["hosts"], c["spare"]) for c in data["chains"]),
     )
-    return lines(owners, "", spare)
-
-
-def _tree(data: Data) -> Any:
-    root = Tree("cells")
-    for chain in data["chains"]:
-        branch = root.add(f"chain {chain['chain']}: {chain['gpus']} {chain['gpu_type']} on {chain['hosts']} hosts")
-        for level in reversed(chain["levels"]):
-            branch = branch.add(f"{level['type']} ({level['gpus']} GPUs)")
-    for name, vc in data["clusters"].items():
-        branch = root.add(f"virtual cluster {name}: {vc['gpus']} GPUs, policy {vc['policy']}")
-        for cell in vc["cells"]:
-            pinned = f", pinned {cell['pinned']} to {cell['bound_to']}" if cell["pinned"] else ""
-            branch.add(f"{cell['type']} ({cell['gpus']} GPUs{pinned})")
-    return root
+    return lines(types, "", owners, "", spare)

@@ -49,10 +49,10 @@ class Unreachable(Failure):
     exit_code = 3
 
 
-def rm_address(option: str | None) -> str:
+def rm_address(option: str | None = None) -> str:
     """The ResourceManager's web address: --rm or ISONOMY_RM, else yarn-site.xml in HADOOP_CONF_DIR.
 
-    Of a pair both, joined by a comma. --rm may stand before the command, too.
+    Of a pair both, joined by a comma.
     """
     context = click.get_current_context(silent=True)
     option = option or (context.find_root().params.get("rm") if context else None) or os.environ.get("ISONOMY_RM")
@@ -215,14 +215,6 @@ def moment_s(text: str, now_s: float, option: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise Misused(f"{option} {text}: must be as 30d, 12h, 90m, or a time as 2026-11-20T14:00") from None
-
-
-def remote(command: F) -> F:
-    """Options of all commands that talk to the ResourceManager: --rm and -o."""
-    command = click.option(
-        "--rm", metavar="URL", help="The ResourceManager's web address [default: from yarn-site.xml]."
-    )(command)
-    return output_option(command)
 
 
 def output_option(command: F) -> F:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from pycontrol.arbiter.ledger.lease import load_lease
-from pycontrol.cli.client import Failure, Misused, Rm, remote, rm_address
+from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
 from pycontrol.cli.screens import estimate
 from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
@@ -37,9 +37,9 @@ NAMES = ("user", "queue", "name", "app_id")
     help="The cells file, where the cluster has virtual clusters.",
 )
 @click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Simulated futures.")
-@remote
+@output_option
 def estimate_command(
-    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, rm: str | None, output: str
+    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, output: str
 ) -> None:
     """Predict when an app of this size would start and end if submitted now; nothing is submitted.
 
@@ -49,7 +49,7 @@ def estimate_command(
     \b
     isonomy estimate --gpus 16 --hours 4 --queue root.research
     """
-    server = Rm(rm_address(rm))
+    server = Rm(rm_address())
     p = server.get("picture")
     queues = {q.path: q for q in queues_of(p) if q.leaf}
     if queues and queue not in queues:
@@ -87,13 +87,13 @@ def estimate_command(
 @click.command("snapshot")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.zip")
 @click.option("--anonymise", is_flag=True, help="Without names of users, queues, apps and hosts.")
-@remote
-def snapshot_command(out: Path, anonymise: bool, rm: str | None, output: str) -> None:
+@output_option
+def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
     """Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.
 
     It has apps with their users and queues, demands, leases and machines; no configurations, no logs, no tokens.
     """
-    server = Rm(rm_address(rm))
+    server = Rm(rm_address())
     state = server.get("picture")
     files = {STATE_FILE: anonymous(state) if anonymise else state}
     try:

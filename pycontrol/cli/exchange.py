@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pycontrol.cli.client import Rm, remote, rm_address
+from pycontrol.cli.client import Rm, output_option, rm_address
 from pycontrol.cli.tables import Data, clock, emit, left, lines, show, table
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -39,7 +39,7 @@ def _term(command: Any) -> Any:
         click.option("--for", "for_s", callback=_seconds, metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."),
     ):  # fmt: skip
         command = option(command)
-    return remote(command)
+    return output_option(command)
 
 
 def _ends(for_s: float | None, until: datetime | None) -> dict[str, str | int]:
@@ -48,9 +48,9 @@ def _ends(for_s: float | None, until: datetime | None) -> dict[str, str | int]:
     return {"for_s": str(for_s)} if for_s is not None else {"until_s": str(until.timestamp())}  # type: ignore[union-attr]
 
 
-def _send(path: str, rm: str | None, output: str, params: dict[str, Any]) -> None:
+def _send(path: str, output: str, params: dict[str, Any]) -> None:
     given = {k: v if isinstance(v, str) else f"{v:g}" for k, v in params.items() if v is not None}
-    emit(Rm(rm_address(rm)).post(path, **given), output, lambda d: str(d["text"]))
+    emit(Rm(rm_address()).post(path, **given), output, lambda d: str(d["text"]))
 
 
 @click.group("exchange")
@@ -73,10 +73,10 @@ def exchange_group() -> None:
 @click.argument("cells")
 @_term
 def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | None,
-                  posting_id: str | None, rm: str | None, output: str) -> None:  # fmt: skip
+                  posting_id: str | None, output: str) -> None:  # fmt: skip
     """Lend CELLS of VC until then, to who requests some. Cells in use are not lent: they wait until they are free."""
     params = {"vc": vc, "cells": cells, **_ends(for_s, until), "id": posting_id}
-    _send("exchange-offer", rm, output, params)
+    _send("exchange-offer", output, params)
 
 
 @exchange_group.command("request")
@@ -92,27 +92,27 @@ def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | No
 )
 @_term
 def request_command(vc: str, cells: str, in_return: str | None, expires_in_s: float | None, for_s: float | None,
-                    until: datetime | None, posting_id: str | None, rm: str | None,
+                    until: datetime | None, posting_id: str | None,
                     output: str) -> None:  # fmt: skip
     """Ask for CELLS for VC until then. VC's apps run on them as on its own; then they run on, borrowing."""
     params = {"vc": vc, "cells": cells, **_ends(for_s, until), "id": posting_id,
               "in_return": in_return, "expires_in_s": expires_in_s}  # fmt: skip
-    _send("exchange-request", rm, output, params)
+    _send("exchange-request", output, params)
 
 
 @exchange_group.command("withdraw")
 @click.argument("posting_id", metavar="ID")
-@remote
-def withdraw_command(posting_id: str, rm: str | None, output: str) -> None:
+@output_option
+def withdraw_command(posting_id: str, output: str) -> None:
     """Take an offer or a request off the board. A deal that was made stays in force until its end."""
-    _send("exchange-withdraw", rm, output, {"id": posting_id})
+    _send("exchange-withdraw", output, {"id": posting_id})
 
 
 @exchange_group.command("list")
-@remote
-def list_command(rm: str | None, output: str) -> None:
+@output_option
+def list_command(output: str) -> None:
     """Offers, requests, the deals in force, and who gave and took how much."""
-    emit(Rm(rm_address(rm)).get("exchange"), output, _board)
+    emit(Rm(rm_address()).get("exchange"), output, _board)
 
 
 def _board(d: Data) -> Any:

@@ -21,8 +21,7 @@ TIMEOUT_S = (3.0, 30.0)
 @click.command("get")
 @click.argument("app")
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--rm", metavar="URL", help="The ResourceManager's web address [default: from yarn-site.xml].")
-def get_command(app: str, folder: Path | None, rm: str | None) -> None:
+def get_command(app: str, folder: Path | None) -> None:
     """Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.
 
     \b
@@ -31,7 +30,7 @@ def get_command(app: str, folder: Path | None, rm: str | None) -> None:
 
     HADOOP_CONF_DIR names the HDFS. What is there already is not written over.
     """
-    client = Rm(rm_address(rm))
+    client = Rm(rm_address())
     about = client.get("explain", app=app)["app"]
     store = _store(client.user)
     folder, kept = folder or Path(about["name"]), _kept(store, about)

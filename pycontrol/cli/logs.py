@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pycontrol.cli.client import Failure, Rm, cluster_dir_option, dev_cluster, remote, rm_address
+from pycontrol.cli.client import Failure, Rm, cluster_dir_option, dev_cluster, output_option, rm_address
 from pycontrol.cli.tables import emit_json
 from pycontrol.model.cluster import STANDIN
 
@@ -72,10 +72,10 @@ class Source:
 @click.option("--tail", type=click.IntRange(1), metavar="LINES", help="Only the last lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Print what is logged from now on, until the app ends.")
 @cluster_dir_option
-@remote
+@output_option
 def logs_command(
     app: str, am: bool, worker: str | None, names: tuple[str, ...], tail: int | None, follow: bool,
-    cluster_dir: Path, rm: str | None, output: str,
+    cluster_dir: Path, output: str,
 ) -> None:  # fmt: skip
     """Logs of APP's workers: those that failed first, then the newest; also of those that have ended.
 
@@ -90,7 +90,7 @@ def logs_command(
     """
     if am and worker:
         raise click.UsageError("--am and --worker exclude each other")
-    client = Rm(rm_address(rm))
+    client = Rm(rm_address())
     found = client.get("logs", app=app)
 
     def sources_now() -> list[Source]:

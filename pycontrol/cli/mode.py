@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pycontrol.cli.client import Misused, Rm, remote, rm_address
+from pycontrol.cli.client import Misused, Rm, output_option, rm_address
 from pycontrol.cli.tables import Data, emit, moment
 
 
@@ -13,8 +13,8 @@ from pycontrol.cli.tables import Data, emit, moment
 @click.option(
     "--queues", metavar="Q", help="Full paths as in root.research, by comma; root: all  [default: as stored]."
 )
-@remote
-def mode_command(mode: str | None, queues: str | None, rm: str | None, output: str) -> None:
+@output_option
+def mode_command(mode: str | None, queues: str | None, output: str) -> None:
     """Switch Isonomy on, let it only watch (shadow), or switch it off.
 
     Alone it shows the mode, its queues, and who switched when. Off, the plugin is plain CapacityScheduler; shadow, the
@@ -24,7 +24,7 @@ def mode_command(mode: str | None, queues: str | None, rm: str | None, output: s
     """
     if mode is None and queues is not None:
         raise Misused("--queues: say on, shadow or off, too")
-    server = Rm(rm_address(rm))
+    server = Rm(rm_address())
     if mode is None:
         found = server.get("mode")
     else:

@@ -24,12 +24,11 @@ NEWEST = 10
 
 
 @click.command("shadow")
-@click.option("--rm", metavar="URL", help="The ResourceManager's web address.")
 @click.option("--since", default="7d", show_default=True, metavar="TIME", help="7d, 12h, or 2026-11-20T14:00.")
 @click.option("--policy", metavar="NAME", help="Isonomy's policy  [default: the control plane's].")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
 @output_option
-def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[str, ...], output: str) -> None:
+def shadow_command(since: str, policy: str | None, given: tuple[str, ...], output: str) -> None:
     """What Isonomy would have made of the applications with GPUs here, in mode shadow.
 
     In that mode CapacityScheduler continues placing GPUs, and the control plane only watches. First come the rounds
@@ -37,7 +36,7 @@ def shadow_command(rm: str | None, since: str, policy: str | None, given: tuple[
     replay the applications that ended since --since on the same machines; the replay of CapacityScheduler is held
     against what really happened, and that figure says how far to believe the rest.
     """
-    server = Rm(rm_address(rm))
+    server = Rm(rm_address())
     status, live = server.get("status"), server.get("shadow")
     if not status["shadow"]:
         raise Failure("the mode is not shadow (isonomy mode): `isonomy whatif` compares policies that serve")

@@ -26,7 +26,7 @@ from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
-from pycontrol.policies.shadowed import NoShadow
+from pycontrol.policies.on_schedule import NoSchedule
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.compare import Comparison, write
@@ -38,8 +38,9 @@ from pycontrol.words import count
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
 """SimulationSettings of the simulated world that --set takes."""
-NOT_SET = frozenset({"seed", "recovery_s", "lease_s", "accounts"})
-ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in NOT_SET)
+ABLATIONS = ("seed", "recovery_s", "lease_s", "lease_timing", "open_leases", "last_pass", "unsaved_last", "accounts")
+"""Settings of the Arbiter that have an option of their own, or are experiments'."""
+ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ABLATIONS)
 
 
 def queues_option(command: F) -> F:
@@ -176,7 +177,7 @@ def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, An
             own_policies(CellSupply(found), name, given)
     except OSError as e:
         raise click.BadParameter(f"{file}: cannot be read: {e.strerror}", param_hint=hint) from e
-    except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy, NoShadow) as e:
+    except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy, NoSchedule) as e:
         raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
     return CellsOf(found)
 

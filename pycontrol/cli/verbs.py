@@ -4,58 +4,58 @@ from __future__ import annotations
 
 import click
 
-from pycontrol.cli.client import Misused, Rm, duration_s, remote, rm_address
+from pycontrol.cli.client import Misused, Rm, duration_s, output_option, rm_address
 from pycontrol.cli.tables import emit
 
 
-def _do(verb: str, rm: str | None, output: str, **target: str) -> None:
-    emit(Rm(rm_address(rm)).post(verb, **target), output, lambda d: str(d["text"]))
+def _do(verb: str, output: str, **target: str) -> None:
+    emit(Rm(rm_address()).post(verb, **target), output, lambda d: str(d["text"]))
 
 
 @click.command("kill")
 @click.argument("app")
-@remote
-def kill_command(app: str, rm: str | None, output: str) -> None:
+@output_option
+def kill_command(app: str, output: str) -> None:
     """End APP: its Agent stops the jobs and finishes. For admins and the app's own user."""
-    _do("kill", rm, output, app=app)
+    _do("kill", output, app=app)
 
 
 @click.command("drain")
 @click.argument("node")
-@remote
-def drain_command(node: str, rm: str | None, output: str) -> None:
+@output_option
+def drain_command(node: str, output: str) -> None:
     """Take NODE (a host name) out of use: no new leases there, jobs checkpoint and move. For admins."""
-    _do("drain", rm, output, node=node)
+    _do("drain", output, node=node)
 
 
 @click.command("undrain")
 @click.argument("node")
-@remote
-def undrain_command(node: str, rm: str | None, output: str) -> None:
+@output_option
+def undrain_command(node: str, output: str) -> None:
     """Put NODE back into use. For admins."""
-    _do("undrain", rm, output, node=node)
+    _do("undrain", output, node=node)
 
 
 @click.command("pause")
-@remote
-def pause_command(rm: str | None, output: str) -> None:
+@output_option
+def pause_command(output: str) -> None:
     """Stop holding rounds; running containers continue and no lease ends. For admins."""
-    _do("pause", rm, output)
+    _do("pause", output)
 
 
 @click.command("resume")
-@remote
-def resume_command(rm: str | None, output: str) -> None:
+@output_option
+def resume_command(output: str) -> None:
     """Hold rounds again after a pause. For admins."""
-    _do("resume", rm, output)
+    _do("resume", output)
 
 
 @click.command("boost")
 @click.argument("target", metavar="APP|USER")
 @click.option("--for", "length", metavar="TIME", help="How long: 4h, 90m, 2d; at most 30d.")
 @click.option("--end", is_flag=True, help="End the boost now.")
-@remote
-def boost_command(target: str, length: str | None, end: bool, rm: str | None, output: str) -> None:
+@output_option
+def boost_command(target: str, length: str | None, end: bool, output: str) -> None:
     """Put APP, or all apps of USER, first in its virtual cluster for a time. For admins.
 
     It works under every policy. Limits hold, GPUs of other virtual clusters stay theirs, and what runs keeps its GPUs
@@ -68,4 +68,4 @@ def boost_command(target: str, length: str | None, end: bool, rm: str | None, ou
     if (length is None) == (not end):
         raise Misused("give either --for TIME, as --for 4h, or --end")
     for_s = 0 if length is None else max(1, int(duration_s(length, "--for")))
-    _do("boost", rm, output, target=target, for_s=str(for_s))
+    _do("boost", output, target=target, for_s=str(for_s))

@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pycontrol.cli import screens
-from pycontrol.cli.client import Rm, Unreachable, remote, rm_address
+from pycontrol.cli.client import Rm, Unreachable, output_option, rm_address
 from pycontrol.cli.tables import clock, lines
 
 WAIT_S = 10
@@ -60,14 +60,14 @@ class Follower:
 
 @click.command("watch")
 @click.option("--for", "seconds", type=click.FloatRange(0, min_open=True), help="Stop after this many seconds.")
-@remote
-def watch_command(seconds: float | None, rm: str | None, output: str) -> None:
+@output_option
+def watch_command(seconds: float | None, output: str) -> None:
     """The cluster, live: nodes, queue and events. Ctrl-C ends it.
 
     Where the output is no terminal, one line an event; with -o json, one JSON object an event.
     """
     end_s = None if seconds is None else time.monotonic() + seconds
-    follower = Follower(Rm(rm_address(rm)), end_s)
+    follower = Follower(Rm(rm_address()), end_s)
     try:
         if output == "json" or not sys.stdout.isatty():
             _plain(follower, output)

@@ -28,13 +28,12 @@ CLEAR_S, CLEAR = 60.0, 0.1
 
 
 @click.command("record")
-@click.option("--rm", metavar="URL", help="Any YARN's web address: its finished applications with GPUs.")
 @click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Isonomy's journal.")
 @click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
 @click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
 @output_option
-def record_command(rm: str | None, journal: Path | None, since: str, anonymise: bool, out: Path, output: str) -> None:
+def record_command(journal: Path | None, since: str, anonymise: bool, out: Path, output: str) -> None:
     """Keep this cluster's own history as a workload, for `isonomy whatif` and `isonomy simulate`.
 
     \b
@@ -45,7 +44,7 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
     if journal is not None:
         found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
     else:
-        server = Rm(rm_address(rm))
+        server = Rm(rm_address())
         path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
         apps = (server.yarn(path).get("apps") or {}).get("app") or []
         found = of_yarn(apps, since_s, f"applications of {server.base}")
@@ -65,7 +64,6 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
 @click.command("whatif")
 @click.argument("workload", required=False)
 @click.option("--now", is_flag=True, help="Continue from the scheduler's present state instead of a WORKLOAD.")
-@click.option("--rm", metavar="URL", help="With --now: the ResourceManager's web address.")
 @click.option(
     "--policy",
     "policies",
@@ -87,7 +85,7 @@ def record_command(rm: str | None, journal: Path | None, since: str, anonymise: 
 )
 @output_option
 def whatif_command(
-    workload: str | None, now: bool, rm: str | None, policies: str | None, cluster: str | None, cells: Path | None,
+    workload: str | None, now: bool, policies: str | None, cluster: str | None, cells: Path | None,
     queues: Path | None, given: tuple[str, ...], lease_s: float | None, output: str,
 ) -> None:  # fmt: skip
     """What other policies would have done with the apps of WORKLOAD, or would do from here on.
@@ -110,7 +108,7 @@ def whatif_command(
         for option, text in (("--cluster", cluster), ("--queues", queues)):
             if text is not None:
                 raise Misused(f"{option} {text}: a state has its own machines and queues; leave it out")
-        state = Rm(rm_address(rm)).get("picture") if now else read_snapshot(Path(str(workload)))
+        state = Rm(rm_address()).get("picture") if now else read_snapshot(Path(str(workload)))
         names = chosen(state, names)
         with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
             results, assumed = went_on(state, names, given, lease_s, cells)

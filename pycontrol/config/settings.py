@@ -170,6 +170,11 @@ class JournalKeeping(Section):
 class Config(Section):
     """The whole of isonomy.yaml. Relative paths are relative to the file."""
 
+    former: ClassVar[Mapping[str, tuple[object, str]]] = {
+        "lease_timing": ("aligned", "is gone: leases end together everywhere; leave it out"),
+        "unsaved_last": (False, "is gone: apps without checkpoints lose GPUs in the policy's order; leave it out"),
+    }
+
     topology: FilePath | None = None
     """The expected machines; without it, whatever the NodeManagers register."""
     cells: FilePath | None = None
@@ -183,8 +188,6 @@ class Config(Section):
     """How long an app keeps GPUs before they are offered again, in seconds."""
     lead_s: Seconds = Field(default_factory=_lead_s)
     """Seconds before the leases' end at which their round is held; default min(60, lease_s / 5)."""
-    lease_timing: Literal["aligned", "machine", "spread"] = "aligned"
-    """aligned: leases end together everywhere; machine: together on each machine; spread: each by its own beginning."""
     grant_timeout_s: Seconds = 60.0
     """A grant whose containers are not up after so many seconds lapses."""
     f: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.8
@@ -199,8 +202,6 @@ class Config(Section):
     """Seconds until the next round after one that placed nothing while GPUs were free."""
     deadlines: Deadlines = Deadlines()
     standin: Standin = Standin()
-    unsaved_last: bool = False
-    """Among equals, apps without checkpoints lose their GPUs last; apps declare this themselves."""
     standby: Standby | None = None
     """Without it a control plane with an empty journal starts with fresh clocks."""
     hdfs_tokens: HdfsTokenSettings | None = None

@@ -37,8 +37,8 @@ from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadowed import NoShadow, Shadowed
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import shadow
 from pycontrol.queries.metrics import Metrics
@@ -72,7 +72,6 @@ def settings_of(config: Config) -> Settings:
     return Settings(
         lease_s=config.lease_s,
         lead_s=config.lead_s,
-        lease_timing=config.lease_timing,
         grant_timeout_s=config.grant_timeout_s,
         f=config.f,
         round_retry_s=config.round_retry_s,
@@ -84,7 +83,6 @@ def settings_of(config: Config) -> Settings:
         exempt_queues=tuple(config.standin.exempt_queues),
         interactive_gpus=config.standin.interactive_gpus,
         interactive_idle_s=config.standin.interactive_idle_s,
-        unsaved_last=config.unsaved_last,
         accounts=accounts_of(config.accounts),
         seed=config.seed,
         ended_apps_s=config.journal.retention_days * DAY_S,
@@ -100,7 +98,7 @@ def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -
     options = {**(config.policy_options if name == config.policy else {}), **(own or {})}
     if "budget_s" in registry.options(name):
         options.setdefault("budget_s", config.deadlines.solve_s)
-    return registry.make(name, **options)
+    return registry.configured(name, **options)
 
 
 def notice_of(policy: Policy) -> str:
@@ -323,15 +321,15 @@ class ControlPlane:
         return found
 
     def _policies(self, found: Layout) -> dict[str, Policy]:
-        """The policies of virtual clusters that set a policy, options or shadow; raises ConfigError."""
+        """The policies of virtual clusters that set a policy, options or private schedule; raises ConfigError."""
         policies, name = {}, self.config.cells.name if self.config.cells else ""
         for vc in found.vcs:
-            own = vc.terms.policy or (self._name if vc.terms.options or vc.terms.shadow else "")
+            own = vc.terms.policy or (self._name if vc.terms.options or vc.terms.private_schedule else "")
             try:
                 if own:
                     chosen = policy_of(self.config, own, vc.terms.options)
-                    policies[vc.name] = Shadowed(chosen) if vc.terms.shadow else chosen
-            except (registry.UnknownPolicy, NoShadow) as error:
+                    policies[vc.name] = OnSchedule(chosen) if vc.terms.private_schedule else chosen
+            except (registry.UnknownPolicy, NoSchedule) as error:
                 raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
         return policies
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from pycontrol.lab.measures import cdf
 from pycontrol.simulation.compare import Comparison
-from pycontrol.simulation.metrics import cdf
 
 CURVES = (
     ("rho", "finish-time fairness rho"),

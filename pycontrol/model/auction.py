@@ -182,6 +182,8 @@ class AppView:
     """The number of its revocations, counted by GPU."""
     spared: bool = False
     """Whether it is revoked last among equals: it writes no checkpoints and the operator allows that."""
+    new_gangs_max: int = 1 << 30
+    """How many gangs it can start now: those that an app without an Agent asks for, as its containers cannot move."""
 
     @property
     def unmet_gpus(self) -> int:

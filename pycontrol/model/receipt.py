@@ -138,7 +138,7 @@ class Receipt:
             "restart_s": dict(self.restart_s),
             "asked_s": dict(self.asked_s),
             "corrected": dict(self.corrected),
-            "boosted": dict(self.boosted),
+            **({"boosted": dict(self.boosted)} if self.boosted else {}),
             "f": self.f,
             **({"min_lend_s": self.min_lend_s} if self.min_lend_s else {}),
         }

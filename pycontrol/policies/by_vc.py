@@ -38,3 +38,13 @@ class ByVirtualCluster:
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """The plan of the policy of the snapshot's virtual cluster."""
         return self.of(snapshot.vc).decide(snapshot, bids, rng)
+
+
+def policies_in(policy: Policy) -> tuple[Policy, ...]:
+    """The policies that decide: several where virtual clusters have their own."""
+    return (policy.default, *policy.policies.values()) if isinstance(policy, ByVirtualCluster) else (policy,)
+
+
+def policy_for(policy: Policy, vc: str) -> Policy:
+    """The policy that decides for a virtual cluster."""
+    return policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy

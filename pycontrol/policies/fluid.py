@@ -38,8 +38,8 @@ class Fluid:
         self.at_s, self.weights = at_s, weights
         self.apps: Mapping[str, VirtualApp] = apps or {}
         self.cluster = cluster or Node()
-        self._finish_s: dict[tuple[str, ...], Mapping[str, float]] = {}
-        """User -> the virtual finish times of its apps with work left, as far as they were asked for."""
+        self._finish_s: dict[str, float] = {}
+        """App -> its virtual finish time, for users of whom one was asked for."""
 
     @classmethod
     def from_json(cls, memory: Mapping[str, Any], weights: Weights) -> Fluid | None:
@@ -122,15 +122,14 @@ class Fluid:
 
     def finish_s(self, app_id: str) -> float:
         """The app's virtual finish time: the past one if it is done, else as if its user kept its present rate."""
-        app = self.apps[app_id]
-        if app.done_s is not None:
-            return app.done_s
-        path = self.weights.path(app)
-        found = self._finish_s.get(path)
+        found = self._finish_s.get(app_id)
         if found is None:
-            user = self.cluster.find(path)
-            found = self._finish_s[path] = user.finish_s(self.at_s) if user is not None else {}
-        return found.get(app_id, self.at_s)
+            app = self.apps[app_id]
+            user = self.cluster.find(self.weights.path(app)) if app.done_s is None else None
+            if user is not None:
+                self._finish_s.update(user.finish_s(self.at_s))
+            found = self._finish_s.setdefault(app_id, self.at_s if app.done_s is None else app.done_s)
+        return found
 
     def _anew(self, at_s: float, weights: Weights) -> Fluid:
         return Fluid(at_s, weights).having({a: (app, self.left_gpu_s(a)) for a, app in self.apps.items()})

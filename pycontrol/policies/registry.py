@@ -41,6 +41,10 @@ ENTRY_POINTS = "isonomy.policies"
 INSTEAD = {"queue_weights": "accounts.others.queues.QUEUE.weight", "user_weights": "accounts.others.users.USER.weight"}
 """Former options -> the key of isonomy.yaml that says the same."""
 NOT_OPTIONS = frozenset({"name", "asks_agents"})
+ABLATIONS = frozenset({
+    "packing", "ties", "leftovers", "participants", "rounding", "rho_nothing", "cached_tables",
+})  # fmt: skip
+"""Fields that only experiments set: no options of isonomy.yaml or of a command."""
 
 
 class UnknownPolicy(ValueError):
@@ -62,6 +66,10 @@ def names() -> tuple[str, ...]:
 
 def options(name: str) -> tuple[str, ...]:
     """The names of a policy's options; raises UnknownPolicy."""
+    return tuple(option for option in _fields(name) if option not in ABLATIONS)
+
+
+def _fields(name: str) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(_class(name)) if f.init and f.name not in NOT_OPTIONS)
 
 
@@ -76,9 +84,14 @@ def default(name: str, option: str) -> Any:
     return found.default_factory() if found.default_factory is not dataclasses.MISSING else found.default
 
 
-def make(name: str, /, **given: Any) -> Policy:
-    """A policy with these options; raises UnknownPolicy, which lists the known names."""
-    kind, known = _class(name), options(name)
+def configured(name: str, /, **given: Any) -> Policy:
+    """`make` with what isonomy.yaml, a cells file or a command says."""
+    return make(name, options(name), **given)
+
+
+def make(name: str, among: tuple[str, ...] | None = None, /, **given: Any) -> Policy:
+    """A policy with these options, all of them `among` those; raises UnknownPolicy, which lists the known names."""
+    kind, known = _class(name), _fields(name) if among is None else among
     for option in given:
         if option not in known:
             instead = f" any more; write {INSTEAD[option]}" if option in INSTEAD else _known(option, known)
@@ -98,7 +111,7 @@ def checked(config: Config, file: str) -> Config:
     if config.policy not in names():
         raise ConfigError([f"{file}: policy: {unknown(config.policy)}"])
     try:
-        make(config.policy, **config.policy_options)
+        configured(config.policy, **config.policy_options)
     except UnknownPolicy as problem:
         raise ConfigError([f"{file}: policy_options: {problem}"]) from problem
     return config

@@ -13,19 +13,22 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.classes import in_classes, is_boosted
-from pycontrol.policies.hosts import HostPool, gpus_by_type, paper_placement
+from pycontrol.policies.hosts import HostPool, gpus_by_type
 from pycontrol.policies.share_memory import GAP, Account, ShareMemory
 from pycontrol.shares.capped import within_demand
-from pycontrol.shares.placer import ANY_TYPE, PlacerJob, place_round, priority_round
+from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, place_round
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
 
 Tenant = Literal["user", "queue", "app"]
+Shares = Mapping[str, Mapping[str, float]]
+"""Virtual user -> GPU type -> GPUs."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,6 @@ class Sharing(ABC):
     stint: float = 1.0
     """Leases that a gang stays before its tenant's debt can displace it (the minimum residency): a larger value gives
     fewer restarts and longer turns."""
-    placer: Literal["whole", "paper", "priority", "unpacked"] = "whole"
-    """`whole`: each gang has one type, spare GPUs are used, no app starves. For comparison: `paper`, exactly OEF,
-    section 4.3; `priority`, by share over GPUs received, as in Gavel's rounds; `unpacked`, the same without packing."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
@@ -63,7 +63,7 @@ class Sharing(ABC):
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """The plan: computes shares, then whole gangs by carried deviation; first those of boosted apps."""
         started_s = time.perf_counter()
-        return in_classes(lambda s, _: _Shared(self, s).plan(started_s), snapshot, bids, is_boosted)
+        return in_classes(lambda s, _: Shared(self, s).plan(started_s), snapshot, bids, is_boosted)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class _User:
     vector: tuple[float, ...]
 
 
-class _Shared:
+class Shared:
     """Decides one round."""
 
     def __init__(self, policy: Sharing, snapshot: Snapshot) -> None:
@@ -100,11 +100,11 @@ class _Shared:
         self.whole = self._whole()
         self.users = {v.app_id: self._user(v) for v in self.views}
         self.carried = self._carried()
-        at_s = self.memory.at_s
-        early = at_s is not None and snapshot.now_s - at_s < snapshot.lease_s
-        self.idle_round = policy.placer == "paper" and early and not any(v.ending_gangs for v in self.views)
-        """Whether the paper's placer, which decides once per lease, skips this round."""
-        self.shares = {} if self.idle_round else self._shares()
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Virtual user -> type -> its share in GPUs."""
+        return self._shares()
 
     def _by_type(self, gangs: Iterable[Gang]) -> dict[str, int]:
         """GPUs by type."""
@@ -243,9 +243,7 @@ class _Shared:
 
     def plan(self, started_s: float) -> Plan:
         """The plan of the round."""
-        if self.idle_round:
-            return self._wait(started_s)
-        hosts = HostPool(self.s, self.supply, packed=self.policy.placer != "unpacked")
+        hosts = self.hosts()
         for view in self.views:
             for job, home in self._jobs(view):
                 hosts.know(job, view, home)
@@ -254,15 +252,7 @@ class _Shared:
             held[self.user_of[app_id]] = _total([held[self.user_of[app_id]], own])
         free = {u: {t: self.carried.get(u, {}).get(t, 0.0) - held[u].get(t, 0) for t in self.types} for u in held}
         """Virtual user -> type -> its deviation, less what it holds that is not on offer."""
-        if self.policy.placer == "paper":
-            placed = paper_placement(self.shares, free, hosts)
-        elif self.policy.placer in ("priority", "unpacked"):
-            placed = priority_round(self.shares, self.carried, 1.0, hosts.jobs, hosts)
-            for user, received in placed.deviation.items():
-                received.update({t: received.get(t, 0.0) + n for t, n in held[user].items()})
-        else:
-            busy = {u for u, own in held.items() if own}
-            placed = place_round(self.shares, free, hosts.jobs, hosts, self.policy.patience, self.policy.stint, busy)
+        placed = self.placed(free, held, hosts)
         ways: dict[str, set[tuple[str, str]]] = {}
         for job_id, way in placed.how.items():
             ways.setdefault(hosts.view[job_id].app_id, set()).add(way)
@@ -277,6 +267,15 @@ class _Shared:
             holds=tuple(Hold(a, gang, self._until_s(a)) for a, gang in hosts.held),
         )
 
+    def hosts(self) -> HostPool:
+        """The GPUs on offer."""
+        return HostPool(self.s, self.supply)
+
+    def placed(self, free: Shares, held: Shares, hosts: HostPool) -> Placement:
+        """Whole gangs on hosts. `held`: virtual user -> type -> GPUs that it holds and that are not on offer."""
+        busy = {u for u, own in held.items() if own}
+        return place_round(self.shares, free, hosts.jobs, hosts, self.policy.patience, self.policy.stint, busy)
+
     def _until_s(self, app_id: str) -> float:
         """When a hold for an app ends: one lease after it began, as every present lease has ended once by then.
 
@@ -289,17 +288,6 @@ class _Shared:
         """Whether the round changed nothing: what is due goes on as the last one left it."""
         gave = hosts.got or hosts.held or self.memory.holds
         return not gave and all(v.app_id in self.memory.users and not v.ending_gangs for v in self.views)
-
-    def _wait(self, started_s: float) -> Plan:
-        """An empty plan: rounds are a lease apart (OEF, section 4.3), and shares accrue from the last one."""
-        return Plan(
-            round_id=self.s.round_id,
-            awards=(),
-            unused_gpus={h: n for h, n in self.s.free.items() if n > 0},
-            solve_s=time.perf_counter() - started_s,
-            note=f"{self.policy.name}: placer {self.policy.placer} decides once a lease",
-            memory=self.s.memory,
-        )
 
     def _waited(self, view: AppView) -> float:
         """Leases for which it has waited without GPUs."""

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.supply.exchange import deals_of
 from pycontrol.fairness.gangs import t_id
@@ -68,7 +67,7 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
     demand = agent.demand if agent is not None else Demand(0, 0)
     return {
         "priority": yarn.priority if yarn is not None else 0,
-        "boost": views.boost_row(boost_of(a.holdings, app_id)),
+        "boost": views.boost_row(a.holdings.boost_of(app_id)),
         "opportunistic": demand.opportunistic,
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),

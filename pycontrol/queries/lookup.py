@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pycontrol.arbiter.boosts import APP, USER
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger.facts import APP, USER
 
 
 class Refusal(Exception):
@@ -53,7 +53,7 @@ def find_target(a: Arbiter, params: Mapping[str, str]) -> str:
     Refusal."""
     text = params.get("target", "")
     seen = {x.user for x in a.durable.apps.values()} | {x.user for x in a.cluster.apps.values()}
-    user = text in seen | a.settings.accounts.users.keys()
+    user = text in seen | a.holdings.accounts.users.keys()
     try:
         app_id = find_app(a, {"app": text})
     except Refusal as e:

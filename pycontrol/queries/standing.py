@@ -19,10 +19,10 @@ from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
-from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.by_vc import policy_for
 from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.on_schedule import OnSchedule, policy_memory
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadowed import Shadowed, policy_memory
 from pycontrol.queries.demands import Demands
 
 
@@ -66,9 +66,8 @@ def standings(a: Arbiter, now_s: float, demands: Demands) -> dict[str, Standing]
 
 
 def policy_of(a: Arbiter, vc: str) -> Policy:
-    policy = a.rounds.policy
-    found = policy.of(vc) if isinstance(policy, ByVirtualCluster) else policy
-    return found.policy if isinstance(found, Shadowed) else found
+    found = policy_for(a.rounds.policy, vc)
+    return found.policy if isinstance(found, OnSchedule) else found
 
 
 def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -> Snapshot:
@@ -79,7 +78,7 @@ def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.holdings.f_of(vc), a.holdings.lease_s_of(vc),
         queues={} if part.owner is not None else a.cluster.queues, vc=vc, memory=memory, present=present,
-        owned_gpus=a.holdings.gpus_of(vc), accounts=a.holdings.settings.accounts,
+        owned_gpus=a.holdings.gpus_of(vc), accounts=a.holdings.accounts,
     )  # fmt: skip
 
 

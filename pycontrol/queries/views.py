@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import Boosted
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
@@ -199,7 +198,7 @@ def _queue_row(
         "sentence": sentence,
         "next_lease_end_s": min(ends, default=None),
         "submitted_s": known.submitted_s,
-        "boost": boost_row(boost_of(a.holdings, app_id)),
+        "boost": boost_row(a.holdings.boost_of(app_id)),
     }
 
 

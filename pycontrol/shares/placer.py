@@ -16,7 +16,7 @@ Steps 2 and 3 are taken for one priority after the other, the highest first. Pri
 jobs, as each user has its own deviations.
 
 A job has devices of one type only, unless no type is large enough. The paper's rule differs: it charges nothing beyond
-the rounded shares, and devices that no job of their user can use stay idle; see `paper_round`.
+the rounded shares, and devices that no job of their user can use stay idle.
 
 `wait_bound_rounds` bounds the wait of a job.
 """
@@ -110,6 +110,32 @@ def wait_bound_rounds(
     return patience + apps_of_user * math.ceil(((stint + 1) * largest + 1) / share) + apps
 
 
+class Credit:
+    """What a user is owed, by type. A job of mixed types is charged to all types equally: only the sum matters."""
+
+    def __init__(self, owed: dict[str, float]) -> None:
+        self.owed = owed
+
+    @property
+    def total(self) -> float:
+        """Devices of all types."""
+        return sum(self.owed.values())
+
+    def of(self, gpu_type: str) -> float:
+        """Devices of one type."""
+        return self.total if gpu_type == ANY_TYPE else self.owed.get(gpu_type, 0.0)
+
+    def allows(self, gpus: float, gpu_type: str) -> bool:
+        """Whether so many devices, rounded, are owed."""
+        return self.of(gpu_type) + HALF >= gpus
+
+    def charge(self, gpu_type: str, gpus: float) -> None:
+        """Takes devices off the account; a negative number adds them."""
+        types = self.owed if gpu_type == ANY_TYPE else (gpu_type,)
+        for t in types:
+            self.owed[t] = self.owed.get(t, 0.0) - gpus / len(types)
+
+
 class _Round:
     def __init__(
         self,
@@ -121,7 +147,8 @@ class _Round:
         stint: float,
         busy: Container[str],
     ) -> None:
-        self.deviation, self.ideal, self.hosts, self.patience, self.stint = deviation, ideal, hosts, patience, stint
+        self.credits = {user: Credit(owed) for user, owed in deviation.items()}
+        self.ideal, self.hosts, self.patience, self.stint = ideal, hosts, patience, stint
         self.busy = busy
         self.jobs = sorted(jobs, key=lambda j: (-j.waited, j.home is None, -j.gpus, j.job_id))
         self.saving: set[str] = set()
@@ -146,28 +173,17 @@ class _Round:
     def _open(self) -> list[PlacerJob]:
         return [j for j in self.jobs if j.job_id not in self.result.how]
 
-    def _give(self, job: PlacerJob, gpu_type: str, why: str) -> None:
+    def _give(self, job: PlacerJob, gpu_type: str, why: str, charged: bool = True) -> None:
+        """`charged`: to the user's credit, now."""
         self.result.how[job.job_id] = gpu_type, why
         self.result.migrations += not why.endswith("stays") and job.home is not None
-        self._charge(job, gpu_type, job.gpus)
-
-    def _charge(self, job: PlacerJob, gpu_type: str, gpus: float) -> None:
-        deviation = self.deviation[job.user]
-        if gpu_type != ANY_TYPE:
-            deviation[gpu_type] = deviation.get(gpu_type, 0.0) - gpus
-            return
-        for t in deviation:  # mixed: equally from each type, as only the sum matters
-            deviation[t] -= gpus / len(deviation)
-
-    def _allows(self, job: PlacerJob, gpu_type: str, overdraft: float = 0.0) -> bool:
-        deviation = self.deviation[job.user]
-        have = sum(deviation.values()) if gpu_type == ANY_TYPE else deviation.get(gpu_type, 0.0)
-        return have + overdraft + HALF >= job.gpus
+        if charged:
+            self.credits[job.user].charge(gpu_type, job.gpus)
 
     def _by_credit(self, job: PlacerJob) -> list[str]:
         """The job's types, the one with the largest deviation first, then the faster one."""
-        deviation = self.deviation[job.user]
-        return sorted(job.types, key=lambda t: -round(deviation.get(t, 0.0), 6))
+        owed = self.credits[job.user].owed
+        return sorted(job.types, key=lambda t: -round(owed.get(t, 0.0), 6))
 
     def _first(self) -> None:
         heads: dict[str, PlacerJob] = {}
@@ -177,7 +193,7 @@ class _Round:
         self.saving = set(heads)
         served = False
         for job in sorted(heads.values(), key=lambda j: (-j.waited, j.job_id)):
-            if sum(self.deviation[job.user].values()) + HALF < job.gpus:
+            if not self.credits[job.user].allows(job.gpus, ANY_TYPE):
                 continue
             where = next((t for t in self._by_credit(job) if self.hosts.settle(job, t)), None)
             if where is not None:
@@ -197,10 +213,10 @@ class _Round:
         for job in sorted(self._open(), key=lambda j: (-j.gpus, j.job_id)):
             if job.priority != priority:
                 continue
-            overdraft = (self.stint - 1) * job.gpus
-            if job.home is None or job.user in self.saving or not self._allows(job, job.home, overdraft):
+            if job.home is None or job.user in self.saving:
                 continue
-            if self.hosts.stay(job):
+            owed = self.credits[job.user].of(job.home) + (self.stint - 1) * job.gpus
+            if owed + HALF >= job.gpus and self.hosts.stay(job):
                 self._give(job, job.home, "stays")
 
     def _entitled(self, priority: int) -> None:
@@ -208,29 +224,31 @@ class _Round:
         for job in self._open():
             if job.priority != priority or job.user in self.saving or self._content(job):
                 continue
-            gpu_type = next((t for t in self._by_credit(job) if self._allows(job, t)), None)
+            credit = self.credits[job.user]
+            gpu_type = next((t for t in self._by_credit(job) if credit.allows(job.gpus, t)), None)
             if gpu_type is not None:
-                self._charge(job, gpu_type, job.gpus)
+                credit.charge(gpu_type, job.gpus)
                 chosen.append((job, gpu_type))
         for job, gpu_type in sorted(chosen, key=lambda c: (-c[0].gpus, -c[0].waited, c[0].job_id)):
-            self._charge(job, gpu_type, -job.gpus)
             if job.home == gpu_type and self.hosts.stay(job):
-                self._give(job, gpu_type, "stays")
+                self._give(job, gpu_type, "stays", charged=False)
             elif self.hosts.settle(job, gpu_type):
-                self._give(job, gpu_type, "entitled")
+                self._give(job, gpu_type, "entitled", charged=False)
+            else:  # there is no room
+                self.credits[job.user].charge(gpu_type, -job.gpus)
 
     def _content(self, job: PlacerJob) -> bool:
         """Whether it runs and its user owes less than `stint` such gangs of that type, so that it need not move."""
         owed = -self.stint * job.gpus
-        return job.home not in (None, ANY_TYPE) and self.deviation[job.user].get(str(job.home), 0.0) > owed
+        return job.home not in (None, ANY_TYPE) and self.credits[job.user].of(str(job.home)) > owed
 
     def _linger(self) -> None:
         """Gives spare devices to jobs that run there if their user has no debt: a move costs more than a deviation.
 
         A user's jobs stay on the types that it is owed most first.
         """
-        for job in sorted(self._open(), key=lambda j: -self.deviation[j.user].get(j.home or ANY_TYPE, 0.0)):
-            if job.home is None or job.user in self.saving or sum(self.deviation[job.user].values()) < -HALF:
+        for job in sorted(self._open(), key=lambda j: -self.credits[j.user].owed.get(j.home or ANY_TYPE, 0.0)):
+            if job.home is None or job.user in self.saving or self.credits[job.user].total < -HALF:
                 continue
             if self.hosts.stay(job):
                 self._give(job, job.home, "spare, stays")
@@ -245,9 +263,7 @@ class _Round:
             if found is None:
                 return
             where, why = found, "spare"
-        self._give(job, where, why)
-        if job.user in self.saving:
-            self._charge(job, where, -job.gpus)
+        self._give(job, where, why, charged=job.user not in self.saving)
 
     def _limit(self) -> None:
         """Limits debts to `stint` times the user's largest job, and the claims of users with no waiting job.
@@ -258,132 +274,13 @@ class _Round:
         largest: dict[str, int] = {}
         for job in self.jobs:
             largest[job.user] = max(largest.get(job.user, 0), job.gpus)
-        for user, deviation in self.deviation.items():
+        for user, credit in self.credits.items():
             if user in self.busy:
                 continue
+            owed = credit.owed
             if user not in waiting:
-                for t in deviation:
-                    deviation[t] = min(deviation[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
-            debt = -sum(deviation.values()) - self.stint * largest.get(user, 0)
+                for t in owed:
+                    owed[t] = min(owed[t], self.ideal[user].get(t, 0.0) + largest.get(user, 0))
+            debt = -credit.total - self.stint * largest.get(user, 0)
             if debt > 0:
-                for t in deviation:
-                    deviation[t] += debt / len(deviation)
-
-
-@dataclass(frozen=True)
-class PaperRound:
-    """User -> type -> whole devices in a round (`real`), and the deviation after it."""
-
-    real: dict[str, dict[str, int]]
-    deviation: dict[str, dict[str, float]]
-
-
-def paper_round(
-    ideal: Mapping[str, Mapping[str, float]],
-    carried: Mapping[str, Mapping[str, float]],
-    smallest: Mapping[str, int],
-    devices: Mapping[str, int],
-) -> PaperRound:
-    """The paper's rule: real = round(ideal + dev); 0 if a user's devices are fewer than its `smallest` job needs.
-
-    If rounding needs more than the `devices` of a type, the largest remainders are served. As in the paper, the caller
-    chooses hosts and whether a job mixes types.
-    """
-    want = {u: {t: s + carried.get(u, {}).get(t, 0.0) for t, s in shares.items()} for u, shares in ideal.items()}
-    real: dict[str, dict[str, int]] = {u: {} for u in want}
-    for t, total in devices.items():
-        floors = {u: max(0, math.floor(w.get(t, 0.0) + 1e-9)) for u, w in want.items()}
-        left = total
-        for u in sorted(floors, key=lambda u: (-want[u].get(t, 0.0), u)):
-            real[u][t] = min(floors[u], left)
-            left -= real[u][t]
-        for u in sorted(floors, key=lambda u: (floors[u] - want[u].get(t, 0.0), u)):
-            if left > 0 and real[u][t] == floors[u] and want[u].get(t, 0.0) - floors[u] >= 0.5 - 1e-9:
-                real[u][t] += 1
-                left -= 1
-    for u, own in real.items():
-        if sum(own.values()) < smallest.get(u, 0):
-            real[u] = dict.fromkeys(own, 0)
-    deviation = {u: {t: want[u].get(t, 0.0) - real[u].get(t, 0) for t in want[u]} for u in want}
-    return PaperRound(real, deviation)
-
-
-MEMORY = 8.0
-"""Leases over which received devices fade (Gavel resets its counts every few rounds)."""
-UNSERVED = 1e-3
-"""The least number of devices that a user counts as having received."""
-
-
-def priority_round(
-    shares: Mapping[str, Mapping[str, float]],
-    received: Mapping[str, Mapping[str, float]],
-    leases: float,
-    jobs: Sequence[PlacerJob],
-    hosts: Devices,
-) -> Placement:
-    """A round by priority, as in Gavel's section 5, for comparison with `place_round`.
-
-    The (user, type) with the largest ratio of share to devices received is next, with the user's longest-waiting job
-    that fits. Then devices that are left go to the longest-waiting jobs. A job has one type, unless it is larger than
-    each. No user starves: users that received nothing come first, those with the longest wait before others.
-
-    `received`: user -> type -> devices received over about the last `MEMORY` leases; `leases` have passed since. The
-    new values are the placement's `deviation`.
-    """
-    fades = math.exp(-leases / MEMORY)
-    now = {u: {t: received.get(u, {}).get(t, 0.0) * fades for t in own} for u, own in shares.items()}
-    return _Priority(shares, now, jobs, hosts).run()
-
-
-class _Priority:
-    def __init__(
-        self,
-        shares: Mapping[str, Mapping[str, float]],
-        received: dict[str, dict[str, float]],
-        jobs: Sequence[PlacerJob],
-        hosts: Devices,
-    ) -> None:
-        self.shares, self.received, self.hosts = shares, received, hosts
-        self.result = Placement(received)
-        self.waiting: dict[str, list[PlacerJob]] = {}
-        for job in sorted(jobs, key=lambda j: (-j.priority, -j.waited, j.home is None, -j.gpus, j.job_id)):
-            self.waiting.setdefault(job.user, []).append(job)
-
-    def run(self) -> Placement:
-        """Places jobs by priority, then on devices that are left."""
-        open_ = {(u, t) for u in self.waiting for t, share in self.shares.get(u, {}).items() if share > 0}
-        while open_:
-            user, gpu_type = max(open_, key=self._priority)
-            if not any(self._give(job, gpu_type, "entitled") for job in self._able(user, gpu_type)):
-                open_.remove((user, gpu_type))
-        left = [job for own in self.waiting.values() for job in own]
-        for job in sorted(left, key=lambda j: (-j.waited, j.job_id)):
-            any(self._give(job, t, "spare") for t in _types(job))
-        return self.result
-
-    def _priority(self, of: tuple[str, str]) -> tuple[float, float, str, str]:
-        user, gpu_type = of
-        longest = max((j.waited for j in self.waiting[user]), default=0.0)
-        received = max(self.received[user][gpu_type], UNSERVED)
-        return self.shares[user][gpu_type] / received, longest, user, gpu_type
-
-    def _able(self, user: str, gpu_type: str) -> list[PlacerJob]:
-        return [j for j in self.waiting[user] if gpu_type in _types(j) or ANY_TYPE in _types(j)]
-
-    def _give(self, job: PlacerJob, gpu_type: str, why: str) -> bool:
-        where = gpu_type if gpu_type in _types(job) else ANY_TYPE
-        stays = job.home == where and self.hosts.stay(job)
-        if not stays and not (job.types and self.hosts.settle(job, where)):
-            return False
-        self.result.how[job.job_id] = where, why if not stays else "stays" if why == "entitled" else f"{why}, stays"
-        self.result.migrations += not stays and job.home is not None
-        own = self.received[job.user]
-        for t in own if where == ANY_TYPE else (where,):
-            own[t] = own.get(t, 0.0) + job.gpus / (len(own) if where == ANY_TYPE else 1)
-        self.waiting[job.user].remove(job)
-        return True
-
-
-def _types(job: PlacerJob) -> tuple[str, ...]:
-    """The types that the job can use; its present one for a running gang of another size than its app's."""
-    return job.types or ((job.home,) if job.home is not None else ())
+                credit.charge(ANY_TYPE, -debt)

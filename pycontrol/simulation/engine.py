@@ -25,7 +25,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
-from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.by_vc import policies_in
 from pycontrol.policies.port import Policy
 from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -84,8 +84,7 @@ class Simulator:
         self.records: dict[str, Any] = {}
         self.active = 0
         """Jobs with a gang, planned or running."""
-        several = (policy.default, *policy.policies.values()) if isinstance(policy, ByVirtualCluster) else (policy,)
-        self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in several)
+        self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in policies_in(policy))
         """Whether apps' progress is reported before each round; Agents that are asked tell it themselves."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0

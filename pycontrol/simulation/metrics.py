@@ -96,9 +96,3 @@ def jain(values: Sequence[float] | np.ndarray) -> float:
     """Jain's fairness index: 1 if all values are equal, 1/n if one has everything."""
     x = np.asarray(values, dtype=float)
     return float(x.sum() ** 2 / (len(x) * (x**2).sum())) if len(x) and (x**2).sum() > 0 else 1.0
-
-
-def cdf(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The empirical CDF: sorted values, and the share of values not above each."""
-    x = np.sort(np.asarray(values, dtype=float))
-    return x, np.arange(1, len(x) + 1) / max(1, len(x))

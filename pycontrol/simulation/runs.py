@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,12 +19,12 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.on_schedule import OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
-from pycontrol.policies.shadowed import Shadowed
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.metrics import OF_FINISHED, metrics
+from pycontrol.simulation.metrics import OF_FINISHED
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.settings import SimulationSettings
 
@@ -87,7 +86,7 @@ def private_ends(job: SimulationRun, supply: Supply) -> dict[str, float]:
         if apps:
             workload = dataclasses.replace(job.workload, apps=apps)
             policy = own.get(vc, default)
-            chosen = policy.policy if isinstance(policy, Shadowed) else policy
+            chosen = policy.policy if isinstance(policy, OnSchedule) else policy
             settings = _within(job.settings, supply.terms(vc))
             alone = simulate(workload, private_cluster(supply, vc, job.cluster), chosen, settings, job.seed)
             found |= {a.app_id: a.finished_s for a in alone.apps if a.finished_s is not None}
@@ -110,14 +109,14 @@ def _within(settings: SimulationSettings, terms: Terms) -> SimulationSettings:
 
 
 def own_policies(supply: Supply, default: str, options: Mapping[str, Any]) -> dict[str, Policy]:
-    """The policies of virtual clusters that name one, or options; UnknownPolicy or NoShadow says what cannot be."""
+    """The policies of virtual clusters that name one, or options; UnknownPolicy or NoSchedule says what cannot be."""
     found = {}
     for vc in supply.virtual_clusters():
         terms = supply.terms(vc)
         name = terms.policy or default
-        if terms.policy or terms.options or terms.shadow:
+        if terms.policy or terms.options or terms.private_schedule:
             chosen = make(name, **{**(options if name == default else {}), **terms.options})
-            found[vc] = Shadowed(chosen) if terms.shadow else chosen
+            found[vc] = OnSchedule(chosen) if terms.private_schedule else chosen
     return found
 
 
@@ -155,17 +154,6 @@ def run_many(
             if done:
                 done(job)
             yield result
-
-
-def run_groups(
-    groups: Sequence[Sequence[SimulationRun]],
-    processes: int | None = None,
-    done: Callable[[int, int], None] | None = None,
-) -> list[list[Result]]:
-    """The results, group by group; `done` is told how many runs of how many are done."""
-    jobs, count = [job for group in groups for job in group], itertools.count(1)
-    found = run_many(jobs, processes, lambda _: done(next(count), len(jobs)) if done else None)
-    return [[next(found) for _ in group] for group in groups]
 
 
 # ---- what the seeds say
@@ -223,28 +211,3 @@ def unfinished_note(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     left = {label: int(sum(m["unfinished"] for m in found)) for label, found in runs.items()}
     said = ", ".join(f"{n} under {label}" for label, n in left.items() if n)
     return f"No ratio (-) while apps are unfinished: {said}." if said else ""
-
-
-def run_until(
-    jobs_of: Callable[[int], Sequence[SimulationRun]],
-    metric: str,
-    seeds: Sequence[int],
-    least: int = 8,
-    precision: float = PRECISION,
-    processes: int | None = None,
-    done: Callable[[int, int], None] | None = None,
-) -> list[list[Result]]:
-    """Seed by seed the results of `jobs_of(seed)`, its first job being the one that the others are held against.
-
-    Stops once at least `least` seeds ran and every ratio of `metric` to the first job's is known to `precision`.
-    """
-    results: list[list[Result]] = []
-    while len(results) < len(seeds):
-        batch = max(least - len(results), processes or cores())  # many at once, so that no core waits for the slowest
-        groups = [list(jobs_of(seed)) for seed in seeds[len(results) : len(results) + batch]]
-        results += run_groups(groups, processes, done)
-        found = [[metrics(r) for r in group] for group in results]
-        ratios = [metric_ratio(other, base, metric) for base, *rest in [zip(*found, strict=True)] for other in rest]
-        if len(results) >= least and all(r.known(precision) for r in ratios):
-            break
-    return results

@@ -88,13 +88,11 @@ class Handle:
 
     def logs(self, tail: int = 50) -> str:
         """The newest lines of its workers' logs."""
-        from pycontrol.cli.logs import logs_command
+        from pycontrol.cli import main
 
         out = io.StringIO()
         with redirect_stdout(out), redirect_stderr(io.StringIO()):
-            logs_command.main(
-                [self.app_id, "--tail", str(tail), "--rm", self._client.base], standalone_mode=False, prog_name="logs"
-            )
+            main(["--rm", self._client.base, "logs", self.app_id, "--tail", str(tail)], standalone_mode=False)
         return out.getvalue()
 
     def kill(self) -> None:

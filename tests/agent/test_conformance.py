@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.schedulers.conformance import AppSchedulerConformance, spec_of, trained
 from submarine_patch.agent.spec import APP_SCHEDULERS
+from submarine_patch.lab.conformance import AppSchedulerConformance, spec_of, trained
 
 
 @pytest.mark.parametrize("name", APP_SCHEDULERS)

@@ -9,9 +9,9 @@ import pytest
 
 from submarine_patch.agent import schedulers
 from submarine_patch.agent.schedulers import SchedulerError
-from submarine_patch.agent.schedulers.conformance import SPACE, trained
 from submarine_patch.cli.checks import check_group
 from submarine_patch.cli.errors import UsageError
+from submarine_patch.lab.conformance import SPACE, trained
 from tests.agent.world import hyperband
 from tests.documented import check_documented_suite, installed_package
 

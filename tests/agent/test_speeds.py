@@ -69,8 +69,8 @@ def test_measured_speeds_are_stored_for_later_apps_of_the_job_type() -> None:
     world = World(spec, types=TYPES)
     world.register()
     kept: list[KeepSpeeds] = []
-    take = world._take
-    world._take = lambda c: kept.append(c) if isinstance(c, KeepSpeeds) else take(c)  # type: ignore[method-assign]
+    take = world.take_command
+    world.take_command = lambda c: kept.append(c) if isinstance(c, KeepSpeeds) else take(c)  # type: ignore[method-assign]
     tried(world)
     assert kept[-1].file == file_of("vgg")
     later = World(spec, types=TYPES)
@@ -159,8 +159,8 @@ def test_an_app_stores_its_measured_slowdowns_at_its_end() -> None:
         world.core.profiler.add("job000", 1.0, 2, Scope.MACHINE)
         world.core.profiler.add("job000", 3.0, 2, Scope.CLUSTER)
     kept: list[KeepSpeeds] = []
-    take = world._take
-    world._take = lambda c: (kept.append(c) if isinstance(c, KeepSpeeds) else None, take(c))[1]  # type: ignore[method-assign]
+    take = world.take_command
+    world.take_command = lambda c: (kept.append(c) if isinstance(c, KeepSpeeds) else None, take(c))[1]  # type: ignore[method-assign]
     world.register()
     world.grant(Gpu("a1", 0), Gpu("a1", 1))
     world.rise()

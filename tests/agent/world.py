@@ -24,8 +24,8 @@ from submarine_patch.agent.messages import (
     ToArbiter,
     ToShell,
 )
-from submarine_patch.agent.schedulers.conformance import SPEC
 from submarine_patch.agent.spec import AppSpec
+from submarine_patch.lab.conformance import SPEC
 
 SPACE = {"parameters": {"rate": {"type": "float", "min": 0.001, "max": 0.1, "log": True}}}
 HOSTS = {"a1": ("a", 4), "a2": ("a", 4), "b1": ("b", 2), "b2": ("b", 2)}
@@ -104,7 +104,7 @@ class World:
             return []
         commands = self.core.handle(event, self.now_s)
         for command in commands:
-            self._take(command)
+            self.take_command(command)
         self.check()
         if self.publishes is not None and not self.publishes.from_dir:
             self.publish()
@@ -119,7 +119,7 @@ class World:
         self.now_s += seconds
         self.tell(TimePassed())
 
-    def _take(self, command: Command) -> None:
+    def take_command(self, command: Command) -> None:
         assert self.ended is None, "nothing follows the end"
         if isinstance(command, ToArbiter):
             self.sent.append(command.message)

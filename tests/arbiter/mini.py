@@ -60,7 +60,7 @@ class Mini:
         """The errors that the policy raised."""
         self.rho = dict[str, float]()
         """The rho that Agents answer, else 2.0; their bid is always one new gang."""
-        self._placed = 0
+        self.placed_before = 0
         self._ids = 0
         if durable is None:
             self.send(self.snapshot())
@@ -77,7 +77,7 @@ class Mini:
         for e in effects:
             self.effects.append((self.now, e))
             if isinstance(e, ev.Solve):
-                self.send(self._decide(e))
+                self.send(self.decide(e))
             elif isinstance(e, ev.SendAskRho):
                 demand = self.a.agents[e.app_id].demand
                 self.send(ev.RhoReported(e.app_id, e.round_id, self.rho.get(e.app_id, 2.0), demand))
@@ -86,7 +86,7 @@ class Mini:
                 row = BidRow(1.0, (), 1, gang, Scope.CLUSTER)
                 self.send(ev.BidReceived(e.app_id, e.round_id, Bid(e.app_id, 5.0, (row,))))
 
-    def _decide(self, e: ev.Solve) -> ev.Decided:
+    def decide(self, e: ev.Solve) -> ev.Decided:
         """Solves as the driver does."""
         outcome = salvage.decide(self.policy, e.snapshot, e.bids, e.seed)
         self.problems += [*outcome.left_out.values(), *filter(None, [outcome.problem])]
@@ -143,7 +143,7 @@ class Mini:
     def places(self) -> list[ev.Place]:
         """The placements requested since the last call."""
         found = self.of(ev.Place)
-        self._placed, since = len(found), self._placed
+        self.placed_before, since = len(found), self.placed_before
         return found[since:]
 
     def up(self, place: ev.Place, container_id: str = "", running: bool = True) -> Container:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Boosted, Fact
 from pycontrol.arbiter.supply.cells import CellSupply
@@ -95,10 +94,10 @@ def test_a_boosted_app_keeps_to_the_limit_of_its_queue() -> None:
 
 def test_every_receipt_of_a_round_with_a_boosted_app_says_who_boosted_it() -> None:
     run = Run("isonomy", [app("x", "root.a"), app("y", "root.b")], {"user user-of-y": 1e6})
-    with_y = [r for r in run.sim.arbiter.receipts if "y" in r.done.why]
+    with_y = [r for r in run.sim.arbiter.holdings.receipts if "y" in r.done.why]
     assert with_y
     assert all(dict(r.boosted) == {"y": "root"} for r in with_y)
-    assert all(not r.boosted for r in Run("isonomy", [app("x", "root.a")], {}).sim.arbiter.receipts)
+    assert all(not r.boosted for r in Run("isonomy", [app("x", "root.a")], {}).sim.arbiter.holdings.receipts)
 
 
 def test_boosts_survive_a_restart_and_a_failover() -> None:
@@ -115,7 +114,7 @@ def test_the_apps_of_a_boosted_user_are_boosted_from_their_arrival() -> None:
     run = Run("isonomy", [app("x", "root.a"), app("late", "root.a", 400.0)], {"user user-of-late": 1e6})
     assert run.ends_s["late"] < run.ends_s["x"]
     arbiter = run.sim.arbiter
-    assert boost_of(arbiter, "late") is not None
-    assert boost_of(arbiter, "x") is None
+    assert arbiter.holdings.boost_of("late") is not None
+    assert arbiter.holdings.boost_of("x") is None
     arbiter.handle(OperatorCommand("boost", "user user-of-late", "ann", 0.0), run.sim.now)
-    assert boost_of(arbiter, "late") is None
+    assert arbiter.holdings.boost_of("late") is None

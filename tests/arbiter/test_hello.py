@@ -185,7 +185,7 @@ def test_a_round_in_progress_is_aborted_when_leases_are_suspended(event: ev.Even
     m = Mini("tiresias")
 
     plans: list[ev.Decided] = []
-    decide, m._decide = m._decide, lambda e: plans.append(decide(e)) or ev.Tick()  # type: ignore[method-assign, assignment, func-returns-value, return-value]
+    decide, m.decide = m.decide, lambda e: plans.append(decide(e)) or ev.Tick()  # type: ignore[method-assign, assignment, func-returns-value, return-value]
     m.app("a")
     m.run(2)
     assert plans
@@ -193,7 +193,7 @@ def test_a_round_in_progress_is_aborted_when_leases_are_suspended(event: ev.Even
     m.run(5)
     assert not m.a.durable.leases
     assert m.a.rounds.current is None
-    m._decide = decide  # type: ignore[method-assign]
+    m.decide = decide  # type: ignore[method-assign]
     m.send(
         ev.OperatorCommand("resume") if isinstance(event, ev.OperatorCommand) else m.snapshot([m.a.cluster.apps["a"]])
     )

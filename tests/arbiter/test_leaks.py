@@ -78,7 +78,7 @@ def batch(m: Mini, first: int, n: int) -> None:
         m.send(ev.ContainerGone(f"c{k}"))
         m.effects.clear()
         m.facts.clear()
-        m._placed = 0
+        m.placed_before = 0
     m.run(700, step=20)
 
 

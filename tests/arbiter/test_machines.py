@@ -100,10 +100,10 @@ def test_the_cost_of_a_node_does_not_grow_with_the_cluster() -> None:
             nonlocal count
             count += event == "call"
 
-        a._node_down(ev.NodeDown("n7:1", "lost"), 1.0)
+        a.handle(ev.NodeDown("n7:1", "lost"), 1.0)
         sys.setprofile(counted)
-        a._node_up(ev.NodeUp(nodes[7]), 1.0)
-        a._node_down(ev.NodeDown("n7:1", "lost"), 1.0)
+        a.handle(ev.NodeUp(nodes[7]), 1.0)
+        a.handle(ev.NodeDown("n7:1", "lost"), 1.0)
         sys.setprofile(None)
         return count
 

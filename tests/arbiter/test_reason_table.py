@@ -84,8 +84,8 @@ class BidsBadly(Mini):
 class CannotCount(Mini):
     """The policy fails with what app `a` reports."""
 
-    def _decide(self, e: ev.Solve) -> ev.Decided:
-        return dataclasses.replace(super()._decide(e), left_out={"a": "its work is not a number"})
+    def decide(self, e: ev.Solve) -> ev.Decided:
+        return dataclasses.replace(super().decide(e), left_out={"a": "its work is not a number"})
 
 
 def one(m: Mini, gang: int = 1, gangs: int = 1, seconds: float = 5.0) -> Mini:

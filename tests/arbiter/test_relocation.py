@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,18 @@ def view(
 A4, B4, B2 = view("a", 4), view("b", 4), view("b", 2)
 N1: Gang = (("n1", 4),)
 N2: Gang = (("n2", 4),)
+
+
+def test_an_app_whose_containers_cannot_move_keeps_its_gang_or_gets_those_that_it_asks_for() -> None:
+    asks_for_one = replace(view("a", 4, own=[N1]), new_gangs_max=1)
+    for gangs, kept in (([N1], [N1]), ([N2], [N2]), ([N1, N2], [N1, N2])):
+        plan = Plan("r", (Award("a", tuple(gangs)),))
+        assert [list(x.gangs) for x in relocate(plan, {"a": asks_for_one}, FREE, TOPOLOGY, {}).awards] == [kept]
+    asks_for_none = replace(asks_for_one, new_gangs_max=0)
+    for gangs, kept in (([N1], [N1]), ([N2], []), ([N1, N2], [N1])):
+        plan = Plan("r", (Award("a", tuple(gangs)),))
+        found = relocate(plan, {"a": asks_for_none}, FREE, TOPOLOGY, {})
+        assert [g for x in found.awards for g in x.gangs] == kept
 
 
 @pytest.mark.parametrize(

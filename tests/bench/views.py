@@ -69,8 +69,8 @@ def run(machines: int = 1250, apps: int = 2000) -> dict[str, Any]:
     shown = (views.status, views.queue, views.leases, views.apps, views.audit)
 
     def bounce() -> None:
-        a._node_down(ev.NodeDown("n7:1", "lost"), now_s)
-        a._node_up(ev.NodeUp(Node("n7:1", "n7", "r0", 8)), now_s)
+        a.handle(ev.NodeDown("n7:1", "lost"), now_s)
+        a.handle(ev.NodeUp(Node("n7:1", "n7", "r0", 8)), now_s)
 
     node_ms = cpu_ms(bounce, 21)
     return {

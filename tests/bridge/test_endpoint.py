@@ -32,20 +32,20 @@ class Plugin:
         self.now_s = 1000.0
         self.settled = 0
         self.endpoint = BridgeEndpoint(
-            self._submit, self._route, self._settle, lost_after_s=6.0, clock_s=lambda: self.now_s
+            self.submit, self.route, self.settle, lost_after_s=6.0, clock_s=lambda: self.now_s
         )
         self.epoch, self.request_id, self.seq = "e1", 0, 0
 
-    def _submit(self, event) -> None:
+    def submit(self, event) -> None:
         if not self.room:
             raise Overloaded("full")
         self.room -= 1
         self.events.append(event)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         self.settled += 1
 
-    def _route(self, method, path, params, user, admin, viewable):
+    def route(self, method, path, params, user, admin, viewable):
         self.queries.append((method, path, params, user, admin))
         if path == "broken":
             raise RuntimeError("oops")
@@ -183,7 +183,7 @@ def test_directives_from_before_a_snapshot_are_void(plugin: Plugin) -> None:
 
 def test_long_poll_wakes_immediately_and_ends_in_time() -> None:
     plugin = Plugin()
-    endpoint = BridgeEndpoint(plugin._submit, plugin._route, plugin._settle, lost_after_s=3.0)
+    endpoint = BridgeEndpoint(plugin.submit, plugin.route, plugin.settle, lost_after_s=3.0)
     plugin.endpoint = endpoint
     plugin.hello()
     delays: list[float] = []
@@ -204,7 +204,7 @@ def test_long_poll_wakes_immediately_and_ends_in_time() -> None:
 
 def test_newer_poll_and_hello_end_an_older_poll() -> None:
     plugin = Plugin()
-    plugin.endpoint = BridgeEndpoint(plugin._submit, plugin._route, plugin._settle, lost_after_s=30.0)
+    plugin.endpoint = BridgeEndpoint(plugin.submit, plugin.route, plugin.settle, lost_after_s=30.0)
     plugin.hello()
     answers: list[pb.Response] = []
 

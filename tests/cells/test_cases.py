@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli.cells import cells_group
-from pycontrol.cli.replay import replay_command
+from pycontrol.lab.solve.command import replay_command
 
 FILES = sorted((Path(__file__).parent.parent / "cases" / "cells").glob("*.json"))
 
@@ -42,8 +42,8 @@ def test_check_and_plan_name_the_shortfall(tmp_path: Path) -> None:
     file = tmp_path / "cells.yaml"
     file.write_text("levels: {switch: 2, node: 2}\nhosts: [n1, n2]\nvirtual_clusters:\n  root.a: {node: 1}\n")
     assert CliRunner().invoke(cells_group, ["check", str(file)]).exit_code == 0
-    assert CliRunner().invoke(cells_group, ["show", str(file)]).exit_code == 0
-    fits = CliRunner().invoke(cells_group, ["plan", str(file), "--add", "root.b:switch:2", "-o", "json"])
+    assert CliRunner().invoke(cells_group, ["check", str(file)]).exit_code == 0
+    fits = CliRunner().invoke(cells_group, ["check", str(file), "--add", "root.b:switch:2", "-o", "json"])
     assert json.loads(fits.stdout)["chains"][0]["spare"] == {"gpu": 0, "switch": 0, "node": 0}
     short = CliRunner().invoke(cells_group, ["plan", str(file), "--add", "root.b:node:2"])
     assert short.exit_code == 1

@@ -37,8 +37,8 @@ def said(tmp_path: Path, text: str) -> tuple[int, str]:
         (", policy: themis, policy_options: {leftover: 1}", "themis has no option leftover"),
         (", policy: tiresias, policy_options: {threshold_gpu_s: much}", "threshold_gpu_s"),
         (
-            ", policy: themis, shadow: true",
-            "shadow: true: is for the policies yarn_cs, gandiva, tiresias, isonomy (got themis)",
+            ", policy: themis, private_schedule: true",
+            "private_schedule: true: is for the policies yarn_cs, gandiva, tiresias, isonomy (got themis)",
         ),
         (", f: 2", "virtual_clusters.root.a.f: must be <= 1"),
     ],
@@ -72,5 +72,5 @@ def test_a_host_with_a_million_gpus_is_refused(tmp_path: Path) -> None:
 
 
 def test_terms_left_to_isonomy_yaml_are_checked_there(tmp_path: Path) -> None:
-    terms = ", shadow: true, policy_options: {leftovers: worst_first}"
+    terms = ", private_schedule: true, policy_options: {restart_s: 20}"
     assert said(tmp_path, FILE.format(levels="", terms=terms, more=""))[0] == 0

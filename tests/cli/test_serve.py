@@ -93,7 +93,7 @@ def test_a_later_node_with_another_count_does_not_end_it(plane: serve.ControlPla
     ("more", "notice", "engine"),
     [
         (
-            "{policy: themis, policy_options: {engine: highs, leftovers: worst_first}}",
+            "{policy: themis, policy_options: {engine: highs, budget_s: 1.5}}",
             "auctions solved by the engine highs",
             "highs",
         ),

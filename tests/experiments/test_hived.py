@@ -150,32 +150,32 @@ def test_all_are_in_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 4, 8])
-def test_with_the_shadow_nobody_ends_a_lease_later_than_on_its_private_cluster(first: int) -> None:
+def test_with_the_private_schedule_nobody_ends_a_lease_later_than_on_its_private_cluster(first: int) -> None:
     """Without it one job of seed 4 ends 10,462 s later."""
     found = {}
     for seed in range(first, first + 4):
         run = CaseRuns(hived_safety.random_case(seed, 60))
-        found[seed] = max(s - run.private.finished_s[n] for n, s in run.shadowed.finished_s.items())
+        found[seed] = max(s - run.private.finished_s[n] for n, s in run.on_schedule.finished_s.items())
     assert {seed: late_s for seed, late_s in found.items() if late_s > LEASE_S + 60.0} == {}
 
 
 @pytest.mark.parametrize("seed", [8, 15])
-def test_with_the_shadow_nobody_ends_a_lease_later_under_a_policy_that_stops_jobs(seed: int) -> None:
-    """A job was 6,897 s late when the shadow mirrored the last moment of the leases rather than the next leases."""
+def test_with_the_private_schedule_nobody_ends_a_lease_later_under_a_policy_that_stops_jobs(seed: int) -> None:
+    """A job was 6,897 s late when the schedule mirrored the last moment of the leases rather than the next ones."""
     run = CaseRuns(hived_safety.random_case(seed, 60), "tiresias")
-    late_s = max(s - run.private.finished_s[n] for n, s in run.shadowed.finished_s.items())
+    late_s = max(s - run.private.finished_s[n] for n, s in run.on_schedule.finished_s.items())
     assert late_s < 60.0
 
 
-def test_without_the_shadow_a_job_ends_later_because_of_borrowed_gpus() -> None:
+def test_without_it_a_job_ends_later_because_of_borrowed_gpus() -> None:
     run = CaseRuns(hived_safety.random_case(4, 60))
     assert max(s - run.private.finished_s[n] for n, s in run.hived.finished_s.items()) > 2 * LEASE_S
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_shadow_is_the_schedule_that_the_private_cluster_has(policy: str) -> None:
-    """Jobs end in the shadow when they end in a simulation of the private cluster, except for the delay of rounds."""
+def test_the_private_schedule_is_that_the_private_cluster_has(policy: str) -> None:
+    """Jobs end in the schedule when they end in a simulation of the private cluster, except for the delay of rounds."""
     run = CaseRuns(hived_safety.random_case(1, 60), policy)
-    off_s = [abs(s - run.private.finished_s[n]) for n, s in run.shadowed.shadow_s.items()]
+    off_s = [abs(s - run.private.finished_s[n]) for n, s in run.on_schedule.private_s.items()]
     assert len(off_s) > 30
     assert max(off_s) < 120.0

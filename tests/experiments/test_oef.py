@@ -26,6 +26,7 @@ from pycontrol.lab.oef.mixes import (
     shortfall,
     total,
 )
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.lab.oef.runs import (
     BASELINES,
     EQUAL,
@@ -37,7 +38,6 @@ from pycontrol.lab.oef.runs import (
     SpeedupLie,
     measure,
     outcome,
-    placed,
 )
 from pycontrol.lab.oef.throughput import _against
 from pycontrol.lab.report import Entry, markdown
@@ -100,7 +100,7 @@ def test_baselines_as_published_run_every_job_and_mix_no_types() -> None:
     """All jobs of all sizes end, though many tenants' shares are below a gang."""
     small = load("oef", 0, profile="paper", tenants=30, jobs=3, days=0.1, load=1.1)
     for placer in PUBLISHED:
-        found = outcome(Run(placed(BASELINES["Gandiva_fair"], placer), small, penalty=0.3))
+        found = outcome(Run(Placed(BASELINES["Gandiva_fair"], placer), small, penalty=0.3))
         assert found.figures["unfinished"] == 0
         assert found.mixed_workers == 0
 
@@ -116,13 +116,13 @@ def test_the_last_pass_does_not_change_the_published_placers(monkeypatch: pytest
     monkeypatch.setattr(rounds, "last_pass", counted)
     small = load("oef", 0, profile="paper", tenants=6, jobs=3, days=0.1, load=1.1)
     for placer in PLACERS:
-        outcome(Run(placed(OEF, placer), small, penalty=0.3, until_s=2 * 3600.0))
+        outcome(Run(Placed(OEF, placer), small, penalty=0.3, until_s=2 * 3600.0))
     assert set(passes) == {"whole"}
 
 
 def test_packing_improves_a_baseline() -> None:
     packed, unpacked = measure(
-        ALONE, [Run(placed(EQUAL, p), four(), SPAN_S, 0.3) for p in ("priority", "unpacked")], ""
+        ALONE, [Run(Placed(EQUAL, p), four(), SPAN_S, 0.3) for p in ("priority", "unpacked")], ""
     )
     assert packed.throughput > unpacked.throughput
     assert packed.spanning_workers < unpacked.spanning_workers

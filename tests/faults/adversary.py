@@ -159,7 +159,7 @@ class Liar:
         number = 900 + f["seed"] % 100
         rng = random.Random(f["seed"])
         app_id = world.app_id(number)
-        world._specs.setdefault(app_id, {"kind": "liar"})
+        world.specs.setdefault(app_id, {"kind": "liar"})
         self.app: App | None = None
         if world.rm is None or app_id in world.store:
             return

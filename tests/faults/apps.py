@@ -161,7 +161,7 @@ class AgentMaster(Master):
         if saved:
             self.brain.restarted(self.wall_s())
         self._inbox: list[Any] = []
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         self._outbox: list[pb.AgentMessage] = []
         self._failures = 0
         self._adopted: set[str] = set()
@@ -192,8 +192,8 @@ class AgentMaster(Master):
         self.sim.at(0.1, self._connect, self.life)
 
     def ended(self) -> None:
-        if self._stream is not None:
-            self._stream.cut("the Agent died")
+        if self.stream is not None:
+            self.stream.cut("the Agent died")
 
     # ---- the AgentCore
 
@@ -253,7 +253,7 @@ class AgentMaster(Master):
         if not net.open(self.name, stream.ends[1]) or not self.world.plane.connect(stream, "agent", self._token):
             self._again()
             return
-        self._stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, None, self.app.app_id
+        self.stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, None, self.app.app_id
         self.peer = self.world.plane.name
         self._send(self.brain.register(), first=True)
         waiting, self._outbox = self._outbox, []
@@ -263,16 +263,16 @@ class AgentMaster(Master):
     @property
     def is_heard(self) -> bool:
         """Whether it is registered by a stream that is not broken."""
-        return self.linked_s is not None and self._stream is not None and not self._stream.broken
+        return self.linked_s is not None and self.stream is not None and not self.stream.broken
 
     def _again(self) -> None:
         self._failures += 1
         self.sim.at(BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1], self._connect, self.life)
 
     def _lost(self, stream: Stream, why: str) -> None:
-        if self.life.dead or stream is not self._stream:
+        if self.life.dead or stream is not self.stream:
             return
-        self._stream = self.linked_s = None
+        self.stream = self.linked_s = None
         self._think(LinkLost())
         self._again()
 
@@ -293,11 +293,11 @@ class AgentMaster(Master):
             self.world.oracles.registered(self.app.app_id, granted, set(self.brain.held))
 
     def _send(self, message: pb.AgentMessage, first: bool = False) -> None:
-        if self._stream is None:
+        if self.stream is None:
             if message.WhichOneof("kind") == "done":
                 self._outbox.append(message)
             return
-        self._stream.send(0, pb.AgentMessage.FromString(message.SerializeToString()))
+        self.stream.send(0, pb.AgentMessage.FromString(message.SerializeToString()))
 
     # ---- the shell
 
@@ -331,8 +331,8 @@ class AgentMaster(Master):
         self.sim.tell(self.app.app_id, f"finishes: {succeeded} {message[:160]}")
         self.world.oracles.app_finished(self, succeeded, message)
         rm.finish(self.app, "SUCCEEDED" if succeeded else "FAILED")
-        if self._stream is not None:
-            self._stream.end(0)
+        if self.stream is not None:
+            self.stream.end(0)
         self.life.dead = True
 
     def _refuse(self, c: am.AmCommand, why: str) -> None:

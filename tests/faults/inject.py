@@ -241,8 +241,8 @@ class Injector:
 
     def do_agent_cut(self, f: Fault) -> None:
         master = self._master(f)
-        if isinstance(master, AgentMaster) and master._stream is not None:
-            master._stream.cut()
+        if isinstance(master, AgentMaster) and master.stream is not None:
+            master.stream.cut()
 
     def do_agent_wall(self, f: Fault) -> None:
         self._walls(f, f"am {self.world.app_id(f['app'])}", self.world.plane.name)
@@ -280,8 +280,8 @@ class Injector:
 
     def do_worker_cut(self, f: Fault) -> None:
         worker = self._worker(f)
-        if worker is not None and worker._stream is not None:
-            worker._stream.cut()
+        if worker is not None and worker.stream is not None:
+            worker.stream.cut()
 
     def do_worker_deaf(self, f: Fault) -> None:
         worker = self._worker(f)

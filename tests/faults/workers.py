@@ -43,7 +43,7 @@ class Worker:
         self.name = f"worker {self.worker_id} of {self.app_id}"
         self.start_message: pb.Start | None = None
         self._newest: dict[str, pb.WorkerMessage] = {}
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         self._failures = 0
         self.links, self.linked_s = 0, None
         """Streams that it has begun, and since when there is the present one."""
@@ -65,8 +65,8 @@ class Worker:
         """Ends the process."""
         self.life.dead = True
         self.world.workers.pop(self.run.container_id, None)
-        if self._stream is not None:
-            self._stream.cut("the worker died")
+        if self.stream is not None:
+            self.stream.cut("the worker died")
 
     # ---- the link
 
@@ -76,8 +76,8 @@ class Worker:
         self._write(message)
 
     def _write(self, message: pb.WorkerMessage) -> None:
-        if self._stream is not None:
-            self._stream.send(0, pb.WorkerMessage.FromString(message.SerializeToString()))
+        if self.stream is not None:
+            self.stream.send(0, pb.WorkerMessage.FromString(message.SerializeToString()))
 
     def _beat(self) -> None:
         self._write(pb.WorkerMessage(worker_id=self.worker_id, heartbeat=pb.Heartbeat(time_s=self.sim.now)))
@@ -90,7 +90,7 @@ class Worker:
         if not self._newest or not net.open(self.name, plane.name) or not plane.connect(stream, "worker", token):
             self._again()
             return
-        self._stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, self.sim.now, self.app_id
+        self.stream, self.links, self.linked_s, stream.app_id = stream, self.links + 1, self.sim.now, self.app_id
         self.peer = plane.name
         for kind in _ORDER:
             if kind in self._newest:
@@ -101,9 +101,9 @@ class Worker:
         self.sim.at(BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1], self._connect, self.life)
 
     def _lost(self, stream: Stream, why: str) -> None:
-        if stream is not self._stream:
+        if stream is not self.stream:
             return
-        self._stream = self.linked_s = None
+        self.stream = self.linked_s = None
         if why.startswith(("UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT")) and not self.training:
             self.sim.tell(self.name, f"is refused: {why}")
             self._exit(EXIT_REFUSED, why)
@@ -210,5 +210,5 @@ class Worker:
             return
         self._code, self.training = code, False
         self._put(exit=pb.WorkerExit(code=code, message=message, step=self.step))
-        late_s = 0.1 if self._stream is not None else min(REPORT_S, 2.0)
+        late_s = 0.1 if self.stream is not None else min(REPORT_S, 2.0)
         self.sim.at(late_s, lambda: self.world.nms[self.host].exited(self.run, code), self.life)

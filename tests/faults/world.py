@@ -94,7 +94,7 @@ class World:
         """Apps that may fail, since they were killed."""
         self._ids, self._ports = itertools.count(2), itertools.count(1)  # the first container is a master's
         self._tokens = Tokens(KEY)
-        self._specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
+        self.specs = {self.app_id(a["id"]): a for a in schedule["apps"]}
         self.oracles, self.relay = Oracles(self), Relay(self)
         self.plane = Plane(self)
         """The one whose ResourceManager is active."""
@@ -168,11 +168,11 @@ class World:
 
     def step_s(self, app_id: str) -> float:
         """Seconds of a training step."""
-        return float(self._specs[app_id].get("step_s", 1.0))
+        return float(self.specs[app_id].get("step_s", 1.0))
 
     def checkpoint_s(self, app_id: str) -> float:
         """Seconds that a stop takes where that is told of the app; 0 where it is not."""
-        return float(self._specs[app_id].get("checkpoint_s", 0.0))
+        return float(self.specs[app_id].get("checkpoint_s", 0.0))
 
     def connected(self, host: str) -> bool:
         """Whether RM and NodeManager hear each other, and nothing is slow."""
@@ -209,7 +209,7 @@ class World:
         self.sim.at(self.sim.rng.uniform(0.3, 1.5), begin)
 
     def _master(self, app: App) -> Master:
-        a = self._specs[app.app_id]
+        a = self.specs[app.app_id]
         if a["kind"] == "liar":
             return LiarMaster(self, app, random.Random(app.app_id))
         if a["kind"] == "foreign":
@@ -316,7 +316,7 @@ class World:
 
     def fits(self, app: App) -> bool:
         """Whether the cluster could ever serve it."""
-        a = self._specs[app.app_id]
+        a = self.specs[app.app_id]
         if a["kind"] == "liar":
             return True
         limit = int(self.queue_max.get(app.queue, 1.0) * sum(n[2] for n in NODES) + 1e-9)

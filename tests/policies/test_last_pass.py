@@ -15,6 +15,7 @@ from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
 from pycontrol.lab.conformance import decide
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
@@ -54,6 +55,17 @@ def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str
             if fits and v.demand.gang_gpus <= room:
                 found.append(v.app_id)
     return found
+
+
+def test_a_leftover_goes_to_an_app_that_can_start_there_not_to_one_whose_containers_cannot_move() -> None:
+    """The first app, without an Agent, lost its GPU to another one; what is left is of no use to it."""
+    fixed = replace(app("fixed", 1, 1, ending_gangs=((("n1", 1),),)), new_gangs_max=0)
+    waits = replace(app("waits", 1, 1), submitted_s=fixed.submitted_s + 1)
+    s = snapshot(fixed, waits, app("won", 1, 1), free={"n1": 1, "n2": 1}, top=ONE)
+    plan = Plan("r", (Award("won", ((("n1", 1),),)),))
+    assert {a.app_id: a.gangs for a in last_pass(plan, s, anywhere).awards}["waits"] == ((("n2", 1),),)
+    kept = last_pass(replace(plan, awards=()), s, anywhere)
+    assert {a.app_id: a.gangs for a in kept.awards}["fixed"] == ((("n1", 1),),), "on its own GPU it stays"
 
 
 @every_policy
@@ -176,7 +188,7 @@ class Stubborn:
         return Plan(snapshot.round_id, ())
 
 
-ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Oef(placer="paper"), Stubborn()]
+ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Placed(Oef(), "paper"), Stubborn()]
 
 
 @pytest.mark.parametrize("policy", ARBITRATED, ids=[*registry.names(), "oef-paper", "stubborn"])

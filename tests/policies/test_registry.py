@@ -13,12 +13,12 @@ from pycontrol.policies import registry
 
 WRONG = [
     (
-        "{policy: drf, policy_options: {packed: 1}}",
-        "isonomy.yaml: policy_options: drf has no option packed; did you mean packing? Known are packing, ties",
+        "{policy: gandiva, policy_options: {restrat_s: 1}}",
+        "isonomy.yaml: policy_options: gandiva has no option restrat_s; did you mean restart_s? Known are restart_s",
     ),
     (
-        "{policy: drf, policy_options: {ties: lifo}}",
-        "isonomy.yaml: policy_options: drf: ties: Input should be 'fifo' or 'random' (got lifo)",
+        "{policy: oef, policy_options: {mode: both}}",
+        "isonomy.yaml: policy_options: oef: mode: Input should be 'cooperative' or 'noncooperative' (got both)",
     ),
     (
         "policy_options: {queue_weights: {root.a: 2}}",
@@ -30,6 +30,7 @@ WRONG = [
         "isonomy.yaml: policy_options: isonomy has no option user_weights any more; "
         "write accounts.others.users.USER.weight",
     ),
+    ("{policy: themis, policy_options: {ties: random}}", "isonomy.yaml: policy_options: themis has no option ties"),
     ("policy: themsi", "isonomy.yaml: policy: there is no policy themsi; did you mean themis? Known are themis, "),
 ]
 
@@ -43,7 +44,7 @@ def test_each_mistake_is_one_line(text: str, line: str) -> None:
 
 
 def test_a_known_policy_passes_unchanged() -> None:
-    config = parse("{policy: gandiva, policy_options: {ties: random}}", Config, "x")
+    config = parse("{policy: gandiva, policy_options: {restart_s: 9}}", Config, "x")
     assert registry.checked(config, "x") is config
 
 

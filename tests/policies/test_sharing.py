@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.lab.conformance.snapshots import app, snapshot
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.gandiva_fair import GandivaFair
 from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
-from pycontrol.policies.sharing import Sharing, _Shared
+from pycontrol.policies.sharing import Shared, Sharing
 from pycontrol.shares.gavel import Objective
 from pycontrol.shares.problem import ShareProblem
 
@@ -178,7 +179,7 @@ def test_only_the_papers_placer_mixes_types_and_leaves_gpus_idle() -> None:
     apps = tenant_app("a", "u1", 2.0, 4, 2), tenant_app("b", "u2", 2.0, 4, 2), tenant_app("c", "u3", 2.0, 4, 2)
     mixed, used = {"whole": 0, "paper": 0}, {"whole": 0, "paper": 0}
     for placer in mixed:
-        world = Rounds(Oef(placer=placer), *apps)  # type: ignore[arg-type]
+        world = Rounds(Placed(Oef(), placer), *apps)  # type: ignore[arg-type]
         for _ in range(30):
             world.step()
             gangs = [g for own in world.held.values() for g in own]
@@ -190,7 +191,7 @@ def test_only_the_papers_placer_mixes_types_and_leaves_gpus_idle() -> None:
 
 
 def test_shares_are_met_by_the_papers_placer_too() -> None:
-    world = Rounds(Oef(placer="paper"), tenant_app("a", "u1", 2.0, gangs=16), tenant_app("b", "u2", 5.0, gangs=16))
+    world = Rounds(Placed(Oef(), "paper"), tenant_app("a", "u1", 2.0, gangs=16), tenant_app("b", "u2", 5.0, gangs=16))
     world.run(10)
     assert world.total == {"a": {"K80": 80, "V100": 20}, "b": {"V100": 60}}
     assert world.moved == 0
@@ -198,7 +199,7 @@ def test_shares_are_met_by_the_papers_placer_too() -> None:
 
 def test_the_papers_placer_decides_once_a_lease() -> None:
     """Between two leases it gives nothing and keeps its memory, so that idle GPUs cause no restarts."""
-    policy = replace(Oef(), placer="paper")
+    policy = Placed(Oef(), "paper")
     rounds = Rounds(policy, tenant_app("a", "u1", 2.0, gang=4), tenant_app("b", "u2", 5.0, gang=4))
     assert rounds.step().awards
     early = replace(rounds.snapshot(), now_s=rounds.now_s - 300.0)
@@ -212,7 +213,7 @@ def test_the_papers_placer_decides_once_a_lease() -> None:
 def test_a_share_below_a_gang_runs_it_now_and_then(placer: str) -> None:
     """The share is a fifth of 16 GPUs, the gangs have 8."""
     apps = (tenant_app("a", "u1", 2.0, gang=8, gangs=1), *(tenant_app(f"b{i}", f"v{i}", 2.0) for i in range(4)))
-    rounds = Rounds(replace(Oef(), placer=placer), *apps)
+    rounds = Rounds(Placed(Oef(), placer), *apps)
     rounds.run(60)
     assert sum(rounds.total["a"].values()) / 60 == pytest.approx(16 / 5, abs=1.0)
 
@@ -220,7 +221,7 @@ def test_a_share_below_a_gang_runs_it_now_and_then(placer: str) -> None:
 @pytest.mark.parametrize("placer", ["priority", "unpacked"])
 def test_under_gavels_placer_no_gpu_is_idle_no_gang_mixes_types_and_nobody_starves(placer: str) -> None:
     apps = [tenant_app(f"a{i}", f"u{i}", 1.0 + i / 4, (1, 2, 4)[i % 3], 1) for i in range(12)]
-    world = Rounds(replace(GandivaFair(), placer=placer), *apps)
+    world = Rounds(Placed(GandivaFair(), placer), *apps)
     waits = dict.fromkeys(world.total, 0)
     for _ in range(60):
         world.step()
@@ -235,7 +236,7 @@ def test_under_gavels_placer_no_gpu_is_idle_no_gang_mixes_types_and_nobody_starv
 @pytest.mark.parametrize("placer", ["priority", "whole"])
 def test_priority_counts_only_inside_a_tenant(placer: str) -> None:
     low, high = (tenant_app(a, "u1", 2.0, 4, 4, priority=p) for a, p in (("low", 0), ("high", 5)))
-    world = Rounds(replace(Oef(), placer=placer), low, high, tenant_app("other", "u2", 2.0, 4, 4))
+    world = Rounds(Placed(Oef(), placer), low, high, tenant_app("other", "u2", 2.0, 4, 4))
     world.run(12)
     assert sum(world.total["low"].values()) <= 8, "but for what rounds off"
     assert sum(world.total["high"].values()) == pytest.approx(8 * 12, abs=16)
@@ -246,7 +247,7 @@ def test_kinds_of_a_tenant_share_its_weight_by_their_priority() -> None:
     """The two kinds of u1's apps split its half 3 : 1 (OEF 4.2.4), in throughput in the non-cooperative scheme."""
     apps = (tenant_app("a", "u1", 2.0, priority=2, gangs=16), tenant_app("b", "u1", 5.0, gangs=16),
             tenant_app("c", "u2", 2.0, gangs=16))  # fmt: skip
-    shared = _Shared(Oef(mode="noncooperative"), Rounds(Oef(), *apps).snapshot())
+    shared = Shared(Oef(mode="noncooperative"), Rounds(Oef(), *apps).snapshot())
     worth = {u.name: sum(w * shared.shares[u.name][t] for w, t in zip(u.vector, shared.types, strict=True))
              for u in shared.users.values()}  # fmt: skip
     a, b, c = (worth[shared.users[v].name] for v in "abc")
@@ -258,7 +259,7 @@ def test_nobody_has_a_share_beyond_its_demand_and_the_rest_goes_to_the_others() 
     """Tenant u1 wants two GPUs and would be due eight: it gets two fast ones, and the other 14 are used."""
     small, large = tenant_app("a", "u1", 5.0, gangs=2), tenant_app("b", "u2", 2.0, gangs=16)
     for policy in (Oef(), Oef(mode="noncooperative"), GandivaFair(), Gavel()):
-        shared = _Shared(policy, Rounds(policy, small, large).snapshot())
+        shared = Shared(policy, Rounds(policy, small, large).snapshot())
         a, b = (shared.shares[shared.users[x].name] for x in "ab")
         assert sum(a.values()) <= 2 + 1e-6
         assert sum(a.values()) + sum(b.values()) == pytest.approx(16), policy
@@ -275,7 +276,7 @@ def test_deviations_outlive_speedups_that_are_measured_again() -> None:
         replace(v, demand=replace(v.demand, speedups={"K80": 1.0, "V100": v.demand.speedups["V100"] + 0.1}))
         for v in world.apps
     )
-    shared = _Shared(Oef(), world.snapshot())
+    shared = Shared(Oef(), world.snapshot())
     assert not shared.carried.keys() & before.keys()  # type: ignore[attr-defined]
     assert sorted(map(str, shared.carried.values())) == sorted(map(str, before.values()))  # type: ignore[attr-defined]
 
@@ -285,7 +286,7 @@ def test_an_app_that_leaves_a_virtual_user_takes_no_deviation_from_the_others() 
     world = Rounds(Oef(), *apps, tenant_app("b", "v", 3.0, gang=4))
     world.step()
     world.apps = (apps[0], tenant_app("a1", "u", 5.0, gang=4), world.apps[2])
-    assert _Shared(Oef(), world.snapshot()).carried == world.memory["next"]
+    assert Shared(Oef(), world.snapshot()).carried == world.memory["next"]
 
 
 def test_gavel_helps_the_latest_by_finish_times_and_the_largest_by_duration() -> None:
@@ -295,7 +296,7 @@ def test_gavel_helps_the_latest_by_finish_times_and_the_largest_by_duration() ->
     def share(objective: Objective, *apps: AppView) -> float:
         policy = Gavel(tenant="app", objective=objective)
         s = replace(snapshot(*apps, top=top), now_s=1000.0)
-        first = _Shared(policy, s)
+        first = Shared(policy, s)
         return first.shares[first.users[apps[0].app_id].name]["V100"]
 
     late, fresh = (app(f"a{i}", 1, 4, submitted_s=t, work_left_gpu_s=2000.0) for i, t in enumerate((0.0, 1000.0)))
@@ -312,7 +313,7 @@ def test_a_tenant_that_misses_a_round_is_due_what_it_was_due_over_the_gap() -> N
     alone = replace(snapshot(world.apps[0], free={"k80-0": 4}, top=TOP), memory=world.memory, now_s=300.0)
     world.memory = json.loads(json.dumps(Oef().decide(alone, {}, random.Random(0)).memory))
     world.now_s = 600.0
-    shared = _Shared(Oef(), world.snapshot())
+    shared = Shared(Oef(), world.snapshot())
     assert {u: own for u, own in shared.carried.items() if u.startswith("v ")} == {
         u: own for u, own in after.items() if u.startswith("v ")
     }

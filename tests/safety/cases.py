@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycontrol.policies import registry
-from pycontrol.policies.shadowed import KEEPS
+from pycontrol.policies.on_schedule import KEEPS
 
 TENANTS = ("root.a", "root.b")
 """The queues that own cells; `root.x` owns none."""
@@ -111,7 +111,7 @@ class Case:
     """A cell that its owner lends to another tenant, from the beginning until then."""
     f: float = 0.0
     """Themis' f: of the waiting apps, the worst 1 - f get an offer."""
-    shadow: bool = False
+    private_schedule: bool = False
     """Whether the virtual clusters keep their private clusters' schedules."""
     vanishes_s: int | None = None
     """When the third tenant, `root.c`, leaves the cells file."""
@@ -181,7 +181,7 @@ class Case:
                 ],
                 "pinned": [pin_of(c) for c in cells if c.owner == queue and c.pinned],
                 "policy": self.policy,
-                "shadow": self.shadow,
+                "private_schedule": self.private_schedule,
                 "min_lend_s": self.min_lend_s,
             }
         return {"cell_types": types, "physical_cells": physical, "virtual_clusters": owners}
@@ -283,7 +283,7 @@ def _again(rng: random.Random, case: Case) -> Case:
 
 
 def _odd(rng: random.Random, case: Case) -> Case:
-    """The case with tenants' apps that have no Agents, any policy, a shadow, or a loan and then no journal."""
+    """The case with tenants' apps that have no Agents, any policy, a private schedule, a loan and then no journal."""
     if rng.random() < 0.5:
         return case
     if rng.random() < 0.5:
@@ -291,7 +291,7 @@ def _odd(rng: random.Random, case: Case) -> Case:
     if rng.random() < 0.4:
         case = replace(case, policy=rng.choice(ALL_POLICIES))
     if case.policy in KEEPS and rng.random() < 0.25:
-        case = replace(case, shadow=True)
+        case = replace(case, private_schedule=True)
     if case.lent and rng.random() < 0.6:
         case = replace(case, failovers=((rng.randint(20, case.lent[0] - 20), "lost journal"),))
     return case

@@ -31,8 +31,8 @@ from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.on_schedule import OnSchedule
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadowed import Shadowed
 from pycontrol.queries.reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import World
@@ -94,7 +94,7 @@ class Watched(World):
         )  # fmt: skip
         policy: Policy = registry.make(case.policy)
         mine = (
-            ByVirtualCluster(Shadowed(policy) if case.shadow else policy)
+            ByVirtualCluster(OnSchedule(policy) if case.private_schedule else policy)
             if supply
             else Prioritised(policy, {a.name: a.priority for a in case.asks})
         )
@@ -362,7 +362,7 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     """Apps of a queue that run fewer gangs than on its private cluster for too long.
 
     The order in which a policy serves apps that wait may depend on what they borrowed; then the comparison ends when
-    the first app waits on the private cluster, unless a shadow keeps that cluster's order. That also holds for
+    the first app waits on the private cluster, unless a private schedule keeps its order. That also holds for
     `isonomy` where an app has no Agent, since its work is taken for twice what it attained. Where a GPU goes bad on a
     machine of the queue, its spared gangs may stay there until their leases end, before all get a spare machine: from
     then on an app may wait a lease longer, as in an overloaded queue.
@@ -372,7 +372,7 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     if case.lent and case.lent[2] == queue:
         until_s = loan_end_s(case)
     stable = case.policy in STABLE and not any(a.foreign for a in asks)
-    if not stable and not case.shadow:
+    if not stable and not case.private_schedule:
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
     found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
@@ -454,7 +454,7 @@ def _smaller(case: Case) -> list[Case]:
                   for k in range(len(case.failovers))]  # fmt: skip
     tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "returns_s", "vanishes_s")
               if getattr(case, name) is not None]  # fmt: skip
-    tries += [dataclasses.replace(case, shadow=False)] if case.shadow else []
+    tries += [dataclasses.replace(case, private_schedule=False)] if case.private_schedule else []
     tries += [dataclasses.replace(case, f=0.0)] if case.f else []
     tries += [dataclasses.replace(case, min_lend_s=0)] if case.min_lend_s else []
     for ask in case.asks:

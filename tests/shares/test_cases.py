@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.cli.replay import replay_command
-from pycontrol.replay.shares import SharesCase, solve_shares
+from pycontrol.lab.solve.command import replay_command
+from pycontrol.lab.solve.shares import SharesCase, solve_shares
 
 HERE = Path(__file__).parent.parent / "cases" / "shares"
 CASES = [case for file in sorted(HERE.glob("*.json")) for case in json.loads(file.read_text())]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.shares.placer import Placement, PlacerJob, paper_round, place_round, wait_bound_rounds
+from pycontrol.lab.oef.placers import paper_round
+from pycontrol.shares.placer import Placement, PlacerJob, place_round, wait_bound_rounds
 
 Shares = dict[str, dict[str, float]]
 

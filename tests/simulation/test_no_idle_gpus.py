@@ -10,6 +10,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import Fact, RoundHeld
 from pycontrol.auction.placing import place_gang
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.model.auction import AppView, Bid, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -23,7 +24,7 @@ from pycontrol.simulation.settings import ARBITER, SimulationSettings
 ALIKE = Topology.of(Machine(f"n{i}", "ab"[i % 2], (4, 2)[i // 2]) for i in range(4))
 TYPED = Topology.of(Machine(f"n{i}", "ab"[i % 2], 4, ("K80", "V100")[i // 2]) for i in range(4))
 POLICIES: dict[str, Policy] = {name: registry.make(name) for name in registry.names()} | {
-    "oef-paper": Oef(placer="paper")
+    "oef-paper": Placed(Oef(), "paper")
 }
 UNTIL_S = 6 * 3600.0
 

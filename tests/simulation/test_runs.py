@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from pycontrol.config import ConfigError
+from pycontrol.lab.measures import cdf, run_until
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.metrics import METRICS, cdf, jain, metrics
+from pycontrol.simulation.metrics import METRICS, jain, metrics
 from pycontrol.simulation.result import AppResult, Counters, Result
-from pycontrol.simulation.runs import SimulationRun, interval, paired_ratio, run_many, run_until
+from pycontrol.simulation.runs import SimulationRun, interval, paired_ratio, run_many
 
 
 def sizes(name: str) -> dict[int, int]:

@@ -163,7 +163,7 @@ def stages() -> list[Stage]:
     for app_id in list(made[0].arbiter.durable.live)[:8]:
         made[0].arbiter.agents[app_id].links = (("TensorBoard", "http://n1:6006"),)
     made[1].submit(OperatorCommand("boost", f"app {next(iter(made[1].arbiter.durable.live))}", ADMIN, 3600.0))
-    made[1].run_until(made[1].now + 70)
+    made[1].run_until(made[1].now + 700)
     made[0].run_until(made[0].now + 70)
     return made
 

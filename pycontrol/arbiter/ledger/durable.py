@@ -319,6 +319,10 @@ class Durable:
         else:
             self.boosts.pop(f.target, None)
 
+    def next_boost_end_s(self) -> float | None:
+        """When the next boost ends."""
+        return min((b.until_s for b in self.boosts.values()), default=None)
+
     def _on_RoundHeld(self, f: RoundHeld) -> None:
         self.rounds += 1
 

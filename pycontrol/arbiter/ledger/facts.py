@@ -159,6 +159,10 @@ class Switched:
     at_s: float
 
 
+APP, USER = "app ", "user "
+"""How targets of boosts begin."""
+
+
 @value
 class LimitsSet:
     """An administrator set the limits of an account, which from now on replace those of isonomy.yaml."""

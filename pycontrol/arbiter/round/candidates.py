@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pycontrol.arbiter.boosts import boost_of
 from pycontrol.arbiter.ledger.facts import PolicyMemory
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.round import standin
@@ -120,8 +119,8 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
         asked_s=_asked_s(r, outcome),
         corrected=dict(r.corrected),
+        boosted={a: by.user for a in r.views if (by := s.boost_of(a)) is not None} if s.durable.boosts else {},
         f=s.f_of(r.part.vc),
-        boosted={a: by.user for a in r.views if (by := boost_of(s, a)) is not None} if s.durable.boosts else {},
         min_lend_s=s.supply.terms(r.part.vc).min_lend_s,
         note=note,
         outcome=outcome,
@@ -362,7 +361,7 @@ def view(
     ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0
-    wants = demand or demand_of(s, app_id, now_s)
+    wants, unmanaged = demand or demand_of(s, app_id, now_s), app_id in s.agents.unmanaged_apps
     rooms, mine = s.rooms(app_id, now_s), borrowed + len(ending_gpus)
     return AppView(
         app_id=app_id,
@@ -382,12 +381,13 @@ def view(
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id, app.vc),
         spared=wants.unsaved and s.settings.unsaved_last,
+        new_gangs_max=(wants.gpus - s.holding(app_id) + borrowed) // wants.gang_gpus if unmanaged else 1 << 30,
     )
 
 
 def _priority(s: Holdings, app_id: str, vc: str) -> int:
     app = s.cluster.apps.get(app_id) if vc else None
-    boost = BOOSTED if boost_of(s, app_id) is not None else 0
+    boost = BOOSTED if s.boost_of(app_id) is not None else 0
     return boost + (app.priority if app is not None else 0)
 
 

@@ -195,6 +195,7 @@ def relocate(
 
     `kept_out`: app -> hosts where none of its new containers may start.
     """
+    plan = _startable(plan, views)
     fresh = [less(award.gangs, views[award.app_id].ending_gangs) for award in plan.awards]
     takers = [
         [_taker(views[award.app_id], gang, kept_out, topology) for gang in new]
@@ -222,6 +223,17 @@ def relocate(
         if not to.got
     ]
     return dataclasses.replace(plan, awards=tuple(awards), note="; ".join(filter(None, [plan.note, *lost])))
+
+
+def _startable(plan: Plan, views: Mapping[str, AppView]) -> Plan:
+    """The plan without new gangs that their apps cannot start: others may have these GPUs."""
+    awards = [
+        (a, less(a.gangs, views[a.app_id].ending_gangs)[max(0, views[a.app_id].new_gangs_max) :]) for a in plan.awards
+    ]
+    if not any(over for _, over in awards):
+        return plan
+    kept = [dataclasses.replace(a, gangs=tuple(less(a.gangs, over))) for a, over in awards]
+    return dataclasses.replace(plan, awards=tuple(a for a in kept if a.gangs))
 
 
 def _taker(view: AppView, gang: Gang, kept_out: Mapping[str, Collection[str]], topology: Topology) -> Taker:

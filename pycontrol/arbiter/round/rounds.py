@@ -36,7 +36,7 @@ from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.policies import salvage
-from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.by_vc import policy_for
 from pycontrol.policies.filling import Filling
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.port import Policy
@@ -68,7 +68,7 @@ class Rounds:
         self._parts: RoundParts | None = None
 
     def _policy_of(self, vc: str) -> Policy:
-        return self.policy.of(vc) if isinstance(self.policy, ByVirtualCluster) else self.policy
+        return policy_for(self.policy, vc)
 
     def typed(self, vc: str) -> bool:
         """Whether gangs get GPUs of one type, unless their app mixes types: so with policies that ask Agents."""

@@ -197,7 +197,7 @@ class TradingSupply(Supply, Protocol):
 
 
 class WholeCluster:
-    """The supply of a cluster without virtual clusters: any app may use any GPU.
+    """The supply of a cluster without virtual clusters: any app may use any GPU, and nothing is owned, lent or evicted.
 
     Apps in records of a cells file that is no longer configured move to the virtual cluster "" at the first snapshot.
     """
@@ -208,83 +208,65 @@ class WholeCluster:
 
     @property
     def whole(self) -> bool:
-        """True."""
         return True
 
     @property
     def trading(self) -> TradingSupply | None:
-        """There are no cells to exchange."""
         return None
 
     def vc_of(self, queue: str) -> str:
-        """Empty: no queue has a virtual cluster."""
         return ""
 
     def gpus_of(self, vc: str) -> int:
-        """0: there are no virtual clusters."""
         return 0
 
     def terms(self, vc: str) -> Terms:
-        """As isonomy.yaml says."""
         return AS_CONFIGURED
 
     def virtual_clusters(self) -> Iterable[str]:
-        """Empty."""
         return ()
 
     def machines(self, vc: str) -> Sequence[VirtualMachine]:
-        """Empty: there are no virtual clusters."""
         return ()
 
     def machine_of(self, gpu: Gpu) -> str:
-        """The GPU's host."""
         return gpu.host
 
     def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
-        """Empty: there are no cells."""
         return ()
 
     def idle(self) -> Mapping[str, int]:
-        """Nothing is lent."""
         return {}
 
     def weights(self) -> Mapping[str, float]:
-        """Empty: nothing is borrowed."""
         return {}
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
-        """Nothing is lent."""
         return {}
 
     def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
-        """There are no cells of any type."""
         return {}
 
     def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
-        """There are no cells of any type."""
         return None
 
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
         spared: Collection[str] = (),
     ) -> Placed | None:  # fmt: skip
-        """Picks GPUs on the gang's hosts; nobody is evicted."""
         gpus = self._pick(gang)
         return Placed(tuple(gpus)) if gpus else None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
-        """False: nothing is borrowed."""
         return False
 
     def downgrade(self, group: str) -> bool:
-        """False: nothing is owned."""
         return False
 
     def release(self, group: str) -> None:
         """Does nothing."""
 
     def shrink(self, held: GroupGpus) -> bool:
-        """True: nothing is owned or borrowed."""
         return True
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
@@ -294,15 +276,12 @@ class WholeCluster:
         """There are no cells to tell."""
 
     def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
-        """No group borrows any more."""
         return {x.group: True for x in groups if not x.guaranteed}
 
     def guarantees(self) -> Mapping[str, bool]:
-        """Empty: there are no cells."""
         return {}
 
     def inspect(self) -> Mapping[str, Any]:
-        """No cells."""
         return {"groups": (), "physical_cluster": (), "virtual_clusters": {}, "cell_types": {}}
 
 

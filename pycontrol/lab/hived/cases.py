@@ -237,9 +237,9 @@ class CaseRuns:
         return simulated.hived(self.case, self.policy)
 
     @functools.cached_property
-    def shadowed(self) -> Ran:
-        """By cells, with each virtual cluster's shadow of its private cluster."""
-        return simulated.hived(self.case, self.policy, shadow=True)
+    def on_schedule(self) -> Ran:
+        """By cells, with each virtual cluster's private schedule."""
+        return simulated.hived(self.case, self.policy, private_schedule=True)
 
     @functools.cached_property
     def static(self) -> Ran:

@@ -1,4 +1,4 @@
-"""Beyond HiveD: with a shadow of the private schedule, no job *ends* later than on its private cluster."""
+"""Beyond HiveD: with its private schedule no job *ends* later than on its private cluster."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DAYS, PHILLY_DAYS = 1.0, 0.25
 ALLOWED_S = LEASE_S + 60.0
 """One lease and a minute; a restart costs nothing here."""
 PHILLY_JOBS = "Philly"
-WAYS = ("private", "hived", "shadowed")
+WAYS = ("private", "hived", "on_schedule")
 TRIED = ("yarn_cs", "isonomy", "gandiva", "tiresias")
 ASKING = ("themis", "worst_first")
-"""Policies that need Agents' bids, which a shadow lacks; they are measured without one."""
+"""Policies that need Agents' bids, which a private schedule lacks; they are measured without one."""
 WHY = {
-    "themis": "Refused with a shadow: who wins depends on bids, and those on what each app borrowed.",
-    "worst_first": "Refused with a shadow: who comes first is who says the worst rho, and that counts what each app"
+    "themis": "Refused with one: who wins depends on bids, and those on what each app borrowed.",
+    "worst_first": "Refused with one: who comes first is who says the worst rho, and that counts what each app"
     " borrowed.",
 }
 
@@ -44,7 +44,7 @@ def _ends_later(run: CaseRuns, way: str) -> list[float]:
 
 
 def closed_loop(setup: Setup) -> Findings:
-    """HiveD closed loop: jobs that end later than on their private cluster, with and without its shadow."""
+    """HiveD closed loop: jobs that end later than on their private cluster, with and without its private schedule."""
     here, claims, rows = _size(setup), list[Claim](), list[tuple[object, ...]]()
     all_ = [(policy, *found) for policy in (*TRIED, *ASKING) for found in _workloads(setup, here, policy)]
     made(setup, [one for _, _, wanted in all_ for one in wanted])  # at once, since they differ in length
@@ -86,13 +86,13 @@ def _late(ends_later_s: Sequence[float]) -> tuple[int, float]:
 
 def _claim(policy: str, name: str, jobs: int, late: Mapping[str, tuple[int, float]]) -> Claim:
     plain = late["hived"]
-    if "shadowed" not in late:
+    if "on_schedule" not in late:
         said = f"{plain[0]} of {jobs} jobs, by up to {plain[1]:.0f} min"
         text = f"{policy}, {name}: nobody ends over a lease later than privately."
         return Claim(text, "not promised", said, not plain[0], WHY[policy] if plain[0] else "")
-    count, most = late["shadowed"]
+    count, most = late["on_schedule"]
     said = f"{count} of {jobs} jobs, by up to {most:.0f} min; without it {plain[0]}, by up to {plain[1]:.0f} min"
-    text = f"{policy}, {name}: with the shadow nobody ends over a lease later than privately."
+    text = f"{policy}, {name}: with the private schedule nobody ends over a lease later than privately."
     return Claim(text, "not promised", said, not count)
 
 

@@ -66,8 +66,8 @@ class Ran:
     """Delay until a job had its tenant's own GPUs; only for jobs that did."""
     series: HourlySeries
     preemptions: list[tuple[float, int]]
-    shadow_s: dict[int, float] = field(default_factory=dict)
-    """End of each job in its virtual cluster's shadow schedule."""
+    private_s: dict[int, float] = field(default_factory=dict)
+    """End of each job in its virtual cluster's private schedule."""
     cpu_s: float = 0.0
 
 
@@ -84,15 +84,15 @@ class Watch:
         self.node = {host: k for k, host in enumerate(hosts)}
         self.series = HourlySeries()
         self.preemptions: list[tuple[float, int]] = []
-        self.shadow_s: dict[int, float] = {}
+        self.private_s: dict[int, float] = {}
         sim.watchers.append(self._facts)
         sim.at(0.0, self._sample, None)
 
     def _facts(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
-            if isinstance(fact, PolicyMemory) and "shadow" in fact.values:
-                apps = fact.values["shadow"]["apps"].items()
-                self.shadow_s.update({int(n): app["ended_s"] for n, app in apps if app["ended_s"] is not None})
+            if isinstance(fact, PolicyMemory) and "private_schedule" in fact.values:
+                apps = fact.values["private_schedule"]["apps"].items()
+                self.private_s.update({int(n): app["ended_s"] for n, app in apps if app["ended_s"] is not None})
         taken = taken_back(facts)
         if taken:
             self.preemptions.append((self.sim.now, taken))
@@ -138,12 +138,14 @@ def machines(sizes: Iterable[int]) -> Topology:
     return Topology.of([Machine(f"n{k:04d}", RACK, gpus) for k, gpus in enumerate(sizes)])
 
 
-def cells_of(case: TraceCase, static: bool = False, shadow: bool = False) -> Layout:
+def cells_of(case: TraceCase, static: bool = False, private_schedule: bool = False) -> Layout:
     """The layout of the case's cells on its cluster."""
     file = CellsFile.model_validate({
         "levels": {"switch": 2, "socket": 2, "node": 2},
         "hosts": list(machines([NODE_GPUS] * case.nodes).machines),
-        "virtual_clusters": {t: {"cells": dict(cells), "shadow": shadow} for t, cells in case.owned.items()},
+        "virtual_clusters": {
+            t: {"cells": dict(cells), "private_schedule": private_schedule} for t, cells in case.owned.items()
+        },
         "binding": "static" if static else "dynamic",
     })  # fmt: skip
     return layout(file)
@@ -197,10 +199,10 @@ def quota(case: TraceCase, policy: str) -> Ran:
     return _watched(case, sim, limit, False)
 
 
-def hived(case: TraceCase, policy: str, static: bool = False, shadow: bool = False) -> Ran:
+def hived(case: TraceCase, policy: str, static: bool = False, private_schedule: bool = False) -> Ran:
     """Run all tenants on one cluster by cells."""
     chosen = policy_of(policy)
-    supply = CellSupply(cells_of(case, static, shadow))
+    supply = CellSupply(cells_of(case, static, private_schedule))
     own = own_policies(supply, policy, POLICIES.get(policy, {}))
     topology = machines([NODE_GPUS] * case.nodes)
     sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), settings(case.ends_s), supply=supply)
@@ -209,7 +211,7 @@ def hived(case: TraceCase, policy: str, static: bool = False, shadow: bool = Fal
 
 def _watched(case: TraceCase, sim: Simulator, limit: Mapping[str, int | None], cells: bool) -> Ran:
     watch = Watch(sim, sim.topology.machines, limit, cells, case.until_s)
-    found = Ran({}, {}, {}, {}, watch.series, watch.preemptions, watch.shadow_s)
+    found = Ran({}, {}, {}, {}, watch.series, watch.preemptions, watch.private_s)
     _add(case, sim, found)
     return found
 

@@ -24,6 +24,7 @@ from pycontrol.lab.oef.mixes import (
     shortfall,
     total,
 )
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.lab.oef.runs import (
     EQUAL,
     OEF,
@@ -32,7 +33,6 @@ from pycontrol.lab.oef.runs import (
     Run,
     SpeedupLie,
     measure,
-    placed,
 )
 from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.problem import ShareProblem, Tenancy
@@ -218,8 +218,8 @@ def figure5(setup: Setup) -> Findings:
     split, own = (problem.efficiency(e.shares(problem)) for e in (MAX_MIN, COOPERATIVE))
     ratio = own / split
     span_s = (40 if setup.quick else 160) * 300.0
-    naive = placed(EQUAL, "unpacked")
-    variants = (OEF, placed(OEF, "paper"), EQUAL, naive)
+    naive = Placed(EQUAL, "unpacked")
+    variants = (OEF, Placed(OEF, "paper"), EQUAL, naive)
     runs = [Run(policy, four(), span_s, penalty) for penalty in (0.1, 0.3) for policy in variants]
     found = measure(setup, runs, "sharing incentive")
     users = ("u4", "u3", "u2", "u1")  # slow to fast, as in the figure

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef.mixes import types_of
+from pycontrol.lab.oef.placers import Placed, Placer
 from pycontrol.model.auction import AppView, Bid, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.gandiva_fair import GandivaFair
@@ -29,7 +30,6 @@ LEASE_S = 300.0
 """The paper's round."""
 HOSTS, HOST_GPUS = 2, 4
 """Of each type."""
-Placer = Literal["whole", "paper", "priority", "unpacked"]
 PLACERS: Mapping[Placer, str] = {
     "whole": "our placer",
     "paper": "the paper's placer",
@@ -64,11 +64,6 @@ OEF, OEF_NONCOOPERATIVE, EQUAL = Oef(), Oef(mode="noncooperative"), EqualSplit()
 BASELINES: Mapping[str, Sharing] = {"Gandiva_fair": GandivaFair(), "Gavel": Gavel()}
 
 
-def placed(policy: Sharing, placer: Placer) -> Sharing:
-    """The policy with a placer."""
-    return dataclasses.replace(policy, placer=placer)
-
-
 @dataclass(frozen=True)
 class SpeedupLie:
     """From `at_s` on a tenant's speedups beyond the slowest type are said to be `factor` times as large."""
@@ -90,7 +85,7 @@ class SpeedupLie:
 class Run:
     """One simulation. `penalty`: of a gang that spans hosts (S = 1 + penalty); None: as the workload has it."""
 
-    policy: Sharing
+    policy: Sharing | Placed
     workload: Workload
     until_s: float = float("inf")
     penalty: float | None = None
@@ -121,7 +116,7 @@ class OefOutcome:
 class Observed:
     """A policy that counts what it gives, and is lied to."""
 
-    def __init__(self, policy: Sharing, lie: SpeedupLie | None) -> None:
+    def __init__(self, policy: Sharing | Placed, lie: SpeedupLie | None) -> None:
         self.policy, self.lie = policy, lie
         self.name, self.asks_agents = policy.name, policy.asks_agents
         self.count: Counter[str] = Counter()
@@ -160,7 +155,7 @@ def outcome(run: Run) -> OefOutcome:
     """Simulates it."""
     workload = run.workload if run.penalty is None else with_penalty(run.workload, run.penalty)
     policy = Observed(run.policy, run.lie)
-    arbiter = dataclasses.replace(ARBITER, lease_s=LEASE_S, last_pass=run.policy.placer == "whole")
+    arbiter = dataclasses.replace(ARBITER, lease_s=LEASE_S, last_pass=getattr(run.policy, "placer", "whole") == "whole")
     settings = SimulationSettings(arbiter=arbiter, until_s=run.until_s)
     result = simulate(workload, testbed(types_of(workload)), policy, settings)
     done: dict[str, float] = {}

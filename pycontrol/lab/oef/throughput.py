@@ -24,6 +24,7 @@ from pycontrol.lab.oef.mixes import (
     tenants,
     total,
 )
+from pycontrol.lab.oef.placers import Placed, Placer
 from pycontrol.lab.oef.runs import (
     BASELINES,
     OEF,
@@ -33,10 +34,8 @@ from pycontrol.lab.oef.runs import (
     PUBLISHED,
     RUN_CONVENTIONS,
     OefOutcome,
-    Placer,
     Run,
     measure,
-    placed,
 )
 from pycontrol.lab.workloads import load
 from pycontrol.policies.sharing import Sharing
@@ -108,7 +107,7 @@ def _backlogs(setup: Setup, policies: Mapping[str, Sharing]) -> dict[Key, list[O
                     for seed in seeds:
                         workload = tenants(mix, data, seed, 20, jobs=6)
                         keys.append((mix, penalty, label, placer))
-                        runs.append(Run(placed(policy, placer), workload, span_s, penalty))
+                        runs.append(Run(Placed(policy, placer), workload, span_s, penalty))
     found: dict[Key, list[OefOutcome]] = {}
     for key, result in zip(keys, measure(setup, runs, "throughput"), strict=True):
         found.setdefault(key, []).append(result)
@@ -304,7 +303,7 @@ def _completions(setup: Setup, seeds: Sequence[int], size: Mapping[str, Any]) ->
             for label, policy in policies.items():
                 for placer in PUBLISHED + OURS[:1] if label in BASELINES else OURS:
                     keys += [(mix, penalty, label, placer)] * len(works)
-                    runs += [Run(placed(policy, placer), w, penalty=penalty) for w in works]
+                    runs += [Run(Placed(policy, placer), w, penalty=penalty) for w in works]
     found: dict[Key, list[OefOutcome]] = {}
     for key, result in zip(keys, measure(setup, runs, "completion times"), strict=True):
         found.setdefault(key, []).append(result)

@@ -17,11 +17,11 @@ from pycontrol.auction.winners import engine_name
 from pycontrol.fairness.bidding import Bidder
 from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.lab.measures import cdf
 from pycontrol.lab.workloads import load, marginals
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.metrics import cdf
 
 # ---- Figures 1-4
 

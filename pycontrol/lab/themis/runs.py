@@ -11,13 +11,14 @@ import numpy as np
 
 from pycontrol.lab.kit import Claim, Series, Setup, Table
 from pycontrol.lab.kit import shown as with_interval
+from pycontrol.lab.measures import cdf, run_until
 from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Topology
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.metrics import cdf, metrics
+from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, SimulationRun, interval, metric_ratio, run_until
+from pycontrol.simulation.runs import Interval, SimulationRun, interval, metric_ratio
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 Items = tuple[tuple[str, Any], ...]

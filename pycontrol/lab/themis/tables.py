@@ -7,15 +7,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pycontrol.fairness.estimate import Halving
 from pycontrol.fairness.gangs import t_id
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
+from pycontrol.lab.measures import run_groups
+from pycontrol.lab.solve.estimate import Halving
 from pycontrol.model.topology import Topology
 from pycontrol.policies.registry import names, options
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, testbed_64
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, SimulationRun, interval, paired_ratio, run_groups
+from pycontrol.simulation.runs import Interval, SimulationRun, interval, paired_ratio
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 VGG16_S = 103.6 / 80.4

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.lab.measures import cdf
 from pycontrol.lab.themis.runs import (
     BASELINES,
     CONVENTIONS,
@@ -26,7 +27,6 @@ from pycontrol.lab.themis.runs import (
 )
 from pycontrol.lab.workloads import load
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.metrics import cdf
 from pycontrol.simulation.workloads.models import BY_NAME, MIX
 
 FACTS = {

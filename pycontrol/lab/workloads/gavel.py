@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from pycontrol.lab.workloads.imports import workload_of
+from pycontrol.lab.workloads.jobs import Jobs
 from pycontrol.lab.workloads.profiles import DATA, GAVEL, GAVEL_TYPES, Vectors, data_folder, gavel_throughputs
-from pycontrol.simulation.workloads.building import Import, Imported, Jobs
+from pycontrol.simulation.workloads.building import Import, Imported
 from pycontrol.simulation.workloads.reading import BadTrace, Floats, TraceTable, head
 
 TYPE, STEPS, GPUS, ARRIVAL, RUN_S = "job_type", "total_steps", "scale_factor", "arrival_s", "run_time_s"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pycontrol.lab.workloads.jobs import Jobs
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Imported, Jobs, Reader, queue_of
+from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Imported, Reader, queue_of
 from pycontrol.simulation.workloads.reading import Mask, Skipped, TraceTable, head
 
 

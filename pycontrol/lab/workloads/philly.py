@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from pycontrol.lab.workloads.imports import workload_of
-from pycontrol.simulation.workloads.building import Import, Imported, Jobs
+from pycontrol.lab.workloads.jobs import Jobs, load_json
+from pycontrol.simulation.workloads.building import Import, Imported
 from pycontrol.simulation.workloads.reading import (
     BAD_ROW,
     SHOWN_BAD,
     BadTrace,
     Skipped,
-    load_json,
     seconds_of,
 )
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.workloads.reading import BadTrace, TraceTable, load_json, number_of
+from pycontrol.lab.workloads.jobs import load_json, number_of
+from pycontrol.simulation.workloads.reading import BadTrace, TraceTable
 
 DATA = "ISONOMY_DATA"
 Vectors = dict[str, dict[str, float]]

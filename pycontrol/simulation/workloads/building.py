@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from pycontrol.model.auction import SLOWDOWN_PRIOR
-from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.workloads.reading import BadTrace, Floats, Mask, Skipped
+from pycontrol.simulation.workloads.reading import BadTrace, Skipped
 
 Slowdown = tuple[float, float, float]
 NO_SPEEDUPS: Mapping[str, float] = {}
@@ -25,53 +23,6 @@ ROOT = "root."
 def queue_of(name: str) -> str:
     """The leaf queue of a trace's virtual cluster or tenant."""
     return name if name.startswith(ROOT) else f"{ROOT}{name or 'default'}"
-
-
-@dataclass
-class Jobs:
-    """Jobs of one gang each, as columns of equal length. `work_gpu_s`: serial GPU-seconds."""
-
-    ids: Sequence[str]
-    submitted_s: Floats
-    gpus: Floats
-    work_gpu_s: Floats
-    queues: Sequence[str] = ()
-    users: Sequence[str] = ()
-    models: Sequence[str] = ()
-    slowdown: Callable[[str], Slowdown] | None = None
-    """S by model; None: the priors."""
-    speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Speedups by model."""
-    scopes: Callable[[int], Scope] | None = None
-    """The widest scope by GPUs; None: any."""
-
-    def apps(self, good: Mask, skipped: Skipped) -> tuple[TraceApp, ...]:
-        """One app per job; rows that are not `good`, or have no GPUs or no work, are skipped and counted."""
-        none = good & (self.gpus < 1)
-        idle = good & ~none & ~(self.work_gpu_s > 0)
-        skipped.drop("without GPUs", int(none.sum()))
-        skipped.drop("without work", int(idle.sum()))
-        keep = np.flatnonzero(good & ~none & ~idle)
-        keep = keep[np.argsort(self.submitted_s[keep], kind="stable")]
-        if not len(keep):
-            return ()
-        submitted = (self.submitted_s[keep] - self.submitted_s[keep[0]]).tolist()
-        gpus = self.gpus[keep].astype(int).tolist()
-        work = self.work_gpu_s[keep].tolist()
-        queues = {name: queue_of(name) for name in set(self.queues)}
-        scopes = {g: self.scopes(g) if self.scopes else Scope.CLUSTER for g in set(gpus)}
-        slowdowns = {m: self.slowdown(m) for m in set(self.models)} if self.slowdown else {}
-        made = []
-        for i, at_s, g, w in zip(keep.tolist(), submitted, gpus, work, strict=True):
-            model = self.models[i] if self.models else ""
-            made.append(
-                TraceApp(
-                    self.ids[i], at_s, g, ((w,),), queues[self.queues[i]] if self.queues else "root.default",
-                    self.users[i] if self.users else "", model, slowdowns.get(model, SLOWDOWN_PRIOR), scopes[g],
-                    self.speedups.get(model, NO_SPEEDUPS),
-                )
-            )  # fmt: skip
-        return tuple(made)
 
 
 @dataclass(frozen=True, kw_only=True)

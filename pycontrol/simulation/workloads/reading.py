@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +37,6 @@ def open_text(path: Path) -> IO[str]:
     with path.open("rb") as file:
         zipped = file.read(2) == GZIP
     return gzip.open(path, "rt", encoding="utf-8-sig") if zipped else path.open(encoding="utf-8-sig")
-
-
-def load_json(path: Path) -> Any:
-    """A JSON document, gzip or not; BadTrace where it is none."""
-    try:
-        with open_text(path) as file:
-            return json.load(file)
-    except (ValueError, RecursionError, *NOT_TEXT) as e:
-        raise BadTrace(f"{path}: is not JSON: {e}") from e
 
 
 def head(path: Path, chars: int = 4096) -> str:
@@ -220,10 +210,3 @@ EPOCH = datetime(1970, 1, 1)
 def seconds_of(text: str) -> float:
     """Seconds since 1970 of an ISO date and time without a zone; a zone, if there is one, is left out."""
     return (datetime.fromisoformat(text.strip()).replace(tzinfo=None) - EPOCH).total_seconds()
-
-
-def number_of(value: Any, where: str, expected: str = "a number of at least 0") -> float:
-    """A JSON number; BadTrace with `where` for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise BadTrace(f"{where}: {value!r}, expected {expected}")
-    return float(value)

@@ -9,13 +9,10 @@ from typing import Any, NoReturn
 
 import click
 
-from pycontrol.auction.tables import auction_tables
-from pycontrol.cli import lab
 from pycontrol.config import ConfigError
 from pycontrol.fairness.contention import ContentionClock
-from pycontrol.fairness.estimate import Forecast, Halving, ObservedJob, SingleJob
 from pycontrol.fairness.gangs import t_id
-from pycontrol.replay.cases import (
+from pycontrol.lab.solve.cases import (
     AuctionCase,
     CaseError,
     CellsCase,
@@ -25,7 +22,10 @@ from pycontrol.replay.cases import (
     parse_case,
     parse_key,
 )
-from pycontrol.replay.shares import SharesCase, solve_shares
+from pycontrol.lab.solve.cells import replay_cells
+from pycontrol.lab.solve.estimate import Forecast, Halving, ObservedJob, SingleJob
+from pycontrol.lab.solve.shares import SharesCase, solve_shares
+from pycontrol.lab.solve.tables import auction_tables
 
 MALFORMED = 2
 
@@ -150,7 +150,7 @@ def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool)
 
 def _replay_cells(file: Path, case: CellsCase, forced: bool, as_json: bool) -> None:
     try:
-        for answer in lab.part("replay_cells").replay_cells(case.model_dump(), forced):
+        for answer in replay_cells(case.model_dump(), forced):
             click.echo(json.dumps(answer) if as_json else json.dumps(answer, indent=2))
     except (ConfigError, ValueError, KeyError, AttributeError, IndexError, TypeError, ArithmeticError) as e:
         _malformed(f"{file}: case {case.id}: {e or type(e).__name__}")

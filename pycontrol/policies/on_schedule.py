@@ -1,12 +1,12 @@
-"""A virtual cluster's policy with the shadow of its private cluster: apps behind their shadow go first.
+"""A virtual cluster's policy with the schedule of its private cluster: apps that are behind it go first.
 
 Cells serve every request that the private cluster would serve, and yet a job may end later: GPUs that its queue borrows
-change the order of its apps. So the private cluster is simulated (`shadow.py`), and each offer of the virtual cluster's
-own machines goes
+change the order of its apps. So the private cluster is simulated (`private.py`), and each offer of the virtual
+cluster's own machines goes
 
-1. to apps that have ended in the shadow: as many gangs as they had there,
-2. to apps that run in the shadow now: as many gangs as there, where they run here, else where they run there,
-3. to apps that have done more work in the shadow than here, those that lack most first,
+1. to apps that have ended in the private schedule: as many gangs as they had there,
+2. to apps that run in the private schedule now: as many gangs as there, where they run here, else where they run there,
+3. to apps that have done more work in the private schedule than here, those that lack most first,
 
 and the policy shares out the rest as usual. All leases last until the next common end, however soon that is: at these
 ends the private cluster revokes GPUs, and no app should have to wait for a lease that began half a lease before.
@@ -23,23 +23,25 @@ from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.port import Policy
-from pycontrol.policies.shadow import Shadow, next_end_s
+from pycontrol.policies.private import PrivateSchedule, next_end_s
 
+KEY, FORMER_KEY = "private_schedule", "shadow"
+"""Of the policy's memory, which is in the journal."""
 BEHIND = 1e-3
 """An app is behind if it lacks more than this fraction of its work."""
 
 
 KEEPS = ("yarn_cs", "gandiva", "tiresias", "isonomy")
-"""Policies under which no app ended later than the shadow promises in the experiment `hived-closed-loop`."""
+"""Policies under which no app ended later than the private schedule promises in the experiment `hived-closed-loop`."""
 
 
-class NoShadow(ValueError):
-    """The policy does not keep a shadow's promise."""
+class NoSchedule(ValueError):
+    """The policy does not keep a private schedule's promise."""
 
 
 @dataclass(frozen=True)
 class _First:
-    """An app that goes before the policy's order, up to `gangs` gangs; `places`: its gangs in the shadow."""
+    """An app that goes before the policy's order, up to `gangs` gangs; `places`: its gangs in the private schedule."""
 
     view: AppView
     gangs: int
@@ -48,8 +50,8 @@ class _First:
 
 
 @dataclass(frozen=True)
-class Shadowed:
-    """A policy with a shadow; it applies only to a virtual cluster's own machines, not to borrowed GPUs."""
+class OnSchedule:
+    """A policy with a private schedule; it applies only to a virtual cluster's own machines, not to borrowed GPUs."""
 
     policy: Policy
 
@@ -58,8 +60,8 @@ class Shadowed:
     def __post_init__(self) -> None:
         if self.policy.name not in KEEPS:
             names = ", ".join(KEEPS)
-            raise NoShadow(
-                f"shadow: true: is for the policies {names} (got {self.policy.name}); choose one or remove it"
+            raise NoSchedule(
+                f"private_schedule: true: is for the policies {names} (got {self.policy.name}); choose one or remove it"
             )
 
     @property
@@ -77,14 +79,14 @@ class Shadowed:
         return None
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        """The plan: apps behind the shadow first, then the policy's plan for the rest."""
+        """The plan: apps behind the private schedule first, then the policy's plan for the rest."""
         if not snapshot.private:
             return self.policy.decide(snapshot, bids, rng)
         memory = snapshot.memory
-        shadow = Shadow.load(memory.get("shadow", {}), snapshot.now_s)
-        shadow.advance(snapshot, self.policy)
-        next_leases = shadow.with_next_leases(snapshot, self.policy)
-        got, why = _placed(_first(shadow, next_leases, snapshot), snapshot)
+        schedule = PrivateSchedule.load(memory.get(KEY) or memory.get(FORMER_KEY) or {}, snapshot.now_s)
+        schedule.advance(snapshot, self.policy)
+        next_leases = schedule.with_next_leases(snapshot, self.policy)
+        got, why = _placed(_first(schedule, next_leases, snapshot), snapshot)
         rest = _without(replace(snapshot, memory=policy_memory(memory)), got)
         plan = self.policy.decide(rest, bids, rng)
         awards: dict[str, tuple[Gang, ...]] = {a: tuple(gangs) for a, gangs in got.items()}
@@ -95,31 +97,31 @@ class Shadowed:
             plan,
             awards=tuple(Award(a, gangs, until_s=until_s) for a, gangs in awards.items()),
             why={**plan.why, **why},
-            memory=_memory(shadow, plan.memory),
+            memory=_memory(schedule, plan.memory),
         )
 
 
 def policy_memory(memory: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The memory of the policy itself, whether it has a shadow or not."""
-    inner: Mapping[str, Any] = memory["policy"] if "shadow" in memory else memory
+    """The memory of the policy itself, whether it has a private schedule or not."""
+    inner: Mapping[str, Any] = memory["policy"] if KEY in memory or FORMER_KEY in memory else memory
     return inner
 
 
-def _memory(shadow: Shadow, inner: Mapping[str, Any]) -> dict[str, Any]:
-    """The memory of a shadowed policy; `apps` names those whose attained service is wanted when they have ended."""
+def _memory(schedule: PrivateSchedule, inner: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory with the schedule; `apps` names those whose attained service is wanted when they have ended."""
     return {
-        "shadow": shadow.dump(),
+        KEY: schedule.dump(),
         "policy": inner,
-        "apps": sorted({*shadow.apps, *inner.get("apps", ())}),
+        "apps": sorted({*schedule.apps, *inner.get("apps", ())}),
     }
 
 
-def _first(shadow: Shadow, next_leases: Shadow, s: Snapshot) -> list[_First]:
+def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot) -> list[_First]:
     """The apps that go first, in order."""
     overdue, mirrored, behind = [], [], []
     for v in s.apps:
         app = next_leases.apps[v.app_id]
-        ahead = v.demand.work_done_gpu_s - shadow.done(v.app_id, s.now_s, s.topology)
+        ahead = v.demand.work_done_gpu_s - schedule.done(v.app_id, s.now_s, s.topology)
         places = tuple(gang for gang, _ in app.gangs)
         if app.ended_s is not None:
             why = f"on its private cluster it would have ended {max(0.0, s.now_s - app.ended_s):.0f} s ago"
@@ -137,7 +139,7 @@ def _placed(first: list[_First], s: Snapshot) -> tuple[dict[str, list[Gang]], di
     """(app -> its gangs, app -> why) for the apps that go first.
 
     They stay where they run. Only if an earlier app is served worse by that than if all moved to their places in the
-    shadow, where they fit together, do they move.
+    schedule, where they fit together, do they move.
     """
     staying = _fill(first, s, stay=True)
     moved = _fill(first, s, stay=False)

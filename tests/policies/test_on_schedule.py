@@ -1,4 +1,4 @@
-"""A policy with a shadow: the private cluster's schedule in the policy's memory, and the order that follows from it."""
+"""The private cluster's schedule in a policy's memory, and the order that follows from it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from pycontrol.model.auction import AppView, Demand, Plan, Snapshot
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
+from pycontrol.policies.on_schedule import KEEPS, NoSchedule, OnSchedule, policy_memory
+from pycontrol.policies.private import PrivateSchedule
 from pycontrol.policies.registry import make
-from pycontrol.policies.shadow import Shadow
-from pycontrol.policies.shadowed import KEEPS, NoShadow, Shadowed, policy_memory
 
 LEASE_S = 100.0
 ONE = Topology.of([Machine("m0", "r", 4)])
-POLICY = Shadowed(make("yarn_cs"))
+POLICY = OnSchedule(make("yarn_cs"))
 
 
 def app(name: str, gpus: int, work: float, at_s: float, done: float = 0.0, **more: object) -> AppView:
@@ -43,10 +43,10 @@ def won(plan: Plan) -> list[str]:
 
 
 def ends_s(plan: Plan) -> dict[str, float | None]:
-    return {a: row["ended_s"] for a, row in plan.memory["shadow"]["apps"].items()}
+    return {a: row["ended_s"] for a, row in plan.memory["private_schedule"]["apps"].items()}
 
 
-def test_the_shadow_runs_the_private_clusters_apps_and_ends_them_by_declared_work() -> None:
+def test_the_schedule_runs_the_private_clusters_apps_and_ends_them_by_declared_work() -> None:
     first = decide(snapshot(0.0, 4, app("a", 4, 400.0, 0.0), app("b", 4, 80.0, 1.0)))
     assert won(first) == ["a"]
     later = decide(snapshot(150.0, 0, app("b", 4, 80.0, 1.0), memory=first.memory, present="a"))
@@ -72,10 +72,10 @@ def found_apps() -> tuple[AppView, AppView]:
     return app("a", 4, 400.0, -5.0), app("b", 4, 80.0, 0.0)
 
 
-def test_a_round_before_the_leases_end_uses_the_shadow_after_their_end() -> None:
-    """By the shadow of the round's own time an app that runs there would stay here for another lease. The private
+def test_a_round_before_the_leases_end_uses_the_schedule_after_their_end() -> None:
+    """By the schedule of the round's own time an app that runs there would stay here for another lease. The private
     cluster would not give that lease, since its rounds also take leases that end soon."""
-    tiresias = Shadowed(make("tiresias"))
+    tiresias = OnSchedule(make("tiresias"))
     home = (("m0", 4),)
     first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), lead_s=10.0)
     memory = tiresias.decide(first, {}, random.Random(0)).memory
@@ -87,16 +87,16 @@ def test_a_round_before_the_leases_end_uses_the_shadow_after_their_end() -> None
 def test_uncontested_leases_are_renewed_at_their_ends() -> None:
     """They are not renewed at the next arrival, with an end relative to it: the next app would be a lease late."""
     tiresias = make("tiresias")
-    shadow = Shadow.load({}, 0.0)
-    shadow.advance(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), tiresias)
-    shadow.advance(snapshot(170.0, 0, app("b", 4, 4000.0, 165.0), present="a"), tiresias)
-    assert [end_s for _, end_s in shadow.apps["a"].gangs] == [200.0]
-    shadow.advance(snapshot(205.0, 0, app("b", 4, 4000.0, 165.0), present="a"), tiresias)
-    assert [bool(shadow.apps[name].gangs) for name in "ab"] == [False, True]
+    schedule = PrivateSchedule.load({}, 0.0)
+    schedule.advance(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), tiresias)
+    schedule.advance(snapshot(170.0, 0, app("b", 4, 4000.0, 165.0), present="a"), tiresias)
+    assert [end_s for _, end_s in schedule.apps["a"].gangs] == [200.0]
+    schedule.advance(snapshot(205.0, 0, app("b", 4, 4000.0, 165.0), present="a"), tiresias)
+    assert [bool(schedule.apps[name].gangs) for name in "ab"] == [False, True]
 
 
 def test_a_round_that_takes_leases_early_stops_no_app_that_ends_before_their_end() -> None:
-    tiresias = Shadowed(make("tiresias"))
+    tiresias = OnSchedule(make("tiresias"))
     first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 352.0, 0.0)), lead_s=10.0)
     memory = tiresias.decide(first, {}, random.Random(0)).memory
     last = app("a", 4, 352.0, 0.0, 348.0, ending_gangs=((("m0", 4),),), attained_gpu_s=348.0)
@@ -116,7 +116,10 @@ def test_an_app_that_would_have_ended_comes_before_apps_that_would_stay() -> Non
     running = [app(n, 4, 4000.0, 20.0, 400.0, ending_gangs=(home,)) for n, home in homes.items()]
     now = dataclasses.replace(snapshot(100.0, 0, *running, over, memory=memory), topology=two, free={"m0": 4, "m1": 4})
     plan = POLICY.decide(now, {}, random.Random(0))
-    assert {a for a, x in Shadow.load(plan.memory["shadow"], 0.0).apps.items() if x.gangs} == {"a", "b"}
+    assert {a for a, x in PrivateSchedule.load(plan.memory["private_schedule"], 0.0).apps.items() if x.gangs} == {
+        "a",
+        "b",
+    }
     assert won(plan) == ["w"]
 
 
@@ -146,7 +149,7 @@ def test_no_app_gets_more_than_the_offer_or_than_it_can_use() -> None:
         memory = plan.memory
 
 
-def test_a_declaration_that_grows_continues_in_the_shadow() -> None:
+def test_a_declaration_that_grows_continues_in_the_schedule() -> None:
     memory = decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0))).memory
     ended = decide(snapshot(20.0, 4, app("a", 4, 40.0, 0.0), memory=memory))
     assert ends_s(ended) == {"a": 10.0}
@@ -166,24 +169,24 @@ def test_on_borrowed_gpus_the_policy_decides_alone() -> None:
     assert decide(s).memory == {}
 
 
-def test_the_policys_own_memory_is_kept_beside_the_shadow() -> None:
-    shadowed = Shadowed(make("isonomy"))
-    plan = shadowed.decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0)), {}, random.Random(0))
+def test_the_policys_own_memory_is_kept_beside_the_schedule() -> None:
+    on_schedule = OnSchedule(make("isonomy"))
+    plan = on_schedule.decide(snapshot(0.0, 4, app("a", 4, 40.0, 0.0)), {}, random.Random(0))
     assert "a" in policy_memory(plan.memory)["apps"]
     assert "a" in plan.memory["apps"]
 
 
-def test_the_loss_of_a_machine_drops_no_app_from_the_shadow() -> None:
+def test_the_loss_of_a_machine_drops_no_app_from_the_schedule() -> None:
     two = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
     s = dataclasses.replace(snapshot(0.0, 0, app("a", 4, 4000.0, 0.0), app("b", 4, 4000.0, 0.0)), topology=two)
-    shadow = Shadow.load({}, 0.0)
-    shadow.advance(s, POLICY.policy)
-    assert {host for x in shadow.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0", "m1"}
-    shadow.advance(dataclasses.replace(s, topology=ONE, now_s=10.0), POLICY.policy)
-    assert {host for x in shadow.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0"}
+    schedule = PrivateSchedule.load({}, 0.0)
+    schedule.advance(s, POLICY.policy)
+    assert {host for x in schedule.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0", "m1"}
+    schedule.advance(dataclasses.replace(s, topology=ONE, now_s=10.0), POLICY.policy)
+    assert {host for x in schedule.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0"}
 
 
 @pytest.mark.parametrize("policy", sorted(set(registry.POLICIES) - set(KEEPS)))
-def test_a_policy_without_kept_results_has_no_shadow(policy: str) -> None:
-    with pytest.raises(NoShadow, match=rf"shadow: true: is for the policies yarn_cs, .* \(got {policy}\)"):
-        Shadowed(make(policy))
+def test_a_policy_without_kept_results_has_no_schedule(policy: str) -> None:
+    with pytest.raises(NoSchedule, match=rf"private_schedule: true: is for the policies yarn_cs, .* \(got {policy}\)"):
+        OnSchedule(make(policy))

@@ -1,4 +1,4 @@
-"""The shadow: a simulation of a virtual cluster's private cluster, with the same policy alone on its machines.
+"""The private schedule: a virtual cluster's private cluster, simulated with the same policy alone on its machines.
 
 Apps' work is what they declare, until they really end. Stops and moves cost nothing: a gang continues immediately. The
 state is stored as of the last event; progress is linear between events, so a round between two events changes nothing.
@@ -24,7 +24,7 @@ EVENTS_MAX = 100_000
 
 
 @dataclass
-class ShadowApp:
+class PrivateApp:
     """One app on the private cluster; work in serial GPU-seconds."""
 
     demand: Demand
@@ -59,23 +59,23 @@ def _rate(demand: Demand, gang: Gang, topology: Topology) -> float:
     return gang_gpus(gang) * speed_of(demand.speedups, hosts, topology) / demand.slowdown[topology.scope_of(hosts) - 1]
 
 
-class Shadow:
+class PrivateSchedule:
     """The private cluster at `at_s`; `advance` continues with it."""
 
-    def __init__(self, at_s: float, apps: dict[str, ShadowApp], memory: Mapping[str, Any]) -> None:
+    def __init__(self, at_s: float, apps: dict[str, PrivateApp], memory: Mapping[str, Any]) -> None:
         self.at_s, self.apps, self.memory = at_s, apps, memory
 
     # ---- JSON form
 
     @staticmethod
-    def load(data: Mapping[str, Any], now_s: float) -> Shadow:
-        """The inverse of `dump`; a new shadow at `now_s` if there are no data."""
+    def load(data: Mapping[str, Any], now_s: float) -> PrivateSchedule:
+        """The inverse of `dump`; a new schedule at `now_s` if there are no data."""
         if not data:
-            return Shadow(now_s, {}, {})
-        return Shadow(data["at_s"], {a: _app(row) for a, row in data["apps"].items()}, data["memory"])
+            return PrivateSchedule(now_s, {}, {})
+        return PrivateSchedule(data["at_s"], {a: _app(row) for a, row in data["apps"].items()}, data["memory"])
 
     def dump(self) -> dict[str, Any]:
-        """The shadow as JSON values."""
+        """The private schedule as JSON values."""
         return {"at_s": self.at_s, "apps": {a: _row(app) for a, app in self.apps.items()}, "memory": self.memory}
 
     # ---- time
@@ -91,13 +91,13 @@ class Shadow:
             self._run(at_s, s, policy)
             for v in came:
                 need = v.demand.work_total_gpu_s
-                self.apps[v.app_id] = ShadowApp(v.demand, v.queue, v.user, v.submitted_s, v.priority, need)
+                self.apps[v.app_id] = PrivateApp(v.demand, v.queue, v.user, v.submitted_s, v.priority, need)
             self._round(at_s, s, policy)
         self._declared(s)
         self._run(s.now_s, s, policy)
 
-    def with_next_leases(self, s: Snapshot, policy: Policy) -> Shadow:
-        """The shadow after its round about the leases that end soon; itself if there are none, or none are on offer.
+    def with_next_leases(self, s: Snapshot, policy: Policy) -> PrivateSchedule:
+        """The schedule after its round about the leases that end soon; itself if there are none, or none are on offer.
 
         The real round may revoke leases up to half a lead earlier than the private cluster would.
         """
@@ -106,7 +106,7 @@ class Shadow:
         if not ends or not any(v.ending_gangs for v in s.apps):
             return self
         apps = {a: dataclasses.replace(app, gangs=list(app.gangs)) for a, app in self.apps.items()}
-        later = Shadow(self.at_s, apps, self.memory)
+        later = PrivateSchedule(self.at_s, apps, self.memory)
         later._run(max(s.now_s, max(ends) - s.lead_s) + TINY, s, policy)
         return later
 
@@ -151,7 +151,7 @@ class Shadow:
                     app.gangs.remove((gang, end_s))
 
     def done(self, app_id: str, now_s: float, topology: Topology) -> float:
-        """Work that the app has done in the shadow by now, in serial GPU-seconds."""
+        """Work that the app has done in the private schedule by now, in serial GPU-seconds."""
         app = self.apps[app_id]
         return min(app.need, app.done + (now_s - self.at_s) * app.rate(topology))
 
@@ -173,7 +173,7 @@ class Shadow:
                     first_s = min(first_s, *(max(self.at_s, end_s - lead_s) for _, end_s in app.gangs))
         return first_s
 
-    def _waits(self, app: ShadowApp) -> bool:
+    def _waits(self, app: PrivateApp) -> bool:
         return app.ended_s is None and len(app.gangs) < app.demand.gangs
 
     def _run(self, until_s: float, s: Snapshot, policy: Policy) -> None:
@@ -195,7 +195,7 @@ class Shadow:
     # ---- a round
 
     def _round(self, at_s: float, s: Snapshot, policy: Policy) -> None:
-        """A round in the shadow: apps that are done end, and the policy shares out free GPUs and leases that end."""
+        """A round of the schedule: apps that are done end, and the policy shares out free GPUs and leases that end."""
         self._renew(at_s, s.lease_s, s.lead_s)
         self._catch_up(at_s, s.topology)
         ended = {}
@@ -228,7 +228,7 @@ class Shadow:
             app.gangs = [*kept_leases, *((gang, _end_s(at_s, s.lease_s)) for gang in won.get(app_id, ()))]
             app.width = len(app.gangs) or app.width
 
-    def _view(self, app_id: str, app: ShadowApp, ending: list[Gang], kept: list[Gang]) -> AppView:
+    def _view(self, app_id: str, app: PrivateApp, ending: list[Gang], kept: list[Gang]) -> AppView:
         d = dataclasses.replace(
             app.demand, work_left_gpu_s=app.left, work_total_gpu_s=app.need, work_done_gpu_s=app.done
         )
@@ -254,7 +254,7 @@ def _end_s(from_s: float, lease_s: float) -> float:
     return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
 
 
-def _row(app: ShadowApp) -> dict[str, Any]:
+def _row(app: PrivateApp) -> dict[str, Any]:
     row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
     row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
     row["demand"] |= {
@@ -265,13 +265,13 @@ def _row(app: ShadowApp) -> dict[str, Any]:
     return row
 
 
-def _app(row: Mapping[str, Any]) -> ShadowApp:
+def _app(row: Mapping[str, Any]) -> PrivateApp:
     d = row["demand"]
     demand = Demand(
         **{**d, "scope": Scope(d["scope"]), "slowdown": tuple(d["slowdown"]), "members": tuple(d["members"])}
     )
     gangs = [(_gang(gang), end_s) for gang, end_s in row["gangs"]]
-    return ShadowApp(**{**row, "demand": demand, "gangs": gangs})
+    return PrivateApp(**{**row, "demand": demand, "gangs": gangs})
 
 
 def _gang(parts: Iterable[Iterable[Any]]) -> Gang:

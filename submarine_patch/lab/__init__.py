@@ -1,0 +1,1 @@
+"""The conformance suite for app schedulers; nothing of the product imports it."""
