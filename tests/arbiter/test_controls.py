@@ -298,8 +298,8 @@ def test_explain_tells_what_was_asked_for() -> None:
     later(w, 5)
     told = explain(w.arbiter, w.now, {"app": "a"})["controls"]
     assert told == {
-        "priority": 3, "opportunistic": False, "lazy_preemption": True, "within": "switch", "pinned": "corner",
-        "declared": "", "unsaved": False, "revoked_last": False,
+        "priority": 3, "boost": None, "opportunistic": False, "lazy_preemption": True, "within": "switch",
+        "pinned": "corner", "declared": "", "unsaved": False, "revoked_last": False,
     }  # fmt: skip
     told = explain(w.arbiter, w.now, {"app": "rack"})["controls"]
     assert (told["within"], told["opportunistic"]) == ("rack", True)
