@@ -31,7 +31,7 @@ def test_each_fact_about_leases_has_its_steps() -> None:
 def test_the_code_of_a_step_exists(row: list[str]) -> None:
     for name in re.findall(r"`([\w./]+)`", row[1] + row[3]):
         if name.endswith(".py"):
-            folders = (ROOT, ROOT / "pycontrol/arbiter", ROOT / "submarine_patch/worker")
+            folders = (ROOT, ROOT / "pycontrol/arbiter", ROOT / "submarine_patch", ROOT / "submarine_patch/worker")
             assert any((folder / name).exists() for folder in folders), name
         else:
             assert re.search(rf"\b{name.rpartition('.')[2]}\b", CODE), name
