@@ -63,7 +63,8 @@ _SAVED_AT = re.compile(r"\bSaved checkpoint for step (\d+)")
 _CHECKPOINT = re.compile(r"Saved checkpoint for (\d+) into (\S+)")
 _CHECKPOINT_FAILED = re.compile(r"^WARNING:isonomy:a checkpoint failed by step (\d+): (.*)")
 _SESSION = re.compile(
-    r"^INFO:\w+:(?:Restored checkpoint for \d+ from |Saving dict for global step \d+|(?:loss = \S+ )?step = \d+ \()"
+    r"^INFO:\w+:(?:Trains to step \d+$|Restored checkpoint for \d+ from |Saving dict for global step \d+"
+    r"|(?:loss = \S+ )?step = \d+ \()"
 )
 _FINISHED = re.compile(r"^INFO:\w+:Finished at step \d+")
 _PACED = re.compile(r"\bpaced\b")

@@ -59,11 +59,12 @@ def test_a_script_shows_progress_unchanged_and_resumes_with_a_few_lines_more(fra
     assert shown[-1].until_step == end, "its lines say how far it trains"
     script.write_text(lines(framework, "+"), encoding="utf-8")
     env = {"ISONOMY_CHECKPOINT_DIR": str(tmp_path / "store"), "ISONOMY_PACING": '{"serial_iter_s": 0.005, "gpus": 1}'}
-    code, first = run(script, env, stop_at=end * 3 // 4)
+    code, first = run(script, env, stop_at=end // 4)
     assert code == EXIT.get(framework, 75)
     code, rest = run(script, env)
     assert code == 0
-    assert rest[0].step >= max(end * 3 // 4, first[-1].step), "it did not begin anew, or its first report came earlier"
+    least = end // 4 if framework == "scikit-learn" else first[-1].step + 1  # a session logs each 100th step
+    assert rest[0].step >= least, "it did not begin anew"
     assert rest[-1].step == end
     if framework != "PyTorch":
         assert (rest[-1].accuracy or 0.0) > 0.9
