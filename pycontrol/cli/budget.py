@@ -61,7 +61,7 @@ def _drawn(d: Data) -> Any:
         return "No limits are set: neither in isonomy.yaml (accounts) nor by `isonomy budget set`."
     rows = [
         (x["account"], UNITS.get(x["kind"]) or f"GPU-hours of a {x['kind'].rpartition('_')[2]}", f"{x['limit']:g}",
-         f"{x['used']:.1f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",
+         f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",
          clock(x["ends_s"]), x["set_by"] if x["set_s"] is None else f"{x['set_by']}, {clock(x['set_s'])}")
         for x in d["limits"]
     ]  # fmt: skip

@@ -301,6 +301,7 @@ def _lived(r: Data, names: Data) -> str:
         "offered": f"{rank}: offered, but no auction was held",
         "served": f"{r['why'] or r['policy']}; got {'; '.join(map(gang, r['got']))}",
         "outranked": f"others came first by {r['policy']}",
+        "nobody": "nobody got any: there was none to use, or a limit held them",
     }.get(r["role"], "")
     if r["bid"] is not None and r["role"] in ("won", "lost"):
         text += f"{rank}; " + _own_bid(r)

@@ -166,7 +166,7 @@ def _role(receipt: Receipt, app_id: str, bid: BidReceipt | None, mine: Sequence[
     if app_id in receipt.out:
         return "sat out"
     if not receipt.asked:
-        return "served" if mine else "outranked"
+        return "served" if mine else "outranked" if receipt.done.awards else "nobody"
     if bid is not None:
         return "won" if mine else "lost"
     if app_id in receipt.participants:

@@ -304,13 +304,14 @@ class Changes:
         now = {k: x for k, x in asdict(limits.in_force[name]).items() if x is not None}
         spent = {x.kind: x.used + self.demand.gang_gpus for x in limits.levels(name, self.scene.now_s)
                  if x.ends_s is not None and x.share >= 1}  # fmt: skip
+        rose = " and ".join(f"{kind} of {name} rose above {now[kind]:g}" for kind in spent)
         if spent:
-            said = " and ".join(f"{kind} of {name} rose above {now[kind]:g}" for kind in spent)
-            yield self._raised(name, self.demand.gang_gpus, f"if {said}", {**now, **spent})
-        elif "gpus" in now:
-            for gpus in range(int(now["gpus"]) + 1, total + 1):
-                text = f"if the limit of {name} rose from {now['gpus']:g} to {count(gpus, 'GPU')}"
-                yield self._raised(name, gpus - int(now["gpus"]), text, {**now, "gpus": gpus})
+            yield self._raised(name, self.demand.gang_gpus, f"if {rose}", {**now, **spent})
+        for gpus in range(int(now["gpus"]) + 1, total + 1) if "gpus" in now else ():
+            text = f"if the limit of {name} rose from {now['gpus']:g} to {count(gpus, 'GPU')}" + (
+                f", and {rose}" if spent else ""
+            )
+            yield self._raised(name, gpus - int(now["gpus"]), text, {**now, **spent, "gpus": gpus})
 
     def _raised(self, name: str, size: int, text: str, values: Mapping[str, float]) -> Change:
         return Change(Kind.LIMIT, size, text, (ev.OperatorCommand(SET_LIMITS, name, "", values=dict(values)),))

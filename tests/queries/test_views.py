@@ -83,7 +83,7 @@ def test_explain_says_why_a_policy_without_bids_served_an_app() -> None:
         for r in lived:
             receipt = receipts[r["round_id"]]
             assert r["why"] == receipt["why"].get(app, "")
-            assert r["role"] == ("served" if r["got"] else "outranked")
+            assert r["role"] == ("served" if r["got"] else "outranked" if r["others"] else "nobody")
             assert r["why"].startswith("equal sharing would") == bool(r["got"])
 
 

@@ -135,12 +135,37 @@ def other_label() -> Mini:
     return m
 
 
+def limited_user(**limits: float) -> Mini:
+    m = Mini("isonomy", nodes=(("n1", 4),))
+    m.send(ev.OperatorCommand("budget-set", "user u", "admin", values=limits))
+    wants(m)
+    return m
+
+
 CASES: dict[str, tuple[Callable[[], Mini], Kind, int, str]] = {
     "a gang that fits": (smaller_gang, Kind.GANG, 1, "with gangs of 1 GPU instead of 2"),
     "a type with free GPUs": (other_type, Kind.TYPE, 1, "on GPUs of type "),
     "free GPUs of two machines": (wider_place, Kind.PLACE, 1, "with each gang in one rack instead of on one machine"),
     "a queue with room": (other_queue, Kind.QUEUE, 1, "in the queue root.wide, if YARN lets its user submit there"),
     "a limit with room": (other_queue, Kind.LIMIT, 1, "if the limit of the queue root.q rose from 1 to 2 GPUs"),
+    "a limit of an account with room": (
+        lambda: limited_user(gpus=1),
+        Kind.LIMIT,
+        1,
+        "if the limit of user u rose from 1 to 2 GPUs",
+    ),
+    "a budget that is used up": (
+        lambda: limited_user(gpu_hours_day=0),
+        Kind.LIMIT,
+        2,
+        "if gpu_hours_day of user u rose above 0",
+    ),
+    "a budget and a limit at once": (
+        lambda: limited_user(gpus=1, gpu_hours_day=0),
+        Kind.LIMIT,
+        1,
+        "if the limit of user u rose from 1 to 2 GPUs, and gpu_hours_day of user u rose above 0",
+    ),
     "an app that ends": (smaller_gang, Kind.END, 3, "if {app} ended, which holds 3 GPUs"),
     "a gang that is given back": (smaller_gang, Kind.LEASE, 3, "if {app} gave 3 GPUs of one gang back"),
     "a machine that comes back": (returning_node, Kind.NODE, 2, "if the machine n2 came back with its 2 GPUs"),

@@ -48,7 +48,7 @@ class Level:
         if self.ends_s is None:
             return f"{self.account} has {self.used:g} of {self.limit:g} GPUs"
         period = self.kind.rpartition("_")[2]
-        return f"{self.account} has used {self.used:.1f} of {self.limit:g} GPU-hours of this {period}"
+        return f"{self.account} has used {self.used:.2f} of {self.limit:g} GPU-hours of this {period}"
 
 
 class Owned(Protocol):

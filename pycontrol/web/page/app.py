@@ -142,6 +142,7 @@ def _revocation(r: Row) -> dict[str, Any]:
 ROLES = {
     "sat out": "took no part", "not offered": "was not offered any", "leftovers": "got leftovers",
     "offered": "was offered, and no auction came of it", "served": "was served", "outranked": "others came first",
+    "nobody": "nobody got any",
     "won": "won", "lost": "bid and won nothing",
 }  # fmt: skip
 
