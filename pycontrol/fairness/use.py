@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pycontrol.model.value import value
 
 DAY_S = 86400.0
+PERIOD_MAX_S = 31 * DAY_S
 
 
 @functools.lru_cache(maxsize=64)

@@ -113,10 +113,10 @@ CASES = {
     "an app that has ended gets nothing, which is no fault": Case(
         ended, lambda m: [("b", PAIR)], (), ["refuse b (no need): b ended during the round"]),
     "a queue at its limit refuses a gang, with a reason": Case(
-        limited, lambda m: [("a", PAIR)], (), ["refuse a QueueLimit: a: root.q is at its limit"]),
+        limited, lambda m: [("a", PAIR)], (), ["refuse a QueueLimit: a: its queue is at its limit: root.q"]),
     "a revocation makes room below the limit of its queue only once it is carried out": Case(
         limited, lambda m: [("a", gang_of({"n2": 2}))], ("a",),
-        ["revoke a 2 lost_round", "refuse a QueueLimit: a: root.q is at its limit"]),
+        ["revoke a 2 lost_round", "refuse a QueueLimit: a: its queue is at its limit: root.q"]),
     "a grant to an app without an Agent names the asks that it serves": Case(
         unmanaged, lambda m: [("f", PAIR)], (), ["grant f n1:2 for 1 asks"]),
     "GPUs that fit none of its asks are refused": Case(

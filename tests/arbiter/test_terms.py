@@ -80,7 +80,7 @@ def plane(tmp_path: Path) -> ControlPlane:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ("policy: themis, policy_options: {leftover: worst_first}", "did you mean leftovers"),
+        ("policy: themis, policy_options: {budget: 5}", "did you mean budget_s"),
         ("policy: thmis", "there is no policy thmis"),
         ("lease_s: 10", "at least twice the lead"),
         ("f: 2", "must be <= 1"),
@@ -99,12 +99,12 @@ def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: 
     path = plane.config.cells
     assert path is not None
     text = CELLS.replace(", policy: tiresias", "")
-    path.write_text(text.replace("policy: themis", "policy: themis, policy_options: {leftovers: worst_first}"))
+    path.write_text(text.replace("policy: themis", "policy: themis, policy_options: {budget_s: 5}"))
     _, policies = plane._read_cells("")
     assert set(policies) == {"root.a"}
     found = policies["root.a"]
     assert isinstance(found, Themis)
-    assert found.leftovers == "worst_first"
+    assert found.budget_s == 5
 
 
 def raised(w: World, app_id: str, priority: int) -> None:

@@ -56,7 +56,7 @@ from pycontrol.arbiter.ledger.lease import (
 )
 from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.fairness.contention import ContentionClock
-from pycontrol.fairness.use import Use
+from pycontrol.fairness.use import PERIOD_MAX_S, Use
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
@@ -264,6 +264,9 @@ class Durable:
             if lease.started_s is not None:
                 app = self.apps[lease.app_id]
                 key = app.queue, app.user
+                if key not in self.uses:  # others whose last use is of no period any more make room
+                    kept = {k: use for k, use in self.uses.items() if use.running or now_s - use.at_s < PERIOD_MAX_S}
+                    self.uses = kept
                 self.uses[key] = self.uses.get(key, Use()).turned(now_s, sign * lease.running)
 
     def _attain(self, step: Step, now_s: float) -> Step:
