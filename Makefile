@@ -47,7 +47,7 @@ $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard 
 	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
 	@echo "Python's packages into $(VENV): 2.3 GB on disk, mostly TensorFlow; pip says what it downloads"
 	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
-	$(PY) -m pip install --disable-pip-version-check -e '.[worker,plots,optuna,dev]'
+	$(PY) -m pip install --disable-pip-version-check -e '.[worker,optuna,dev]'
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps 'tf_keras>=2.21,<2.22'
 	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: HiGHS solves the auctions, more slowly"
 	touch $@
