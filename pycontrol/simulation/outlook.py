@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import LAUNCHES_MIN, Durable
 from pycontrol.arbiter.ledger.lease import ACTIVE, dump_lease, load_lease, part
@@ -55,7 +53,6 @@ HALVING = frozenset({"successive_halving", "hyperband", "asha"})
 """App schedulers whose apps have rungs: about as much work in each, on half as many jobs as in the one before."""
 RUNG_SHAPE = 8.0
 """SHAPE within a rung, whose jobs have about the same work."""
-ACCOUNTS = TypeAdapter(Accounts)
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
 
 NEW = "new-"
@@ -177,7 +174,7 @@ class Resumed(Simulator):
         self._end_s = time.process_time() + run_s
         rng = random.Random(seed)
         topology = machines_of(p)
-        accounts = ACCOUNTS.validate_python(p["settings"]["accounts"])
+        accounts = Accounts.load(p["settings"]["accounts"])
         control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed, "accounts": accounts})
         name = policy or p["policy"]
         chosen: Policy = registry.make(name, **(options or {}))

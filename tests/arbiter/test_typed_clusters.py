@@ -91,7 +91,7 @@ def gangs_of(w: World, app_id: str) -> list[set[str]]:
 def test_idle_gpus_are_shared_by_oef_and_owned_ones_by_cells() -> None:
     """App a gains most from the fast type, so of the idle GPUs it gets the fast ones and b the slow ones."""
     w = world()
-    s = w.arbiter
+    s = w.arbiter.holdings
     for app_id, queue, fast in (("a1", "root.a", 5.0), ("b1", "root.b", 1.2)):
         add(w, app_id, 4, 2, 4000, queue, fast)
     wanting = {"root.a": [("a1", 8)], "root.b": [("b1", 8)]}
