@@ -289,22 +289,27 @@ def test_a_program_that_grows_is_reported() -> None:
 def test_the_watch_detects_real_processes_that_share_a_gpu() -> None:
     def started(container: str) -> subprocess.Popen[bytes]:
         env = {"CONTAINER_ID": container, "NM_HOST": "h", "CUDA_VISIBLE_DEVICES": "3"}
-        return subprocess.Popen(["/bin/sleep", "60"], env=env)
+        program = subprocess.Popen(["/bin/cat"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        assert program.stdin
+        assert program.stdout
+        program.stdin.write(b"\n")
+        program.stdout.read(1)  # an answer: just after exec the kernel does not show its environment yet
+        return program
 
-    sleepers = [started("container_1_0001_01_000002"), started("container_1_0002_01_000002")]
+    programs = [started("container_1_0001_01_000002"), started("container_1_0002_01_000002")]
     try:
-        pids = [s.pid for s in sleepers]
-        watch = Watch(lambda: pids, lambda: {"sleeper": pids})
+        pids = [p.pid for p in programs]
+        watch = Watch(lambda: pids, lambda: {"cat": pids})
         watch.look()
         watch.phase = "disturbed"
         watch.look()
         (clash,) = watch.problems({})
         assert clash.startswith("GPU h:3 was in container_1_0001_01_000002")
-        sizes = watch.sizes()["sleeper"]
+        sizes = watch.sizes()["cat"]
         assert sizes["at_end"] is None
         assert sizes["calm"] is not None
         assert sizes["disturbed"] is not None
     finally:
-        for sleeper in sleepers:
-            sleeper.kill()
-            sleeper.wait()
+        for program in programs:
+            program.kill()
+            program.wait()
