@@ -6,7 +6,6 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -170,13 +169,7 @@ def outcome(run: Run) -> OefOutcome:
 def measure(setup: Setup, runs: Sequence[Run], what: str) -> list[OefOutcome]:
     """The outcomes in the order of the runs, on as many processes as the setup allows."""
     results: list[OefOutcome] = []
-    if setup.processes <= 1 or len(runs) <= 1:
-        for run in runs:
-            setup.note(f"{what}: {len(results)} of {len(runs)}")
-            results.append(outcome(run))
-        return results
-    with ProcessPoolExecutor(min(setup.processes, len(runs))) as pool:
-        for found in pool.map(outcome, runs):
-            results.append(found)
-            setup.note(f"{what}: {len(results)} of {len(runs)}")
+    for found in setup.each(outcome, runs):
+        results.append(found)
+        setup.note(f"{what}: {len(results)} of {len(runs)}")
     return results
