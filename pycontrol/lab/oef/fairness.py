@@ -34,7 +34,7 @@ from pycontrol.lab.oef.runs import (
     SpeedupLie,
     measure,
 )
-from pycontrol.shares.gavel import GavelShares
+from pycontrol.lab.shares.gavel import GavelShares
 from pycontrol.shares.problem import ShareProblem, Tenancy
 from pycontrol.simulation.apps import TraceApp, Workload
 

@@ -21,7 +21,7 @@ from pycontrol.lab.oef.mixes import (
     VGG,
     Entrant,
 )
-from pycontrol.shares.gavel import GavelShares
+from pycontrol.lab.shares.gavel import GavelShares
 from pycontrol.shares.problem import Matrix, ShareProblem, Tenancy
 
 ROUNDED = 0.0101
