@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check the journal against what the NodeManagers and the ResourceManager recorded.",
     ),
     "report": (
-        "records:report_command",
+        ".lab.runreport:report_command",
         "What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.",
     ),
     "usage": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,12 @@ from rich.console import Console
 
 from pycontrol.cli.client import Misused, Rm, output_option, rm_address
 from pycontrol.cli.compared import compared, draw
-from pycontrol.cli.estimate import read_snapshot
-from pycontrol.cli.recorded import Actual, actual_of
+from pycontrol.cli.estimate import STATE_FILE
+from pycontrol.cli.recorded import Actual, beside
 from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
 from pycontrol.cli.tables import clock, emit
 from pycontrol.policies import registry
-from pycontrol.simulation.outlook import Resumed, machines_of
+from pycontrol.simulation.outlook import VERSION, Resumed, machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.words import count
@@ -29,6 +31,27 @@ OTHERS = ("isonomy", "yarn_cs")
 def chosen(p: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """The policies that are compared: as asked, else the one in force and another."""
     return list(names) or [p["policy"], next(x for x in OTHERS if x != p["policy"])]
+
+
+def read_snapshot(file: Path) -> dict[str, Any]:
+    """The state in a file; Misused where it is none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            state = json.loads(archive.read(STATE_FILE))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
+        raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise Misused(f"{file}: is a snapshot of another version")
+    return state
+
+
+def actual_of(file: Path) -> tuple[Actual, str]:
+    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
+    try:
+        data = json.loads(beside(file).read_text(encoding="utf-8"))
+        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}, ""
 
 
 def went_on(

@@ -19,7 +19,7 @@ from pycontrol.words import suggest
 
 POLICIES: Mapping[str, str] = {
     "themis": "pycontrol.policies.themis:Themis",
-    "worst_first": "pycontrol.policies.worst_first:WorstFirst",
+    "worst_first": "pycontrol.lab.policies.worst_first:WorstFirst",
     "gandiva": "pycontrol.policies.gandiva:Gandiva",
     "tiresias": "pycontrol.policies.tiresias:Tiresias",
     "optimus": "pycontrol.lab.policies.optimus:Optimus",

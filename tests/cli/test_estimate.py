@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.cli import main, screens
-from pycontrol.cli.estimate import read_snapshot
+from pycontrol.lab.whatif import read_snapshot
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions

@@ -35,7 +35,8 @@ from pycontrol.lab.oef.runs import (
     measure,
 )
 from pycontrol.lab.shares.gavel import GavelShares
-from pycontrol.shares.problem import ShareProblem, Tenancy
+from pycontrol.lab.shares.tenants import Tenancy
+from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.apps import TraceApp, Workload
 
 SEARCHED = (

@@ -22,7 +22,8 @@ from pycontrol.lab.oef.mixes import (
     Entrant,
 )
 from pycontrol.lab.shares.gavel import GavelShares
-from pycontrol.shares.problem import Matrix, ShareProblem, Tenancy
+from pycontrol.lab.shares.tenants import Tenancy
+from pycontrol.shares.problem import Matrix, ShareProblem
 
 ROUNDED = 0.0101
 """The paper prints two digits, of which some are cut off rather than rounded."""
