@@ -12,7 +12,6 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
 from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
-from pycontrol.cli.recorded import anonymised, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
@@ -142,19 +141,17 @@ def record_command(journal: Path | None, since: str, anonymise: bool, out: Path,
     isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv       any YARN, also without Isonomy
     isonomy workload record --journal state/journal.sqlite --out mine.csv
     """
-    since_s = moment_s(since, time.time(), "--since")
+    recorded = lab.part("recorded")
     if journal is not None:
-        found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
+        since_s = moment_s(since, time.time(), "--since")
+        found = recorded.of_journal(facts_of(journal), since_s, f"journal {journal.name}")
     else:
-        server = Rm(rm_address())
-        path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
-        apps = (server.yarn(path).get("apps") or {}).get("app") or []
-        found = of_yarn(apps, since_s, f"applications of {server.base}")
+        found = recorded.recorded_of_yarn(Rm(rm_address()), since)
     if not found.workload.apps:
         raise Failure(f"no application with GPUs has ended since {since} ({count(found.skipped, 'other', 'others')})")
-    found = anonymised(found) if anonymise else found
+    found = recorded.anonymised(found) if anonymise else found
     try:
-        save(found, out)
+        recorded.save(found, out)
     except OSError as e:
         raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
     data = {"written": str(out), "apps": len(found.workload.apps), "skipped": found.skipped, "assumed": found.assumed}

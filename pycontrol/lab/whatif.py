@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Misused, Rm, output_option, rm_address
-from pycontrol.cli.compared import compared, draw
 from pycontrol.cli.estimate import STATE_FILE
-from pycontrol.cli.recorded import Actual, beside
 from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
-from pycontrol.cli.tables import clock, emit
+from pycontrol.cli.tables import Data, clock, emit, lines, span, table
+from pycontrol.lab.compared import compared, draw
+from pycontrol.lab.recorded import Actual, beside, median, recorded_of_yarn
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import VERSION, Resumed, machines_of
 from pycontrol.simulation.result import Result
@@ -158,3 +158,76 @@ def _replayed(
     jobs = [SimulationRun(load, topology, name, options[name], settings, 1, limits, supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
         return dict(zip(names, run_many(jobs), strict=True)), load.source
+
+
+def replay_of_yarn(
+    server: Rm, names: Sequence[str], given: Sequence[str], since: str, lease_s: float
+) -> dict[str, Any] | None:
+    """The applications that ended since a time, replayed under both schedulers on the cluster's machines; None: none.
+
+    The first of `names` is the scheduler in force, whose replay is held against what happened.
+    """
+    found = recorded_of_yarn(server, since)
+    if not found.workload.apps:
+        return None
+    topology = machines_of(server.get("picture"))
+    options, settings = _settings(names, given, lease_s)
+    with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
+        results = run_many(
+            [SimulationRun(found.workload, topology, name, options[name], settings, 1) for name in names]
+        )
+    by_name = dict(zip(names, results, strict=True))
+    return compared(by_name, found.actual) | {
+        "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
+        "completion": completions(by_name), "revocations": revocations(by_name[names[1]]),
+    }  # fmt: skip
+
+
+def completions(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """Median seconds from submission to end, by queue."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, result in results.items():
+        for app in result.apps:
+            if app.finished_s is not None:
+                found.setdefault(app.queue, {}).setdefault(name, []).append(app.completion_s)
+    return [
+        {"queue": queue, "median_s": {n: median(v) for n, v in by_policy.items()}}
+        for queue, by_policy in sorted(found.items())
+    ]
+
+
+def revocations(result: Result) -> list[dict[str, Any]]:
+    """How often apps would have lost GPUs and gone on elsewhere, by queue and user, and what that costs.
+
+    Nothing breaks in a replay: each restart is a lease that its app did not win again.
+    """
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for app in result.apps:
+        if app.restarts:
+            row = groups.setdefault(
+                (app.queue, app.user),
+                {"queue": app.queue, "user": app.user, "apps": 0, "restarts": 0, "lost_gpu_h": 0.0,
+                 "reason": "its leases ended, and others were served first"},
+            )  # fmt: skip
+            row["apps"] += 1
+            row["restarts"] += app.restarts
+            row["lost_gpu_h"] += app.lost_gpu_s / 3600.0
+    return [groups[key] for key in sorted(groups)]
+
+
+def draw_replay(d: Data) -> RenderableType:
+    """The replay of `replay_of_yarn`."""
+    names: Sequence[str] = d["policies"]
+    ends = [[r["queue"], *(span(r["median_s"].get(n)) for n in names)] for r in d["completion"]]
+    lost = [
+        [r["queue"], r["user"], r["apps"], r["restarts"], f"{r['lost_gpu_h']:.1f}", r["reason"]]
+        for r in d["revocations"]
+    ]
+    return lines(
+        f"REPLAY of {count(d['replayed'], 'app')} that ended",
+        draw(d),
+        "",
+        table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends),
+        "",
+        table(["REVOCATIONS", "USER", ">APPS", ">RESTARTS", ">LOST GPU-H", "WHY"], lost) if lost else "no revocations",
+    )

@@ -18,7 +18,7 @@ jobs, as each user has its own deviations.
 A job has devices of one type only, unless no type is large enough. The paper's rule differs: it charges nothing beyond
 the rounded shares, and devices that no job of their user can use stay idle.
 
-`pycontrol.lab.shares.tenants.wait_bound_rounds` bounds the wait of a job.
+`wait_bound_rounds`, in the laboratory, bounds the wait of a job.
 """
 
 from __future__ import annotations
