@@ -24,9 +24,7 @@ def workload_group() -> None:
     """Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces."""
 
 
-@workload_group.command("list")
-@output_option
-def list_command(output: str) -> None:
+def _list(output: str) -> None:
     """The generators, the trace formats that can be read, and the options of each."""
     catalogue = lab.workloads()
     generators = [
@@ -59,7 +57,7 @@ def _defaults(options: Data) -> str:
 
 
 @workload_group.command("show")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="An option of the workload; repeat.")
 @click.option(
@@ -69,14 +67,20 @@ def _defaults(options: Data) -> str:
     help="Write the workload as CSV, which can be given as a workload.",
 )
 @output_option
-def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
+def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
     """The marginals of the workload NAME, or of a trace FILE, beside the paper's; and what was skipped of a trace.
 
+    Without NAME: the generators, the trace formats that can be read, and the options of each.
+
     \b
+    isonomy workload show
     isonomy workload show w1 --seed 3
     isonomy workload show hived --set load=0.9 --out hived.csv
     isonomy workload show philly:cluster_job_log.json.gz,queues=a+b
     """
+    if name is None:
+        _list(output)
+        return
     console = Console(stderr=True)
     try:
         with console.status(f"reading {name}"):

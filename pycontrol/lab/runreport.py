@@ -139,17 +139,11 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 @click.command("report")
 @records_options
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the cluster (R_C) [default: by topology].")
-@click.option(
-    "--topology",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The topology file [default: the dev-cluster's].",
-)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
 @output_option
 def report_command(
     cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
-    rm_log: tuple[str, ...], gang_deadline: float, gpus: int | None, topology: Path | None, out: Path | None,
+    rm_log: tuple[str, ...], gang_deadline: float, gpus: int | None, out: Path | None,
     output: str,
 ) -> None:  # fmt: skip
     """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
@@ -161,9 +155,9 @@ def report_command(
     records = records_of(cluster_dir, journals, evidence, rm_log, config)
     if len(records.journals) != 1:
         raise click.UsageError("a report covers one journal: give one --journal FILE")
-    file = topology or records.topology
+    file = records.topology
     if gpus is None and file is None:
-        raise click.UsageError("give --gpus N or --topology FILE: rho needs the GPUs of the cluster")
+        raise click.UsageError("give --gpus N: rho needs the GPUs of the cluster")
     try:
         cluster_gpus = gpus if gpus is not None or file is None else load_topology(file).gpus
     except ConfigError as e:

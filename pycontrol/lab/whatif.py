@@ -55,12 +55,12 @@ def actual_of(file: Path) -> tuple[Actual, str]:
 
 
 def went_on(
-    p: Mapping[str, Any], names: Sequence[str], given: Sequence[str], lease_s: float | None, cells: Any
+    p: Mapping[str, Any], names: Sequence[str], given: Sequence[str], cells: Any
 ) -> tuple[dict[str, Result], str]:
     """What each policy would make of the apps that are there, and what that assumes."""
     if not p["apps"]:
         raise Misused("no app with an Agent is running: there is nothing to continue")
-    options, settings = _settings(names, given, p["settings"]["lease_s"] if lease_s is None else lease_s)
+    options, settings = _settings(names, given, p["settings"]["lease_s"])
     control = dataclasses.asdict(settings.arbiter)
     own = [text.partition("=")[0] for text in given if text.partition("=")[0] in ARBITERS]
     changed = {**p, "settings": {**p["settings"], "lease_s": control["lease_s"], **{k: control[k] for k in own}}}
@@ -103,13 +103,10 @@ def went_on(
 )
 @queues_option
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
-@click.option(
-    "--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; for a state, its own]."
-)
 @output_option
 def whatif_command(
     workload: str | None, now: bool, policies: str | None, cluster: str | None, cells: Path | None,
-    queues: Path | None, given: tuple[str, ...], lease_s: float | None, output: str,
+    queues: Path | None, given: tuple[str, ...], output: str,
 ) -> None:  # fmt: skip
     """What other policies would have done with the apps of WORKLOAD, or would do from here on.
 
@@ -134,12 +131,12 @@ def whatif_command(
         state = Rm(rm_address()).get("picture") if now else read_snapshot(Path(str(workload)))
         names = chosen(state, names)
         with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
-            results, assumed = went_on(state, names, given, lease_s, cells)
+            results, assumed = went_on(state, names, given, cells)
         actual, source = Actual(), "the present state" if now else str(workload)
     else:
         assert workload is not None
         names = names or ["yarn_cs", "isonomy"]
-        results, source = _replayed(workload, names, cluster, cells, queues, given, lease_s)
+        results, source = _replayed(workload, names, cluster, cells, queues, given)
         actual, assumed = actual_of(Path(workload))
     data = compared(results, actual)
     emit({**data, "assumed": assumed, "workload": source}, output, draw)
@@ -147,11 +144,11 @@ def whatif_command(
 
 def _replayed(
     workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, queues: Path | None,
-    given: Sequence[str], lease_s: float | None,
+    given: Sequence[str],
 ) -> tuple[dict[str, Result], str]:  # fmt: skip
     if cluster is None:
         raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
-    options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
+    options, settings = _settings(names, given, 600.0)
     load, topology = _workload(workload, 1, 1.0, "WORKLOAD"), _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
     limits = _queues(queues, topology, load)
