@@ -122,6 +122,10 @@ YARN_RULES = (
          " isonomy.python"),
     Rule("note", YARN, f"{_NM}runtime.linux.allowed-runtimes", "", lambda value, _: "docker" in value,
          "allows docker: Isonomy's jobs do not use it; CUDA_VISIBLE_DEVICES alone tells other images their GPUs"),
+    Rule("note", YARN, f"{_RM}webapp.methods-allowed", "ALL", lambda value, _: value != "ALL" and "POST" not in value,
+         "is {}: `isonomy` only reads; kill, pause, drain and cells apply need POST as well"),
+    Rule("note", YARN, "yarn.am.liveness-monitor.expiry-interval-ms", "", _below(AM_EXPIRY_MS),
+         f"is {{}}: an AM whose machine is busy is lost sooner than it starts; {AM_EXPIRY_MS} is safe"),
     # what daemons recover from: by default below hadoop.tmp.dir, which is in /tmp
     Rule("note", YARN, f"{_RM}fs.state-store.uri", "",
          _where(f"{_RM}recovery.enabled", "true",
@@ -133,11 +137,6 @@ YARN_RULES = (
          "is 0: YARN makes every application's priority 0; set it for priorities among a queue's apps"),
     Rule("note", YARN, "yarn.node-attribute.fs-store.root-dir", "/tmp", lambda value, _: value.startswith("/tmp"),
          "is in /tmp, the default: which GPUs operators marked bad is lost when it is cleared; name another folder"),
-    # others
-    Rule("note", YARN, f"{_RM}webapp.methods-allowed", "ALL", lambda value, _: value != "ALL" and "POST" not in value,
-         "is {}: `isonomy` only reads; kill, pause, drain and cells apply need POST as well"),
-    Rule("note", YARN, "yarn.am.liveness-monitor.expiry-interval-ms", "", _below(AM_EXPIRY_MS),
-         f"is {{}}: an AM whose machine is busy is lost sooner than it starts; {AM_EXPIRY_MS} is safe"),
     Rule("note", YARN, STORE, "file", _not("", "file"),
          f"is {{}}: YARN keeps the queues there and does not read {SCHEDULER}, so they are not checked here;"
          f" `yarn schedulerconf -global yarn.scheduler.capacity.resource-calculator={DOMINANT}` lets YARN count GPUs"),
