@@ -103,7 +103,7 @@ class Router:
         self._driver, self._issue = driver, issue
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
         self._feed = feed or Feed(NoJournal())
-        self._read_cells = read_cells
+        self.read_cells = read_cells
         self._applying = threading.Lock()
         self._traders = traders or {}
         """{virtual cluster: users who, besides admins, may exchange its cells}."""
@@ -387,11 +387,11 @@ class Router:
     def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
         """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
         self._need_admin(request)
-        if self._read_cells is None:
+        if self.read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         with self._applying:  # else of two, the one that read the file first might apply it last
             try:
-                layout, policies = self._read_cells(request.params.get("file", ""))
+                layout, policies = self.read_cells(request.params.get("file", ""))
             except ConfigError as error:
                 raise Refusal(400, "; ".join(error.lines)) from error
 
