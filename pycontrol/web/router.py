@@ -224,12 +224,13 @@ class Router:
 
     @staticmethod
     def _with_estimate(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
-        """When the app starts and ends; nothing of one that has ended, which an older forecast may still have."""
+        """When the app starts and ends, and a line; nothing of one that has ended, which an older forecast may have."""
         ended = found["app"].get("finished_s") is not None
         estimate = UNFORESEEN if ended else forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
         code, sentence = found["reason"]["code"], found["reason"]["sentence"]
         said = with_start(code, sentence, found["app"]["gpus_held"], estimate["start_s"], found["now_s"])
         return {**found, "reason": {"code": code, "sentence": said},
+                "line": explain.line({**found, "estimate": estimate}),
                 "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}  # fmt: skip
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_an_app_that_has_ended_has_no_estimate() -> None:
     why = {"code": "NoFreeGpus", "sentence": "no GPU is free"}
     live, ended = (
         Router._with_estimate(
-            {"app": {"app_id": "a", "finished_s": x, "gpus_held": 0}, "reason": why, "now_s": 0.5}, forecast
+            {"app": {"app_id": "a", "finished_s": x, "gpus_held": 0}, "jobs": [], "reason": why, "now_s": 0.5}, forecast
         )
         for x in (None, 9.0)
     )
