@@ -25,6 +25,7 @@ RECORD = "ISONOMY_RECORD_JSON"
 TESTS = (
     "tests/cli",
     "tests/audit/test_usage.py",
+    "tests/audit/test_totals.py",
     "tests/hadoopconf",
     "tests/simulation/test_cli.py",
     "tests/cells/test_cases.py",

@@ -22,6 +22,8 @@ from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config, load_topology
+from pycontrol.config.accounts import accounts_of
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.runtime.journal import JournalError, read_facts
 
 EVIDENCE_FILE = "isonomy-evidence.jsonl"
@@ -37,6 +39,7 @@ class Records:
     rm_log: tuple[str, ...]
     topology: Path | None = None
     lead_s: float = LEAD_S
+    accounts: Accounts = NO_ACCOUNTS
 
 
 def records_of(
@@ -54,7 +57,9 @@ def records_of(
             found = load_config(config)
         except ConfigError as e:
             raise Misused(e.lines[0]) from e
-        return Records((found.journal_file,), evidence, rm_log, found.topology, found.lead_s)
+        return Records(
+            (found.journal_file,), evidence, rm_log, found.topology, found.lead_s, accounts_of(found.accounts)
+        )
     file = cluster_dir / "cluster.json"
     try:
         cluster = json.loads(file.read_text(encoding="utf-8"))
@@ -67,7 +72,8 @@ def records_of(
         nodes = [r for name, r in roles.items() if name.startswith("nodemanager")]
         evidence = evidence or tuple(str(Path(r["data"]) / EVIDENCE_FILE) for r in nodes)
         rm_log = rm_log or tuple(str(r["log"]) for name, r in roles.items() if name.startswith("resourcemanager"))
-        return Records(journals, evidence, rm_log, Path(cluster["topology"]), max(c.lead_s for c in configs))
+        lead_s, accounts = max(c.lead_s for c in configs), accounts_of(configs[0].accounts)
+        return Records(journals, evidence, rm_log, Path(cluster["topology"]), lead_s, accounts)
     except OSError as e:
         where = "give --config isonomy.yaml (or set ISONOMY_CONFIG), --journal FILE, or --cluster-dir of a dev-cluster"
         raise Misused(f"{file}: {e.strerror}; {where}") from e

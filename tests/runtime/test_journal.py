@@ -142,8 +142,8 @@ def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Pat
 
 def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
     written(path, facts())
-    execute(path, "UPDATE meta SET value = '5' WHERE key = 'version'")
-    with pytest.raises(JournalError, match="written by version 5 of the journal, this one reads up to 4"):
+    execute(path, "UPDATE meta SET value = '6' WHERE key = 'version'")
+    with pytest.raises(JournalError, match="written by version 6 of the journal, this one reads up to 5"):
         SqliteJournal(path)
     with pytest.raises(JournalError, match="version 5"):
         check_journal(path)
