@@ -17,6 +17,7 @@ from pycontrol.audit.report import quantile
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.value import value
+from pycontrol.runtime.journal import read_totals
 from pycontrol.runtime.spans import Journal
 from pycontrol.runtime.usage import AppTimes, Tally, Totals, Usage, Who, without
 
@@ -106,6 +107,21 @@ def of_totals(journals: Iterable[Totals], since_s: float, until_s: float) -> Rec
         found.first_s = min(x.first_s, found.first_s if found.first_s is not None else x.first_s)
         found.last_s = max(x.last_s, found.last_s)
     return found
+
+
+def last_year(
+    journal: Path, by: Sequence[str], accounts: Accounts, prices: Mapping[str, float] | None
+) -> dict[str, Any] | None:
+    """The newest 366 days that a running control plane has counted, until at most an hour ago; None if there are none.
+
+    Raises JournalError.
+    """
+    totals = [x for file in with_older(journal) if (x := read_totals(file, newest=False)) is not None]
+    if not totals:
+        return None
+    last_s = max(x.last_s for x in totals)
+    since_s = max(min(x.first_s for x in totals), last_s - 366 * DAY_S)
+    return accounted(of_totals(totals, since_s, last_s), by, accounts, prices)
 
 
 def accounted(

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.usage import accounted, of_facts, of_totals
+from pycontrol.audit.usage import accounted, last_year, of_facts, of_totals
 from pycontrol.cli import main
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model import events as ev
-from pycontrol.model.accounts import Accounts
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Container, Mode, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
@@ -245,6 +245,19 @@ def test_accounts_have_the_use_below_them_and_prices_are_by_type() -> None:
     ]  # fmt: skip
     assert (found["total"]["gpu_h_used"], found["total"]["cost"]) == (73.0, 180.0)
     assert found["without_price"] == ["T4"]
+
+
+def test_a_running_control_plane_shows_a_year_of_its_own_and_older_journals(pruned: Path) -> None:
+    aside = pruned.with_name("journal-20250101T000000Z.sqlite")
+    pruned.rename(aside)
+    young = pruned.with_name("young.sqlite")
+    appended(young, month_of_use())
+    assert last_year(young, ["user"], NO_ACCOUNTS, None) is None
+    appended(pruned, [(DAY + 200 * DAY_S + k, f.ClockBehind(float(k))) for k in range(2)])
+    keep(pruned, DAY + 200 * DAY_S)
+    found = last_year(pruned, ["user"], NO_ACCOUNTS, {"V100": 1.0})
+    assert found is not None
+    assert [(r["user"], r["gpu_h_used"], r["cost"]) for r in found["rows"]] == [("ann", 72.0, 72.0), ("eve", 1.0, 0.0)]
 
 
 def test_totals_of_a_pair_add_up(tmp_path: Path) -> None:

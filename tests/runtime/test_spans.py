@@ -112,7 +112,9 @@ def test_usage_counts_a_lease_as_borrowed_while_it_was(changed: f.Fact | None, b
         (100, f.LeaseEnded((A,), 100.0, "released", EndReason.RELEASED)),
         (150, f.LeaseEnded((A,), 150.0, "released", EndReason.RELEASED)),
     ]
-    found = {r["app"]: r["gpu_h_borrowed"] * 3600 for r in accounted(of_facts([rows(*facts)], 0.0, 1000.0), ["app"])["rows"]}
+    found = {
+        r["app"]: r["gpu_h_borrowed"] * 3600 for r in accounted(of_facts([rows(*facts)], 0.0, 1000.0), ["app"])["rows"]
+    }
     assert found["a"] == pytest.approx(borrowed_s, abs=0.5)
     assert found["b"] == pytest.approx(50.0 if isinstance(changed, f.LeaseBorrowed) else 0.0, abs=0.5)
 
