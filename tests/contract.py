@@ -30,6 +30,7 @@ TESTS = (
     "tests/simulation/test_cli.py",
     "tests/cells/test_cases.py",
     "tests/simulation/workloads/test_cli.py",
+    "tests/simulation/workloads/test_history.py",
     "tests/experiments/test_report.py",
     "tests/policies/test_entry_points.py",
 )

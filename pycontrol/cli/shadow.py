@@ -61,7 +61,8 @@ def shadow_command(since: str, policy: str | None, given: tuple[str, ...], outpu
         )
     by_name = dict(zip(names, results, strict=True))
     data = compared(by_name, found.actual)
-    data |= {"live": live, "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
+    data |= {"live": live, "replayed": len(found.workload.apps), "assumed": found.assumed,
+             "skipped": sum(found.skipped.reasons.values()),
              "completion": completions(by_name), "revocations": revocations(by_name[names[1]])}  # fmt: skip
     emit(data, output, _draw)
 
