@@ -13,8 +13,8 @@ from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, Lea
 from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
-from pycontrol.simulation.workloads.history import OPEN, History, fits, of_rest, read_files
-from pycontrol.simulation.workloads.reading import Skipped, head
+from pycontrol.simulation.workloads.history import OPEN, History, of_rest
+from pycontrol.simulation.workloads.reading import Skipped
 
 Actual = dict[str, tuple[float | None, float | None]]
 """App -> when it really got its first GPU and when it ended, seconds of the workload's time."""
@@ -132,10 +132,7 @@ def save(found: Recorded, file: Path) -> None:
 
 
 def actual_of(file: Path) -> tuple[Actual, str]:
-    """What really happened to the apps of a recorded workload or a past of YARN; nothing of any other."""
-    if not beside(file).exists() and file.is_file() and fits(head(file)):
-        found = read_files([file])
-        return found.actual(), "; ".join(found.assumed)
+    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
     try:
         data = json.loads(beside(file).read_text(encoding="utf-8"))
         return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])

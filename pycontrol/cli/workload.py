@@ -17,7 +17,7 @@ from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, moment, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
 from pycontrol.simulation.workloads.front import option_names
-from pycontrol.simulation.workloads.history import read_files
+from pycontrol.simulation.workloads.history import History
 from pycontrol.words import count
 
 
@@ -185,7 +185,7 @@ def record_command(
 
 def _of_files(files: tuple[Path, ...], since_s: float | None) -> Recorded:
     try:
-        found = read_files(files)
+        found: History = lab.part("workloads.history").read_files(files)
     except BadTrace as e:
         raise Misused(str(e)) from e
     except OSError as e:

@@ -16,10 +16,12 @@ from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.recorded import Actual, actual_of
 from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
 from pycontrol.cli.tables import clock, emit
+from pycontrol.lab.workloads import history
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import Resumed, machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.simulation.workloads.reading import head
 from pycontrol.words import count
 
 OTHERS = ("isonomy", "yarn_cs")
@@ -117,9 +119,17 @@ def whatif_command(
         assert workload is not None
         names = names or ["yarn_cs", "isonomy"]
         results, source = _replayed(workload, names, cluster, cells, queues, given, lease_s)
-        actual, assumed = actual_of(Path(workload))
+        actual, assumed = _actual_of(Path(workload))
     data = compared(results, actual)
     emit({**data, "assumed": assumed, "workload": source}, output, draw)
+
+
+def _actual_of(file: Path) -> tuple[Actual, str]:
+    """What really happened to the apps of a workload, and what was assumed, where that is known."""
+    if not file.is_file() or not history.fits(head(file)):
+        return actual_of(file)
+    found = history.read_files([file])
+    return found.actual(), "; ".join(found.assumed)
 
 
 def _replayed(

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.workloads import history, own
+from pycontrol.simulation.workloads import own
 from pycontrol.simulation.workloads.building import Import, Imported, Reader, Selection
 from pycontrol.simulation.workloads.reading import BadTrace, head
 from pycontrol.simulation.workloads.themis import ThemisWorkload, w1, w2
@@ -151,11 +151,6 @@ CATALOGUE = Catalogue(
             own.read,
             "Isonomy's own CSV (isonomy workload show NAME --out FILE)",
             lambda text: text.startswith(own.MARK),
-        ),
-        "yarn": Format(
-            history.read,
-            "a YARN's past: saved /ws/v1/cluster/apps, the ResourceManager's log, a Spark event log, a .jhist",
-            history.fits,
         ),
     },
 )

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli import main
-from pycontrol.cli.recorded import actual_of
+from pycontrol.lab.whatif import whatif_command
 from pycontrol.lab.workloads import CATALOGUE
-from pycontrol.simulation.workloads.history import ASSUMED, SPARK_ASSUMED, read_files
+from pycontrol.lab.workloads.history import SPARK_ASSUMED, read_files
+from pycontrol.simulation.workloads.history import ASSUMED
 from pycontrol.simulation.workloads.reading import BadTrace
 
 T0 = 1_790_000_000_000
@@ -185,11 +186,14 @@ def test_a_file_is_a_workload_by_itself(tmp_path: Path) -> None:
         CATALOGUE.load(str(rest(tmp_path)))
 
 
-def test_what_really_happened_is_known_of_such_a_file(tmp_path: Path) -> None:
-    """So that `isonomy whatif FILE` says how far its replay is from it."""
-    actual, assumed = actual_of(log(tmp_path))
-    assert actual == {"application_1_0001": (30.0, 630.0), "application_1_0002": (90.0, 690.0)}
-    assert assumed == ASSUMED
+def test_a_replay_of_such_a_file_is_held_against_what_happened(tmp_path: Path) -> None:
+    file = tmp_path / "rm.log"
+    file.write_text("".join(summary(k, 2400) for k in range(4)))
+    result = CliRunner().invoke(whatif_command, [str(file), "--cluster", "2x4", "-o", "json"])
+    found = json.loads(result.output)
+    assert (found["calibration"]["apps"], found["calibration"]["real_median_s"]) == (4, 30.0)
+    assert found["assumed"] == ASSUMED
+    assert found["workload"].startswith("rm.log, 2026-09-2")
 
 
 def run(*args: str, code: int = 0) -> str:
