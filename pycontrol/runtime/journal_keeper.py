@@ -109,7 +109,8 @@ class JournalKeeper:
         newest = newest_seq(db)
         if newest <= base:
             return
-        used = self._counting(db, state, base)
+        if (used := self._counting(db, state, base)) is None:
+            return
         rows = (row for row in rows_of(db, base, VERSION) if row.seq <= newest)
         while fold(state, islice(rows, FACTS_AT_ONCE), raise_unless_harmless, used):
             if self._stopped.wait(self._rest_s):
@@ -125,8 +126,8 @@ class JournalKeeper:
             db.execute("DELETE FROM snapshots WHERE seq < (SELECT MAX(seq) FROM snapshots WHERE seq < ?)", (newest,))
         log.info("snapshot of the journal", facts=newest - base, bytes=len(data), problems=problems)
 
-    def _counting(self, db: sqlite3.Connection, state: Durable, base: int) -> usage.Usage:
-        """The use since the totals were last added to: in a journal that has none yet, since its first fact."""
+    def _counting(self, db: sqlite3.Connection, state: Durable, base: int) -> usage.Usage | None:
+        """The use since the totals were last added to, without any since the first fact; None if it was stopped."""
         known = usage.counted(db)
         if known is not None:
             return usage.Usage.going_on(state, known[1])
@@ -134,6 +135,8 @@ class JournalKeeper:
         for row in rows_of(db, 0, VERSION, whole=False):
             if row.seq > base:
                 break
+            if row.seq % FACTS_AT_ONCE == 0 and self._stopped.wait(self._rest_s):
+                return None
             with suppress(*BAD, RowError):
                 used.take(row.time_s, fact_of(row))
         return used

@@ -72,7 +72,7 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """The sum."""
-        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Tally(*(getattr(self, name) + getattr(other, name) for name in NUMBERS))
 
 
 NUMBERS = tuple(f.name for f in fields(Tally))
@@ -297,8 +297,9 @@ def add_totals(db: sqlite3.Connection, found: Usage) -> None:
         f"INSERT INTO totals ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {more}",
         [(*key, *astuple(tally)) for key, tally in by_day(found).items()],
     )
-    known = counted(db)
-    begin_s = known[0] if known is not None else found.first_s
+    begin_s = known[0] if (known := counted(db)) is not None else found.first_s
+    if begin_s is None:  # no fact could be read
+        return
     db.execute("DELETE FROM counted")
     db.execute("INSERT INTO counted VALUES (?, ?)", (begin_s, found.until_s))
     for begin_s, end_s in found.covered:

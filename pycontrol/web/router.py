@@ -133,7 +133,7 @@ class Router:
             "logs": self._get(self._logs, "app"),
             "audit": self._get(views.audit),
             "shadow": Route("GET", lambda _: dict(self._shadow())),
-            "usage": Route("GET", self._usage, frozenset({"by"})),
+            "usage": self._get(self._usage, "by"),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
             "spans": self._get(self._spans, "app"),
             "cells": self._live(cells.cells),
@@ -259,18 +259,18 @@ class Router:
 
         return self._why_not(a, picture.now_s, request.params, request.user, called)
 
-    def _usage(self, request: RestRequest) -> dict[str, Any]:
+    def _usage(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """GPU time of the last year, by day or by month, and by whom."""
-        by = request.params.get("by", USAGE_BY).split(",")
+        by = params.get("by", USAGE_BY).split(",")
         if unknown := [key for key in by if key not in KEPT]:
             raise Refusal(400, f"by: must be some of {', '.join(KEPT)} (got {unknown[0] or 'nothing'})")
         try:
-            found = self._usage_of(by, self.pictures.newest().arbiter.settings.accounts)
+            found = self._usage_of(by, a.settings.accounts)
         except JournalError as e:
             raise Refusal(503, f"usage: {e}") from e
         if found is None:
             raise Refusal(404, "usage: nothing is counted yet: the first time is an hour after the first fact")
-        return {"now_s": self.pictures.newest().now_s, **found}
+        return {"now_s": now_s, **found}
 
     def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The app's recent leases, and what was taken back from it."""
