@@ -19,7 +19,7 @@ from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.cli import screens
-from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
+from pycontrol.cli.client import F, Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config, load_topology
 from pycontrol.config.accounts import accounts_of
@@ -108,6 +108,26 @@ def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str,
     return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s, records.lead_s)
 
 
+def journals_options(command: F) -> F:
+    """--journal, --config and --cluster-dir, each of which names journals."""
+    command = cluster_dir_option(command)
+    command = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="ISONOMY_CONFIG",
+        metavar="FILE",
+        help="isonomy.yaml, which names the journal.",
+    )(command)
+    return click.option(
+        "--journal",
+        "journals",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The control plane's journal, of a pair each [default: the dev-cluster's].",
+    )(command)
+
+
 def _options(command: Any) -> Any:
     for option in (
         click.option(
@@ -128,22 +148,7 @@ def _options(command: Any) -> Any:
         click.option(
             "--evidence", multiple=True, metavar="GLOB", help="Evidence files of the NodeManagers; may be repeated."
         ),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            envvar="ISONOMY_CONFIG",
-            metavar="FILE",
-            help="isonomy.yaml, which names the journal.",
-        ),
-        click.option(
-            "--journal",
-            "journals",
-            multiple=True,
-            metavar="FILE",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="The control plane's journal, of a pair each [default: the dev-cluster's].",
-        ),
-        cluster_dir_option,
+        journals_options,
     ):
         command = option(command)
     return command

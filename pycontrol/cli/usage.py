@@ -15,8 +15,8 @@ from rich.console import RenderableType
 
 from pycontrol.audit.usage import KEPT, KEYS, TIMES, accounted, of_facts, of_totals, with_older
 from pycontrol.audit.usage import Records as Found
-from pycontrol.cli.client import Failure, Misused, cluster_dir_option, moment_s
-from pycontrol.cli.records import Records, facts_of, records_of
+from pycontrol.cli.client import Failure, Misused, moment_s
+from pycontrol.cli.records import Records, facts_of, journals_options, records_of
 from pycontrol.cli.tables import Data, emit_json, lines, moment, out, span, table
 from pycontrol.config import ConfigError, load_topology_spec
 from pycontrol.runtime.journal import JournalError, read_totals
@@ -27,22 +27,7 @@ from pycontrol.words import count
 @click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
 @click.option("--until", metavar="TIME", help="The same [default: now].")
 @click.option("--by", default="user,queue", show_default=True, metavar="KEYS", help=f"Of {', '.join(KEYS)}.")
-@click.option(
-    "--journal",
-    "journals",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The control plane's journal, of a pair each.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ISONOMY_CONFIG",
-    metavar="FILE",
-    help="isonomy.yaml, which names the journal.",
-)
-@cluster_dir_option
+@journals_options
 @click.option(
     "-o",
     "--output",

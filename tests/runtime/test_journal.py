@@ -29,7 +29,7 @@ from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.model import events as ev
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts
+from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts, read_totals
 from pycontrol.runtime.journal_check import check_journal, repair_journal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from tests.arbiter.mini import Mini
@@ -357,7 +357,10 @@ def test_the_previous_snapshot_replaces_a_damaged_one(path: Path) -> None:
 
 
 def test_a_torn_file_is_salvaged(path: Path) -> None:
-    """The tail of the file is lost, as on a disk that filled up or a copy that broke off."""
+    """The tail of the file is lost, as on a disk that filled up or a copy that broke off; the totals are kept."""
+    written(path, facts(10))
+    keeper(path).keep()
+    totals = read_totals(path, newest=False)
     written(path, facts(400))
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -372,6 +375,8 @@ def test_a_torn_file_is_salvaged(path: Path) -> None:
     assert len(list(path.parent.glob("journal-damaged-*.sqlite"))) == 1
     assert APP in recovered(path).apps
     assert check_journal(path)["readable"]
+    assert totals is not None
+    assert read_totals(path, newest=False) == totals
 
 
 def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
