@@ -152,7 +152,7 @@ def accounted(
     return {
         "since_s": found.since_s, "until_s": found.until_s, "by": list(by), "rows": rows,
         "total": _row(whole, prices, found.whole_days) if found.entries else None, "unknown_facts": found.unknown,
-        "covered": {"from_s": begin_s, "to_s": end_s, "gaps": [list(x) for x in gaps]} if begin_s < end_s else None,
+        "covered": {"from_s": begin_s, "to_s": end_s, "gaps": [list(x) for x in gaps]} if begin_s <= end_s else None,
         "records_from_s": found.first_s, "records_to_s": found.last_s if found.first_s is not None else None,
         "whole_days": found.whole_days, "without_price": sorted(unpriced),
     }  # fmt: skip
