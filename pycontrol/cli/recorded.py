@@ -131,15 +131,6 @@ def save(found: Recorded, file: Path) -> None:
     beside(file).write_text(json.dumps({"assumed": found.assumed, "actual": found.actual}) + "\n", encoding="utf-8")
 
 
-def actual_of(file: Path) -> tuple[Actual, str]:
-    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
-    try:
-        data = json.loads(beside(file).read_text(encoding="utf-8"))
-        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}, ""
-
-
 def median(values: Iterable[float]) -> float | None:
     """None of nothing."""
     found = list(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.console import Console
 from pycontrol.cli.client import Misused, Rm, output_option, rm_address
 from pycontrol.cli.compared import compared, draw
 from pycontrol.cli.estimate import read_snapshot
-from pycontrol.cli.recorded import Actual, actual_of
+from pycontrol.cli.recorded import Actual, beside
 from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
 from pycontrol.cli.tables import clock, emit
 from pycontrol.lab.workloads import history
@@ -119,17 +120,21 @@ def whatif_command(
         assert workload is not None
         names = names or ["yarn_cs", "isonomy"]
         results, source = _replayed(workload, names, cluster, cells, queues, given, lease_s)
-        actual, assumed = _actual_of(Path(workload))
+        actual, assumed = actual_of(Path(workload))
     data = compared(results, actual)
     emit({**data, "assumed": assumed, "workload": source}, output, draw)
 
 
-def _actual_of(file: Path) -> tuple[Actual, str]:
-    """What really happened to the apps of a workload, and what was assumed, where that is known."""
-    if not file.is_file() or not history.fits(head(file)):
-        return actual_of(file)
-    found = history.read_files([file])
-    return found.actual(), "; ".join(found.assumed)
+def actual_of(file: Path) -> tuple[Actual, str]:
+    """What really happened to the apps of a workload, and what was assumed; nothing where that is not known."""
+    if file.is_file() and history.fits(head(file)):
+        found = history.read_files([file])
+        return found.actual(), "; ".join(found.assumed)
+    try:
+        data = json.loads(beside(file).read_text(encoding="utf-8"))
+        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}, ""
 
 
 def _replayed(
