@@ -7,13 +7,13 @@ ever. Each result says what time its records cover: time without records is not 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pycontrol.audit.report import quantile
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.value import value
@@ -209,3 +209,13 @@ def _covered_s(time: str, begin_s: float, end_s: float, gaps: Sequence[tuple[flo
     low_s, high_s = max(begin_s, first.timestamp()), min(end_s, last_s)
     missing_s = sum(max(0.0, min(b, high_s) - max(a, low_s)) for a, b in gaps)
     return max(0.0, high_s - low_s - missing_s)
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """The q-quantile with linear interpolation; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low, high = math.floor(at), math.ceil(at)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

@@ -12,12 +12,10 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
 from pycontrol.cli.client import Failure, Misused, Rm, moment_s, output_option, rm_address
-from pycontrol.cli.recorded import Recorded, anonymised, of_history, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, moment, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
 from pycontrol.simulation.workloads.front import option_names
-from pycontrol.simulation.workloads.history import History
 from pycontrol.words import count
 
 
@@ -26,9 +24,7 @@ def workload_group() -> None:
     """Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces."""
 
 
-@workload_group.command("list")
-@output_option
-def list_command(output: str) -> None:
+def _list(output: str) -> None:
     """The generators, the trace formats that can be read, and the options of each."""
     catalogue = lab.workloads()
     generators = [
@@ -61,7 +57,7 @@ def _defaults(options: Data) -> str:
 
 
 @workload_group.command("show")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="An option of the workload; repeat.")
 @click.option(
@@ -71,14 +67,20 @@ def _defaults(options: Data) -> str:
     help="Write the workload as CSV, which can be given as a workload.",
 )
 @output_option
-def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
+def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
     """The marginals of the workload NAME, or of a trace FILE, beside the paper's; and what was skipped of a trace.
 
+    Without NAME: the generators, the trace formats that can be read, and the options of each.
+
     \b
+    isonomy workload show
     isonomy workload show w1 --seed 3
     isonomy workload show hived --set load=0.9 --out hived.csv
     isonomy workload show philly:cluster_job_log.json.gz,queues=a+b
     """
+    if name is None:
+        _list(output)
+        return
     console = Console(stderr=True)
     try:
         with console.status(f"reading {name}"):
@@ -154,21 +156,19 @@ def record_command(
     """
     if files and journal is not None:
         raise Misused("give FILES or --journal: one of them")
-    since_s = moment_s(since or "30d", time.time(), "--since")
+    recorded = lab.part("recorded")
     if journal is not None:
-        found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
+        since_s = moment_s(since or "30d", time.time(), "--since")
+        found = recorded.of_journal(facts_of(journal), since_s, f"journal {journal.name}")
     elif files:
-        found = _of_files(files, since_s if since else None)
+        found = recorded.of_files(files, moment_s(since, time.time(), "--since") if since else None)
     else:
-        server = Rm(rm_address())
-        path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
-        apps = (server.yarn(path).get("apps") or {}).get("app") or []
-        found = of_yarn(apps, since_s, f"applications of {server.base}")
+        found = recorded.recorded_of_yarn(Rm(rm_address()), since or "30d")
     if not found.workload.apps:
-        raise Failure(f"no application with GPUs has ended in {_covered(found)}: {found.skipped}")
-    found = anonymised(found) if anonymise else found
+        raise Failure(f"no application with GPUs has ended in {_covered(found.covered)}: {found.skipped}")
+    found = recorded.anonymised(found) if anonymise else found
     try:
-        save(found, out)
+        recorded.save(found, out)
     except OSError as e:
         raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
     data = {
@@ -178,20 +178,10 @@ def record_command(
         "covered": dict(zip(("from_s", "to_s"), found.covered, strict=False)),
     }  # fmt: skip
     emit(data, output, lambda d: lines(
-        f"covered: {_covered(found)}", f"{count(d['apps'], 'app')} in {d['written']}; {found.skipped}",
+        f"covered: {_covered(found.covered)}", f"{count(d['apps'], 'app')} in {d['written']}; {found.skipped}",
         *(f"bad: {problem}" for problem in d["bad_rows"]), f"assumed: {d['assumed']}",
     ))  # fmt: skip
 
 
-def _of_files(files: tuple[Path, ...], since_s: float | None) -> Recorded:
-    try:
-        found: History = lab.part("workloads.history").read_files(files)
-    except BadTrace as e:
-        raise Misused(str(e)) from e
-    except OSError as e:
-        raise Misused(f"{e.filename}: cannot be read: {e.strerror}") from e
-    return of_history(found if since_s is None else found.since(since_s), ", ".join(x.name for x in files))
-
-
-def _covered(found: Recorded) -> str:
-    return " to ".join(map(moment, found.covered)) or "no time"
+def _covered(times: tuple[float, ...]) -> str:
+    return " to ".join(map(moment, times)) or "no time"

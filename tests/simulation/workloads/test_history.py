@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from pycontrol.cli import main
 from pycontrol.lab.whatif import whatif_command
 from pycontrol.lab.workloads import CATALOGUE
-from pycontrol.lab.workloads.history import SPARK_ASSUMED, read_files
-from pycontrol.simulation.workloads.history import ASSUMED
+from pycontrol.lab.workloads.history import ASSUMED, SPARK_ASSUMED, read_files
 from pycontrol.simulation.workloads.reading import BadTrace
 
 T0 = 1_790_000_000_000

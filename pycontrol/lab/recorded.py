@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, LeaseStarted, RoundHeld
+from pycontrol.cli.client import Misused, Rm, moment_s
+from pycontrol.lab.workloads.history import OPEN, History, of_rest, read_files
 from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
-from pycontrol.simulation.workloads.history import OPEN, History, of_rest
-from pycontrol.simulation.workloads.reading import Skipped
+from pycontrol.simulation.workloads.reading import BadTrace, Skipped
 
 Actual = dict[str, tuple[float | None, float | None]]
 """App -> when it really got its first GPU and when it ended, seconds of the workload's time."""
@@ -49,6 +51,25 @@ def of_history(found: History, source: str) -> Recorded:
     """From what an administrator has of YARN."""
     assumed = "; ".join(found.assumed)
     return Recorded(found.workload(source), found.actual(), assumed, found.skipped, found.extent)
+
+
+def of_files(files: Sequence[Path], since_s: float | None) -> Recorded:
+    """From files of a YARN's past; Misused for others."""
+    try:
+        found = read_files(files)
+    except BadTrace as e:
+        raise Misused(str(e)) from e
+    except OSError as e:
+        raise Misused(f"{e.filename}: cannot be read: {e.strerror}") from e
+    return of_history(found if since_s is None else found.since(since_s), ", ".join(x.name for x in files))
+
+
+def recorded_of_yarn(server: Rm, since: str) -> Recorded:
+    """From the ResourceManager's list of applications that ended since a time: 7d, 12h, or 2026-11-20T14:00."""
+    since_s = moment_s(since, time.time(), "--since")
+    path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
+    apps = (server.yarn(path).get("apps") or {}).get("app") or []
+    return of_yarn(apps, since_s, f"applications of {server.base}")
 
 
 def of_yarn(apps: Iterable[Mapping[str, Any]], since_s: float, source: str) -> Recorded:
