@@ -146,14 +146,15 @@ def gang_of(p: Mapping[str, Any], gpus: int, gang_gpus: int = 0) -> int:
 
 
 def with_app(
-    p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0
-) -> dict[str, Any]:
+    p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0,
+    scope: Scope = Scope.CLUSTER,
+) -> dict[str, Any]:  # fmt: skip
     """The picture with one more app, submitted now, that uses `gpus` GPUs for `hours` hours."""
     gang = gang_of(p, gpus, gang_gpus)
     app = {
         "app_id": f"{NEW}asked", "user": user, "queue": queue, "submitted_s": p["now_s"], "gang_gpus": gang,
         "gangs": gpus // gang, "left_gpu_s": gpus * hours * 3600.0, "total_gpu_s": gpus * hours * 3600.0,
-        "scope": int(Scope.CLUSTER), "slowdown": list(Demand(1, 1).slowdown), "speedups": {}, "held": [],
+        "scope": int(scope), "slowdown": list(Demand(1, 1).slowdown), "speedups": {}, "held": [],
         "started": False,
     }  # fmt: skip
     return {**p, "apps": [*p["apps"], app]}
