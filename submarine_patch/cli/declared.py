@@ -62,7 +62,7 @@ def work_of(parsed: RunArguments) -> Work | None:
     search = load_search_space(Path(conf["search_space"])) if conf.get("search_space") else None
     given: dict[str, Any] = {key: conf.get(key) for key in ("app_scheduler", "max_iterations", "min_iterations", "eta",
                                                             "jobs", "iteration_s")}  # fmt: skip
-    told = {f"isonomy.{key}": conf.get(key) for key in ("hours", "parallel", "within")}
+    told = {f"isonomy.{key}": conf.get(key) for key in ("hours", "epochs", "parallel", "within")}
     spec = AppSpec.of({
         **NOWHERE, **given, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
         "search_space": {"parameters": search}, "conf": told,
@@ -79,11 +79,13 @@ def declared(parsed: RunArguments) -> list[str]:
     spec, iterations = work.spec, work.iterations
     lines = [_trials(work, parsed.session)] if spec.app_scheduler != "single" else []
     gpus, said = count(spec.gang_gpus, "GPU"), gpu_time(work.gpu_s)
+    epochs = f" for {count(spec.epochs, 'epoch')}" if spec.epochs else ""
     if not iterations and not spec.hours:
-        return [*lines, "note: nothing says how long it trains, so its declared work is one lease of its GPUs, and it"
+        what = f"its {count(spec.epochs, 'epoch')} take" if epochs else "it trains"
+        return [*lines, f"note: nothing says how long {what}, so its declared work is one lease of its GPUs, and it"
                 " falls behind others once that is used; with --hours H a job trains H hours on its GPUs"]  # fmt: skip
     if not iterations:
-        return [*lines, f"declared work: {said}, {spec.hours:g} h on {gpus}"]
+        return [*lines, f"declared work: {said}, {spec.hours:g} h on {gpus}{epochs}"]
     if spec.iteration_s:
         return [*lines, f"declared work: {said}, {count(iterations, 'iteration')} of {spec.iteration_s:g} GPU-s"]
     if spec.hours:

@@ -45,6 +45,12 @@ GROUP_OPTIONS = (
         "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the declared work, by which"
         " the default policy orders apps",
     ),
+    Option(
+        "epochs",
+        "N",
+        "epochs that one job trains, if neither its log nor a session says how many: once one was timed, its end is"
+        " known; with --hours they take so long",
+    ),
     Option("max-iterations", "N", "the most iterations of one job"),
     Option(
         "min-iterations",
@@ -251,7 +257,7 @@ MEANT = {
     **dict.fromkeys(("cmd", "command", "script"), 'write --worker_launch_cmd "python train.py"'),
     **dict.fromkeys(("file", "files"), "write --localization ./train.py:."),
     **dict.fromkeys(("workers", "nodes", "ntasks"), "write --num_workers N"),
-    **dict.fromkeys(("time", "epochs"), "write --hours H"),
+    "time": "write --hours H",
 }
 """Names of other systems' options -> what to write here."""
 

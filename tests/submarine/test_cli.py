@@ -357,6 +357,8 @@ SWEEP = ("--search-space", "space.yaml", "--max-iterations", "81", "--gpus-per-j
     [
         ((), "note: nothing says how long it trains, so its declared work is one lease of its GPUs"),
         (("--hours", "2", "--gpus-per-job", "4"), "declared work: 8.0 GPU-h, 2 h on 4 GPUs"),
+        (("--epochs", "30"), "note: nothing says how long its 30 epochs take, so its declared work is one lease"),
+        (("--epochs", "30", "--hours", "2"), "declared work: 2.0 GPU-h, 2 h on 1 GPU for 30 epochs"),
         (("--max-iterations", "900", "--iteration-s", "2"), "declared work: 1,800 GPU-s, 900 iterations of 2 GPU-s"),
         (("--max-iterations", "900"), "note: nothing says how long its 900 iterations take, so its declared work is"),
         (("--app-scheduler", "hyperband", *SWEEP), "143 trials, rungs at 1, 3, 9, 27, 81 iterations (as the script's"),
