@@ -20,14 +20,21 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import LAUNCHES_MIN, Durable
-from pycontrol.arbiter.ledger.lease import ACTIVE, dump_lease, load_lease, part
+from pycontrol.arbiter.ledger.lease import (
+    ACTIVE,
+    REVOKING,
+    dump_lease,
+    dump_reservation,
+    load_lease,
+    load_reservation,
+    part,
+)
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp
-from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
@@ -119,14 +126,16 @@ def queues_of(p: Mapping[str, Any]) -> tuple[Queue, ...]:
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
     agent, record = a.agents[app_id], a.durable.apps[app_id]
     d = agent.demand
-    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in a.holdings.gangs_of(app_id)]
+    ending = [[x] for x in a.durable.leases.of(app_id) if x.state is REVOKING]
+    held = [*a.holdings.gangs_of(app_id), *ending]
+    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in held]
     return {
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
         "kind": agent.app_scheduler,
         "gang_gpus": d.gang_gpus, "gangs": d.gangs, "left_gpu_s": d.work_left_gpu_s, "total_gpu_s": d.work_total_gpu_s,
         "stepwise_left_gpu_s": agent.stepwise_left_gpu_s,
         "scope": int(d.scope), "slowdown": list(d.slowdown), "speedups": dict(d.speedups),
-        "held": [gang for gang in gangs if gang], "started": record.leases > 0,
+        "held": [gang for gang in gangs if gang], "started": record.attained_gpu_s > 0 or any(gangs),
     }  # fmt: skip
 
 
@@ -176,12 +185,12 @@ class Resumed(Simulator):
         rng = random.Random(seed)
         topology = machines_of(p)
         accounts = Accounts.load(p["settings"]["accounts"])
-        control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed, "accounts": accounts})
+        control = ArbiterSettings(**{**p["settings"], "recovery_s": -p["now_s"], "seed": seed, "accounts": accounts})
         name = policy or p["policy"]
         chosen: Policy = registry.make(name, **(options or {}))
         if supply is not None:
             chosen = ByVirtualCluster(chosen, own_policies(supply, name, options or {}))
-        settings = _launches(p, SimulationSettings(arbiter=control))
+        settings = _costs(p, SimulationSettings(arbiter=control), random.Random(seed) if error else None)
         super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues_of(p), supply)
         self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2, supply=supply)
         self.now = float(p["now_s"])
@@ -211,7 +220,19 @@ class Resumed(Simulator):
         for app in apps:
             self.inbox.append(ev.AgentUp(app.trace.app_id, app.attempt_id, "hyperband", app.demand(self.now)))
         self._drain()
+        self._go_on()
         self.workload = Workload("outlook", (*(app.trace for app in apps), *come))
+
+    def _go_on(self) -> None:
+        """What the last round decided: gangs that it revoked stop, and apps plan for what they were promised."""
+        d = self.arbiter.durable
+        for x in [x for x in d.leases.each() if x.state is REVOKING]:
+            self._revoke(ev.SendRevoke(x.app_id, x.gpus, x.end_s, max(0.0, x.end_s - self.now), x.reason))
+        for promise in d.reservations.each():
+            app = self.apps[promise.app_id]
+            app.held.update(dict.fromkeys(promise.gpus, promise.granted_s))
+            self.dirty[promise.app_id] = app
+        self._drain()
 
     def result(self, starts_of: Iterable[str] = ()) -> Result:
         """Run all apps to their ends; the start of those in `starts_of` is unknown, because they had started before."""
@@ -318,15 +339,21 @@ def _split(jobs: int, work: float, rng: random.Random | None, shape: float) -> t
     return tuple(max(1.0, work * part / whole) for part in parts)
 
 
-def _launches(p: Mapping[str, Any], found: SimulationSettings) -> SimulationSettings:
-    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that."""
+def _costs(p: Mapping[str, Any], found: SimulationSettings, rng: random.Random | None) -> SimulationSettings:
+    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that.
+
+    With an `rng` one of those measured, and a stop that takes up to twice what is assumed: both vary, and starts at
+    leases' ends with them.
+    """
     first_s, again_s = (p["durable"].get(x, ()) for x in ("first_launches_s", "restarts_s"))
     if len(again_s) < LAUNCHES_MIN:
         again_s = first_s
+    drawn = statistics.median if rng is None else rng.choice
     return dataclasses.replace(
         found,
-        start_s=statistics.median(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
-        restart_s=statistics.median(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
+        checkpoint_s=found.checkpoint_s * (1.0 if rng is None else rng.uniform(0.0, 2.0)),
+        start_s=drawn(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
+        restart_s=drawn(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
     )
 
 
@@ -343,17 +370,22 @@ def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def _durable(p: Mapping[str, Any]) -> Durable:
-    """The durable state with apps, clocks, the policy's memory and running leases, without revocations and promises."""
+    """The durable state with apps, clocks, the policy's memory, running leases, and what comes after those that end."""
+    known = {x["app_id"] for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0}
     running = {Gpu(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
+    found = [part(x, mine) for x in map(load_lease, p["durable"]["leases"]) if (mine := running.intersection(x.gpus))]
+    ending = {gpu for x in found if x.state is REVOKING for gpu in x.gpus}
+    promised = [
+        x for x in map(load_reservation, p["durable"]["next"]) if x.app_id in known and ending.issuperset(x.gpus)
+    ]
     leases = [
-        dump_lease(dataclasses.replace(part(x, mine), state=ACTIVE, gang="", reason="", cause=EndReason.UNKNOWN))
-        for x in map(load_lease, p["durable"]["leases"]) if (mine := running.intersection(x.gpus))
+        dump_lease(x if x.state is REVOKING else dataclasses.replace(x, state=ACTIVE, gang="")) for x in found
     ]  # fmt: skip
     return Durable.load(
         {
             **p["durable"],
             "leases": leases,
-            "next": [],
+            "next": [dump_reservation(x) for x in promised],
             "switches": [],
             "exchange": {},
             "memory": dict(p["durable"]["memory"]),
