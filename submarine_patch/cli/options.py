@@ -144,17 +144,12 @@ STOCK_OPTIONS = (
 )
 REPEATABLE = ("env", "localization", "conf", "quicklink")
 REFUSED_OPTIONS = (
-    Option("docker_image", "IMAGE", ""),
-    Option("worker_docker_image", "IMAGE", ""),
-    Option("ps_docker_image", "IMAGE", ""),
-    Option("num_schedulers", "N", ""),
-    Option("scheduler_resources", "R", ""),
-    Option("scheduler_launch_cmd", "CMD", ""),
-    Option("scheduler_docker_image", "IMAGE", ""),
-    Option("tensorboard_resources", "R", ""),
-    Option("tensorboard_docker_image", "IMAGE", ""),
     Option("distribute_keytab", "", ""),
-)
+    *(Option(name, "VALUE", "") for name in (
+        "docker_image", "worker_docker_image", "ps_docker_image", "num_schedulers", "scheduler_resources",
+        "scheduler_launch_cmd", "scheduler_docker_image", "tensorboard_resources", "tensorboard_docker_image",
+    )),
+)  # fmt: skip
 """Stock options that the runtime does not support and refuses with one line."""
 
 
