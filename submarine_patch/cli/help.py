@@ -44,7 +44,7 @@ def run_help() -> str:
             _table(STOCK_OPTIONS),
             "",
             "  -o json",
-            "      one line of JSON: application id, exit status, when it would start and end; the rest is on standard error",
+            "      one line of JSON: application id, exit status, start and end; the rest is on standard error",
             "",
             RUN_EXAMPLE,
         ]
