@@ -37,7 +37,7 @@ def save():
     json.dump({"step": step}, open("ckpt/part", "w")); os.replace("ckpt/part", "ckpt/state.json")
 signal.signal(signal.SIGTERM, lambda *_: (save(), sys.exit(0)))
 while step < 60:
-    time.sleep(0.5); step += 1
+    time.sleep(0.3); step += 1
     print(f"Step [{step}/60], Loss: {1 / step:.4f}, f1: {step / 60:.3f}", flush=True)
 save()
 """
@@ -95,9 +95,9 @@ def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_b
     rig.training("plain-a", 3)
     assert re.search(r"step \d+/40", moved.status().line()), "its lines say how far it trains"
     host = rig.get("explain", app="plain-a")["leases"][0]["gpu"].rpartition(":")[0]
-    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.post("drain", node=host)
     rig.wait(lambda: not rig.get("explain", app="plain-a")["leases"], 60, "it gives its GPUs back")
-    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    rig.post("undrain", node=host)
     lost = rig.wait(lambda: rig.get("explain", app="plain-a").get("lost"), START_S, "it starts again, and is told so")
     assert re.fullmatch(r"lost \d+ steps? = \d+\.\d GPU-min, trained again", lost)
     for app in (moved, steady):
@@ -221,9 +221,9 @@ def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: 
     subprocess.run(words, env=rig.env, check=True, timeout=300)
     rig.training("servers", 20, limit_s=START_S)
     host = rig.get("explain", app="servers")["leases"][0]["gpu"].rpartition(":")[0]
-    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.post("drain", node=host)
     rig.wait(lambda: any(j["launches"] > 1 for j in rig.jobs("servers")), START_S, "it continues elsewhere")
-    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    rig.post("undrain", node=host)
     rig.succeeds("servers")
     said = "\n".join(p.read_text() for p in logs_of(rig, "servers"))
     stopped, restored = re.search(r"Stopped on request at step (\d+)", said), re.search(r"Restored .* for (\d+) ", said)
@@ -241,7 +241,7 @@ def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_draine
                          files=[script], keep_folder="ckpt", metric="f1", mode="max")  # fmt: skip
     rig.training("own", 5)
     host = app.explain()["leases"][0]["gpu"].rpartition(":")[0]
-    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.post("drain", node=host)
     ended = app.wait(timeout_s=300)
     assert ended.succeeded, ended.message + rig.tail()
     (job,) = ended.jobs
@@ -252,4 +252,4 @@ def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_draine
     begun = sorted(int(text.split("began at", 1)[1].split()[0]) for text in said)
     assert begun[0] == 0
     assert begun[1] >= 5, "what it had done was kept"
-    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    rig.post("undrain", node=host)
