@@ -124,7 +124,7 @@ class Foresight:
             hours = (work.gpu_s or p["settings"]["lease_s"] * gang) / gpus / 3600.0
             asked = with_app(p, gpus, hours, queue, client.user, gang, work.spec.scope)
             said = outlooks(asked, runs=RUNS, error=ERROR, only=f"{NEW}asked", pause=self._in_time)
-            self._found, self._now_s = said[f"{NEW}asked"], p["now_s"]
+            self._found, self._now_s, self._problem = said[f"{NEW}asked"], p["now_s"], "not within a week"
         except Exception as e:
             self._problem = str(e) if isinstance(e, Failure | ConfigError | NoOutlook) else repr(e)
 
@@ -141,10 +141,8 @@ class Foresight:
         self._thread.join(PATIENCE_S)
         self._until_s = 0.0
         start_s, end_s = self.times.values()
-        if start_s is None:
+        if start_s is None or start_s[1] is None:
             return f"when it starts is not known yet ({self._problem}); isonomy explain says it in a minute"
-        if start_s[1] is None:
-            return "as things are, it does not start within a week"
         end = estimate(None, end_s, 1, self._now_s) if end_s else "its end is not known: nobody said how long it trains"
         return f"{estimate(start_s, None, 0, self._now_s)}; {end}"
 

@@ -68,7 +68,6 @@ def test_a_dry_run_needs_gpus_and_a_queue(
     [
         (("--hours", "0.1"), "; ends in ~"),
         ((), "; its end is not known: nobody said how long it trains"),
-        (("--gpus-per-job", "64"), "as things are, it does not start within a week"),
     ],
 )
 def test_a_submission_says_when_it_would_start_and_end(
@@ -82,7 +81,8 @@ def test_a_submission_says_when_it_would_start_and_end(
     found, said = capsys.readouterr()
     times = json.loads(found)
     assert end in said
-    assert ("submarine: starts " in said) == (times["start_s"][1] is not None) == ("64" not in more)
+    assert "submarine: starts " in said
+    assert times["start_s"] == sorted(times["start_s"])
     assert (times["end_s"] is not None) == ("--hours" in more)
 
 
