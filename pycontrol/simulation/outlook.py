@@ -60,6 +60,7 @@ HALVING = frozenset({"successive_halving", "hyperband", "asha"})
 """App schedulers whose apps have rungs: about as much work in each, on half as many jobs as in the one before."""
 RUNG_SHAPE = 8.0
 """SHAPE within a rung, whose jobs have about the same work."""
+LENGTH_MAX = 20.0
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
 
 NEW = "new-"
@@ -207,7 +208,7 @@ class Resumed(Simulator):
                 node, bad_gpus=frozenset(bad.get(node.host, ())), partition=label
             )
         apps = [
-            self._resume(x, 1 + rng.uniform(-error, error), rng if error else None)
+            self._resume(x, _error(x, control.lease_s, error, rng), rng if error else None)
             for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0
         ]  # fmt: skip
         yarn_apps = tuple(
@@ -315,6 +316,19 @@ class Resumed(Simulator):
     def _in_time(self) -> None:
         if time.process_time() > self._end_s:
             raise TooSlow
+
+
+def _error(x: Mapping[str, Any], lease_s: float, error: float, rng: random.Random) -> float:
+    """Of an app's real work left, as a multiple of what it declares.
+
+    One that declared nothing says as much as it has done, or one lease (`agent.bids.unknown_left_gpu_s`): as likely as
+    not it has more left (Gott, Nature 363, 1993), by a factor of at most LENGTH_MAX.
+    """
+    left, drawn = x["left_gpu_s"], rng.uniform(-1.0, 1.0)
+    said = max(x["total_gpu_s"] - left, lease_s * x["gang_gpus"])
+    if error and x.get("stepwise_left_gpu_s") is None and math.isclose(left, said, rel_tol=1e-6):
+        return min(LENGTH_MAX, max(1 / LENGTH_MAX, (1 + drawn) / (1 - drawn)))
+    return 1 + error * drawn
 
 
 def phases(kind: str, jobs: int, left: float, rng: random.Random | None, begun: bool) -> tuple[tuple[float, ...], ...]:

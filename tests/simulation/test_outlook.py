@@ -374,6 +374,22 @@ def test_restarts_cost_what_they_cost_on_this_cluster(stage: Stage, taken: dict[
     assert ends_s[1] > ends_s[0] + 400
 
 
+def test_how_long_an_app_trains_that_declared_nothing_is_not_known_to_a_fifth() -> None:
+    apps = (TraceApp("a", 0.0, 4, ((9000.0,),), "root.a", "ann"),)
+    world = Simulator(Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"))
+    p = seen_at(100.0, world)
+    lease_gpu_s = 4 * p["settings"]["lease_s"]
+    lengths = []
+    for work, stepwise in ((lease_gpu_s, None), (lease_gpu_s + 9, None), (lease_gpu_s, lease_gpu_s)):
+        said = {**p["apps"][0], "left_gpu_s": work, "total_gpu_s": work, "stepwise_left_gpu_s": stepwise}
+        low, _, high = outlooks({**p, "apps": [said]})["a"].end_s
+        assert low is not None
+        assert high is not None
+        lengths.append((high - p["now_s"]) / (low - p["now_s"]))
+    assert lengths[0] > 5
+    assert max(lengths[1:]) < 1.6, "where it was declared, or its steps say it"
+
+
 class Foreseen(Simulator):
     """A cluster of 8 GPUs with leases of 600 s; forecasts while apps wait, each without errors and with them."""
 
