@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.words import count, gpu_time
 from submarine_patch.agent.schedulers import plan
-from submarine_patch.agent.spec import AppSpec, gpus_range
+from submarine_patch.agent.spec import AppSpec
 from submarine_patch.cli.checks import load_search_space
+from submarine_patch.cli.jobchecks import gpus_of_job
 from submarine_patch.cli.options import RunArguments
 
 if TYPE_CHECKING:
@@ -158,10 +158,3 @@ def _trials(work: Work, session: bool) -> str:
     at = f", rungs at {', '.join(map(str, work.steps))}" if len(work.steps) > 1 else ""
     unit = "steps of the session" if session else "as the script's log counts them: batches, or epochs if it names none"
     return f"{count(work.trials, 'trial')}{at} iterations ({unit}), {work.iterations:,} in all at most"
-
-
-def gpus_of_job(parsed: RunArguments) -> int:
-    """The fewest GPUs of a job; 0 where a spec file says it."""
-    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values.get("worker_resources", [""])[-1])
-    workers = int(parsed.values.get("num_workers", ["1"])[-1])
-    return gpus_range(parsed.conf.get("gpus_per_job", ""))[0] or workers * int(of_worker[1] if of_worker else 0)
