@@ -10,11 +10,14 @@ from typing import Any
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import OF_LEASE, AllocationChanged, AppArrived, AppEnded, Fact, Restored
 from pycontrol.audit.report import quantile
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
 
 KEYS = ("user", "queue", "vc", "app", "name", "kind")
 HOUR_S = 3600.0
+OTHER = "other"
+"""The cause of restarts that no revocation explains, such as an app's own failures."""
 
 
 @dataclass(slots=True)
@@ -32,8 +35,8 @@ class AppUsage:
     """Time of its leases, used or not."""
     used_gpu_s: float = 0.0
     """Time of its leases with a container."""
-    lost_gpu_s: float = 0.0
-    """Time until revoked GPUs were released, and from the next grants to the first step."""
+    lost_gpu_s: dict[str, float] = field(default_factory=dict)
+    """By cause: time until revoked GPUs were released, and from the next grants to the first step."""
     borrowed_gpu_s: float = 0.0
     """Part of the held time on other virtual clusters' cells."""
     revocations: int = 0
@@ -42,6 +45,11 @@ class AppUsage:
     ended_s: float | None = None
     seen: bool = False
     """Whether it had any event within the requested time."""
+
+    def lose(self, cause: EndReason, gpu_s: float) -> None:
+        """Counts lost time."""
+        if gpu_s:
+            self.lost_gpu_s[cause or OTHER] = self.lost_gpu_s.get(cause or OTHER, 0.0) + gpu_s
 
 
 @dataclass
@@ -56,7 +64,8 @@ class Usage:
     _fold: SpanFold = field(default_factory=SpanFold)
     _counted_s: dict[Gpu, float] = field(default_factory=dict)
     """By GPU: until when an open lease's time has been counted as held."""
-    _launched: set[tuple[str, str]] = field(default_factory=set)
+    _launched: dict[tuple[str, str], EndReason] = field(default_factory=dict)
+    """(app, job) -> why it lost its GPUs, if it did since its last launch."""
 
     def read(self, *journals: Journal) -> None:
         """Read the facts of consecutive control planes in order, from the beginning."""
@@ -101,7 +110,9 @@ class Usage:
         if before is None:
             self._counted_s[after.gpu] = after.granted_s
             return
-        app = self.apps.get(after.app_id)
+        app, key = self.apps.get(after.app_id), (after.app_id, after.job_id)
+        if key in self._launched and (after.revoking_s is not None or after.on_lost_node):
+            self._launched[key] = after.cause or after.end_cause
         if app is not None and after.running_s is not None and app.first_s is None:
             app.first_s = after.running_s
         if app is not None and before.running_s is not None and before.revoking_s is None:
@@ -128,7 +139,7 @@ class Usage:
         if app is not None and span.running_s is not None:
             app.used_gpu_s += self._span_s(span.running_s, at_s)
             if span.revoking_s is not None:
-                app.lost_gpu_s += self._span_s(span.revoking_s, at_s)
+                app.lose(span.cause, self._span_s(span.revoking_s, at_s))
 
     def _restarted(self, fact: AllocationChanged) -> None:
         """Count a job's time from grant to first step as lost, except for its first launch."""
@@ -137,8 +148,8 @@ class Usage:
             gpus = sum((x.app_id, x.job_id) == key for x in self._fold.open.values())
             app = self.apps.get(fact.app_id)
             if app is not None:
-                app.lost_gpu_s += gpus * self._span_s(fact.at_s - fact.seconds, fact.at_s)
-        self._launched.add(key)
+                app.lose(self._launched[key], gpus * self._span_s(fact.at_s - fact.seconds, fact.at_s))
+        self._launched[key] = EndReason.UNKNOWN
 
     # ---- results
 
@@ -155,13 +166,16 @@ class Usage:
         waits_s = [w for x in apps if (w := self._wait_s(x)) is not None]
         total = {
             name: round(sum(getattr(x, f"{name}_gpu_s") for x in apps) / HOUR_S, 4)
-            for name in ("held", "used", "lost", "borrowed")
+            for name in ("held", "used", "borrowed")
         }
+        causes = sorted({cause for x in apps for cause in x.lost_gpu_s})
+        lost = {cause: sum(x.lost_gpu_s.get(cause, 0.0) for x in apps) / HOUR_S for cause in causes}
         return {
             "apps": len(apps),
             "gpu_h_used": total["used"],
             "gpu_h_unused": round(max(0.0, total["held"] - total["used"]), 4),
-            "gpu_h_lost": total["lost"],
+            "gpu_h_lost": round(sum(lost.values()), 4),
+            "gpu_h_lost_by": {cause: round(hours, 4) for cause, hours in lost.items()},
             "gpu_h_borrowed": total["borrowed"],
             "revocations": sum(x.revocations for x in apps),
             "wait_h": round(sum(waits_s) / HOUR_S, 4),

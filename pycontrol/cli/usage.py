@@ -56,8 +56,9 @@ def usage_command(
 ) -> None:
     """GPU-hours by user and queue: used, leased and not used, lost to restarts, borrowed; and how long was waited.
 
-    LOST is the time until revoked GPUs were given back, and from the next grant to the first step. BORROWED counts
-    GPUs from other virtual clusters' cells. WAIT is from a submission to its first container with GPUs.
+    LOST is the time until revoked GPUs were given back, and from the next grant to the first step; a line below says
+    by which causes. BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to its first
+    container with GPUs.
 
     \b
     isonomy usage --since 30d --by user,queue --config /etc/isonomy/isonomy.yaml
@@ -83,8 +84,8 @@ def usage_command(
 
 def _csv(found: Data) -> str:
     text = io.StringIO()
-    names = [*found["by"], *(found["total"] or {})]
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    names = [*found["by"], *(k for k in found["total"] or {} if k != "gpu_h_lost_by")]
+    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: _harmless(v) for k, v in row.items()} for row in found["rows"])
     return text.getvalue()
@@ -109,5 +110,7 @@ def _draw(found: Data) -> RenderableType:
             ">WAIT", ">P95"]  # fmt: skip
     days = (found["until_s"] - found["since_s"]) / 86400.0
     older = found["unknown_facts"]
+    by = [f"{cause.replace('_', ' ')} {hours:,.1f}" for cause, hours in found["total"]["gpu_h_lost_by"].items()]
+    lost = f"\nlost by cause: {', '.join(by)}" if by else None
     note = f"\n{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"
-    return lines(f"{days:.1f} days", "", table(head, rows), note if older else None)
+    return lines(f"{days:.1f} days", "", table(head, rows), lost, note if older else None)

@@ -71,6 +71,7 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
     assert row["gpu_h_used"] * 3600 == pytest.approx(510 + 195, abs=0.5)
     assert row["gpu_h_unused"] * 3600 == pytest.approx(10 + 1 + 5, abs=0.5)
     assert row["gpu_h_lost"] * 3600 == pytest.approx(20 + 30, abs=0.5)
+    assert row["gpu_h_lost_by"] == {"lost_round": pytest.approx(50 / 3600, abs=1e-4)}
     assert row["gpu_h_borrowed"] * 3600 == pytest.approx(200, abs=0.5)
     assert (row["revocations"], row["wait_median_s"]) == (1, 110.0)
     assert total["unknown_facts"] == 1
@@ -92,6 +93,7 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) ->
 
     with_times = ("--since", "1970-01-01T00:00+00:00", "--by", "user,queue")
     assert "in all" in run(*with_times)
+    assert "lost by cause: " in run(*with_times)
     rows = list(csv.DictReader(io.StringIO(run(*with_times, "-o", "csv"))))
     assert {row["user"] for row in rows} >= {"'@mallory"}
     assert json.loads(run(*with_times, "-o", "json"))["total"]["apps"] == len(scene.world.arbiter.durable.apps) + 1
