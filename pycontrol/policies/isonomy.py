@@ -34,9 +34,8 @@ from pycontrol.policies.past_use import PastUse
 
 CANNOT_WAIT_S = 1e9
 """By how much the key of an app that cannot wait is earlier."""
-LOSS_COUNTS, STAYS_LEASES = 10.0, 6.0
-"""For how many seconds of virtual finish time a second counts that a gang would train again, and the most that all of
-them count, in leases: what hiding checkpoints could gain (docs/policy.md)."""
+STAYS_LEASES = 6.0
+"""The most that work without a checkpoint counts, in leases: what hiding checkpoints could gain (docs/policy.md)."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,9 @@ class Isonomy(Filling):
     for each revoked GPU the same number of GPU-seconds does not count as overrun; if it is more, what launches on new
     grants were measured to take here does not."""
 
+    loss: Annotated[float, Field(ge=0)] = 10.0
+    """For how many seconds of virtual finish time a second counts that a gang would train again, or that its restart
+    takes; 0: who loses GPUs does not depend on it."""
     half_life_s: Annotated[float, Field(ge=0)] = 0.0
     """Time in which past use of an account loses half of its effect on its weight (`past_use`); 0: use has none."""
 
@@ -106,7 +108,7 @@ class Isonomy(Filling):
     def stays_s(self, view: AppView, lease_s: float) -> float:
         """The app's gangs that run give way only to apps whose virtual finish time is earlier by more than this."""
         lost_s = max(view.unsaved_s, default=0.0) + self.restart_s
-        return min(LOSS_COUNTS * lost_s, STAYS_LEASES * lease_s)
+        return min(self.loss * lost_s, STAYS_LEASES * lease_s)
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Names its declared work, its share until that is served, and when equal sharing would finish it."""
