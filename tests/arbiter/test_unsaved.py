@@ -11,6 +11,7 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
+from pycontrol.model.receipt import Receipt
 from tests.arbiter.mini import Mini
 
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
@@ -67,3 +68,4 @@ def test_an_app_that_may_keep_one_gang_loses_the_one_that_saved_last_and_the_rec
     assert {x.gpu for x in done.revoked} == set(saved.plan.gpus)
     assert set(done.renewed) == set(other.plan.gpus)
     assert done.unsaved_gpu_s == {"a": pytest.approx(2 * (m.a.receipts[-1].at_s - saved.saved_s), abs=1)}
+    assert Receipt.load(m.a.receipts[-1].dump()).done.unsaved_gpu_s == done.unsaved_gpu_s
