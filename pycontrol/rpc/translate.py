@@ -254,6 +254,7 @@ def job_progress(message: pb.JobProgress) -> JobProgress:
         checkpoints_failed=up_to(message.checkpoints_failed, COUNT_MAX),
         lost_steps=a_step(max(0, message.lost_steps)),
         lost_gpu_s=WORK_GPU_S.clip(finite(message.lost_gpu_s)),
+        hangs=message.hangs,
     )
 
 

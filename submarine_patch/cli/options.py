@@ -81,7 +81,7 @@ GROUP_OPTIONS = (
     Option(
         "gpu-bound", "SHARE", "the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; default 1"
     ),
-    Option("notify", "URL", "URL that is sent JSON when the job starts, loses GPUs, ends or fails"),
+    Option("notify", "URL", "URL that is sent JSON when the job starts, hangs, loses GPUs, ends or fails"),
     Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
     Option(
         "within",

@@ -92,9 +92,11 @@ def test_messages_become_events() -> None:
     job = pb.JobProgress(
         job_id="j1", state="running", configuration={"lr": "0.1"}, step=5, loss=0.5, accuracy=0.9,
         iter_time_s=0.1, slowdown=1.1, gpus=2, rung=1, launches=2, worker_failures=1, checkpoints_failed=3,
+        hangs=True,
     )  # fmt: skip
     progress = _event(progress=pb.Progress(demand=WIRE_DEMAND, jobs=[job], rho=1.5))
-    read = JobProgress("j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3)
+    read = JobProgress("j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3,
+                       hangs=True)  # fmt: skip
     assert progress == ProgressReported(APP, DEMAND, (read,), 1.5)
     done = pb.Done(
         succeeded=True,

@@ -42,7 +42,7 @@ GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
 JOB = pb.JobProgress(
     job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
     launches=1, worker_failures=1, metric=0.5, until_step=9, checkpoints_failed=1, note="n",
-    lost_steps=1, lost_gpu_s=1.0,
+    lost_steps=1, lost_gpu_s=1.0, hangs=True,
 )  # fmt: skip
 LINK = pb.Link(label="UI", url="http://n1:80")
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7, container_id="c")
