@@ -69,6 +69,8 @@ def demand(s: SavedState) -> pb.Demand:
         gpu_type=s.speeds.requested_type(),
         scope=bids.SCOPES[s.spec.scope],
         within=s.spec.within if s.spec.within in CELL_TYPES else "",
+        segments=s.spec.segments[0],
+        segment_scope=bids.SCOPES[s.spec.segments[1]],
         pinned=s.spec.pinned,
         opportunistic=s.spec.opportunistic,
         lazy_preemption=s.spec.lazy_preemption,

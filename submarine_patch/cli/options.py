@@ -89,6 +89,11 @@ GROUP_OPTIONS = (
         "all GPUs of a job lie in one of these, or it waits; default: cluster (anywhere), but machine for a script"
         " without a session and with one worker",
     ),
+    Option(
+        "segments",
+        "NxGPUS[/rack]",
+        "a job's GPUs as N equal parts, each on one machine, or in one rack, as NVLink joins it",
+    ),
     Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
     Option(
         "opportunistic", "true|false", "use idle GPUs only, and lose them when their owners need them; default: false"

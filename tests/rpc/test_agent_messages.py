@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,22 @@ def test_the_demand_carries_the_users_options() -> None:
     assert (rack.scope, rack.within, rack.opportunistic) == (Scope.RACK, "", True)
 
 
+def test_segments_are_members_of_the_gang() -> None:
+    def members(**wire: Any) -> tuple[int, ...]:
+        return agent_up(APP, "ann", pb.Register(demand=pb.Demand(gang_gpus=8, gangs=1, **wire))).demand.members
+
+    assert members() == ()
+    assert members(segments=2, segment_scope=pb.MACHINE) == (4, 4)
+    assert members(segments=4, segment_scope=pb.RACK) == (-2, -2, -2, -2)
+
+
 @pytest.mark.parametrize(
     ("demand", "problem"),
     [
+        (pb.Demand(gang_gpus=8, gangs=1, segments=3), "segments is 3: must divide the 8 GPUs"),
+        (pb.Demand(gang_gpus=8, gangs=1, segments=2, within="switch"), "segments is 2"),
+        (pb.Demand(gang_gpus=8, gangs=1, segments=2, job_demand_max=16), "segments is 2"),
+        (pb.Demand(gang_gpus=4096, gangs=1, segments=2048), "segments is 2048"),
         (pb.Demand(pinned="corner", opportunistic=True), "cannot ask for a pinned cell"),
         (pb.Demand(pinned="x" * 300), "demand.pinned is longer"),
         (pb.Demand(within="a\nb"), "demand.within has characters"),

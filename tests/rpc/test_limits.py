@@ -34,7 +34,14 @@ DEMAND = pb.Demand(
     unsaved=True,
 )  # fmt: skip
 STRANGER = pb.Demand(
-    gang_gpus=1, gangs=1, job_demand_max=1, work_left_gpu_s=1.0, work_total_gpu_s=1.0, opportunistic=True
+    gang_gpus=1,
+    gangs=1,
+    job_demand_max=1,
+    work_left_gpu_s=1.0,
+    work_total_gpu_s=1.0,
+    opportunistic=True,
+    segments=1,
+    segment_scope=pb.RACK,
 )
 GANG = pb.Gang(machines=[pb.MachineGpus(host="n1", gpus=2)])
 ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE, gpu_type="V100", mixes=True)

@@ -64,6 +64,7 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
     return any(n >= size for n in gpus.values())
 
 
+RACKS = "segments in racks start on idle GPUs only, and become its queue's own there"
 _Terms = tuple[bool, frozenset[standin.Terms]]
 """Whether an app's containers start together, and the terms of its asks."""
 _Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
@@ -206,7 +207,7 @@ def too_large(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed
     if not fits(demand, gpus, topology):
         one = demand.scope is Scope.MACHINE
         code = Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE
-        return Reason(code, f"{demand.gang_gpus} GPUs in one gang")
+        return Reason(code, ": ".join(filter(None, [f"{demand.gang_gpus} GPUs in one gang", demand.parts])))
     return exceeds_types(demand, gpus, topology, typed)
 
 
@@ -298,6 +299,8 @@ class Openings:
             size = max((size for _, size in self._within(demand.within).values()), default=0)
             if size < demand.gang_gpus:
                 return Reason(Pending.NO_SUCH_CELLS, f"{demand.gang_gpus} GPUs within one {demand.within}")
+        if self.part.owner and min(demand.members, default=0) < 0:
+            return Reason(Pending.NO_SUCH_CELLS, RACKS)
         return None
 
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
