@@ -7,7 +7,7 @@ carried out. The Arbiter reads no clock, does no I/O and logs nothing: its drive
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter import apps, leases
@@ -23,7 +23,7 @@ from pycontrol.arbiter.ledger.facts import (
     Restored,
     Switched,
 )
-from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
@@ -333,7 +333,7 @@ class Arbiter:
         hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
-        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s)
+        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self._closed_hosts)
         for host in filter(self.holdings.drained, hosts):
             self._drain(host, now_s)
         self.clerk.request_round(now_s)
@@ -355,7 +355,8 @@ class Arbiter:
         self.clerk.update_closed(e.node.host)
         self.clerk.reindex_host(e.node.host)
         if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
-            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.cluster.machines.on(e.node.host))
+            on = self.cluster.machines.on(e.node.host)
+            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self._closed_hosts, on)
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
         self.clerk.request_round(now_s + self.settings.settle_s)
@@ -368,6 +369,9 @@ class Arbiter:
         if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
 
+    def _closed_hosts(self, app_id: str) -> Collection[str]:
+        return self.rounds.eligibility.closed_hosts(app_id)
+
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
         leases.cancel_reservations(
@@ -377,12 +381,15 @@ class Arbiter:
         for lease in self.durable.leases.parts(self.cluster.machines.on(host)):
             lost.setdefault(lease.app_id, []).extend(lease.gpus)
         for app_id, gpus in lost.items():
+            gangs = [gang for gang in self.holdings.gangs_of(app_id) if not set(gpus).isdisjoint(gpus_in(gang))]
             self.clerk.revoke_notice(app_id, gpus, now_s, why.text, now_s)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:
                         self.clerk.drop_worker(worker)
             leases.end(self.holdings, self.clerk, gpus, now_s, why)
+            for gang in gangs:
+                leases.mend(self.holdings, self.clerk, gang, gpus, self._closed_hosts(app_id), now_s)
         for container_id in self.cluster.containers_on(host):
             leases.container_gone(self.holdings, self.clerk, container_id, now_s)
 
