@@ -7,7 +7,7 @@ carried out. The Arbiter reads no clock, does no I/O and logs nothing: its drive
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter import apps, leases
@@ -333,7 +333,7 @@ class Arbiter:
         hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
-        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self._closed_hosts)
+        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts)
         for host in filter(self.holdings.drained, hosts):
             self._drain(host, now_s)
         self.clerk.request_round(now_s)
@@ -356,7 +356,7 @@ class Arbiter:
         self.clerk.reindex_host(e.node.host)
         if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             on = self.cluster.machines.on(e.node.host)
-            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self._closed_hosts, on)
+            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts, on)
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
         self.clerk.request_round(now_s + self.settings.settle_s)
@@ -368,9 +368,6 @@ class Arbiter:
             self.clerk.reindex_host(node.host)
         if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
-
-    def _closed_hosts(self, app_id: str) -> Collection[str]:
-        return self.rounds.eligibility.closed_hosts(app_id)
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
@@ -389,7 +386,7 @@ class Arbiter:
                         self.clerk.drop_worker(worker)
             leases.end(self.holdings, self.clerk, gpus, now_s, why)
             for gang in gangs:
-                leases.mend(self.holdings, self.clerk, gang, gpus, self._closed_hosts(app_id), now_s)
+                leases.mend(self.holdings, self.clerk, gang, gpus, now_s, self.rounds.eligibility.closed_hosts)
         for container_id in self.cluster.containers_on(host):
             leases.container_gone(self.holdings, self.clerk, container_id, now_s)
 

@@ -22,18 +22,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseStarted,
     NextDropped,
 )
-from pycontrol.arbiter.ledger.lease import (
-    ACTIVE,
-    GRANTED,
-    REVOKING,
-    Claim,
-    Lease,
-    Reservation,
-    gpus_in,
-    is_revoking,
-    part,
-    round_of,
-)
+from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
 from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
 from pycontrol.arbiter.supply.port import GroupGpus
 from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
@@ -179,13 +168,17 @@ def cancel_reservations(s: Holdings, clerk: Clerk, promised: Sequence[Reservatio
         clerk.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
 
+Closed = Callable[[str], Collection[str]]
+"""App -> hosts where none of its new containers may start."""
+
+
 def evacuate_bad_gpus(
-    s: Holdings, clerk: Clerk, now_s: float, closed: Callable[[str], Collection[str]], gpus: Iterable[Gpu] | None = None
+    s: Holdings, clerk: Clerk, now_s: float, closed: Closed, gpus: Iterable[Gpu] | None = None
 ) -> None:
     """Revokes the leases and cancels the reservations of bad GPUs, of these or of all.
 
     Where the gang cannot be mended, it loses its other GPUs, too: it stops anyway, and resumes when a round finds it
-    another place. An unmanaged app asks for its containers again. `closed`: app -> hosts where it may not start.
+    another place. An unmanaged app asks for its containers again.
     """
     held = {*s.durable.leases, *s.durable.reservations} if gpus is None else gpus
     for gpu in sorted(filter(s.cluster.bad, held)):
@@ -198,15 +191,7 @@ def evacuate_bad_gpus(
             _leave(s, clerk, lease, gpu, now_s, why, closed)
 
 
-def _leave(
-    s: Holdings,
-    clerk: Clerk,
-    lease: Claim,
-    gpu: Gpu,
-    now_s: float,
-    why: Cause,
-    closed: Callable[[str], Collection[str]],
-) -> None:
+def _leave(s: Holdings, clerk: Clerk, lease: Claim, gpu: Gpu, now_s: float, why: Cause, closed: Closed) -> None:
     """Mends the gang to which a GPU belongs, or revokes its leases and cancels its reservations."""
     key, gangs = s.gang_key(lease, gpu), s.gangs_of(lease.app_id)
     gang = next((gang for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) == key), [])
@@ -216,14 +201,12 @@ def _leave(
         cancel_reservations(s, clerk, coming, now_s, why)
         clerk.request_round(now_s + s.settings.settle_s)
     bad = [g for g in gpus_in(gang) if s.cluster.bad(g)]
-    if not coming and mend(s, clerk, gang, bad, closed(lease.app_id), now_s):
+    if not coming and mend(s, clerk, gang, bad, now_s, closed):
         gang = s.durable.leases.parts(bad)
     revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
 
 
-def mend(
-    s: Holdings, clerk: Clerk, gang: Sequence[Lease], lost: Collection[Gpu], closed: Collection[str], now_s: float
-) -> bool:
+def mend(s: Holdings, clerk: Clerk, gang: Sequence[Lease], lost: Collection[Gpu], now_s: float, closed: Closed) -> bool:
     """Gives a gang with an Agent free GPUs for those that it loses, for the time that its leases last.
 
     They join its grant, and the others keep their places; the job resumes from its checkpoint on all of them. False if
@@ -234,14 +217,14 @@ def mend(
     agent, first = s.agents.get(gang[0].app_id), s.durable.leases.get(kept[0]) if kept else None
     if agent is None or agent.demand.within or first is None or suspended(s, now_s) or s.over(first.app_id, now_s):
         return False
-    gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed)
+    gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
     if not gpus:
         return False
-    claims = [x for x in s.durable.claims_of(first.app_id) if x.grant_id == first.grant_id and not is_revoking(x)]
-    held = GroupGpus(first.grant_id, s.vc_of_app(first.app_id), first.guaranteed,
-                     tuple(sorted({*gpus_in(claims), *gpus} - gone)))  # fmt: skip
+    claims = [*itertools.chain(*s.gangs_of(first.app_id)), *s.reservations_of(first.app_id)]
+    mine = {*gpus_in(x for x in claims if x.grant_id == first.grant_id), *gpus} - gone
+    held = GroupGpus(first.grant_id, s.vc_of_app(first.app_id), first.guaranteed, tuple(sorted(mine)))
     if not s.supply.shrink(held):  # no cells of its own can be bound there
-        s.supply.shrink(replace(held, gpus=tuple(sorted(set(held.gpus).difference(gpus)))))
+        s.supply.shrink(replace(held, gpus=tuple(sorted(mine.difference(gpus)))))
         return False
     until_s = min(x.end_s for x in gang)
     clerk.record(LeaseMended(gpus, first.app_id, first.grant_id, now_s, until_s, first.gang, (), first.guaranteed))
@@ -260,13 +243,14 @@ def _instead(
     own = {m.host for m in s.supply.machines(s.vc_of_app(lease.app_id))} if lease.guaranteed else set()
     free = {
         host: gpus for host, gpus in s.gpus.free.counts().items()
-        if host not in closed and (demand.mixes or topology.type_of(host) in types) and (not own or host in own)
+        if host not in closed and (demand.mixes or topology.type_of(host) in types)
     }  # fmt: skip
     members = demand.members if len(kept) + n == demand.gang_gpus else ()
     if widest < demand.scope and FreeIndex(free, topology).place(len(kept) + n, widest, members=members) is None:
         widest = demand.scope
     for scope in (x for x in Scope if x <= widest):
-        room = FreeIndex({h: k for h, k in free.items() if topology.scope_of([*near, h]) <= scope}, topology)
+        here_too = {h: k for h, k in free.items() if topology.scope_of([*near, h]) <= scope and (not own or h in own)}
+        room = FreeIndex(here_too, topology)
         for more in filter(None, (room.place(n, Scope.MACHINE), room.place(n, Scope.CLUSTER))):
             gang = gang_of(gangs_by_host((here, more)))
             if topology.scope_of(h for h, _ in gang) <= widest and (not members or divides(members, gang, topology)):

@@ -155,6 +155,23 @@ def test_segments_are_in_the_demand_one_grant_each_and_follow_each_other_in_the_
     assert [c.plan.host for c in world.gang("job000")] == ["a2", "a1", "b1", "b2"], "rack by rack"
 
 
+@pytest.mark.parametrize("parts", [(0, Scope.MACHINE), (2, Scope.MACHINE)])
+def test_a_mended_gang_goes_on_with_the_gpus_that_it_kept(parts: tuple[int, Scope]) -> None:
+    world = World(spec_of(gang_gpus=4, segments=parts))
+    world.register()
+    world.grant(*A[:2], *A2[:2], grant_id="g")
+    world.rise()
+    world.train(world.gang("job000")[0], 3)
+    world.revoke(*A2[:2], in_s=0.0)
+    world.grant(*B, grant_id="g")
+    world.obey_stops()
+    world.rise()
+    assert {g for c in world.gang("job000") for g in c.gpus} == {*A[:2], *B}
+    assert world.running() == ["job000"]
+    assert world.messages("released") == []
+    assert world.core.jobs["job000"].launches == 2
+
+
 def test_a_gang_with_a_limit_is_one_grant_as_the_arbiter_gave_it() -> None:
     """GPUs of two grants may be on one machine and yet in two switches."""
     world = World(hyperband(within="switch"))

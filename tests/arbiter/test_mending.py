@@ -8,6 +8,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseMended, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies.registry import make, names
@@ -95,7 +96,7 @@ def test_segments_stay_whole() -> None:
 
 
 def test_a_gang_of_own_cells_keeps_its_guarantee() -> None:
-    w = world("{root.a: {node: 3}}")
+    w = world("{root.a: {node: 3}}", machines=tuple((f"n{k}", "a", 4) for k in range(1, 5)))
     w.add_app("wide", 8, 1, EVER, "root.a")
     later(w, 20)
     broken = sorted(places(w, "wide"))[-1]
@@ -116,6 +117,22 @@ def test_a_gang_on_one_machine_is_spread_only_where_no_other_machine_has_room_fo
     assert bool(mended(w)) != room
     later(w, 9)
     assert {h: len(x) for h, x in places(w, "whole").items()} == ({"a2": 4} if room else {"a1": 3, "a2": 1})
+
+
+def test_a_lease_that_lasts_until_another_app_wants_gpus_is_mended_with_such_a_one() -> None:
+    open_ended = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, open_leases=True)
+    w = World(make("isonomy"), settings=open_ended, machines=MACHINES)
+    w.add_app("wide", 4, 1, EVER)
+    later(w, 150)
+    assert w.arbiter.gpus.open, "nobody else wants GPUs"
+    w.lose_node(sorted(places(w, "wide"))[-1])
+    assert len(mended(w)) == 1
+    later(w, 100)
+    assert sum(map(len, places(w, "wide").values())) == 4
+    w.crash()
+    w.add_app("other", 4, 2, EVER)
+    later(w, 200)
+    assert len(w.arbiter.holdings.gangs_of("wide")) <= 1
 
 
 def test_an_app_without_an_agent_asks_again() -> None:

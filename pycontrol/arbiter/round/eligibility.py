@@ -9,7 +9,7 @@ from dataclasses import replace
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
-from pycontrol.auction.placing import place_gang
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node
 from pycontrol.model.reasons import Pending, Reason
@@ -47,21 +47,7 @@ def fits_one_type(demand: Demand, free: Mapping[str, int], topology: Topology, t
 
 def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: str = "") -> bool:
     """Whether one gang fits on the free GPUs of a type ("": any)."""
-    size = demand.gang_gpus
-    if gpu_type:
-        machines = topology.machines
-        free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == gpu_type}
-    if demand.members:
-        return place_gang(size, demand.scope, free, topology, demand.members) is not None
-    if any(n >= size for n in free.values()):
-        return True
-    if demand.scope is Scope.MACHINE:
-        return False
-    racks = {h: topology.rack_of(h) for h in free} if demand.scope is Scope.RACK else dict.fromkeys(free, "")
-    gpus = Counter[str]()
-    for host, n in free.items():
-        gpus[racks[host]] += n
-    return any(n >= size for n in gpus.values())
+    return FreeIndex(free, topology).has_place(demand.gang_gpus, demand.scope, gpu_type, demand.members)
 
 
 RACKS = "segments in racks start on idle GPUs only, and become its queue's own there"
