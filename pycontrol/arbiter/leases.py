@@ -220,7 +220,7 @@ def mend(s: Holdings, clerk: Clerk, gang: Sequence[Lease], lost: Collection[Gpu]
     gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
     if not gpus:
         return False
-    claims = [*itertools.chain(*s.gangs_of(first.app_id)), *s.reservations_of(first.app_id)]
+    claims: list[Claim] = [*itertools.chain(*s.gangs_of(first.app_id)), *s.reservations_of(first.app_id)]
     mine = {*gpus_in(x for x in claims if x.grant_id == first.grant_id), *gpus} - gone
     held = GroupGpus(first.grant_id, s.vc_of_app(first.app_id), first.guaranteed, tuple(sorted(mine)))
     if not s.supply.shrink(held):  # no cells of its own can be bound there
