@@ -343,8 +343,10 @@ class AgentEvents:
         changes: dict[str, Any] = {"launched": launched} if launched else {}
         if e.demand.work_done_gpu_s > record.work_done_gpu_s * 1.05 + 1:
             changes["work_done_gpu_s"] = e.demand.work_done_gpu_s
-        note = next((f"{job.job_id}: {job.note}" for job in e.jobs if job.note), "")
-        if note and not record.message:  # the first one only: each is a fact, and some change with every step
+        told = sorted((job for job in e.jobs if job.note), key=lambda job: not job.hangs)
+        note = f"{told[0].job_id}: {told[0].note}" if told else ""
+        new = not record.message or (told and told[0].hangs and record.message != note)
+        if note and new:  # else the first one only: each is a fact, and some change with every step
             changes["message"] = note
         if changes:
             self.clerk.record(AppChanged(e.app_id, changes))

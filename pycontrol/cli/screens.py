@@ -223,6 +223,7 @@ def _controls(c: Data) -> str | None:
     """What its user asked for beyond GPUs; None where that is nothing."""
     said = [f"priority {c['priority']}"] if c.get("priority") else []
     said += [f"gangs within one {c['within']}"] if c.get("within") else []
+    said += [f"segments of {c['segments']}"] if c.get("segments") else []
     said += [f"in the pinned cell {c['pinned']}"] if c.get("pinned") else []
     said += ["opportunistic"] if c.get("opportunistic") else []
     said += ["lazy preemption"] if c.get("lazy_preemption") else []

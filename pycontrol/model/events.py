@@ -261,6 +261,8 @@ class JobProgress:
     """Steps that are trained again, since launches ended without a checkpoint of them."""
     lost_gpu_s: float = 0.0
     """The GPU-seconds that these had taken."""
+    hangs: bool = False
+    """Whether all its workers live and none makes a step; the note says more."""
 
 
 @value

@@ -87,6 +87,7 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
         "opportunistic": demand.opportunistic,
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
+        "segments": demand.parts if agent is not None else "",
         "pinned": demand.pinned,
         "declared": tags.declared(yarn) if a.holdings.is_unmanaged(app_id) else "",
         "unsaved": demand.unsaved,

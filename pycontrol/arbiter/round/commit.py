@@ -25,7 +25,7 @@ from pycontrol.arbiter.round.resolve import (
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import Placed, RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
-from pycontrol.auction.placing import ELSE, FreeIndex, pack
+from pycontrol.auction.placing import ELSE, FreeIndex, divides
 from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
@@ -247,7 +247,7 @@ def _taker(view: AppView, gang: Gang, kept_out: Mapping[str, Collection[str]], t
     demand, gpus = view.demand, gang_gpus(gang)
     members = demand.members if gpus == demand.gang_gpus else ()
     closed = kept_out.get(view.app_id, NOWHERE)
-    may_start = not any(host in closed for host, _ in gang) and (not members or pack(members, dict(gang)) is not None)
+    may_start = not any(host in closed for host, _ in gang) and (not members or divides(members, gang, topology))
     types = {topology.type_of(host) for host, _ in gang}
     wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
     return Taker(view, (gpus, demand.scope, ELSE.join(wishes), members), [gang] if may_start else [])

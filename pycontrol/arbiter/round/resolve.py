@@ -366,8 +366,9 @@ def _avoid(s: Holdings, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
 def _owned(s: Holdings, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
     """Makes an app's borrowed gangs guaranteed on what is left of the machines; some policies award it nothing."""
     for borrowed in borrowed_gangs(s, app_id):
-        scope, free = s.agents[app_id].demand.scope, left(part.free, done)
-        gang = place_gang(len(gpus_in(borrowed)), scope, free, part.topology)
+        d, free, size = s.agents[app_id].demand, left(part.free, done), len(gpus_in(borrowed))
+        members = d.members if size == d.gang_gpus else ()
+        gang = place_gang(size, d.scope, free, part.topology, members)
         if gang is not None:
             yield [Own(tuple(borrowed), gang)]
 
