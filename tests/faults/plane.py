@@ -244,6 +244,7 @@ class Plane:
             secure=lambda: secure(self.takeover, self.driver),
         )  # fmt: skip
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
+        self.metrics = core.feed.metrics
         self.agents._loop.close()
         self.agents._loop = self.loop
         self.driver._solver = _Later(self)  # type: ignore[assignment]
@@ -267,11 +268,11 @@ class Plane:
                 self.sim.at(0.0, self._set_aside, self.life)
                 raise
             if unkept or self.world.hdfs.usurped:  # it continues from an older state than was served, or from its own
-                self.world.oracles.forget_arrivals()
+                self.world.oracles.clocks.forget()
             self.world.hdfs.usurped = self is not self.world.plane
             if self._was_empty:
                 self._was_empty = False
-                self.world.oracles.took_over(self)
+                self.world.oracles.clocks.took_over(self)
         self.driver.submit(event)
 
     def _set_aside(self) -> None:
