@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.facts import AppArrived, Fact, LeaseGranted
+from pycontrol.arbiter.ledger.facts import AppArrived, Fact, LeaseGranted, Switched
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
@@ -242,7 +242,7 @@ def test_a_contradiction_reaches_neither_journal_nor_agents(met_before: bool) ->
         with pytest.raises(Held):
             driver.submit(ev.OperatorCommand("pause", "", "ann"))
         with pytest.raises(Held):
-            driver.call(lambda a, now_s: a._handlers[ev.OperatorCommand](ev.OperatorCommand("pause", "", "ann"), now_s))
+            driver.call(lambda a, now_s: a.clerk.record(Switched("paused", True, "ann", now_s)))
         assert not driver.stopped.is_set()
         driver.stop()
     assert (len(told.transactions), len(told.effects)) == (facts, effects)
