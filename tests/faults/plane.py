@@ -76,6 +76,11 @@ class SimDriver(Driver):
         except Exception as e:
             raise e if isinstance(e, Violation) else ArbiterFailed(e) from e
 
+    @property
+    def inbox(self) -> Any:
+        """The waiting events and calls."""
+        return self._inbox
+
     def drain(self) -> None:
         """Handles all waiting events."""
         while self.busy:
@@ -200,6 +205,11 @@ class Plane:
     def up(self) -> bool:
         """Whether the process runs."""
         return not self.life.dead
+
+    @property
+    def directives(self) -> Any:
+        """Those that wait for the plugin."""
+        return self.endpoint._waiting
 
     # ---- its lives
 
@@ -413,7 +423,7 @@ class Plane:
         return reply
 
     def _look_at_polls(self) -> None:
-        if self.polls and (self.endpoint._waiting or self.sim.now >= self.polls[-1][2]):
+        if self.polls and (self.directives or self.sim.now >= self.polls[-1][2]):
             self.act(lambda: None)
 
     def _answer_polls(self) -> None:
@@ -421,7 +431,7 @@ class Plane:
         if not self.polls:
             return
         (request, _, end_s), e = self.polls[-1], self.endpoint
-        idle = len(self.polls) == 1 and not request.poll.received and not e._waiting
+        idle = len(self.polls) == 1 and not request.poll.received and not self.directives
         if idle and self.sim.now < end_s and request.plugin_epoch == e._epoch:
             return
         held, self.polls = self.polls, []

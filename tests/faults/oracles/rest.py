@@ -20,11 +20,11 @@ class Rest(Oracle):
         a, endpoint = plane.arbiter, plane.endpoint
         left: dict[str, Any] = {
             "leases": a.durable.leases, "promises": a.durable.reservations, "live apps": a.durable.live,
-            "workers": list(a.workers), "asks": a.cluster.asks.apps(), "directives": endpoint._waiting,
+            "workers": list(a.workers), "asks": a.cluster.asks.apps(), "directives": plane.directives,
             "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
         }  # fmt: skip
         service = plane.agents.service
-        parts = {"arbiter": a, "agents": service, "bridge": endpoint, "driver": plane.driver._inbox}
+        parts = {"arbiter": a, "agents": service, "bridge": endpoint, "driver": plane.driver.inbox}
         for where, part in parts.items():  # whatever they remember by app, container or attempt
             for name, text in left_of_apps(part):
                 left.setdefault(f"{where}.{name}", []).append(text)
