@@ -160,6 +160,8 @@ class AppView:
     """Its GPUs on offer in this round."""
     ending_gangs: tuple[Gang, ...] = ()
     """The same, gang by gang."""
+    unsaved_s: tuple[float, ...] = ()
+    """For each of them, the seconds that it would train again if it stopped now, as seen (`Holdings.unsaved_s`)."""
     retained_gpus: int = 0
     """GPUs it holds that are not on offer."""
     rooms: Mapping[str, int] = field(default_factory=dict)
@@ -180,8 +182,6 @@ class AppView:
     """The part that launches on new grants take on this cluster, GPU-s; 0 until that was measured."""
     revoked_gpus: int = 0
     """The number of its revocations, counted by GPU."""
-    spared: bool = False
-    """Whether it is revoked last among equals: it writes no checkpoints and the operator allows that."""
     new_gangs_max: int = 1 << 30
     """How many gangs it can start now: those that an app without an Agent asks for, as its containers cannot move."""
 
