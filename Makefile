@@ -112,11 +112,11 @@ build/compiled/.ready: $(VENV)/.ready $(wildcard pycontrol/*.py pycontrol/*/*.py
 	touch $@
 
 # A simulated world in which everything goes wrong: SEED=n tells the story of one seed; SEEDS=n plays so many, SEEDS=a..b
-# those; KEEP_GOING=1 also past ten failures.
+# those; KEEP_GOING=1 also past ten failures; FOREVER=1 without end, led by what was not reached yet.
 SEEDS ?= 500
 .PHONY: faults mutants
 faults: setup
-	nice -n 5 $(PY) -m tests.faults $(if $(filter-out file,$(origin SEED)),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going))
+	nice -n 5 $(PY) -m tests.faults $(if $(FOREVER),--forever,$(if $(filter-out file,$(origin SEED)),--seed $(SEED) $(if $(SHRINK),--shrink $(SHRINK)),--seeds $(SEEDS) $(if $(KEEP_GOING),--keep-going)))
 
 # All orders of events in a world of two machines and two apps, for MINUTES; then planted races, which it must find.
 .PHONY: explore

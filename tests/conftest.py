@@ -1,5 +1,12 @@
 """All tests: what commands print as JSON is what docs/cli.json says."""
 
+import pytest
+
 from tests import contract
 
 contract.install()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the flag that rewrites the stories."""
+    parser.addoption("--rewrite", action="store_true", help="write tests/arbiter/stories/*.txt as they go now")

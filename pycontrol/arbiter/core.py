@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter import apps, leases
@@ -32,7 +32,7 @@ from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import DRAINED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
 from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
-from pycontrol.arbiter.validate import Story, classify, validate
+from pycontrol.arbiter.validate import Inconsistent, Story, classify, contradicted, validate
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
@@ -73,8 +73,7 @@ class Arbiter:
         self.cluster, self.agents, self.workers, self.gpus = s.cluster, s.agents, s.workers, s.gpus
         trading = s.supply.trading
         self.exchange_service = ExchangeService(s, self.clerk, trading) if trading is not None else None
-        self.story = Story() if settings.validate else None
-        """The newest events, facts and effects; None unless the state is validated."""
+        self.story = Story()
         self.rounds = Rounds(s, self.clerk, policy)
         self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
         self._handlers = self._all_handlers()
@@ -119,14 +118,18 @@ class Arbiter:
 
     def handle_all(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Handles the events of one moment in order; returns all their effects in order."""
-        self.holdings.event_s = now_s
-        if self.story is None:
-            return self._cycle(events, now_s)
-        events, before = list(events), len(self.ledger.facts)
+        self.holdings.event_s, before = now_s, len(self.ledger.facts)
         effects = self._cycle(events, now_s)
-        self.story.tell(now_s, (*events, *self.ledger.facts[before:], *effects))
-        self.validate(now_s)
+        for thing in (*self.ledger.facts[before:], *effects):
+            self.story.tell(thing)
+        if self.settings.validate:
+            self.validate(now_s)
         return effects
+
+    def check(self, facts: Sequence[Fact], effects: Sequence[ev.Effect]) -> None:
+        """Raises `Inconsistent`, with the story, if facts and effects that were taken contradict the state."""
+        for gpu, problem in contradicted(self.holdings, facts, effects) if facts or effects else ():
+            raise Inconsistent(problem, gpu, self.story)
 
     def validate(self, now_s: float) -> None:
         """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
@@ -150,7 +153,10 @@ class Arbiter:
         8. It is told which budgets of accounts are nearly used, used up, or free again, and for accounting, on how
            many GPUs containers run whose GPUs nobody leases.
         """
+        tell = self.story.tell
+        tell(now_s)
         for event in events:
+            tell(event)
             self._handlers[type(event)](event, now_s)
         if self.holdings.groups.outdated:
             self._resync_cells(now_s)

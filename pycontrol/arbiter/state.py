@@ -72,13 +72,15 @@ class Holdings:
         self.receipts: deque[Receipt] = deque(maxlen=RECEIPTS_KEPT)
         self.event_s = 0.0
         """Time of the event that is being handled."""
+        self.held = ""
+        """Why no event is handled any more; empty while all is well."""
 
     def copy(self, durable: Durable) -> Holdings:
         """A copy for readers with this copy of the durable state."""
         other = Holdings(self.settings, durable, supply=self.supply)
         for name in COPIED:
             setattr(other, name, getattr(self, name).copy())
-        other.event_s = self.event_s
+        other.event_s, other.held = self.event_s, self.held
         return other
 
     @property

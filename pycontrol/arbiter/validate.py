@@ -1,7 +1,8 @@
-"""Checks the invariants of the Arbiter's state after every event, and tells what led to a violation.
+"""Checks the invariants of the Arbiter's state, and tells what led to a violation.
 
-`Settings.validate` switches it on: in tests, by `isonomy simulate --validate`, and by ISONOMY_VALIDATE=1 for a control
-plane. A check takes time proportional to the size of the cluster.
+A control plane always checks what its facts and effects are about (`contradicted`), before it journals the facts. The
+whole state (`problems`) takes time proportional to the size of the cluster; `Settings.validate` has it checked after
+every event: in tests, by `isonomy simulate --validate`, and by ISONOMY_VALIDATE=1 for a control plane.
 """
 
 from __future__ import annotations
@@ -11,38 +12,62 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from pycontrol.arbiter.ledger.facts import (
+    OF_LEASE,
+    ExchangeChanged,
+    Fact,
+    LeaseEnded,
+    LeaseRevoking,
+    NextDropped,
+    PolicyMemory,
+    Restored,
+)
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu, count_by_host
 
-STORY_MAX = 20_000
-"""The most events, facts and effects that a story keeps."""
+STORY_MAX = 5_000
+"""The most events, facts and effects that a story keeps, with their times."""
+LARGE = frozenset({
+    ev.ClusterSnapshot, ev.StandbyRestored, ev.Solve, ev.Decided, PolicyMemory, ExchangeChanged, Restored
+})  # fmt: skip
+"""Of these it keeps only that they were, as each may be as large as the cluster."""
+LOSES = frozenset({LeaseEnded, LeaseRevoking, NextDropped})
+_OF_LEASE = frozenset(OF_LEASE)
 LINES_SHOWN = 40
 
 
 class Inconsistent(Exception):
     """Parts of the state contradict each other."""
 
-    def __init__(self, problem: str, about: Gpu | str | None, story: Iterable[str]) -> None:
-        super().__init__("\n  ".join([f"{about}: {problem}" if about is not None else problem, *story]))
-        self.problem, self.about = problem, about
+    def __init__(self, problem: str, about: Gpu | str | None, story: Story) -> None:
+        told = f"{about}: {problem}" if about is not None else problem
+        super().__init__("\n  ".join([told, *story.of(about)]))
+        self.problem, self.about, self.whole = problem, about, story.of(None, STORY_MAX)
 
 
 class Story:
     """The newest events, facts and effects, each with its time."""
 
     def __init__(self) -> None:
-        self._told: deque[tuple[float, Any]] = deque(maxlen=STORY_MAX)
+        self._told: deque[Any] = deque(maxlen=STORY_MAX)
+        """A number is the time of what follows it."""
 
-    def tell(self, now_s: float, things: Iterable[Any]) -> None:
-        """Appends events, facts and effects of this moment, in order."""
-        self._told.extend((now_s, x) for x in things)
+    def tell(self, thing: Any) -> None:
+        """Appends the present time, an event, a fact or an effect."""
+        self._told.append(thing if type(thing) not in LARGE else type(thing).__name__)
 
     def of(self, about: Gpu | str | None, limit: int = LINES_SHOWN) -> list[str]:
         """The newest `limit` lines about a GPU or an app, or about anything (None), in order."""
-        lines = [f"{at_s:.3f} {x}"[:300] for at_s, x in self._told if about is None or _is_about(x, about)]
-        return lines[-limit:]
+        at_s, lines = 0.0, deque[str](maxlen=limit)
+        for x in self._told:
+            if isinstance(x, float):
+                at_s = x
+            elif about is None or _is_about(x, about):
+                lines.append(f"{at_s:.3f} {x}"[:300])
+        return list(lines)
 
 
 def _is_about(x: Any, about: Gpu | str) -> bool:
@@ -102,6 +127,38 @@ def _health(s: Holdings, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]
             yield gpu, "it is bad but reserved"
 
 
+def contradicted(s: Holdings, facts: Iterable[Fact], effects: Iterable[ev.Effect]) -> Iterator[tuple[Gpu, str]]:
+    """As `problems`, but only of the GPUs that new facts and effects are about: its cost depends on what changed."""
+    if not s.cluster.seen:
+        return
+    leases, coming, index, before = s.durable.leases, s.durable.reservations, s.gpus, None
+    for fact in facts:
+        for gpu in fact.gpus if type(fact) in _OF_LEASE else ():  # type: ignore[union-attr]
+            lease = leases.get(gpu)
+            revoking = lease is not None and lease.state == REVOKING
+            if revoking != (gpu in index.revoking):
+                yield gpu, f"it is {'' if revoking else 'not '}being revoked, but the index disagrees"
+            if gpu in coming and not revoking:
+                yield gpu, f"it is reserved for {coming[gpu].app_id} and not being revoked"
+            if (gpu in index.free) != (lease is None and classify(s, gpu) is GpuState.FREE):
+                yield gpu, f"it is {'not ' if gpu in index.free else ''}free, but the index disagrees"
+            if lease is not None and lease is not before and any(leases.get(g) is not lease for g in lease.gpus):
+                yield gpu, f"the lease of {lease.app_id} names GPUs that are not its"
+            before = lease
+    for e in effects:
+        if isinstance(e, ev.Place | ev.SendGrant):
+            app_id, gpus = (e.ask.app_id, e.gpus) if isinstance(e, ev.Place) else (e.app_id, e.grant.gpus)
+            for gpu in gpus:
+                known = (leases.get(gpu), coming.get(gpu))
+                if not any(x is not None and x.app_id == app_id for x in known) and not _lost(gpu, facts):
+                    yield gpu, f"{app_id} is to use it, and has no lease of it"
+
+
+def _lost(gpu: Gpu, facts: Iterable[Fact]) -> bool:
+    """Whether its lease changed hands after the effect: what comes next tells its app."""
+    return any(type(f) in LOSES and gpu in f.gpus for f in facts)  # type: ignore[union-attr]
+
+
 class Owner(Protocol):
     """A part of the state that stands between rounds and follows from the others."""
 
@@ -109,8 +166,8 @@ class Owner(Protocol):
         """Yields (app or None, what is wrong) where it is not what a recomputation makes it."""
 
 
-def validate(s: Holdings, now_s: float, story: Story | None = None, owners: Iterable[Owner] = ()) -> None:
+def validate(s: Holdings, now_s: float, story: Story, owners: Iterable[Owner] = ()) -> None:
     """Raises Inconsistent for the first contradiction, with the story of its GPU or app."""
     derived = (found for owner in owners for found in owner.validate())
     for about, problem in itertools.chain(problems(s, now_s), derived):
-        raise Inconsistent(problem, about, story.of(about) if story is not None else ())
+        raise Inconsistent(problem, about, story)

@@ -29,6 +29,8 @@ def status(d: Data) -> Group:
     if mode["name"] != "on":
         since = f" by {mode['by']}, {moment(mode['at_s'])}" if mode["at_s"] else ""
         head += f"\nthe mode is {mode['name']}{since}" + (f": {mode['problem']}" if mode["problem"] else "")
+    if d["held"]:
+        head += f"\nleases are held and nothing is changed, as the state contradicts itself: {d['held']}"
     head += "".join(f"\n{x['target']} is {boosted(x)}" for x in d["boosts"])
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]

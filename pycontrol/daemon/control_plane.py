@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import itertools
 import os
+import re
 import socket
 import threading
 import time
@@ -20,6 +22,7 @@ import structlog
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
 from pycontrol.bridge.endpoint import BridgeEndpoint
@@ -46,7 +49,7 @@ from pycontrol.queries.trends import SAMPLE_S
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.clock import STEP_S
 from pycontrol.runtime.driver import Driver, Overloaded, SteadyClock
-from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.journal import JournalError, SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import picture
@@ -165,7 +168,7 @@ class ControlPlane:
         )
         core = assemble(
             arbiter, durable, self._journal, tokens, clock,
-            lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock),
+            lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock, self._kept),
             self._from_cluster,
             listen=(config.agents.host, config.agents.port),
             address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
@@ -190,6 +193,21 @@ class ControlPlane:
         self._watch_parts(core.feed.metrics, core.endpoint)
         parts.callback(questions.stop)
         self._start_parts(parts, forecaster, durable)
+
+    def _kept(self, e: Inconsistent) -> bool:
+        """Keep story and journal of a violation; whether the last day saw the same, so that a restart is in vain."""
+        kind = hashlib.sha256(re.sub(r"\d+", "", e.problem).encode()).hexdigest()[:8]
+        story = self.config.state_dir / f"violation-{kind}.txt"
+        if story.exists() and time.time() - story.stat().st_mtime < DAY_S:
+            return True
+        try:
+            os.close(os.open(story, os.O_CREAT | os.O_WRONLY, 0o600))
+            story.write_text("\n".join([str(e), "", "All that was last:", *e.whole]), encoding="utf-8")
+            self._journal.copy_to(story.with_suffix(".sqlite"))
+        except (OSError, JournalError) as error:  # it stops nevertheless
+            log.error("not all of a violation could be kept", problem=str(error))
+        log.error("the state contradicts itself: story and journal are kept", file=str(story))
+        return False
 
     def _pictured(self) -> dict[str, Any]:
         """What the forecaster continues from, made on its thread from the readers' picture."""

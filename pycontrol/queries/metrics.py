@@ -214,7 +214,8 @@ class Metrics:
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))
         mode = a.cluster.switch.mode
-        self._ready.set(a.cluster.ready or (a.cluster.heard and mode in (Mode.SHADOW, Mode.OFF)))
+        ready = a.cluster.ready or (a.cluster.heard and mode in (Mode.SHADOW, Mode.OFF))
+        self._ready.set(ready and not a.holdings.held)
         for each in Mode:
             self._mode.labels(each).set(a.cluster.seen and each is mode)
         self._paused.set(a.holdings.paused)

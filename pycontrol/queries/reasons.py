@@ -126,8 +126,8 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
         return Reason(Pending.PAUSED)
     if a.cluster.switch.mode in MODES:
         return Reason(MODES[a.cluster.switch.mode], a.cluster.switch.problem)
-    if not a.cluster.ready or now_s < a.cluster.recovering_until_s:
-        return Reason(Pending.RECOVERY_IN_PROGRESS)
+    if a.holdings.held or not a.cluster.ready or now_s < a.cluster.recovering_until_s:
+        return Reason(Pending.RECOVERY_IN_PROGRESS, a.holdings.held)
     agent = a.agents.get(app_id)
     record = a.durable.apps[app_id]
     if record.kind != "foreign" and (agent is None or not agent.connected):

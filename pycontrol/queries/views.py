@@ -42,6 +42,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
             "problem": switch.problem,
         },
         "state": state(a, now_s),
+        "held": a.holdings.held,
         "recovering": _recovering(a, now_s),
         "paused": a.holdings.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
@@ -65,7 +66,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
 
 
 def _recovering(a: Arbiter, now_s: float) -> bool:
-    return not a.cluster.ready or now_s < a.cluster.recovering_until_s
+    return bool(a.holdings.held) or not a.cluster.ready or now_s < a.cluster.recovering_until_s
 
 
 def state(a: Arbiter, now_s: float) -> str:
@@ -73,6 +74,8 @@ def state(a: Arbiter, now_s: float) -> str:
     mode = a.cluster.switch.mode
     if mode is not Mode.ON:
         return "mode unreadable" if mode is Mode.UNREADABLE else str(mode)
+    if a.holdings.held:
+        return "held"
     return "paused" if a.holdings.paused else "recovering" if _recovering(a, now_s) else "ready"
 
 

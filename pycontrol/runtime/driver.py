@@ -12,11 +12,12 @@ from typing import TypeVar
 import structlog
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.model import events as ev
 from pycontrol.policies import salvage
 from pycontrol.policies.port import Policy
 from pycontrol.runtime.clock import SteadyClock
-from pycontrol.runtime.inbox import Inbox, Lane, Overloaded, lane_of
+from pycontrol.runtime.inbox import Held, Inbox, Lane, Overloaded, lane_of
 from pycontrol.runtime.journal import Journal, JournalError
 from pycontrol.runtime.ports import AgentPort, Clock, ClusterPort
 
@@ -40,7 +41,10 @@ class Driver:
         agents: AgentPort,
         cluster: ClusterPort,
         clock: Clock | None = None,
+        kept: Callable[[Inconsistent], bool] = lambda e: False,
     ) -> None:
+        """`kept` keeps a violation of the invariants on disk, and says whether an earlier start met the same."""
+        self._kept = kept
         self._arbiter, self._journal, self._agents, self._cluster = arbiter, journal, agents, cluster
         self.clock = clock or SteadyClock()
         self._inbox = Inbox()
@@ -65,8 +69,11 @@ class Driver:
         return sum(self._inbox.waiting(lane) for lane in Lane)
 
     def submit(self, event: ev.Event) -> None:
-        """Queue an event, from any thread; raises Overloaded if its lane is full."""
-        self._inbox.put(event, lane_of(event))
+        """Queue an event, from any thread; raises Overloaded if its lane is full, Held if nobody will handle it."""
+        lane = lane_of(event)
+        if lane is Lane.URGENT and self._arbiter.holdings.held:
+            raise self._refusal()
+        self._inbox.put(event, lane)
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` on the Arbiter's thread after all Agents' events that were submitted before; from any thread.
@@ -105,7 +112,9 @@ class Driver:
                 self._settle(self._arbiter.take_effects(), now_s)
             except BaseException as e:
                 future.set_exception(e)
-                raise
+                if not self._arbiter.holdings.held:
+                    raise
+                return
             future.set_result(result)
 
         self._inbox.put(work, lane)
@@ -120,7 +129,12 @@ class Driver:
     def _run(self) -> None:
         try:
             while self._inbox.wait(self._nap_s()):
-                self._turn()
+                try:
+                    self._turn()
+                except Inconsistent as e:
+                    if not self._kept(e):
+                        raise
+                    self._hold(e)
         except JournalError as e:  # it says all that there is to say
             self.failed = e
             log.error("the Arbiter stopped", error=str(e))
@@ -130,7 +144,19 @@ class Driver:
         finally:
             self.stopped.set()
 
+    def _hold(self, e: Inconsistent) -> None:
+        """Only answers from now on: another restart would meet the same. Nothing of the event becomes true."""
+        self._arbiter.take_facts(), self._arbiter.take_effects()
+        self._arbiter.holdings.held = f"{e.about}: {e.problem}"
+        log.critical("the state contradicts itself as before the restart: leases are held, events are not handled",
+                     error=str(e))  # fmt: skip
+
+    def _refusal(self) -> Held:
+        return Held(f"leases are held, and nothing can be changed: {self._arbiter.holdings.held}")
+
     def _nap_s(self) -> float | None:
+        if self._arbiter.holdings.held:
+            return None
         now_s = self.clock.now_s()
         wake_s = self._arbiter.next_wake_s(now_s)
         return None if wake_s is None else min(LONGEST_NAP_S, max(SHORTEST_NAP_S, wake_s - now_s))
@@ -166,6 +192,10 @@ class Driver:
             yield event
 
     def _step(self, events: Iterable[ev.Event]) -> None:
+        if self._arbiter.holdings.held:
+            for _ in events:
+                pass
+            return
         now_s = self.clock.now_s()
         if self.clock.step_s():  # handled before any deadline that the step has passed
             events = chain([ev.ClockStepped()], events)
@@ -173,7 +203,10 @@ class Driver:
 
     def _settle(self, effects: Iterable[ev.Effect], now_s: float) -> None:
         """Makes the facts durable, then carries out the effects."""
-        facts = self._arbiter.take_facts()
+        facts, effects = self._arbiter.take_facts(), list(effects)
+        if self._arbiter.holdings.held and (facts or effects):
+            raise self._refusal()
+        self._arbiter.check(facts, effects)
         self._journal.append(facts, now_s)
         for fact in facts:
             log.debug("fact", fact=fact)

@@ -21,6 +21,10 @@ class Overloaded(Exception):
     """A lane is full; the sender must slow down and try again."""
 
 
+class Held(Overloaded):
+    """The state contradicts itself: nothing can be changed, views are served."""
+
+
 class Lane(enum.IntEnum):
     """The lanes by sender, in the order in which they are served."""
 

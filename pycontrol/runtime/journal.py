@@ -243,6 +243,13 @@ class SqliteJournal:
                     found.append((row.time_s, fact_of(row)))
         return found
 
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the journal, in place of an earlier one; raises JournalError or OSError."""
+        path.unlink(missing_ok=True)
+        os.close(os.open(path, os.O_CREAT, 0o600))
+        with as_journal_error(path), closing(sqlite3.connect(path)) as copy:
+            self._db.backup(copy)
+
     def close(self, aside: str = "") -> None:
         """Close the journal. `aside`: rename its files with this suffix, so that the next start finds none."""
         self._db.close()

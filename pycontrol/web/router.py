@@ -24,6 +24,7 @@ from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
 from pycontrol.runtime.driver import Overloaded
+from pycontrol.runtime.inbox import Held
 from pycontrol.runtime.journal import JournalError, NoJournal
 from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.feed import Feed
@@ -169,8 +170,8 @@ class Router:
             return 200, self._answer(method, request)
         except Refusal as e:
             return e.status, {"error": str(e)} | ({"paths": sorted(self.routes)} if e.status == 404 else {})
-        except (TimeoutError, Overloaded):
-            return 503, {"error": "the control plane is busy; try again"}
+        except (TimeoutError, Overloaded) as e:
+            return 503, {"error": str(e) if isinstance(e, Held) else "the control plane is busy; try again"}
 
     def _answer(self, method: str, request: RestRequest) -> dict[str, Any]:
         """The answer, without what the caller may not see."""

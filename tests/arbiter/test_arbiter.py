@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.ledger.facts import AllocationChanged, AppEnded
+from pycontrol.arbiter.ledger.facts import AllocationChanged
 from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
@@ -25,74 +26,6 @@ def world(**changes: float) -> World:
     return World(Themis(), settings=Settings(**{**defaults, **changes}))  # type: ignore[arg-type]
 
 
-def test_one_app_gets_the_cluster_and_finishes() -> None:
-    w = world()
-    app = w.add_app("app1", 2, 4, 60)
-    w.run(200)
-    assert app.finished
-    assert w.arbiter.durable.apps["app1"].final_state == "SUCCEEDED"
-    assert sum(isinstance(fact, AppEnded) for fact in w.journal) == 1, "YARN's end says no more than the Agent's"
-    assert not w.arbiter.durable.leases
-    assert len(set(w.arbiter.gpus.free)) == 12
-
-
-def test_a_winner_that_stays_is_renewed_without_a_restart() -> None:
-    w = world()
-    app = w.add_app("app1", 4, 1, 600)
-    w.run(170)
-    assert app.finished
-    assert app.launches == {"j0": 1}
-    assert w.arbiter.durable.apps["app1"].renewals >= 4
-
-
-def test_a_late_app_gets_gpus_of_an_early_one_when_a_lease_ends() -> None:
-    w = world()
-    early = w.add_app("early", 4, 3, 800)
-    w.run(40)
-    late = w.add_app("late", 4, 3, 800)
-    w.run(120)
-    assert len(late.held) >= 4
-    assert w.arbiter.durable.apps["early"].revocations >= 4
-    w.run(3000)
-    assert early.finished
-    assert late.finished
-
-
-def test_a_gang_across_machines_is_placed_whole() -> None:
-    w = world()
-    app = w.add_app("wide", 6, 1, 120)
-    w.run(10)
-    assert len(app.held) == 6
-    assert len([c for c in w.containers.values() if c.app_id == "wide"]) >= 2
-    w.run(100)
-    assert app.finished
-
-
-def test_an_app_without_an_agent_is_served_by_the_stand_in() -> None:
-    w = world()
-    w.add_app("app1", 2, 5, 300)
-    w.run(5)
-    w.add_foreign("shell", 2, 1)
-    w.run(60)
-    assert [c.gpus for c in w.containers.values() if c.app_id == "shell"]
-    assert w.arbiter.durable.apps["shell"].kind == "foreign"
-    w.run(200)
-    assert w.arbiter.durable.apps["shell"].renewals >= 2, "running containers are renewed"
-    w.end_app("shell")
-    w.run(1500)
-    assert not w.arbiter.durable.leases
-
-
-def test_an_app_that_does_not_answer_delays_nobody() -> None:
-    w = world()
-    w.add_app("quiet", 2, 2, 100).silent = True
-    app = w.add_app("app1", 2, 2, 100)
-    w.run(100)
-    assert app.finished
-    out = [str(r.out.get("quiet", "")) for r in w.arbiter.receipts]
-    assert any(o.startswith("LateRho") for o in out)
-
-
 def test_a_malformed_bid_costs_the_round_and_is_named() -> None:
     w = world()
     app = w.add_app("bad", 2, 2, 100)
@@ -102,28 +35,6 @@ def test_a_malformed_bid_costs_the_round_and_is_named() -> None:
     w.run(20)
     assert not app.held
     assert reason(w.arbiter, "bad", w.now).code == "BadBid"
-
-
-def test_unused_grants_lapse() -> None:
-    w = world()
-    app = w.add_app("lazy", 2, 2, 100)
-    w.use = lambda agent: None  # type: ignore[method-assign]
-    w.run(15)
-    assert len(app.held) == 4
-    w.run(25)
-    assert ("revoke", "lazy") in w.history
-
-
-def test_a_lost_node_frees_no_gpu_until_it_is_back() -> None:
-    w = world()
-    app = w.add_app("app1", 2, 6, 200)
-    w.run(20)
-    w.lose_node("n1")
-    w.run(25)
-    assert all(g.host != "n1" for g in w.arbiter.durable.leases)
-    w.node_back("n1")
-    w.run(400)
-    assert app.finished
 
 
 def test_agents_hear_of_new_machines_but_not_of_those_that_come_back() -> None:
@@ -140,44 +51,6 @@ def test_agents_hear_of_new_machines_but_not_of_those_that_come_back() -> None:
     assert w.arbiter.holdings.known.machines["n5"].rack == "c"
     w.run(60)
     assert {g.host for g in app.held} == {"n1", "n2", "n3", "n4", "n5"}
-
-
-def test_pause_freezes_leases_and_resume_continues() -> None:
-    w = world()
-    app = w.add_app("app1", 4, 1, 600)
-    w.run(10)
-    w.submit(ev.OperatorCommand("pause", "", "root"))
-    w.run(100)
-    assert not any(k == "kill" for k, _ in w.history)
-    assert reason(w.arbiter, "app1", w.now).code == "Paused"
-    w.submit(ev.OperatorCommand("resume", "", "root"))
-    w.run(300)
-    assert app.finished
-    assert app.launches == {"j0": 1}
-
-
-def test_drain_moves_jobs_away() -> None:
-    w = world()
-    app = w.add_app("app1", 2, 6, 300)
-    w.run(10)
-    w.submit(ev.OperatorCommand("drain", "n1", "root"))
-    w.run(40)
-    assert all(g.host != "n1" for c in w.containers.values() for g in c.gpus)
-    w.run(600)
-    assert app.finished
-
-
-def test_a_crash_of_the_control_plane_leaves_running_jobs_alone() -> None:
-    w = world()
-    app = w.add_app("app1", 4, 2, 400)
-    w.run(20)
-    before = {g: x.end_s for g, x in w.arbiter.durable.leases.items()}
-    assert before
-    w.crash()
-    assert set(w.arbiter.durable.leases) == set(before)
-    w.run(400)
-    assert app.finished
-    assert set(app.launches.values()) == {1}
 
 
 def test_the_time_from_a_grant_to_training_is_measured_once_per_launch() -> None:
@@ -197,16 +70,6 @@ def test_the_time_from_a_grant_to_training_is_measured_once_per_launch() -> None
     assert 2 < seconds < 10
     w.crash()
     assert measured(20, 3) == measured(21, 3) == [seconds], "not again after a restart"
-
-
-def test_apps_that_want_the_same_gpus_pay() -> None:
-    w = world()
-    w.add_app("a", 2, 6, 500)
-    w.add_app("b", 2, 6, 500)
-    w.run(100)
-    cs = [b.c for r in w.arbiter.receipts for b in r.done.bids]
-    assert any(c < 1 for c in cs)
-    assert all(0 < c <= 1 for c in cs)
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain", "pause", "resume", "kill"])
@@ -269,7 +132,7 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
     durable = w.arbiter.durable
     for gpu, lease in durable.leases.items():  # the holder is also the next owner
         durable.reservations[gpu] = Reservation((gpu,), lease.app_id, "broken", lease.granted_s, lease.end_s)
-    w.arbiter.story = None  # no state to be checked
+    w.arbiter.settings = dataclasses.replace(w.settings, validate=False)
     at_s, rounds = w.now, len(w.arbiter.receipts)
     w.run(200)
     assert any(x.end_s < w.now for x in durable.leases.values()), "all were renewed: this tests nothing"

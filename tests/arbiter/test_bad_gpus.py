@@ -28,39 +28,6 @@ def held_by(w: World, app_id: str) -> set[Gpu]:
     return {g for c in w.containers.values() if c.app_id == app_id for g in c.gpus}
 
 
-def test_a_gang_leaves_a_bad_gpu_whole_and_resumes_elsewhere() -> None:
-    w = world()
-    app = w.add_app("app1", 4, 1, 400)
-    w.run(10)
-    before = held_by(w, "app1")
-    bad = min(before)
-    w.mark(bad.host, bad.index)
-    revoked = [f for f in w.journal if isinstance(f, LeaseRevoking)]
-    assert {gpu for f in revoked for gpu in f.gpus} == before
-    assert {(f.end_s, f.reason) for f in revoked} == {(w.now + 6, f"GPU {bad} is bad")}
-    assert {k for k, who in w.history[-2:] if who in ("app1", *w.containers)} == {"revoke", "preempt"}
-    w.run(30)
-    assert len(held_by(w, "app1")) == 4
-    assert bad not in held_by(w, "app1")
-    w.run(200)
-    assert app.finished
-    assert app.launches == {"j0": 2}
-
-
-def test_a_container_that_outlives_its_lease_is_killed() -> None:
-    w = world()
-    w.add_app("app1", 2, 1, 4000)
-    w.run(10)
-    w.do_SendRevoke = lambda e: None  # type: ignore[method-assign]
-    w.check_agents = lambda: None  # type: ignore[method-assign]
-    bad = min(held_by(w, "app1"))
-    w.mark(bad.host, bad.index)
-    w.run(15)
-    assert bad in w.occupied
-    w.run(18)
-    assert bad not in w.occupied
-
-
 def test_nobody_gets_a_bad_gpu_until_it_is_repaired() -> None:
     w = world()
     w.mark(BAD.host, BAD.index)

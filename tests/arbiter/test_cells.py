@@ -45,33 +45,6 @@ def guaranteed_gpus(w: World, app_id: str) -> int:
     return sum(len(x.gpus) for x in w.arbiter.holdings.leases_of(app_id) if x.guaranteed)
 
 
-def test_a_guarantee_is_served_while_another_tenant_fills_the_cluster() -> None:
-    w = world()
-    greedy = w.add_app("greedy", 2, 6, 5000, "root.b")
-    w.run(10)
-    assert len(greedy.held) == 12
-    assert guaranteed_gpus(w, "greedy") == 4
-    owner = w.add_app("owner", 4, 1, 400, "root.a")
-    w.run(30)
-    assert [len(c.gpus) for c in w.containers.values() if c.app_id == "owner"] == [4]
-    assert guaranteed_gpus(w, "owner") == 4
-    assert {r.policy for r in w.arbiter.receipts} == {"tiresias", "themis"}
-    w.run(3000)
-    assert owner.finished
-    assert greedy.finished
-
-
-def test_a_queue_without_cells_may_only_borrow() -> None:
-    w = world()
-    guest = w.add_app("guest", 2, 6, 5000, "root.guest")
-    w.run(10)
-    assert len(guest.held) == 12
-    assert guaranteed_gpus(w, "guest") == 0
-    w.add_app("b", 2, 2, 300, "root.b")
-    w.run(30)
-    assert guaranteed_gpus(w, "b") == 4
-
-
 @pytest.mark.parametrize("queue", ["root.a", "root.guest"])
 def test_a_part_of_a_grant_that_ended_is_free_for_the_cells_too(queue: str) -> None:
     """Whether the grant's cells are its own or borrowed; what is left of it keeps its cells."""

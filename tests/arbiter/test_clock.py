@@ -7,7 +7,7 @@ import pytest
 from pycontrol.arbiter.ledger.facts import ClockBehind
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.model import events as ev
-from pycontrol.runtime.clock import SLOW, STEP_S, SteadyClock
+from pycontrol.runtime.clock import SLOW, SteadyClock
 from tests.arbiter.mini import SETTINGS, Mini
 
 
@@ -30,13 +30,13 @@ def test_the_clock_follows_steady_time() -> None:
     assert m.clock.step_s() == 0
 
 
-@pytest.mark.parametrize("ahead_s", [0.5, STEP_S + 1, 3600.0])
+@pytest.mark.parametrize("ahead_s", [0.5, 2.5, 3600.0])
 def test_a_clock_set_forward_is_followed_immediately(ahead_s: float) -> None:
     """The same holds for the end of a sleep, which the monotonic clock does not count."""
     m = Machine()
     m.wall_s += ahead_s
     assert m.passes(1.0) == m.wall_s
-    assert m.clock.step_s() == (ahead_s if ahead_s > STEP_S else 0.0)
+    assert m.clock.step_s() == (ahead_s if ahead_s > 2.0 else 0.0)
     assert m.clock.step_s() == 0.0, "told once"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pycontrol.arbiter.ledger.facts import LeaseGranted
+from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseExtended, LeaseGranted
 from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.gpus import GpuState
@@ -132,18 +132,58 @@ def test_the_history_of_an_app_has_nothing_of_another() -> None:
     m = running()
     m.app("b", gang=2)
     m.run(5)
-    assert m.a.story is not None
     story = "\n".join(m.a.story.of("b"))
     assert "AppAdded" in story
     assert "LeaseGranted" in story
     assert "'a'" not in story
 
 
-def test_nothing_is_recorded_or_checked_unless_requested() -> None:
+def unvalidated() -> Mini:
+    """As `running`, in a control plane."""
     m = running()
-    m.a.story = None
+    m.a.settings = dataclasses.replace(m.a.settings, validate=False)
+    return m
+
+
+def test_the_whole_state_is_not_checked_unless_requested() -> None:
+    m = unvalidated()
     _free_though_leased(m)
     m.send(ev.Tick())
+
+
+def _not_leased(m: Mini) -> None:
+    m.a.durable.leases[GPU] = dataclasses.replace(m.a.durable.leases[GPU], gpus=(GPU, Gpu("n1", 3)))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "fact", "problem"),
+    [
+        (_free_though_leased, LeaseExtended((GPU,), 5000.0), "it is not free"),
+        (lambda m: m.a.gpus.revoking.add(GPU), LeaseExtended((GPU,), 5000.0), "it is not being revoked"),
+        (_reserved_though_not_revoked, LeaseExtended((GPU,), 5000.0), "reserved for a and not being revoked"),
+        (_not_leased, LeaseExtended((GPU,), 5000.0), "names GPUs that are not its"),
+        (_not_free_though_nobody_has_it, LeaseEnded((Gpu("n1", 3),), 5000.0, "revoked"), "it is free"),
+    ],
+)
+def test_what_facts_are_about_is_always_checked(breaks: Callable[[Mini], None], fact: Fact, problem: str) -> None:
+    m = unvalidated()
+    m.a.check([fact], [])
+    breaks(m)
+    m.a.check([], [])
+    with pytest.raises(Inconsistent, match=problem) as found:
+        m.a.check([fact], [])
+    assert "LeaseGranted" in "".join(found.value.whole)
+
+
+def test_no_effect_is_carried_out_on_gpus_of_another() -> None:
+    m = unvalidated()
+    place = ev.Place("d1", Ask("b_1", "b", 1, 1, 1), "n1:1", (GPU,), "r1.0")
+    grant = ev.SendGrant("b", "r1", ev.HeldGrant("r1.0", (GPU,), 5000.0))
+    for effect in (place, grant):
+        with pytest.raises(Inconsistent, match="b is to use it, and has no lease of it"):
+            m.a.check([], [effect])
+        m.a.check([LeaseEnded((GPU,), 5000.0, "revoked")], [effect])
+    m.a.check([], [dataclasses.replace(place, ask=Ask("a_1", "a", 1, 1, 1)), dataclasses.replace(grant, app_id="a")])
 
 
 def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:

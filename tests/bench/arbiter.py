@@ -51,7 +51,7 @@ class World:
     def __init__(self, machines: int, apps: int, load: float, seed: int) -> None:
         self.policy = FirstCome()
         self.arbiter = Arbiter(Settings(open_leases=True, settle_s=1.0, grant_timeout_s=600), self.policy)
-        self.now_s, self.events, self.policy_s, self.rounds = 0.0, 0, 0.0, 0
+        self.now_s, self.events, self.rounds, self.policy_s, self.check_s = 0.0, 0, 0, 0.0, 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.order, self.ids = itertools.count(), itertools.count(1)
         nodes = tuple(Node(f"n{i}:1", f"n{i}", f"r{i // 16}", 8) for i in range(machines))
@@ -82,8 +82,9 @@ class World:
 
     def say(self, event: ev.Event) -> None:
         self.events += 1
-        effects = self.arbiter.handle(event, self.now_s)
-        self.arbiter.take_facts()
+        effects, begin_s = self.arbiter.handle(event, self.now_s), time.perf_counter()
+        self.arbiter.check(self.arbiter.take_facts(), effects)
+        self.check_s += time.perf_counter() - begin_s
         for effect in effects:
             if isinstance(effect, ev.Solve):
                 self.rounds += 1
@@ -141,6 +142,7 @@ def run(quick: bool = False) -> dict[str, Any]:
             "events_per_s_without_policy": world.events / own_s,
             "total_s": total_s,
             "policy_s": world.policy_s,
+            "check_share": world.check_s / own_s,
         }
     return result
 

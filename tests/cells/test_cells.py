@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from itertools import product
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from pycontrol.cells import gang_fit
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
+from pycontrol.cells.geometry import hidden_fans
 from pycontrol.cells.idle import max_min
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
-from pycontrol.cells.machines import machines
+from pycontrol.cells.machines import groups_to_move, machines
 from pycontrol.cells.recovery import adopt, reconfigured
 from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
 from pycontrol.config import ConfigError
@@ -368,3 +370,31 @@ def test_a_crash_loses_nothing() -> None:
 def test_idle_gpus_are_shared_by_weight() -> None:
     assert max_min(12, {"a": 12, "b": 20, "c": 1}, {"a": 1.0, "b": 2.0, "c": 1.0}) == {"a": 4, "b": 7, "c": 1}
     assert max_min(5, {"a": 1, "b": 9}, {}) == {"a": 1, "b": 4}
+
+
+def test_who_waits_next_is_told_by_what_the_next_gpu_would_make_its_share() -> None:
+    assert max_min(3, {"a": 9, "b": 9}, {"a": 2.0, "b": 1.0}) == {"a": 2, "b": 1}
+    assert max_min(3, {"a": 9, "b": 9}, {"a": 0.5}) == {"a": 1, "b": 2}, "a weight that is not named is 1"
+
+
+def test_a_wide_fan_is_the_product_of_its_hidden_levels() -> None:
+    assert [fan for fan in range(1, 200) if math.prod(hidden_fans(fan)) != fan] == []
+
+
+def test_a_cell_that_has_to_be_split_is_better_than_one_with_a_bad_gpu() -> None:
+    cells = build({"node": 2, "pod": 2}, 4, {"a": {"node": 2}})
+    first = ask(cells, "g1", "a", 0, 2)
+    ((host, _),) = first.workers
+    beside = {"h0": "h1", "h1": "h0", "h2": "h3", "h3": "h2"}[host]
+    cells.set_health(beside, False, [0])
+    ((other, _),) = ask(cells, "g2", "a", 0, 1).workers
+    assert other != beside
+
+
+def test_only_groups_of_that_virtual_cluster_are_to_move() -> None:
+    cells = build({"node": 2}, 4, {"a": {"node": 1}, "b": {"node": 1}})
+    ((host, _),) = ask(cells, "mine", "a", 0, 2).workers
+    ask(cells, "other", "b", 0, 2)
+    cells.set_health(host, False, [0])
+    assert groups_to_move(cells, "a") == [["mine"]]
+    assert groups_to_move(cells, "b") == []

@@ -12,10 +12,12 @@ LIMIT_S = 30.0
 
 
 @contextlib.contextmanager
-def serving(config: Path) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "ISONOMY_VALIDATE": "1"}
+def serving(config: Path, broken: str = "") -> Iterator[subprocess.Popen[str]]:
+    """`broken`: Python that is run first, instead of validation after each event."""
+    environment = {**os.environ, "ISONOMY_VALIDATE": "" if broken else "1"}
+    command = [*COMMAND[:2], f"{broken}; {COMMAND[2]}".removeprefix("; "), *COMMAND[3:]]
     process = subprocess.Popen(
-        [*COMMAND, str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [*command, str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
     try:
         assert process.stdout is not None

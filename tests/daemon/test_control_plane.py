@@ -16,9 +16,11 @@ import pytest
 import yaml
 from py4j import protocol
 
+from pycontrol.arbiter.ledger.facts import LeaseGranted
 from pycontrol.config import load_config
 from pycontrol.daemon import control_plane
 from pycontrol.rpc.tokens import Tokens
+from pycontrol.runtime.journal import read_facts
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
@@ -136,6 +138,10 @@ class Agent:
                     bid = pb.Bid(round_id=message.offer.round_id, rho_nothing=9.0, rows=[row])
                     self._out.put(pb.AgentMessage(bid=bid))
 
+    def messages(self) -> list[pb.ArbiterMessage]:
+        """All that arrived and was not answered."""
+        return [self._in.get_nowait() for _ in range(self._in.qsize())]
+
     def use(self, request_id: int) -> None:
         worker = pb.WorkerPlan(
             worker_id="j1/1/0", job_id="j1", host="n1", gpu_ids=[0, 1], allocation_request_id=request_id
@@ -204,6 +210,41 @@ def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> No
         held = agent.until("registered").grants
         assert [g.grant_id for g in held] == [grant.grant_id]
         agent.close()
+        plugin.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_state_that_contradicts_itself_stops_it_once_and_is_then_held(config: Path) -> None:
+    """Here GPUs that are granted stay in the index of free ones."""
+    broken = "from pycontrol.arbiter.views.gpus import FreeGpus; FreeGpus.take = lambda self, gpu: None"
+    state = config.parent / "state"
+    with serving(config, broken) as first:
+        plugin = PluginLink(config, "e1")
+        assert not plugin.hello()
+        access = plugin.get("token", app=APP)
+        agent = Agent(access)
+        assert first.wait(LIMIT_S) == 1
+        assert "the state contradicts itself" in first.communicate()[1]
+        assert not [m for m in agent.messages() if m.WhichOneof("kind") == "grant"], "no effect without its check"
+    (story,) = state.glob("violation-*.txt")
+    assert "n1:0: it is not free, but the index disagrees" in story.read_text()
+    assert "LeaseGranted" in story.read_text()
+    kept = list(read_facts(story.with_suffix(".sqlite")))
+    assert kept
+    assert not [f for _, _, f in kept if isinstance(f, LeaseGranted)], "nor a fact"
+    with serving(config, broken) as second:
+        plugin = PluginLink(config, "e1")
+        assert not plugin.hello()
+        Agent(access)
+        until_s = time.monotonic() + LIMIT_S
+        while (status := plugin.get("status"))["state"] != "held":
+            assert time.monotonic() < until_s, status
+            time.sleep(0.05)
+        assert "it is not free" in status["held"]
+        told = plugin.exchange(query=bridge_pb2.Query(method="POST", path="pause", user="root", admin=True)).query_reply
+        assert (told.status, "leases are held" in told.body.decode()) == (503, True)
+        assert not plugin.exchange(poll=bridge_pb2.Poll()).directives.directives
+        assert second.poll() is None, "it goes on serving views"
         plugin.close()
 
 

@@ -12,14 +12,21 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.faults.clock import Violation
+from tests.faults.forever import Found, play_on
+from tests.faults.marks import never
 from tests.faults.schedule import Schedule, draw
+
+if TYPE_CHECKING:
+    from tests.faults.world import World
 
 HERE = Path(__file__).parent
 PROGRESS_S = 30.0
-Outcome = tuple[int, str, str, float]
-"""(seed, kind of check, what broke, CPU seconds); the kind is empty where nothing broke."""
+FOUND = HERE.parents[1] / "build" / "faults"
+Outcome = tuple[int, str, str, float, dict[str, int]]
+"""(seed, kind of check, what broke, CPU seconds, marks reached); the kind is empty where nothing broke."""
 
 
 def play(schedule: Schedule) -> tuple[str, str, str]:
@@ -28,27 +35,32 @@ def play(schedule: Schedule) -> tuple[str, str, str]:
     return kind, text, about
 
 
-def _play(schedule: Schedule) -> tuple[str, str, str, list[tuple[float, str, str]]]:
+def _marked(schedule: Schedule) -> Found:
+    kind, text, _, world = _play(schedule)
+    return kind, text, dict(world.oracles.marks.seen)
+
+
+def _play(schedule: Schedule) -> tuple[str, str, str, World]:
     from tests.faults.world import World
 
     world = World(schedule)
     try:
         world.run()
     except Violation as e:
-        return e.kind, str(e), e.about, list(world.sim.story)
+        return e.kind, str(e), e.about, world
     except Exception as e:
         where = traceback.extract_tb(e.__traceback__)[-1]
         text = f"{type(e).__name__}: {e} at {Path(where.filename).name}:{where.lineno}"
         if schedule.get("traceback"):
             traceback.print_exc()
-        return "crash", text, "", list(world.sim.story)
-    return "", "", "", list(world.sim.story)
+        return "crash", text, "", world
+    return "", "", "", world
 
 
 def _seed(seed: int) -> Outcome:
     begun = time.process_time()
-    kind, text, _ = play(draw(seed))
-    return seed, kind, text, time.process_time() - begun
+    kind, text, marks = _marked(draw(seed))
+    return seed, kind, text, time.process_time() - begun, marks
 
 
 def _ready() -> None:
@@ -60,14 +72,16 @@ def _ready() -> None:
 
 
 def run_seeds(seeds: range, jobs: int, stop_at: int, progress: bool = False) -> list[Outcome]:
-    """Plays seeds in processes, in order; the failing ones with what broke. Ends with a line of sums."""
-    found: list[Outcome] = []
+    """Plays seeds in processes, in order; the failing ones with what broke. Ends with sums and what was not reached."""
+    found, reached = list[Outcome](), set[str]()
     begun, cpu_s, done, told_s = time.time(), 0.0, 0, time.time()
     with multiprocessing.get_context("fork").Pool(jobs, _ready, maxtasksperchild=200) as pool:
-        for seed, kind, text, took_s in pool.imap(_seed, seeds, chunksize=2):
+        for outcome in pool.imap(_seed, seeds, chunksize=2):
+            seed, kind, text, took_s, marks = outcome
             cpu_s, done = cpu_s + took_s, done + 1
+            reached.update(marks)
             if kind:
-                found.append((seed, kind, text, took_s))
+                found.append(outcome)
                 print(f"seed {seed}: {text[:300]}", flush=True)
                 if len(found) >= stop_at:
                     pool.terminate()
@@ -78,11 +92,12 @@ def run_seeds(seeds: range, jobs: int, stop_at: int, progress: bool = False) -> 
                     f"... {done} of {len(seeds)} seeds, {len(found)} failed, {cpu_s / done:.3f} s of CPU each",
                     flush=True,
                 )
-    kinds = ", ".join(f"{n} {k}" for k, n in Counter(k for _, k, _, _ in found).most_common())
+    kinds = ", ".join(f"{n} {k}" for k, n in Counter(k for _, k, *_ in found).most_common())
     print(
         f"{done} seeds, {len(found)} failed ({kinds or 'none'}), {time.time() - begun:.0f} s, "
         f"{cpu_s:.0f} s of CPU, {cpu_s / max(1, done):.3f} a seed"
     )
+    print(never(reached))
     return found
 
 
@@ -106,12 +121,12 @@ def seeds_of(text: str, first: int) -> range:
 
 def tell(schedule: Schedule, lines: int, always: bool = False) -> bool:
     """Plays one schedule and prints what broke and the story of the GPU or app; `always`: the story in any case."""
-    kind, text, about, story = _play(schedule)
+    kind, text, about, world = _play(schedule)
     if not kind and not always:
         print("nothing broke")
         return False
     common = {"fault", "rm", "plane", "plugin", "world", "round"}
-    mine = [x for x in story if not about or x[1] in common or about in x[1] or about in x[2]]
+    mine = [x for x in world.sim.story if not about or x[1] in common or about in x[1] or about in x[2]]
     for at_s, who, what in mine[-lines:]:
         print(f"{at_s:9.3f}  {who:<18} {what}")
     print(text or "nothing broke")
@@ -129,6 +144,8 @@ def main() -> int:
     )
     parser.add_argument("--seeds", default="", help="play so many, or those from a to b: a..b")
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--forever", action="store_true", help="play without end, and keep what fails in build/faults")
+    parser.add_argument("--batches", type=int, default=0, help="with --forever: end after so many")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stop-at", type=int, default=10, help="stop after so many failures")
     parser.add_argument("--keep-going", action="store_true", help="never stop before the last seed")
@@ -141,6 +158,9 @@ def main() -> int:
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.faults", *sys.argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"}
         )
+    if args.forever:
+        first = args.first if args.batches else int(time.time())
+        return bool(play_on(first, args.jobs, FOUND, _marked, _ready, args.batches))
     if args.seeds:
         stop_at = sys.maxsize if args.keep_going else args.stop_at
         return bool(run_seeds(seeds_of(args.seeds, args.first), args.jobs, stop_at, progress=True))

@@ -27,6 +27,7 @@ class Injector:
 
     def inject(self, f: Fault) -> None:
         """Begins one fault."""
+        self.world.oracles.marks.fault(f["kind"])
         self.sim.tell("fault", f"{f['kind']} for {f['for_s']:.0f} s: host {f['host']}, app {f['app']}, {f['way']}")
         getattr(self, f"do_{f['kind']}")(f)
 
@@ -101,7 +102,7 @@ class Injector:
         self.world.disturb()
         self.world.plane.die("its journal is moved away")
         self.world.plane.lose_journal()
-        self.world.oracles.forget_arrivals()
+        self.world.oracles.clocks.forget()
 
     def do_prune(self, f: Fault) -> None:
         plane = self.world.plane

@@ -76,6 +76,11 @@ class SimDriver(Driver):
         except Exception as e:
             raise e if isinstance(e, Violation) else ArbiterFailed(e) from e
 
+    @property
+    def inbox(self) -> Any:
+        """The waiting events and calls."""
+        return self._inbox
+
     def drain(self) -> None:
         """Handles all waiting events."""
         while self.busy:
@@ -201,6 +206,11 @@ class Plane:
         """Whether the process runs."""
         return not self.life.dead
 
+    @property
+    def directives(self) -> Any:
+        """Those that wait for the plugin."""
+        return self.endpoint._waiting
+
     # ---- its lives
 
     def start(self) -> None:
@@ -244,6 +254,7 @@ class Plane:
             secure=lambda: secure(self.takeover, self.driver),
         )  # fmt: skip
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
+        self.metrics = core.feed.metrics
         self.agents._loop.close()
         self.agents._loop = self.loop
         self.driver._solver = _Later(self)  # type: ignore[assignment]
@@ -267,11 +278,11 @@ class Plane:
                 self.sim.at(0.0, self._set_aside, self.life)
                 raise
             if unkept or self.world.hdfs.usurped:  # it continues from an older state than was served, or from its own
-                self.world.oracles.forget_arrivals()
+                self.world.oracles.clocks.forget()
             self.world.hdfs.usurped = self is not self.world.plane
             if self._was_empty:
                 self._was_empty = False
-                self.world.oracles.took_over(self)
+                self.world.oracles.clocks.took_over(self)
         self.driver.submit(event)
 
     def _set_aside(self) -> None:
@@ -412,7 +423,7 @@ class Plane:
         return reply
 
     def _look_at_polls(self) -> None:
-        if self.polls and (self.endpoint._waiting or self.sim.now >= self.polls[-1][2]):
+        if self.polls and (self.directives or self.sim.now >= self.polls[-1][2]):
             self.act(lambda: None)
 
     def _answer_polls(self) -> None:
@@ -420,7 +431,7 @@ class Plane:
         if not self.polls:
             return
         (request, _, end_s), e = self.polls[-1], self.endpoint
-        idle = len(self.polls) == 1 and not request.poll.received and not e._waiting
+        idle = len(self.polls) == 1 and not request.poll.received and not self.directives
         if idle and self.sim.now < end_s and request.plugin_epoch == e._epoch:
             return
         held, self.polls = self.polls, []

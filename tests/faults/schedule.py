@@ -27,6 +27,8 @@ FAULTS: dict[str, float] = {
 """Kinds, and how often each is drawn where it is on."""
 RARE = ("failover", "cells_apply", "keeper", "label", "blacklist", "user_limit", "nm_at_kill", "switch")
 """Drawn apart, for some seeds."""
+ALONE = ("kill_fails", "limit")
+"""Each drawn by a chance of its own."""
 
 
 def draw(seed: int) -> Schedule:
@@ -36,17 +38,17 @@ def draw(seed: int) -> Schedule:
     until_s = rng.uniform(*HORIZON_S)
     apps = [_app(rng, k, until_s) for k in range(rng.randint(2, 5))]
     on = [k for k in FAULTS if rng.random() < 0.3]
-    faults = [_fault(rng, kind, until_s, len(apps)) for kind in _kinds(rng, on)]
+    faults = [a_fault(rng, kind, until_s, len(apps)) for kind in _kinds(rng, on)]
     rare = random.Random(f"rare {seed}")
     if rare.random() < 0.4:
         kinds = rare.sample(RARE, rare.randint(1, 3))
-        faults += [_fault(rare, rare.choice(kinds), until_s, len(apps)) for _ in range(rare.randint(1, 3))]
+        faults += [a_fault(rare, rare.choice(kinds), until_s, len(apps)) for _ in range(rare.randint(1, 3))]
     orders = random.Random(f"orders {seed}")
     if orders.random() < 0.2:
-        faults += [_fault(orders, "kill_fails", until_s, len(apps)) for _ in range(orders.randint(1, 3))]
+        faults += [a_fault(orders, "kill_fails", until_s, len(apps)) for _ in range(orders.randint(1, 3))]
     people = random.Random(f"limits {seed}")
     if people.random() < 0.2:
-        faults += [_fault(people, "limit", until_s, len(apps)) for _ in range(people.randint(1, 3))]
+        faults += [a_fault(people, "limit", until_s, len(apps)) for _ in range(people.randint(1, 3))]
     old_journal = rare.random() < 0.05
     slow = random.Random(f"slow {seed}")
     for app in apps:
@@ -116,8 +118,8 @@ def _kinds(rng: random.Random, on: list[str]) -> list[str]:
     return rng.choices(on, [FAULTS[k] for k in on], k=count)
 
 
-def _fault(rng: random.Random, kind: str, until_s: float, apps: int) -> dict[str, Any]:
-    """All that any kind may need; `for_s`: how long it lasts."""
+def a_fault(rng: random.Random, kind: str, until_s: float, apps: int) -> dict[str, Any]:
+    """A fault of the kind, with all that any may need; `for_s`: how long it lasts."""
     return {
         "kind": kind,
         "at": rng.uniform(1.0, until_s),

@@ -21,6 +21,13 @@ from tests.faults.world import World
 HERE = Path(__file__).parent
 SEEDS, AT_ONCE = 400, 100
 """About 80 seconds of CPU time on a quiet machine; by hand: make faults SEEDS=10000."""
+MUST = frozenset({
+    "alert IsonomyDown", "effect Kill", "effect Place", "effect Preempt", "effect SendRevoke",
+    "end lapsed", "end lost_round", "end node_lost", "fact LeaseIdle", "fact NextDropped",
+    "reason AgentAway", "reason LateRho", "reason RecoveryInProgress", "reason WaitingForRevocation",
+    "fault bad_gpus", "fault drain", "fault liar", "fault plane_crash", "fault rm_restart", "fault worker_kill",
+})  # fmt: skip
+"""What each hundred seeds must reach."""
 FOUND = sorted(p.name for p in (HERE / "found").glob("*.json"))
 
 
@@ -36,6 +43,8 @@ def test_no_invariant_breaks_in_faulty_worlds(first: int) -> None:
     done = play("--first", str(first), "--seeds", str(AT_ONCE), "--jobs", "2")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert f"{AT_ONCE} seeds, 0 failed" in done.stdout
+    missed = set(done.stdout.partition("never reached: ")[2].strip().split(", "))
+    assert not missed & MUST
 
 
 def test_schedules_that_once_failed_pass() -> None:

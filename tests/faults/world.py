@@ -302,10 +302,7 @@ class World:
         self.oracles.at_rest()
 
     def _look_at_waiting(self) -> None:
-        waiting = self._waiting()
-        self.oracles.agree()
-        self.oracles.idle(waiting)
-        self.oracles.served(waiting)
+        self.oracles.quiet(self._waiting())
 
     def _why(self, app_id: str) -> str:
         a = self.plane.arbiter

@@ -390,7 +390,7 @@ class ResourceManager:
     def _place_answered(self, directive: pb.Directive, refusal: str) -> None:
         if directive.HasField("place"):
             host = directive.place.node_id.split(":")[0]
-            self.world.oracles.place_answered(self, app_of(directive.place.attempt_id), host, refusal)
+            self.world.oracles.machines.answered(self, app_of(directive.place.attempt_id), host, refusal)
 
     def _place(self, place: pb.Place) -> str:
         app, entry = self._checked(place)

@@ -1,4 +1,4 @@
-"""Mutants that a program draws by a seed: `python -m tests.mutation.draw --draw` writes the list, without it plays it.
+"""Mutants that a program draws by a seed: `python -m tests.mutation.draw` plays them.
 
 A mutant is one change of one place: a comparison or a sign is another one, a number is one more, `and` is `or`, a
 condition is negated, a statement is dropped. The list, `drawn.json`, is kept, so that what survived can be told before
@@ -129,6 +129,20 @@ def tests_for(file: str) -> list[str]:
     return [*found, *near][:FILES_MAX]
 
 
+def mended(seed: int) -> list[dict[str, Any]]:
+    """The kept list, where each mutant whose place is gone is the seed's next draw from the present code."""
+    kept = [m if _is_there(m) else None for m in json.loads(LIST.read_text())]
+    new = iter([m for m in draw(seed, 2 * len(kept)) if m not in kept])
+    return [m or next(new) for m in kept]
+
+
+def _is_there(mutant: dict[str, Any]) -> bool:
+    try:
+        return bool(mutated(mutant))
+    except ValueError:
+        return False
+
+
 def play(mutant: dict[str, Any], limit_s: float) -> tuple[str, str]:
     """("found", by what), ("survives", by how many files) or ("late", where)."""
     begun_s, files = time.monotonic(), tests_for(mutant["file"])
@@ -150,13 +164,13 @@ def play(mutant: dict[str, Any], limit_s: float) -> tuple[str, str]:
 def main() -> int:
     """Draws the list, or plays all or some of it; 1 if any survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.draw", description=__doc__)
-    parser.add_argument("--draw", type=int, metavar="SEED", help="write a new list of 60")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="draw those anew whose place is gone")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each")
     parser.add_argument("numbers", nargs="*", help="these only, from 0")
     args = parser.parse_args()
     if args.draw is not None:
-        LIST.write_text("[\n" + ",\n".join(json.dumps(m) for m in draw(args.draw, 60)) + "\n]\n")
+        LIST.write_text("[\n" + ",\n".join(json.dumps(m) for m in mended(args.draw)) + "\n]\n")
         return 0
     if args.one is not None:
         mutant = json.loads(args.one)

@@ -17,7 +17,7 @@ from pycontrol.queries import explain, pictures, views
 from pycontrol.queries.pictures import Camera, Pictures, complete
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
-OWN_WAY = {"settings", "durable", "ledger", "supply", "lead_s", "event_s"}
+OWN_WAY = {"settings", "durable", "ledger", "supply", "lead_s", "event_s", "held"}
 VIEWS: list[tuple[views.View, dict[str, str]]] = [
     (views.status, {}),
     (views.queue, {}),

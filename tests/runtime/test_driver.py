@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.facts import AppArrived, Fact
+from pycontrol.arbiter.ledger.facts import AppArrived, Fact, LeaseGranted, Switched
+from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node, YarnApp
+from pycontrol.model.topology import Gpu
 from pycontrol.policies.registry import make
 from pycontrol.runtime import inbox
 from pycontrol.runtime.driver import Driver, Overloaded
+from pycontrol.runtime.inbox import Held
 
 pytestmark = pytest.mark.interpreted
 
@@ -207,3 +210,39 @@ def test_a_call_that_fails_half_way_stops_the_arbiter() -> None:
     assert driver.stopped.wait(10)
     assert isinstance(driver.failed, LookupError)
     assert told.transactions == []
+
+
+def _granted_and_free(a: Arbiter, now_s: float) -> None:
+    """A lease whose GPU the index has as free."""
+    a.clerk.record(LeaseGranted((Gpu("n1", 0),), "application_1_0000", "r9.0", now_s, now_s + 600))
+    a.gpus.free.put(Gpu("n1", 0))
+    a.clerk.emit(ev.SendGrant("application_1_0000", "r9", ev.HeldGrant("r9.0", (Gpu("n1", 0),), now_s + 600)))
+
+
+@pytest.mark.parametrize("met_before", [False, True])
+def test_a_contradiction_reaches_neither_journal_nor_agents(met_before: bool) -> None:
+    arbiter, told = Seen(), Told()
+    driver = Driver(arbiter, told, told, told, kept=lambda e: met_before)
+    for event in [SNAPSHOT, *app(0)]:
+        driver.submit(event)
+    driver.start()
+    driver.settle()
+    facts, effects = len(told.transactions), len(told.effects)
+    with pytest.raises(Inconsistent):
+        driver.call(_granted_and_free)
+    if not met_before:
+        assert driver.stopped.wait(10)
+        assert isinstance(driver.failed, Inconsistent)
+    else:
+        for event in app(1):
+            driver.submit(event)
+        driver.settle()
+        assert arbiter.order.count("AppAdded") == 1, "no event is handled"
+        assert driver.call(lambda a, now_s: a.holdings.held).startswith("n1:0: it is not free")
+        with pytest.raises(Held):
+            driver.submit(ev.OperatorCommand("pause", "", "ann"))
+        with pytest.raises(Held):
+            driver.call(lambda a, now_s: a.clerk.record(Switched("paused", True, "ann", now_s)))
+        assert not driver.stopped.is_set()
+        driver.stop()
+    assert (len(told.transactions), len(told.effects)) == (facts, effects)

@@ -1,0 +1,1 @@
+"""The behaviours that a reviewer asks about first, as text: what happens, and what the Arbiter did of it."""
