@@ -11,10 +11,10 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
 from pycontrol.cli.compared import compared, draw
+from pycontrol.cli.estimate import scene_at
 from pycontrol.cli.recorded import median, of_yarn
 from pycontrol.cli.simulate import _settings
 from pycontrol.cli.tables import Data, clock, emit, lines, span, table
-from pycontrol.simulation.outlook import machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.words import count
@@ -52,8 +52,7 @@ def shadow_command(since: str, policy: str | None, given: tuple[str, ...], outpu
             raise Failure(f"no GPUs have been given out yet, and no application with GPUs has ended since {since}")
         emit({"live": live, "replayed": 0}, output, _draw)
         return
-    picture = server.get("picture")
-    topology = machines_of(picture)
+    topology = scene_at(server).topology
     options, settings = _settings(names, given, status["lease_s"])
     with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
         results = run_many(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import socket
 import threading
@@ -49,16 +48,14 @@ from pycontrol.runtime.driver import Driver, Overloaded, SteadyClock
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
-from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
+from pycontrol.simulation.scene import picture
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 
 TOKEN_KEY_FILE = "tokens.key"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
-ENDED_TOLD = 500
-"""The newest ended apps whose ends the forecaster learns from."""
 HOUSEKEEPING_S = 2.0
 COLLECT_S = 3600.0
 """Time between two collections of old objects' cycles, which hold all threads."""
@@ -159,7 +156,9 @@ class ControlPlane:
         keep = config.standby
         self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
         arbiter = self._arbiter(durable)
-        forecaster, questions = self._forecaster(arbiter)
+        options = config.policy_options if self._name == config.policy else {}
+        forecaster = Forecaster(lambda: self._router.pictures.newest(), options, config.state_dir / ESTIMATES_FILE)
+        questions = Questions(options, lambda: forecaster.latest["apps"])
         self._shadow = ShadowWatch(
             self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
         )
@@ -178,7 +177,7 @@ class ControlPlane:
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
             read_cells=self._read_cells if config.cells else None,
             traders=config.exchange.traders,
-            picture=picture,
+            picture=lambda a, now_s: picture(a, now_s, options),
             estimates=lambda: forecaster.latest,
             secure=lambda: secure(self._takeover, self._driver),
             shadow=self._shadow.rounds.view,
@@ -190,12 +189,6 @@ class ControlPlane:
         parts.callback(questions.stop)
         self._start_parts(parts, forecaster, durable)
 
-    def _pictured(self) -> dict[str, Any]:
-        """What the forecaster continues from, made on its thread from the readers' picture."""
-        seen = self._router.pictures.newest()
-        ended = itertools.islice(reversed(seen.arbiter.durable.ended.values()), ENDED_TOLD)
-        return picture(seen.arbiter, seen.now_s) | {"ended_s": {x.app_id: x.finished_s for x in ended}}
-
     def _arbiter(self, durable: Durable) -> Arbiter:
         """The Arbiter, with cells and the virtual clusters' policies if there is a cells file."""
         supply = self._cells() if self.config.cells else None
@@ -205,17 +198,6 @@ class ControlPlane:
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         settings = replace(settings_of(self.config), gpu_speeds=self._speeds)
         return Arbiter(settings, self._policy, durable, self._topology, epoch, supply, journal_id)
-
-    def _forecaster(self, arbiter: Arbiter) -> tuple[Forecaster, Questions]:
-        """Make estimates and answer `why not` by the policy that serves, on the cells that are configured then."""
-        config, cells = self.config, arbiter.supply
-        options = config.policy_options if self._name == config.policy else {}
-
-        def in_force() -> Layout | None:
-            return cells.layout if isinstance(cells, CellSupply) else None
-
-        forecaster = Forecaster(self._pictured, options, config.state_dir / ESTIMATES_FILE, in_force)
-        return forecaster, Questions(options, in_force, lambda: forecaster.latest["apps"])
 
     def _shadow_rounds(self) -> shadow.ShadowRounds:
         """Shadow rounds with their own policies and cells, so that they share no state with the Arbiter."""
