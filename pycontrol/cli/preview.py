@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console, RenderableType
 
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.inspect import AS_CONFIGURED
 from pycontrol.cells.layout import Layout
@@ -20,10 +21,10 @@ from pycontrol.cli.tables import Data, clock, emit, gang, lines, span, table
 from pycontrol.config import Config, ConfigError, load_config, parse
 from pycontrol.hadoopconf.queues import read_queues
 from pycontrol.model.cluster import Queue
-from pycontrol.policies import registry
-from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
+from pycontrol.policies.registry import configured
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
+from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.scene import Scene
 from pycontrol.words import count
 
@@ -74,8 +75,8 @@ def _found(
     found = None
     if parsed is not None and cells is not None:
         found = layout(parsed, scene.topology if scene is not None else None, cells.name)
-        _check_policies(found, cells.name)
-    of_cells = {} if found is None else {"cells": overview(found)}
+        own_policies(CellSupply(found), "", {}, configured, cells.name)  # the others are checked with isonomy.yaml
+    of_cells = {} if found is None else {"cells": _overview(found)}
     if scene is None:
         return of_cells
     after = scene if found is None else dataclasses.replace(scene, layout=found)
@@ -130,17 +131,6 @@ def _merged(known: Queue, now: Queue) -> Queue:
     )  # fmt: skip
 
 
-def _check_policies(found: Layout, name: str) -> None:
-    """Those that the file names; what it leaves to isonomy.yaml is checked where that is."""
-    for vc in found.vcs:
-        if vc.terms.policy:
-            try:
-                policy = registry.configured(vc.terms.policy, **vc.terms.options)
-                _ = OnSchedule(policy) if vc.terms.private_schedule else policy
-            except (registry.UnknownPolicy, NoSchedule) as error:
-                raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
-
-
 # ---- for people
 
 
@@ -182,57 +172,29 @@ def _in(at_s: float | None, now_s: float) -> str:
     return "later" if at_s is None else span(at_s - now_s)
 
 
-def overview(found: Layout) -> dict[str, Any]:
+def _overview(found: Layout) -> dict[str, Any]:
+    """The chains, with the cells of each type that could still be assigned, each type alone; and who owns what."""
+    spare = found.spare()
     return {
-        "chains": [
-            {
-                "chain": chain.name,
-                "gpu_type": chain.gpu_type,
-                "gpus": len(chain.indices),
-                "hosts": len(chain.hosts),
-                "levels": [{"type": n, "gpus": chain.sizes[k]} for k, n in enumerate(chain.names) if n],
-                "spare": found.spare()[chain.name],
-            }
-            for chain in found.chains
-        ],
+        "chains": [{"chain": x.name, "gpu_type": x.gpu_type, "gpus": len(x.indices), "hosts": len(x.hosts),
+                    "spare": spare[x.name]} for x in found.chains],
         "virtual_clusters": [
-            {
-                "name": vc.name,
-                "gpus": found.gpus(vc),
-                "cells": [
-                    {"chain": found.chains[c].name, "type": found.chains[c].names[k], "count": n}
-                    for c, k, n in vc.cells
-                ],
-                "pinned": [p.name for p in vc.pinned],
-                "policy": vc.policy or AS_CONFIGURED,
-                "weight": vc.weight,
-                "min_lend_s": vc.terms.min_lend_s,
-            }
+            {"name": vc.name, "gpus": found.gpus(vc),
+             "cells": [{"chain": found.chains[c].name, "type": found.chains[c].names[k], "count": n}
+                       for c, k, n in vc.cells],
+             "pinned": [p.name for p in vc.pinned], "policy": vc.policy or AS_CONFIGURED, "weight": vc.weight,
+             "min_lend_s": vc.terms.min_lend_s}
             for vc in found.vcs
         ],
-    }
+    }  # fmt: skip
 
 
-def _cells_of(vc: Data) -> str:
-    parts = [f"{cell['count']} x {cell['type']}" for cell in vc["cells"]]
-    return ", ".join([*parts, *(f"pinned {name}" for name in vc["pinned"])])
-
-
-def _draw_cells(data: Data) -> Any:
-    types = table(
-        ("CHAIN", "GPU TYPE", "CELL TYPES, FROM THE LARGEST, WITH THEIR GPUS"),
-        ((c["chain"], c["gpu_type"], ", ".join(f"{x['type']} ({x['gpus']})" for x in reversed(c["levels"])))
-         for c in data["chains"]),
-    )  # fmt: skip
-    owners = table(
-        ("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"),
-        (
-            (vc["name"], vc["gpus"], _cells_of(vc), vc["policy"], span(vc["min_lend_s"]))
-            for vc in data["virtual_clusters"]
-        ),
+def _draw_cells(d: Data) -> RenderableType:
+    owners = [(vc["name"], vc["gpus"], [*(f"{x['count']} x {x['type']}" for x in vc["cells"]), *vc["pinned"]],
+               vc["policy"], span(vc["min_lend_s"])) for vc in d["virtual_clusters"]]  # fmt: skip
+    spare = [(c["chain"], c["gpu_type"], c["gpus"], c["hosts"], c["spare"]) for c in d["chains"]]
+    return lines(
+        table(("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"), owners),
+        "",
+        table(("CHAIN", "GPU TYPE", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"), spare),
     )
-    spare = table(
-        ("CHAIN", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"),
-        ((c["chain"], c["gpus"], c["hosts"], c["spare"]) for c in data["chains"]),
-    )
-    return lines(types, "", owners, "", spare)

@@ -36,7 +36,6 @@ from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import shadow
@@ -49,6 +48,7 @@ from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.questions import Questions
+from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.scene import picture
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
@@ -282,17 +282,12 @@ class ControlPlane:
                 log.exception("apps and clocks could not be saved on HDFS")
 
     def _cells(self) -> CellSupply:
-        """The cells of the cells file; raises ConfigError if `exchange.traders` names an unknown virtual cluster."""
-        found, how = self._layout(), self.config.exchange
-        self._found = found
-        unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
-        if unknown:
-            known = ", ".join(vc.name for vc in found.vcs)
-            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
-        return CellSupply(found)
+        """The cells of the cells file; raises ConfigError."""
+        self._found = self._layout()
+        return CellSupply(self._found)
 
     def _layout(self) -> Layout:
-        """The cells file's layout; raises ConfigError if the file is wrong or not feasible."""
+        """The cells file's layout; raises ConfigError if the file is wrong or not feasible, or lacks a trader's."""
         path = self.config.cells
         assert path is not None
         try:
@@ -305,20 +300,18 @@ class ControlPlane:
             if vc.terms.lease_s is not None and vc.terms.lease_s < 2 * lead_s:
                 line = f"must be at least twice the lead of {lead_s:g} s (got {vc.terms.lease_s:g})"
                 raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.lease_s: {line}"])
+        unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
+        if unknown:
+            known = ", ".join(vc.name for vc in found.vcs)
+            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
         return found
 
     def _policies(self, found: Layout) -> dict[str, Policy]:
         """The policies of virtual clusters that set a policy, options or private schedule; raises ConfigError."""
-        policies, name = {}, self.config.cells.name if self.config.cells else ""
-        for vc in found.vcs:
-            own = vc.terms.policy or (self._name if vc.terms.options or vc.terms.private_schedule else "")
-            try:
-                if own:
-                    chosen = policy_of(self.config, own, vc.terms.options)
-                    policies[vc.name] = OnSchedule(chosen) if vc.terms.private_schedule else chosen
-            except (registry.UnknownPolicy, NoSchedule) as error:
-                raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
-        return policies
+        file = self.config.cells.name if self.config.cells else ""
+        return own_policies(
+            CellSupply(found), self._name, {}, lambda name, **own: policy_of(self.config, name, own), file
+        )
 
     def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
         """Read the cells file again and check it; `named`: the path that the operator gave, or empty."""
@@ -326,9 +319,6 @@ class ControlPlane:
         if named and Path(named).resolve() != self.config.cells.resolve():
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
         found = self._layout()
-        unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
-        if unknown:
-            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]} in the cells file"])
         return found, self._policies(found)
 
     def _watch_driver(self) -> None:
