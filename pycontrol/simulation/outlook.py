@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from pycontrol.arbiter.ledger.durable import LAUNCHES_MIN
-from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
+from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.views.workers import AskKey
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
@@ -137,7 +137,8 @@ class Resumed(Simulator):
         app_id, d, a = x.up.app_id, x.up.demand, self.arbiter
         record, gangs = a.durable.apps[app_id], a.holdings.gangs_of(app_id)
         started = record.leases > 0
-        held = [gang for gang in gangs if any(lease.container_id for lease in gang)] + self._leaving(app_id)
+        held = [gang for gang in gangs if any(lease.container_id for lease in gang)]
+        held += [[lease] for lease in a.durable.leases.of(app_id) if lease.state is REVOKING and lease.container_id]
         jobs = max(d.gangs, len(held), 1)
         declared, stepwise = max(1.0, d.work_left_gpu_s), x.stepwise_left_gpu_s
         left = (declared if stepwise is None else max(1.0, stepwise)) * factor
@@ -157,14 +158,6 @@ class Resumed(Simulator):
         for job, gang in zip(app.jobs, held, strict=False):
             self._train_on(job, tuple(gpus_in(gang)))
         return app
-
-    def _leaving(self, app_id: str) -> list[list[Lease]]:
-        """The app's gangs in containers that are being revoked."""
-        gangs: dict[str, list[Lease]] = {}
-        for lease in self.arbiter.durable.leases.of(app_id):
-            if lease.state is REVOKING and lease.container_id:
-                gangs.setdefault(lease.job_id or lease.grant_id, []).append(lease)
-        return list(gangs.values())
 
     def _go_on(self, app_id: str, asks: Sequence[Ask]) -> None:
         """An app without an Agent: a job for each container and each ask; they never end."""
@@ -202,9 +195,10 @@ class Resumed(Simulator):
         job.rate, job.slowdown = gang_rate(app.trace, gpus, self.topology)
         job.stamp += 1
         self.active += 1
-        if gang and gang[0].state is REVOKING:
+        ending = any(self.yarn.containers[x].ending for x in job.containers)
+        if ending or (gang and gang[0].state is REVOKING):
             app.held = {gpu: at_s for gpu, at_s in app.held.items() if gpu not in gpus}
-            self._stop(job, gang[0].end_s)
+            self._stop(job, -math.inf if ending else gang[0].end_s)
         else:
             self.at(self.now + job.left / job.rate, self._job_ends, job, job.stamp)
 
@@ -222,8 +216,7 @@ class Resumed(Simulator):
             if job.state == IDLE and not job.requests:
                 job.requests = [next(self.requests)]
                 self.asked[job.requests[0]] = job
-                ask = dataclasses.replace(self._terms[job], allocation_request_id=job.requests[0])
-                self.yarn.ask(ask)
+                self.yarn.ask(dataclasses.replace(self._terms[job], allocation_request_id=job.requests[0]))
 
     def run_out(self, sought: Iterable[str], starts: bool = False) -> dict[str, tuple[float | None, float | None]]:
         """(start, end) of these apps: until all have ended (or with `starts` have started), or the horizon."""

@@ -13,25 +13,12 @@ from typing import Any
 from pycontrol.arbiter.ledger.facts import OF_LEASE, Fact, LeaseBorrowed, LeaseEnded, LeaseRevoking, LeaseStarted
 from pycontrol.arbiter.ledger.lease import REVOKING, LeaseTable
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.model.topology import Gpu, count_by_host
-from pycontrol.model.value import value
+from pycontrol.model.topology import count_by_host
 from pycontrol.simulation.outlook import NoOutlook, Resumed
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.scene import Scene
 
 ASSUMED = "no app arrives, nodes stay as they are, apps train on as they declared; apps without an Agent go on for ever"
-
-
-@value
-class Loss:
-    """A running gang's GPUs that its app loses, and the latest time, Unix seconds."""
-
-    app_id: str
-    gpus: tuple[Gpu, ...]
-    at_s: float
-    rule: str
-    """The `EndReason`."""
-    why: str
 
 
 class Played(Resumed):
@@ -45,7 +32,8 @@ class Played(Resumed):
             dataclasses.replace(after, layout=scene.layout) if apply else after, after.settings.seed, error=0.0
         )
         a = self.arbiter
-        self.losses: list[Loss] = []
+        self.losses: list[tuple[str, LeaseRevoking]] = []
+        """(app, the loss of GPUs in use)."""
         self.borrows: dict[str, int] = {}
         """App -> GPUs that it owned and only borrows from then on."""
         self.starts: dict[str, float] = {}
@@ -77,7 +65,7 @@ class Played(Resumed):
                 lost = tuple(gpu for gpu in x.gpus if gpu in self._running)
                 self._running.difference_update(lost)
                 if lost and isinstance(fact, LeaseRevoking):
-                    self.losses.append(Loss(x.app_id, lost, fact.end_s, fact.cause, fact.reason))
+                    self.losses.append((x.app_id, dataclasses.replace(fact, gpus=lost)))
             for x in step.after:
                 if isinstance(fact, LeaseBorrowed):
                     self.borrows[x.app_id] = self.borrows.get(x.app_id, 0) + len(x.gpus)
@@ -102,13 +90,13 @@ def preview(scene: Scene, after: Scene, restart: bool = False) -> dict[str, Any]
         raise NoOutlook("no round is held at present")
     end_s = until_s(scene, after, restart)
     as_is, then = Played(scene, end_s), Played(scene, end_s, after, restart)
-    lost_anyway = {(x.app_id, gpu) for x in as_is.losses for gpu in x.gpus}
+    lost_anyway = {(app_id, gpu) for app_id, x in as_is.losses for gpu in x.gpus}
     more = {app_id: n - as_is.holds.get(app_id, 0) for app_id, n in then.holds.items()}
     return {
         "now_s": scene.now_s, "until_s": end_s, "restart": restart, "assumed": ASSUMED,
-        "losses": [{**_of(then, x.app_id), "gpus": count_by_host(x.gpus), "gpu_ids": sorted(map(str, x.gpus)),
-                    "at_s": x.at_s, "rule": x.rule, "why": x.why,
-                    "anyway": all((x.app_id, gpu) in lost_anyway for gpu in x.gpus)} for x in then.losses],
+        "losses": [{**_of(then, app_id), "gpus": count_by_host(x.gpus), "gpu_ids": sorted(map(str, x.gpus)),
+                    "at_s": x.end_s, "rule": x.cause, "why": x.reason,
+                    "anyway": all((app_id, gpu) in lost_anyway for gpu in x.gpus)} for app_id, x in then.losses],
         "borrows": [{**_of(then, app_id), "gpus": n} for app_id, n in sorted(then.borrows.items())],
         "changes": [{**_of(then, app_id), "gpus": n} for app_id, n in sorted(more.items()) if n],
         "starts": [{**_of(then, x), "at_s": at_s, "anyway_s": as_is.starts.get(x)}

@@ -208,12 +208,7 @@ def two_apps(until_s: float) -> Simulator:
         Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"),
         SimulationSettings(until_s=until_s),
     )  # fmt: skip
-    for app in apps:
-        world.at(app.submitted_s, world._arrive, app)
-    world.inbox.append(world.yarn.snapshot())
-    world._drain()
-    while world._step():
-        pass
+    world.run()
     return world
 
 
@@ -407,3 +402,18 @@ def test_forecasts_know_node_labels(taken: Scene) -> None:
     free, shut = (outlooks(p, runs=2, only=ASKED)[ASKED].start_s[1] for p in (asked, labelled))
     assert free is not None
     assert shut is None
+
+
+def test_an_app_without_an_agent_gives_way_in_a_forecast_as_it_does() -> None:
+    """It has all GPUs, loses them at its leases' end, and asks again."""
+    apps = (
+        TraceApp("shell", 0.0, 1, ((3e4,) * 4,), "root.a", "ann", agentless=True),
+        TraceApp("b", 30.0, 4, ((4 * 600.0,),), "root.b", "bob"),
+    )
+    world = Simulator(Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"))
+    forecast = Resumed(seen_at(60.0, world), 1, error=0.0)
+    start_s, end_s = forecast.run_out(["b"])["b"]
+    real = world.records["b"]
+    assert real.started_s > 300
+    assert (start_s, end_s) == pytest.approx((real.started_s, real.finished_s), abs=60)
+    assert forecast.yarn.asks or forecast.arbiter.holdings.holding("shell"), "it asks again"
