@@ -39,7 +39,7 @@ def went_on(
     options, settings = _settings(names, given, scene.settings.lease_s if lease_s is None else lease_s)
     own = [text.partition("=")[0] for text in given if text.partition("=")[0] in ARBITERS]
     control = {k: getattr(settings.arbiter, k) for k in ("lease_s", *own)}
-    changed = dataclasses.replace(scene, settings=dataclasses.replace(scene.settings, **control))
+    changed = dataclasses.replace(scene, round_s=scene.now_s, settings=dataclasses.replace(scene.settings, **control))
     if cells is not None:
         changed = dataclasses.replace(changed, layout=_cells(cells, scene.topology, options).layout)
     started = [app_id for app_id, has in scene.started.items() if has]

@@ -38,6 +38,7 @@ HALVING = frozenset({"successive_halving", "hyperband", "asha"})
 """App schedulers whose apps have rungs: about as much work in each, on half as many jobs as in the one before."""
 RUNG_SHAPE = 8.0
 """SHAPE within a rung, whose jobs have about the same work."""
+LENGTH_MAX = 20.0
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
 
 NEW = "new-"
@@ -87,7 +88,8 @@ class Resumed(Simulator):
         )  # fmt: skip
         super().__init__(
             Workload("outlook", tuple(come)), scene.topology, arbiter.rounds.policy,
-            _launches(scene, SimulationSettings(arbiter=arbiter.settings)), seed, scene.cluster.queues,
+            _costs(scene, SimulationSettings(arbiter=arbiter.settings), random.Random(seed) if error else None), seed,
+            scene.cluster.queues,
         )  # fmt: skip
         self.arbiter, self.supply, self.now = arbiter, arbiter.supply, scene.now_s
         self.change_s = arbiter.durable.launch_s or BID_RESTART_S
@@ -104,7 +106,7 @@ class Resumed(Simulator):
         for trace in come:
             self.at(trace.submitted_s, self._arrive, trace)
         apps = [
-            self._resume(x, 1 + rng.uniform(-error, error), rng if error else None)
+            self._resume(x, _error(x, scene.settings.lease_s, error, rng), rng if error else None)
             for app_id in arbiter.durable.live if (x := said.get(app_id)) is not None and x.up.demand.gpus > 0
         ]  # fmt: skip
         self.workload = Workload("outlook", (*(app.trace for app in apps), *come))
@@ -116,7 +118,7 @@ class Resumed(Simulator):
             self._tell(app)
             self.dirty[app.trace.app_id] = app
         self._drain()
-        let_go(arbiter, self.now)
+        let_go(arbiter, scene.round_s)
 
     def result(self, starts_of: Iterable[str] = ()) -> Result:
         """Run all apps to their ends; the start of those in `starts_of` is unknown, because they had started before."""
@@ -136,10 +138,9 @@ class Resumed(Simulator):
         self._in_time()
         app_id, d, a = x.up.app_id, x.up.demand, self.arbiter
         record, gangs = a.durable.apps[app_id], a.holdings.gangs_of(app_id)
-        started = record.leases > 0
         held = [gang for gang in gangs if any(lease.container_id for lease in gang)]
         held += [[lease] for lease in a.durable.leases.of(app_id) if lease.state is REVOKING and lease.container_id]
-        jobs = max(d.gangs, len(held), 1)
+        started, jobs = bool(record.attained_gpu_s or held), max(d.gangs, len(held), 1)
         declared, stepwise = max(1.0, d.work_left_gpu_s), x.stepwise_left_gpu_s
         left = (declared if stepwise is None else max(1.0, stepwise)) * factor
         said = declared / left
@@ -285,15 +286,34 @@ def _one_by_one(scene: Scene, with_agent: Container[str]) -> tuple[tuple[Ask, ..
     return tuple(asks), tuple(planned)
 
 
-def _launches(scene: Scene, found: SimulationSettings) -> SimulationSettings:
-    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that."""
+def _error(x: Reported, lease_s: float, error: float, rng: random.Random) -> float:
+    """Of an app's real work left, as a multiple of what it declares.
+
+    One that declared nothing says as much as it has done, or one lease (`agent.bids.unknown_left_gpu_s`): as likely as
+    not it has more left (Gott, Nature 363, 1993), by a factor of at most LENGTH_MAX.
+    """
+    d, drawn = x.up.demand, rng.uniform(-1.0, 1.0)
+    said = max(d.work_total_gpu_s - d.work_left_gpu_s, lease_s * d.gang_gpus)
+    if error and x.stepwise_left_gpu_s is None and math.isclose(d.work_left_gpu_s, said, rel_tol=1e-6):
+        return min(LENGTH_MAX, max(1 / LENGTH_MAX, (1 + drawn) / (1 - drawn)))
+    return 1 + error * drawn
+
+
+def _costs(scene: Scene, found: SimulationSettings, rng: random.Random | None) -> SimulationSettings:
+    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that.
+
+    With an `rng` one of those measured, and a stop that takes up to twice what is assumed: both vary, and starts at
+    leases' ends with them.
+    """
     first_s, again_s = (scene.durable.get(x, ()) for x in ("first_launches_s", "restarts_s"))
     if len(again_s) < LAUNCHES_MIN:
         again_s = first_s
+    drawn = statistics.median if rng is None else rng.choice
     return dataclasses.replace(
         found,
-        start_s=statistics.median(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
-        restart_s=statistics.median(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
+        checkpoint_s=found.checkpoint_s * (1.0 if rng is None else rng.uniform(0.0, 2.0)),
+        start_s=drawn(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
+        restart_s=drawn(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
     )
 
 

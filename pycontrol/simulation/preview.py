@@ -37,8 +37,9 @@ class Played(Resumed):
         self.borrows: dict[str, int] = {}
         """App -> GPUs that it owned and only borrows from then on."""
         self.starts: dict[str, float] = {}
-        """App that has not had GPUs -> when it starts."""
-        self._waiting = {app_id for app_id, x in a.durable.live.items() if not x.leases}
+        """App that has not run -> when it starts."""
+        ran = {x.app_id for x in a.durable.leases.each() if x.container_id}
+        self._waiting = {app_id for app_id, x in a.durable.live.items() if not x.attained_gpu_s} - ran
         self._table = LeaseTable()
         for x in a.durable.claims():
             self._table.load(x)
@@ -49,6 +50,8 @@ class Played(Resumed):
             assert after.layout is not None
             own = own_policies(CellSupply(after.layout), after.policy, after.options)
             a.reconfigure(after.layout, self.now, own)
+        if after is not scene:
+            a.clerk.request_round(self.now)
         if restart:
             a.cluster.recovers_until(self.now + after.settings.recovery_s)
         self.settings = dataclasses.replace(self.settings, until_s=until_s)

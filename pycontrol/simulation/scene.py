@@ -116,6 +116,8 @@ class Scene:
     """The apps of the last day, oldest first."""
     since_s: float = 0.0
     """When the first app that is known was submitted."""
+    round_s: float | None = None
+    """When a round is requested for; None: none is before leases end."""
 
     @property
     def ready(self) -> bool:
@@ -124,10 +126,11 @@ class Scene:
 
     @property
     def started(self) -> dict[str, bool]:
-        """{live app with an Agent: whether it has had GPUs}, in the order of their arrival."""
+        """{live app with an Agent: whether it has run}, in the order of their arrival."""
         known = {x.up.app_id for x in self.agents}
+        running = {x["app_id"] for x in self.durable["leases"] if x["container_id"]}
         apps = (x for x in self.durable["apps"] if x["finished_s"] is None and x["app_id"] in known)
-        return {x["app_id"]: x["leases"] > 0 for x in apps}
+        return {x["app_id"]: x["attained_gpu_s"] > 0 or x["app_id"] in running for x in apps}
 
     @property
     def topology(self) -> Topology:
@@ -139,7 +142,7 @@ class Scene:
 
 def scene_of(a: Arbiter, now_s: float, options: Mapping[str, Any] | None = None) -> Scene:
     """The scene of an Arbiter, or of a picture of one. `options`: the policy's."""
-    c, data, supply = a.cluster, a.durable.dump(), a.supply
+    c, data, supply, timer = a.cluster, a.durable.dump(), a.supply, a.holdings.timer
     kept = {app_id for memory in a.durable.memory.values() for app_id in memory.get("apps", ())}
     data["apps"] = [x for x in data["apps"] if x["finished_s"] is None or x["app_id"] in kept]
     asks = tuple(ask for app_id in c.asks.apps() for ask in c.asks.of(app_id).values())
@@ -157,6 +160,7 @@ def scene_of(a: Arbiter, now_s: float, options: Mapping[str, Any] | None = None)
         supply.layout if isinstance(supply, CellSupply) else None,
         tuple(_recent(a, now_s))[::-1],
         min((x.submitted_s for x in itertools.islice(a.durable.apps.values(), RECENT_MAX)), default=now_s),
+        None if timer.wanted_s is None else max(timer.wanted_s, timer.not_before_s),
     )  # fmt: skip
 
 
@@ -240,7 +244,10 @@ def with_app(s: Scene, user: str, queue: str, demand: Demand) -> Scene:
     app = YarnApp(ASKED, user, queue, ASKED, "SUBMARINE", s.now_s, frozenset({"isonomy"}), ASKED)
     cluster = dataclasses.replace(s.cluster, apps=(*s.cluster.apps, app))
     return dataclasses.replace(
-        s, cluster=cluster, agents=(*s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None))
+        s,
+        round_s=s.now_s,
+        cluster=cluster,
+        agents=(*s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None)),
     )
 
 
@@ -267,10 +274,11 @@ def arbiter_of(scene: Scene) -> tuple[Arbiter, list[ev.Effect]]:
     return a, effects
 
 
-def let_go(a: Arbiter, now_s: float) -> None:
-    """Let the Arbiter of a scene hold rounds, the first one now."""
+def let_go(a: Arbiter, round_s: float | None) -> None:
+    """Let the Arbiter of a scene hold rounds, the first one then; None: when leases end."""
     a.holdings.timer = RoundTimer(a.settings.round_retry_s)
-    a.clerk.request_round(now_s)
+    if round_s is not None:
+        a.clerk.request_round(round_s)
 
 
 @value
