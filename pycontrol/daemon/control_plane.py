@@ -175,7 +175,7 @@ class ControlPlane:
             serving=lambda: keep is None or self._endpoint.connected,
             failed=self._fail,
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
-            read_cells=self._read_cells if config.cells else None,
+            read_cells=self.read_cells if config.cells else None,
             traders=config.exchange.traders,
             picture=lambda a, now_s: picture(a, now_s, options),
             estimates=lambda: forecaster.latest,
@@ -313,7 +313,7 @@ class ControlPlane:
             CellSupply(found), self._name, {}, lambda name, **own: policy_of(self.config, name, own), file
         )
 
-    def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
+    def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
         """Read the cells file again and check it; `named`: the path that the operator gave, or empty."""
         assert self.config.cells is not None
         if named and Path(named).resolve() != self.config.cells.resolve():

@@ -92,7 +92,7 @@ def test_a_file_with_any_error_is_refused_whole(plane: ControlPlane, wrong: str,
     assert path is not None
     path.write_text(CELLS.replace("policy: themis", wrong))
     with pytest.raises(ConfigError, match=says):
-        plane._read_cells("")
+        plane.read_cells("")
 
 
 def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: ControlPlane) -> None:
@@ -100,7 +100,7 @@ def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: 
     assert path is not None
     text = CELLS.replace(", policy: tiresias", "")
     path.write_text(text.replace("policy: themis", "policy: themis, policy_options: {budget_s: 5}"))
-    _, policies = plane._read_cells("")
+    _, policies = plane.read_cells("")
     assert set(policies) == {"root.a"}
     found = policies["root.a"]
     assert isinstance(found, Themis)
