@@ -86,8 +86,7 @@ def test_a_forecast_without_errors_comes_true() -> None:
     said = Resumed(taken, 1, error=0.0).run_out(taken.started)
     waiting = [a for a, app in stage.apps.items() if app.started_s is None]
     ends_s = max(e for _, e in said.values() if e is not None)
-    while stage.now < ends_s + 3600 and stage.apps and stage._step():
-        pass
+    stage.run_until(ends_s + 3600)
     assert len(said) >= 5
     alone = [x.up.app_id for x in taken.agents if x.up.demand.gangs == 1]
     ends = [(said[app_id][1], stage.records[app_id].finished_s) for app_id in alone]
