@@ -264,7 +264,8 @@ def test_what_errors_taught_outlives_the_forecaster(tmp_path: Path, monkeypatch:
     """An app starts after its estimate; the next forecaster knows the error, and a damaged file is no obstacle."""
     monkeypatch.setattr(forecasts, "REFRESH_S", 0.05)
     now, after = (Picture(two_apps(at_s).arbiter, at_s, 0.0) for at_s in (60.0, 1900.0))
-    assert [list(scene_of(x.arbiter, 0.0).started.values()) for x in (now, after)] == [[True, False], [True]]
+    assert scene_of(now.arbiter, 60.0).started == {"a0": True, "a1": False}
+    assert scene_of(after.arbiter, 1900.0).started["a1"]
     file = tmp_path / "estimates.json"
     file.write_text("{")
     forecaster = Forecaster(lambda: now, {}, file)
