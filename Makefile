@@ -158,6 +158,11 @@ EXAMPLES ?= 3000
 safety: setup
 	$(PY) -m tests.safety $(SEED) $(EXAMPLES)
 
+# 50 random changes of queues, isonomy.yaml and cells: what `isonomy preview` says against what then happens.
+.PHONY: previews
+previews: setup
+	PYTHONHASHSEED=0 $(PY) -m tests.faults.previews 1 50
+
 # 10,000 random rounds: what `why not` finds against brute force, and against what comes true.
 .PHONY: why-not
 why-not: setup
@@ -226,7 +231,7 @@ pins-test: setup
 # All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
 .PHONY: nightly
 nightly: setup java
-	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 safety why-not digests mutants fuzz \
+	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 previews safety why-not digests mutants fuzz \
 	  hadoop-test policy-test secure-test versions-test pins-test scale month chaos bench
 
 clean:

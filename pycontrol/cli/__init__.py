@@ -101,6 +101,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "shadow:shadow_command",
         "What Isonomy would have made of the applications with GPUs here, in mode shadow.",
     ),
+    "preview": (
+        "preview:preview_command",
+        "Who would lose which GPUs, when and by which rule, and who would get some, with changed files.",
+    ),
     "experiment": (
         ".lab.command:experiment_command",
         "Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.",

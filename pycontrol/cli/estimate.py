@@ -15,13 +15,14 @@ from rich.console import Console
 from pycontrol.arbiter.ledger.lease import load_lease
 from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
 from pycontrol.cli.screens import estimate, why_not
-from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
-from pycontrol.simulation.forecaster import ASSUMED, ERROR
-from pycontrol.simulation.outlook import NEW, NoOutlook, gang_of, machines_of, outlooks, queues_of, with_app
+from pycontrol.model.auction import Demand
+from pycontrol.simulation.forecaster import ASSUMED, ERROR, RUNS
+from pycontrol.simulation.outlook import NoOutlook, outlooks
+from pycontrol.simulation.scene import ASKED, Scene, scene_from, with_app
 
 STATE_FILE = "state.json"
-NAMES = ("user", "queue", "name", "app_id")
+NAMES = ("user", "queue", "name", "app_id", "host", "rack", "path", "partition")
 """What --anonymise replaces, consistently."""
 
 
@@ -30,18 +31,9 @@ NAMES = ("user", "queue", "name", "app_id")
 @click.option("--hours", type=click.FloatRange(0, min_open=True), required=True, help="Hours on all of them.")
 @click.option("--queue", required=True, help="The leaf queue, as root.research.")
 @click.option("--gang", type=click.IntRange(1), help="GPUs of a gang [default: a machine's, at most --gpus].")
-@click.option(
-    "--cells",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The cells file, where the cluster has virtual clusters.",
-)
-@click.option("--runs", type=click.IntRange(3, 200), default=12, show_default=True, help="Simulated futures.")
 @click.option("--why", is_flag=True, help="Also which GPUs it would get now, on what terms; else what would help.")
 @output_option
-def estimate_command(
-    gpus: int, hours: float, queue: str, gang: int | None, cells: Path | None, runs: int, why: bool, output: str
-) -> None:
+def estimate_command(gpus: int, hours: float, queue: str, gang: int | None, why: bool, output: str) -> None:
     """Predict when an app of this size would start and end if submitted now; nothing is submitted.
 
     The scheduler itself is run forward from its present state, on this machine, several times: with declared work
@@ -51,33 +43,31 @@ def estimate_command(
     isonomy estimate --gpus 16 --hours 4 --queue root.research
     """
     server = Rm(rm_address())
-    p = server.get("picture")
-    queues = {q.path: q for q in queues_of(p) if q.leaf}
+    scene = scene_at(server)
+    queues = {q.path: q for q in scene.cluster.queues if q.leaf}
     if queues and queue not in queues:
         raise Misused(f"--queue {queue}: is not a leaf queue; the leaf queues are {', '.join(sorted(queues))}")
     if queue in queues and queues[queue].stopped:
         raise Misused(f"--queue {queue}: is stopped; YARN takes no app there")
     if queue in queues and queues[queue].unmanaged:
         raise Misused(f"--queue {queue}: CapacityScheduler serves it; an estimate needs a queue that Isonomy serves")
-    total = sum(m[2] for m in p["machines"])
-    if gpus > total:
-        raise Misused(f"--gpus {gpus}: the cluster has {total}")
+    machines = scene.topology
+    if gpus > machines.gpus:
+        raise Misused(f"--gpus {gpus}: the cluster has {machines.gpus}")
     if gang and gpus % gang:
         raise Misused(f"--gang {gang}: does not divide --gpus {gpus}")
-    if cells is None and p["cells"]:
-        raise Misused("this cluster has virtual clusters: give their file with --cells")
-    topology = machines_of(p)
-    supply = None if cells is None else _cells(cells, topology, {p["policy"]: {}})
+    gang = gang or min(gpus, machines.largest_gpus)
+    gang = gpus if gpus % gang else gang
+    work_gpu_s = gpus * hours * 3600.0
     try:
-        with Console(stderr=True).status(f"{runs} futures"):
-            asked = with_app(p, gpus, hours, queue, server.user, gang or 0)
-            found = outlooks(asked, runs=runs, error=ERROR, only=f"{NEW}asked", cells=supply)[f"{NEW}asked"]
+        with Console(stderr=True).status(f"{RUNS} futures"):
+            asked = with_app(scene, server.user, queue, Demand(gang, gpus // gang, gang, work_gpu_s, work_gpu_s))
+            found = outlooks(asked, runs=RUNS, error=ERROR, only=ASKED)[ASKED]
     except NoOutlook as e:
         raise Failure(str(e)) from e
-    data: dict[str, Any] = {"now_s": p["now_s"], "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
+    data: dict[str, Any] = {"now_s": scene.now_s, "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
     if why:
-        gang_gpus = gang_of(p, gpus, gang or 0)
-        data["why_not"] = server.get("why-not", queue=queue, gpus=gpus, gang=gang_gpus)
+        data["why_not"] = server.get("why-not", queue=queue, gpus=gpus, gang=gang)
     emit(
         data,
         output,
@@ -108,7 +98,24 @@ def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
                 archive.writestr(name, json.dumps(content))
     except OSError as e:
         raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
-    emit({"written": str(out), "apps": len(state["apps"])}, output, lambda d: f"written: {d['written']}")
+    emit({"written": str(out), "apps": len(state["agents"])}, output, lambda d: f"written: {d['written']}")
+
+
+def scene_at(server: Rm) -> Scene:
+    """The control plane's state."""
+    try:
+        return scene_from(server.get("picture"))
+    except ValueError as e:
+        raise Failure(f"the control plane's state cannot be read here: {e}") from e
+
+
+def read_snapshot(file: Path) -> Scene:
+    """The state in a file; Misused where it is none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return scene_from(json.loads(archive.read(STATE_FILE)))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError) as e:
+        raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
 
 
 def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,13 +133,6 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
             names.setdefault(of, f"{key.removesuffix('_id')}{len(names) + 1}")
 
     collect(state)
-    for i, (host, rack, *_) in enumerate(state["machines"]):
-        names.setdefault(host, f"host{i + 1}")
-        names.setdefault(rack, f"rack-of-{i + 1}")
-    for queue in state["queues"]:
-        names.setdefault(queue["path"], f"queue{len(names) + 1}")
-        for label in filter(None, queue["partitions"]):
-            names.setdefault(label, f"label{len(names) + 1}")
     for lease in state["durable"]["leases"]:
         for gpu in load_lease(lease).gpus:
             names.setdefault(gpu.host, f"host{len(names) + 1}")
@@ -140,7 +140,7 @@ def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
 
     def replaced(of: Any) -> Any:
         if isinstance(of, Mapping):
-            return {whole.sub(lambda m: names[m[0]], str(k)) if k in names else k: replaced(v) for k, v in of.items()}
+            return {names.get(str(k), k): v if k == "is" else replaced(v) for k, v in of.items()}
         if isinstance(of, list | tuple):
             return [replaced(v) for v in of]
         return names.get(of, whole.sub(lambda m: names[m[0]], of)) if isinstance(of, str) and of else of

@@ -26,7 +26,6 @@ from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
-from pycontrol.policies.on_schedule import NoSchedule
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.compare import Comparison, write
@@ -177,7 +176,7 @@ def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, An
             own_policies(CellSupply(found), name, given)
     except OSError as e:
         raise click.BadParameter(f"{file}: cannot be read: {e.strerror}", param_hint=hint) from e
-    except (ConfigError, UnicodeDecodeError, registry.UnknownPolicy, NoSchedule) as e:
+    except (ConfigError, UnicodeDecodeError) as e:
         raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
     return CellsOf(found)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import itertools
 import os
 import re
 import socket
@@ -40,7 +39,6 @@ from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import shadow
@@ -52,16 +50,15 @@ from pycontrol.runtime.driver import Driver, Overloaded, SteadyClock
 from pycontrol.runtime.journal import JournalError, SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
-from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
+from pycontrol.simulation.runs import own_policies
+from pycontrol.simulation.scene import picture
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 
 TOKEN_KEY_FILE = "tokens.key"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
-ENDED_TOLD = 500
-"""The newest ended apps whose ends the forecaster learns from."""
 HOUSEKEEPING_S = 2.0
 COLLECT_S = 3600.0
 """Time between two collections of old objects' cycles, which hold all threads."""
@@ -162,7 +159,9 @@ class ControlPlane:
         keep = config.standby
         self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
         arbiter = self._arbiter(durable)
-        forecaster, questions = self._forecaster(arbiter)
+        options = config.policy_options if self._name == config.policy else {}
+        forecaster = Forecaster(lambda: self._router.pictures.newest(), options, config.state_dir / ESTIMATES_FILE)
+        questions = Questions(options, lambda: forecaster.latest["apps"])
         self._shadow = ShadowWatch(
             self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
         )
@@ -181,7 +180,7 @@ class ControlPlane:
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
             read_cells=self.read_cells if config.cells else None,
             traders=config.exchange.traders,
-            picture=picture,
+            picture=lambda a, now_s: picture(a, now_s, options),
             estimates=lambda: forecaster.latest,
             secure=lambda: secure(self._takeover, self._driver),
             shadow=self._shadow.rounds.view,
@@ -209,12 +208,6 @@ class ControlPlane:
         log.error("the state contradicts itself: story and journal are kept", file=str(story))
         return False
 
-    def _pictured(self) -> dict[str, Any]:
-        """What the forecaster continues from, made on its thread from the readers' picture."""
-        seen = self._router.pictures.newest()
-        ended = itertools.islice(reversed(seen.arbiter.durable.ended.values()), ENDED_TOLD)
-        return picture(seen.arbiter, seen.now_s) | {"ended_s": {x.app_id: x.finished_s for x in ended}}
-
     def _arbiter(self, durable: Durable) -> Arbiter:
         """The Arbiter, with cells and the virtual clusters' policies if there is a cells file."""
         supply = self._cells() if self.config.cells else None
@@ -224,17 +217,6 @@ class ControlPlane:
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         settings = replace(settings_of(self.config), gpu_speeds=self._speeds)
         return Arbiter(settings, self._policy, durable, self._topology, epoch, supply, journal_id)
-
-    def _forecaster(self, arbiter: Arbiter) -> tuple[Forecaster, Questions]:
-        """Make estimates and answer `why not` by the policy that serves, on the cells that are configured then."""
-        config, cells = self.config, arbiter.supply
-        options = config.policy_options if self._name == config.policy else {}
-
-        def in_force() -> Layout | None:
-            return cells.layout if isinstance(cells, CellSupply) else None
-
-        forecaster = Forecaster(self._pictured, options, config.state_dir / ESTIMATES_FILE, in_force)
-        return forecaster, Questions(options, in_force, lambda: forecaster.latest["apps"])
 
     def _shadow_rounds(self) -> shadow.ShadowRounds:
         """Shadow rounds with their own policies and cells, so that they share no state with the Arbiter."""
@@ -319,17 +301,12 @@ class ControlPlane:
                 log.exception("apps and clocks could not be saved on HDFS")
 
     def _cells(self) -> CellSupply:
-        """The cells of the cells file; raises ConfigError if `exchange.traders` names an unknown virtual cluster."""
-        found, how = self._layout(), self.config.exchange
-        self._found = found
-        unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
-        if unknown:
-            known = ", ".join(vc.name for vc in found.vcs)
-            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
-        return CellSupply(found)
+        """The cells of the cells file; raises ConfigError."""
+        self._found = self._layout()
+        return CellSupply(self._found)
 
     def _layout(self) -> Layout:
-        """The cells file's layout; raises ConfigError if the file is wrong or not feasible."""
+        """The cells file's layout; raises ConfigError if the file is wrong or not feasible, or lacks a trader's."""
         path = self.config.cells
         assert path is not None
         try:
@@ -342,20 +319,18 @@ class ControlPlane:
             if vc.terms.lease_s is not None and vc.terms.lease_s < 2 * lead_s:
                 line = f"must be at least twice the lead of {lead_s:g} s (got {vc.terms.lease_s:g})"
                 raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.lease_s: {line}"])
+        unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
+        if unknown:
+            known = ", ".join(vc.name for vc in found.vcs)
+            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
         return found
 
     def _policies(self, found: Layout) -> dict[str, Policy]:
         """The policies of virtual clusters that set a policy, options or private schedule; raises ConfigError."""
-        policies, name = {}, self.config.cells.name if self.config.cells else ""
-        for vc in found.vcs:
-            own = vc.terms.policy or (self._name if vc.terms.options or vc.terms.private_schedule else "")
-            try:
-                if own:
-                    chosen = policy_of(self.config, own, vc.terms.options)
-                    policies[vc.name] = OnSchedule(chosen) if vc.terms.private_schedule else chosen
-            except (registry.UnknownPolicy, NoSchedule) as error:
-                raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
-        return policies
+        file = self.config.cells.name if self.config.cells else ""
+        return own_policies(
+            CellSupply(found), self._name, {}, lambda name, **own: policy_of(self.config, name, own), file
+        )
 
     def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
         """Read the cells file again and check it; `named`: the path that the operator gave, or empty."""
@@ -363,9 +338,6 @@ class ControlPlane:
         if named and Path(named).resolve() != self.config.cells.resolve():
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
         found = self._layout()
-        unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
-        if unknown:
-            raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]} in the cells file"])
         return found, self._policies(found)
 
     def _watch_driver(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Misused, Rm, output_option, rm_address
-from pycontrol.cli.estimate import STATE_FILE
+from pycontrol.cli.estimate import read_snapshot, scene_at
 from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
 from pycontrol.cli.tables import Data, clock, emit, lines, span, table
 from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.recorded import Actual, beside, median, recorded_of_yarn
 from pycontrol.lab.workloads import history
-from pycontrol.policies import registry
-from pycontrol.simulation.outlook import VERSION, Resumed, machines_of
+from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.simulation.scene import Scene
 from pycontrol.simulation.workloads.reading import head
 from pycontrol.words import count
 
@@ -30,49 +29,31 @@ OTHERS = ("isonomy", "yarn_cs")
 """Which policy the one in force is held against, where none is named: the first that is another one."""
 
 
-def chosen(p: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+def chosen(scene: Scene, names: Sequence[str]) -> list[str]:
     """The policies that are compared: as asked, else the one in force and another."""
-    return list(names) or [p["policy"], next(x for x in OTHERS if x != p["policy"])]
-
-
-def read_snapshot(file: Path) -> dict[str, Any]:
-    """The state in a file; Misused where it is none."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            state = json.loads(archive.read(STATE_FILE))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
-        raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise Misused(f"{file}: is a snapshot of another version")
-    return state
+    return list(names) or [scene.policy, next(x for x in OTHERS if x != scene.policy)]
 
 
 def went_on(
-    p: Mapping[str, Any], names: Sequence[str], given: Sequence[str], cells: Any
+    scene: Scene, names: Sequence[str], given: Sequence[str], cells: Path | None
 ) -> tuple[dict[str, Result], str]:
     """What each policy would make of the apps that are there, and what that assumes."""
-    if not p["apps"]:
+    if not scene.started:
         raise Misused("no app with an Agent is running: there is nothing to continue")
-    options, settings = _settings(names, given, p["settings"]["lease_s"])
-    control = dataclasses.asdict(settings.arbiter)
+    options, settings = _settings(names, given, scene.settings.lease_s)
     own = [text.partition("=")[0] for text in given if text.partition("=")[0] in ARBITERS]
-    changed = {**p, "settings": {**p["settings"], "lease_s": control["lease_s"], **{k: control[k] for k in own}}}
-    if cells is None and p["cells"]:
-        raise Misused("this cluster has virtual clusters: give their file with --cells")
-    topology = machines_of(p)
-    started = [x["app_id"] for x in p["apps"] if x["started"]]
+    control = {k: getattr(settings.arbiter, k) for k in ("lease_s", *own)}
+    changed = dataclasses.replace(scene, round_s=scene.now_s, settings=dataclasses.replace(scene.settings, **control))
+    if cells is not None:
+        changed = dataclasses.replace(changed, layout=_cells(cells, scene.topology, options).layout)
+    started = [app_id for app_id, has in scene.started.items() if has]
     found = {}
     for name in names:
-        try:
-            supply = _cells(cells, topology, {name: options[name]})() if cells is not None else None
-            world = Resumed(changed, 1, error=0.0, options=options[name], policy=name, supply=supply)
-        except registry.UnknownPolicy as e:
-            raise click.BadParameter(str(e), param_hint="--policy") from e
+        world = Resumed(dataclasses.replace(changed, policy=name, options=options[name]), 1, error=0.0)
         found[name] = dataclasses.replace(world.result(started), policy=name)
-    waiting = len(p["apps"]) - len(started)
     assumed = (
-        f"no app arrives after {clock(p['now_s'])}; declared work is right; waits are those of the"
-        f" {count(waiting, 'app')} that had not started"
+        f"no app arrives after {clock(scene.now_s)}; declared work is right; waits are those of the"
+        f" {count(len(scene.started) - len(started), 'app')} that had not started"
     )
     return found, assumed
 
@@ -121,9 +102,9 @@ def whatif_command(
         for option, text in (("--cluster", cluster), ("--queues", queues)):
             if text is not None:
                 raise Misused(f"{option} {text}: a state has its own machines and queues; leave it out")
-        state = Rm(rm_address()).get("picture") if now else read_snapshot(Path(str(workload)))
+        state = scene_at(Rm(rm_address())) if now else read_snapshot(Path(str(workload)))
         names = chosen(state, names)
-        with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
+        with Console(stderr=True).status(f"{count(len(state.started), 'app')} under {', '.join(names)}"):
             results, assumed = went_on(state, names, given, cells)
         actual, source = Actual(), "the present state" if now else str(workload)
     else:
@@ -172,7 +153,7 @@ def replay_of_yarn(
     found = recorded_of_yarn(server, since)
     if not found.workload.apps:
         return None
-    topology = machines_of(server.get("picture"))
+    topology = scene_at(server).topology
     options, settings = _settings(names, given, lease_s)
     with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
         results = run_many(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import Any
 
 from pycontrol.model.value import value
 
@@ -28,7 +27,6 @@ class Limits:
 
 
 UNLIMITED = Limits()
-_JSON = Mapping[str, Any]
 
 
 @value
@@ -91,17 +89,6 @@ class Accounts:
             *(f"queue {'.'.join(parents[: k + 1])}" for k in range(len(parents))),
         )
 
-    @classmethod
-    def load(cls, data: _JSON) -> Accounts:
-        """The tree that `dataclasses.asdict` made JSON of."""
-        return cls(
-            {name: _load(x) for name, x in data["groups"].items()},
-            {user: tuple(path) for user, path in data["users"].items()},
-            {queue: Limits(**x) for queue, x in data["queues"].items()},
-            dict(data["queue_weights"]),
-            {user: _load(x) for user, x in data["queue_users"].items()},
-        )
-
     def limited(self) -> dict[str, Limits]:
         """The limits of isonomy.yaml by account, named as in `names`."""
         found = {f"queue {q}": limits for q, limits in self.queues.items()}
@@ -121,8 +108,3 @@ class Accounts:
 
 
 NO_ACCOUNTS = Accounts()
-
-
-def _load(x: _JSON) -> Account:
-    rest = None if x["rest"] is None else _load(x["rest"])
-    return Account(x["weight"], Limits(**x["limits"]), {name: _load(y) for name, y in x["below"].items()}, rest)

@@ -489,6 +489,8 @@ class Simulator:
         job = self.job_of.get(e.container_id)
         if job is not None:
             self._break(job)
+        else:
+            self.yarn.end(e.container_id)
 
     def _break(self, job: SimJob) -> None:
         if job.state == STOPPING:

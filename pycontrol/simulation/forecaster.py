@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -15,10 +16,11 @@ from typing import Any
 
 import structlog
 
-from pycontrol.cells.layout import Layout
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.queries.pictures import Picture
 from pycontrol.simulation.calibration import Calibrations
 from pycontrol.simulation.outlook import NoOutlook, outlooks
-from pycontrol.simulation.runs import CellsOf
+from pycontrol.simulation.scene import Scene, scene_of
 
 REFRESH_S = 30.0
 """The least time from the end of one forecast to the next."""
@@ -30,7 +32,9 @@ ERROR = 0.2
 SHARE = 0.25
 """The share of a core that the process may use."""
 MEMORY_MAX = 4 << 30
-ASSUMED = "declared work is right to 20 %, apps come as in the last day, apps without an Agent keep what they hold"
+ENDED_TOLD = 500
+"""The newest ended apps whose ends are learnt from."""
+ASSUMED = "declared work is right to 20 %, apps come as in the last day, apps without an Agent go on for ever"
 LEARNT = f"{ASSUMED}; ranges are as wide as past errors ask for"
 log = structlog.get_logger("isonomy.forecast")
 
@@ -91,10 +95,10 @@ class Helper:
             process.join(5.0)
 
 
-def estimates_of(picture: Any, options: Any, cells: Any) -> dict[str, Any] | str:
+def estimates_of(scene: Scene) -> dict[str, Any] | str:
     """Estimates by app, or the reason why there are none."""
     try:
-        found = outlooks(picture, runs=RUNS, error=ERROR, options=options, pause=Rest().rest, cells=cells)
+        found = outlooks(scene, runs=RUNS, error=ERROR, pause=Rest().rest)
     except NoOutlook as e:
         return str(e)
     except Exception as e:  # a failed forecast must not end the process
@@ -116,17 +120,11 @@ class Rest:
 
 
 class Forecaster:
-    """Makes forecasts of the states that `picture` returns; any thread may read `latest`."""
+    """Makes forecasts from the pictures that `newest` returns; any thread may read `latest`."""
 
-    def __init__(
-        self, picture: Callable[[], Mapping[str, Any]], options: Mapping[str, Any], file: Path | None = None,
-        cells: Callable[[], Layout | None] = lambda: None,
-    ) -> None:  # fmt: skip
-        """`picture`: as of outlook.picture, and `ended_s` of apps that have ended. `options`: the policy's.
-
-        `file` keeps what past errors taught. `cells`: the virtual clusters of now.
-        """
-        self._picture, self._options, self._file, self._cells = picture, dict(options), file, cells
+    def __init__(self, newest: Callable[[], Picture], options: Mapping[str, Any], file: Path | None = None) -> None:
+        """`options`: the policy's. `file` keeps what past errors taught."""
+        self._newest, self._options, self._file = newest, dict(options), file
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
         self._helper = Helper(estimates_of, "isonomy-forecast")
@@ -157,22 +155,29 @@ class Forecaster:
     def _run(self) -> None:
         while not self._stop.wait(REFRESH_S):
             try:
-                picture = self._picture()
+                seen = self._newest()
             except Exception as e:  # the Arbiter is busy or stopping: try again later
                 log.debug("no picture", problem=repr(e))
                 continue
             try:
-                self._look(picture)
+                self._look(seen.arbiter, seen.now_s)
             except Exception as e:  # keep the thread alive: estimates are missing until the next picture
                 log.exception("no forecast could be made")
-                self._latest = self._answer(picture, f"no forecast could be made: {e!r}")
+                self._latest = _answer(seen.now_s, f"no forecast could be made: {e!r}")
 
-    def _look(self, picture: Mapping[str, Any]) -> None:
+    def _look(self, a: Arbiter, now_s: float) -> None:
+        started_s: dict[str, float] = {}
+        for x in a.durable.leases.each():
+            if x.started_s is not None:
+                started_s[x.app_id] = min(x.started_s, started_s.get(x.app_id, x.started_s))
+        ended = itertools.islice(reversed(a.durable.ended.values()), ENDED_TOLD)
+        scene = scene_of(a, now_s, self._options)
+        away = [app_id for app_id in a.durable.live if app_id not in a.agents]
         if self._calibrations.looked(
-            picture["now_s"], _started(picture), _lost(picture), _started_s(picture), picture.get("ended_s", {})
+            now_s, scene.started, away, started_s, {x.app_id: x.finished_s or now_s for x in ended}
         ):
             self._keep()
-        self._latest = self._forecast(picture) if picture["apps"] else self._answer(picture, {})
+        self._latest = self._forecast(scene) if scene.started else _answer(now_s, {})
 
     def _keep(self) -> None:
         """Write what was learnt; a damaged or missing file costs only that."""
@@ -185,46 +190,25 @@ class Forecaster:
         except OSError as e:
             log.warning("what past estimates taught cannot be kept", problem=str(e))
 
-    def _answer(self, picture: Mapping[str, Any], found: Any) -> dict[str, Any]:
-        problem, apps = (found, {}) if isinstance(found, str) else ("", found)
-        return {"made_s": picture["now_s"], "assumed": LEARNT, "problem": problem, "apps": apps}
-
-    def _forecast(self, picture: Mapping[str, Any]) -> dict[str, Any]:
-        layout = self._cells()
-        message = picture, self._options, None if layout is None else CellsOf(layout)
+    def _forecast(self, scene: Scene) -> dict[str, Any]:
         try:
-            return self._answer(picture, self._widened(picture, self._helper.ask(message, PATIENCE_S, self._stop)))
+            return _answer(scene.now_s, self._widened(scene, self._helper.ask((scene,), PATIENCE_S, self._stop)))
         except (OSError, EOFError, TimeoutError) as e:
-            return self._answer(picture, "the forecast took too long" if isinstance(e, TimeoutError) else
-                                "the forecast's process ended")  # fmt: skip
+            return _answer(scene.now_s, "the forecast took too long" if isinstance(e, TimeoutError) else
+                           "the forecast's process ended")  # fmt: skip
 
-    def _widened(self, picture: Mapping[str, Any], found: Any) -> Any:
+    def _widened(self, scene: Scene, found: Any) -> Any:
         """The estimates, calibrated; a problem unchanged."""
         if isinstance(found, str):
             return found
-        left_out = sorted({x["app_id"] for x in picture["apps"]} - found.keys())
+        left_out = sorted(scene.started.keys() - found.keys())
         if left_out:
             log.warning("the forecast is without apps that take too long to simulate", apps=left_out[:10])
         runs = {app_id: (x["start_s"], x["end_s"]) for app_id, x in found.items()}
-        said = self._calibrations.estimates(picture["policy"], picture["now_s"], _started(picture), runs)
+        said = self._calibrations.estimates(scene.policy, scene.now_s, scene.started, runs)
         return {app_id: {"start_s": start, "end_s": end} for app_id, (start, end) in said.items()}
 
 
-def _started(picture: Mapping[str, Any]) -> dict[str, bool]:
-    """{app: whether it has started} of a picture."""
-    return {x["app_id"]: bool(x["started"]) for x in picture["apps"]}
-
-
-def _started_s(picture: Mapping[str, Any]) -> dict[str, float]:
-    """{app: when the first of its leases started} of the leases in a picture."""
-    found: dict[str, float] = {}
-    for lease in picture["durable"]["leases"]:
-        if lease["started_s"] is not None:
-            found[lease["app_id"]] = min(lease["started_s"], found.get(lease["app_id"], lease["started_s"]))
-    return found
-
-
-def _lost(picture: Mapping[str, Any]) -> list[str]:
-    """Apps of a picture that have not ended but whose Agents are away."""
-    heard = {x["app_id"] for x in picture["apps"]}
-    return [x["app_id"] for x in picture["durable"]["apps"] if x["app_id"] not in heard]
+def _answer(now_s: float, found: Any) -> dict[str, Any]:
+    problem, apps = (found, {}) if isinstance(found, str) else ("", found)
+    return {"made_s": now_s, "assumed": LEARNT, "problem": problem, "apps": apps}

@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.cells.layout import Layout
 from pycontrol.model.auction import Demand, segments
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
 from pycontrol.queries.reasons import reason
 from pycontrol.simulation.forecaster import Helper
-from pycontrol.simulation.runs import CellsOf
 from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
 from pycontrol.simulation.whynot import BUDGET_S, Kind, gets_text, sentence, why_not
 from pycontrol.words import count
@@ -39,14 +37,10 @@ class Questions:
     """Answers one question at a time; any thread may ask."""
 
     def __init__(
-        self, options: Mapping[str, Any], cells: Callable[[], Layout | None] = lambda: None,
-        ends: Callable[[], Mapping[str, Any]] = dict, slower: float = 1.0,
-    ) -> None:  # fmt: skip
-        """`options`: the policy's. `cells`: the virtual clusters of now. `ends`: app -> its forecast.
-
-        `slower`: how many times as long everything may take.
-        """
-        self._options, self._cells, self._ends, self._slower = dict(options), cells, ends, slower
+        self, options: Mapping[str, Any], ends: Callable[[], Mapping[str, Any]] = dict, slower: float = 1.0
+    ) -> None:
+        """`options`: the policy's. `ends`: app -> its forecast. `slower`: how many times as long all may take."""
+        self._options, self._ends, self._slower = dict(options), ends, slower
         self._helper = Helper(why_not, "isonomy-why-not")
         self._stopped, self._one = threading.Event(), threading.Lock()
         self._rests: OrderedDict[str, float] = OrderedDict()
@@ -66,10 +60,10 @@ class Questions:
         """
         if params.get("app"):
             app_id = find_app(a, params)
-            scene = scene_of(a, now_s)
+            scene = scene_of(a, now_s, self._options)
         else:
             queue, demand = _asked(a, params)
-            app_id, scene = ASKED, with_app(scene_of(a, now_s), user, queue, demand)
+            app_id, scene = ASKED, with_app(scene_of(a, now_s, self._options), user, queue, demand)
         said = self._ask(user, scene, app_id)
         if app_id != ASKED:  # the rounds that it has lived say more
             why = reason(a, app_id, now_s)
@@ -105,8 +99,7 @@ class Questions:
         if self._stopped.wait(max(0.0, rest_s)) or not self._one.acquire(timeout=QUEUED_S):
             raise TimeoutError
         try:
-            layout = self._cells()
-            message = scene, app_id, self._options, None if layout is None else CellsOf(layout), BUDGET_S * self._slower
+            message = scene, app_id, BUDGET_S * self._slower
             found: dict[str, Any] = self._helper.ask(message, PATIENCE_S * self._slower, self._stopped)
             self._rests[user] = time.monotonic() + found.pop("took_s") * (1 / SHARE - 1)
             self._rests.move_to_end(user)

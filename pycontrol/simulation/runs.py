@@ -15,13 +15,14 @@ import numpy as np
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.cells.layout import Layout, Terms
+from pycontrol.configerror import ConfigError
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.on_schedule import OnSchedule
+from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
 from pycontrol.policies.port import Policy
-from pycontrol.policies.registry import make
+from pycontrol.policies.registry import UnknownPolicy, make
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.metrics import OF_FINISHED
@@ -108,15 +109,20 @@ def _within(settings: SimulationSettings, terms: Terms) -> SimulationSettings:
     return dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, **given), faults=())
 
 
-def own_policies(supply: Supply, default: str, options: Mapping[str, Any]) -> dict[str, Policy]:
-    """The policies of virtual clusters that name one, or options; UnknownPolicy or NoSchedule says what cannot be."""
+def own_policies(
+    supply: Supply, default: str, options: Mapping[str, Any], made: Callable[..., Policy] = make, file: str = ""
+) -> dict[str, Policy]:
+    """The policies of virtual clusters that name one, or options; ConfigError says which cannot be, in `file`."""
     found = {}
     for vc in supply.virtual_clusters():
         terms = supply.terms(vc)
-        name = terms.policy or default
-        if terms.policy or terms.options or terms.private_schedule:
-            chosen = make(name, **{**(options if name == default else {}), **terms.options})
-            found[vc] = OnSchedule(chosen) if terms.private_schedule else chosen
+        name = terms.policy or (default if terms.options or terms.private_schedule else "")
+        try:
+            if name:
+                chosen = made(name, **{**(options if name == default else {}), **terms.options})
+                found[vc] = OnSchedule(chosen) if terms.private_schedule else chosen
+        except (UnknownPolicy, NoSchedule) as error:
+            raise ConfigError([f"{file}{': ' * bool(file)}virtual_clusters.{vc}.policy: {error}"]) from error
     return found
 
 

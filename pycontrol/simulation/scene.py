@@ -1,7 +1,8 @@
-"""A scene: what a round needs of an Arbiter, as values for another process; and the round played on it.
+"""A scene: the state of an Arbiter as values for another process, a file or another machine; and a round played on it.
 
-The Arbiter of a scene is made as after a restart, from the durable state, YARN's snapshot and the Agents' reports, but
-without a recovery time. Agents are played too: by the logic of all Agents, from the work that they last reported.
+`why not`, forecasts, what-if runs and previews continue from it. Its Arbiter is made as after a restart, from the
+durable state, YARN's snapshot and the Agents' reports, but without a recovery time. Agents are played too: by the logic
+of all Agents, from the work that they last reported.
 
 Not in a scene: what workers' steps taught about S, speeds and work, unless a report was corrected by it already.
 """
@@ -9,8 +10,10 @@ Not in a scene: what workers' steps taught about S, speeds and work, unless a re
 from __future__ import annotations
 
 import dataclasses
+import enum
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pycontrol.agentlogic import offers
@@ -25,18 +28,22 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
-from pycontrol.arbiter.supply.port import Supply
-from pycontrol.arbiter.views.cluster import REFUSALS, REFUSED_S
+from pycontrol.arbiter.state import PAUSED
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.views.cluster import REFUSALS, REFUSED_S, Machines
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
-from pycontrol.arbiter.views.workers import PlannedWorker
+from pycontrol.arbiter.views.workers import AskKey, PlannedWorker
+from pycontrol.cells.geometry import Chain
+from pycontrol.cells.layout import Layout, Pin, Terms, Vc
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork
 from pycontrol.fairness.plausible import alike, app_left, slowdowns_of
 from pycontrol.model import events as ev
+from pycontrol.model.accounts import Account, Accounts, Limits
 from pycontrol.model.auction import Demand, as_gang
-from pycontrol.model.cluster import Node, YarnApp
-from pycontrol.model.topology import Gpu, Scope, Topology
+from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -51,6 +58,13 @@ Phases = tuple[tuple[float, ...], ...]
 """Serial GPU-seconds left by phase and job."""
 
 
+Planned = tuple[str, str, ev.WorkerPlan, AskKey | None]
+"""(app, use, plan, key of its ask)."""
+VERSION = 4
+RECENT_S = 86400.0
+RECENT_MAX = 500
+
+
 @value
 class Reported:
     """What an app's Agent last reported."""
@@ -59,11 +73,26 @@ class Reported:
     rho: float | None
     phases: Phases | None
     connected: bool = True
+    stepwise_left_gpu_s: float | None = None
+    """As of `AgentState`."""
+
+
+@value
+class Recent:
+    """An app of the last day, for arrivals like it. What is not known is 0 or empty."""
+
+    submitted_s: float
+    user: str
+    queue: str
+    total_gpu_s: float
+    demand_gpus: int
+    gang_gpus: int = 0
+    kind: str = ""
 
 
 @value
 class Scene:
-    """What a round needs of an Arbiter."""
+    """The state of an Arbiter."""
 
     now_s: float
     settings: Settings
@@ -72,18 +101,48 @@ class Scene:
     durable: Mapping[str, Any]
     """As of `Durable.dump`, without ended apps that no policy remembers."""
     agents: tuple[Reported, ...] = ()
-    planned: tuple[tuple[str, str, ev.WorkerPlan, tuple[str, int, int, int] | None], ...] = ()
-    """(app, use, plan, key of its ask) of the workers without a container."""
+    planned: tuple[Planned, ...] = ()
+    """The workers without a container."""
     avoided: tuple[tuple[str, str, str], ...] = ()
     """(host, app, why) of the machines that refused an app."""
     away: tuple[Node, ...] = ()
     """Nodes that are not up, as they were when they were."""
     configured: Topology = Topology()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The policy's."""
+    layout: Layout | None = None
+    """The virtual clusters in force; None: there are none."""
+    recent: tuple[Recent, ...] = ()
+    """The apps of the last day, oldest first."""
+    since_s: float = 0.0
+    """When the first app that is known was submitted."""
+    round_s: float | None = None
+    """When a round is requested for; None: none is before leases end."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether rounds are held."""
+        return self.cluster.ready and PAUSED not in self.durable["switches"]
+
+    @property
+    def started(self) -> dict[str, bool]:
+        """{live app with an Agent: whether it has run}, in the order of their arrival."""
+        known = {x.up.app_id for x in self.agents}
+        running = {x["app_id"] for x in self.durable["leases"] if x["container_id"]}
+        apps = (x for x in self.durable["apps"] if x["finished_s"] is None and x["app_id"] in known)
+        return {x["app_id"]: x["attained_gpu_s"] > 0 or x["app_id"] in running for x in apps}
+
+    @property
+    def topology(self) -> Topology:
+        """The machines that are up, with their bad GPUs."""
+        machines = Machines(self.configured)
+        machines.reset(dataclasses.replace(n, bad_gpus=frozenset()) for n in self.cluster.nodes)
+        return machines.topology
 
 
-def scene_of(a: Arbiter, now_s: float) -> Scene:
-    """The scene of an Arbiter, or of a picture of one."""
-    c, data = a.cluster, a.durable.dump()
+def scene_of(a: Arbiter, now_s: float, options: Mapping[str, Any] | None = None) -> Scene:
+    """The scene of an Arbiter, or of a picture of one. `options`: the policy's."""
+    c, data, supply, timer = a.cluster, a.durable.dump(), a.supply, a.holdings.timer
     kept = {app_id for memory in a.durable.memory.values() for app_id in memory.get("apps", ())}
     data["apps"] = [x for x in data["apps"] if x["finished_s"] is None or x["app_id"] in kept]
     asks = tuple(ask for app_id in c.asks.apps() for ask in c.asks.of(app_id).values())
@@ -93,12 +152,81 @@ def scene_of(a: Arbiter, now_s: float) -> Scene:
         ev.ClusterSnapshot(c.ready, nodes, tuple(c.apps.values()), asks,
                            tuple(c.containers.values()), tuple(c.queues.values()), switch=c.switch),
         data,
-        tuple(Reported(ev.AgentUp(app_id, x.attempt_id, x.app_scheduler, x.demand), x.rho, x.phases, x.connected)
-              for app_id, x in a.agents.items()),
+        tuple(Reported(ev.AgentUp(app_id, x.attempt_id, x.app_scheduler, x.demand), x.rho, x.phases, x.connected,
+                       x.stepwise_left_gpu_s) for app_id, x in a.agents.items()),
         tuple((w.app_id, w.use_id, w.plan, w.ask_key) for w in a.workers if not w.container_id),
         tuple((host, app_id, why) for app_id in a.durable.live for host, why in c.refusals.avoided(app_id).items()),
-        tuple(_away(a)), Topology(dict(a.cluster.machines.configured)),
+        tuple(_away(a)), Topology(dict(a.cluster.machines.configured)), dict(options or {}),
+        supply.layout if isinstance(supply, CellSupply) else None,
+        tuple(_recent(a, now_s))[::-1],
+        min((x.submitted_s for x in itertools.islice(a.durable.apps.values(), RECENT_MAX)), default=now_s),
+        None if timer.wanted_s is None else max(timer.wanted_s, timer.not_before_s),
     )  # fmt: skip
+
+
+def _recent(a: Arbiter, now_s: float) -> Iterator[Recent]:
+    """The newest first."""
+    for x in itertools.islice(reversed(a.durable.apps.values()), RECENT_MAX):
+        if x.submitted_s >= now_s - RECENT_S and x.demand_gpus > 0:
+            agent, total = a.agents.get(x.app_id), x.work_done_gpu_s or x.attained_gpu_s
+            if agent is None:
+                yield Recent(x.submitted_s, x.user, x.queue, total, x.demand_gpus, 0, x.kind)
+            else:
+                d = agent.demand
+                yield Recent(x.submitted_s, x.user, x.queue, d.work_total_gpu_s, x.demand_gpus, d.gang_gpus,
+                             agent.app_scheduler)  # fmt: skip
+
+
+# ---- as JSON
+
+KINDS: Mapping[str, Any] = {x.__name__: x for x in (
+    Account, Accounts, Ask, Chain, Container, Demand, Gpu, Layout, Limits, Machine, Mode, ModeSwitch, Node,
+    PartitionCapacity, Pin, Queue, Recent, Reported, Scene, Scope, Settings, Terms, Topology, Vc, YarnApp, dict,
+    frozenset, ev.AgentUp, ev.ClusterSnapshot, ev.WorkerPlan,
+)}  # fmt: skip
+"""Name -> what a JSON object with this name as its "is" stands for."""
+RAW = ("durable", "options")
+"""Of a scene: JSON already."""
+
+
+def picture(a: Arbiter, now_s: float, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The scene as JSON values."""
+    return {"version": VERSION, **_dump(scene_of(a, now_s, options))}
+
+
+def scene_from(data: Mapping[str, Any]) -> Scene:
+    """The inverse of `picture`; ValueError if the data are of another version."""
+    if data.get("version") != VERSION:
+        raise ValueError("it is of another version")
+    found: Scene = _load({k: v for k, v in data.items() if k != "version"})
+    return found
+
+
+def _dump(x: Any) -> Any:
+    kind = type(x).__name__
+    if dataclasses.is_dataclass(x):
+        values = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+        return {"is": kind, **{k: v if k in RAW else _dump(v) for k, v in values.items()}}
+    if isinstance(x, Gpu):
+        return {"is": kind, **x._asdict()}
+    if isinstance(x, enum.Enum):
+        return {"is": kind, "of": x.value}
+    if isinstance(x, Mapping):
+        return {"is": "dict", "of": [[k, _dump(v)] for k, v in x.items()]}
+    if isinstance(x, frozenset):
+        return {"is": kind, "of": sorted(x)}
+    return [_dump(v) for v in x] if isinstance(x, tuple | list) else x
+
+
+def _load(x: Any) -> Any:
+    if isinstance(x, list):
+        return tuple(map(_load, x))
+    if not isinstance(x, Mapping):
+        return x
+    kind = KINDS[x["is"]]
+    if "of" in x:
+        return kind(_load(x["of"]))
+    return kind(**{k: v if k in RAW else _load(v) for k, v in x.items() if k != "is"})
 
 
 def _away(a: Arbiter) -> Iterator[Node]:
@@ -116,8 +244,41 @@ def with_app(s: Scene, user: str, queue: str, demand: Demand) -> Scene:
     app = YarnApp(ASKED, user, queue, ASKED, "SUBMARINE", s.now_s, frozenset({"isonomy"}), ASKED)
     cluster = dataclasses.replace(s.cluster, apps=(*s.cluster.apps, app))
     return dataclasses.replace(
-        s, cluster=cluster, agents=(*s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None))
+        s,
+        round_s=s.now_s,
+        cluster=cluster,
+        agents=(*s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None)),
     )
+
+
+def arbiter_of(scene: Scene) -> tuple[Arbiter, list[ev.Effect]]:
+    """The Arbiter of a scene, which holds no round yet, and its effects; its facts tell what the restart changed."""
+    supply = None if scene.layout is None else CellSupply(scene.layout)
+    policy: Policy = registry.make(scene.policy, **scene.options)
+    if supply is not None:
+        policy = ByVirtualCluster(policy, own_policies(supply, scene.policy, scene.options))
+    no_recovery = dataclasses.replace(scene.settings, recovery_s=-scene.now_s, validate=False)
+    a = Arbiter(no_recovery, policy, Durable.load(scene.durable), scene.configured, 2, supply)
+    for app_id, use_id, plan, key in scene.planned:
+        a.workers.add(PlannedWorker(app_id, use_id, plan, ask_key=key))
+    a.timer.failed(math.inf)
+    told: list[ev.Event] = [scene.cluster]
+    for x in scene.agents:
+        told += [x.up, ev.ProgressReported(x.up.app_id, x.up.demand, (), x.rho or 0.0)]
+        told += [] if x.connected else [ev.AgentLost(x.up.app_id)]
+    effects = a.handle_all(told, scene.now_s)
+    for host, app_id, why in scene.avoided:
+        for k in range(REFUSALS):
+            a.cluster.refusals.refused(host, app_id, "", why, scene.now_s - (REFUSED_S if k == 0 else 0.0))
+    a.clerk.update_closed()
+    return a, effects
+
+
+def let_go(a: Arbiter, round_s: float | None) -> None:
+    """Let the Arbiter of a scene hold rounds, the first one then; None: when leases end."""
+    a.holdings.timer = RoundTimer(a.settings.round_retry_s)
+    if round_s is not None:
+        a.clerk.request_round(round_s)
 
 
 @value
@@ -132,39 +293,21 @@ class Gets:
 class Stage:
     """The Arbiter of a scene, on which one round is played."""
 
-    def __init__(self, scene: Scene, options: Mapping[str, Any], cells: Callable[[], Supply] | None = None) -> None:
-        """`options`: the policy's. `cells`: makes the cells behind virtual clusters."""
+    def __init__(self, scene: Scene) -> None:
         self.scene, self.now_s = scene, scene.now_s
-        supply = cells() if cells is not None else None
-        self.policy: Policy = registry.make(scene.policy, **options)
-        if supply is not None:
-            self.policy = ByVirtualCluster(self.policy, own_policies(supply, scene.policy, options))
         self._phases = {x.up.app_id: x.phases for x in scene.agents}
-        no_recovery = dataclasses.replace(scene.settings, recovery_s=-scene.now_s, validate=False)
-        a = self.a = Arbiter(no_recovery, self.policy, Durable.load(scene.durable), scene.configured, 2, supply)
-        for app_id, use_id, plan, key in scene.planned:
-            a.workers.add(PlannedWorker(app_id, use_id, plan, ask_key=key))
-        a.timer.failed(math.inf)  # no round begins yet
-        told: list[ev.Event] = [scene.cluster]
-        for x in scene.agents:
-            told += [x.up, ev.ProgressReported(x.up.app_id, x.up.demand, (), x.rho or 0.0)]
-            told += [] if x.connected else [ev.AgentLost(x.up.app_id)]
-        a.handle_all(told, self.now_s)
-        for host, app_id, why in scene.avoided:
-            for k in range(REFUSALS):
-                a.cluster.refusals.refused(host, app_id, "", why, self.now_s - (REFUSED_S if k == 0 else 0.0))
-        a.clerk.update_closed()
+        a, _ = arbiter_of(scene)
+        self.a = a
         self.exact = not any(isinstance(fact, CHANGES) for fact in a.take_facts())
         """Whether the restart changed no lease: cells may not find all gangs their places again."""
 
     def play(self, app_id: str, changes: Iterable[ev.Event] = ()) -> Gets | None:
         """What an app gets in a round that is held now, after these events; None: nothing. Call it once."""
         a = self.a
-        a.holdings.timer = RoundTimer(a.settings.round_retry_s)
         before = set(gpus_in(a.durable.claims_of(app_id)))
         held = a.holdings.holding(app_id)
-        a.clerk.request_round(self.now_s)
-        for _ in at_once(a, self.policy, [*changes, ev.Tick()], self.now_s, self.answer):
+        let_go(a, self.now_s)
+        for _ in at_once(a, a.rounds.policy, [*changes, ev.Tick()], self.now_s, self.answer):
             pass
         return self._gets(app_id, before, held)
 

@@ -25,7 +25,6 @@ from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import fits_one_type
 from pycontrol.arbiter.state import DRAINED, SET_LIMITS
-from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model import tags
 from pycontrol.model.auction import Demand
@@ -328,13 +327,10 @@ def _asked(ask: Ask, **changes: Any) -> tuple[ev.Event, ...]:
 # ---- the search
 
 
-def why_not(
-    scene: Scene, app_id: str, options: Mapping[str, Any], cells: Callable[[], Supply] | None = None,
-    budget_s: float = BUDGET_S,
-) -> dict[str, Any]:  # fmt: skip
+def why_not(scene: Scene, app_id: str, budget_s: float = BUDGET_S) -> dict[str, Any]:
     """The answer, as JSON values; see docs/why-not.md. The main function of a process with one thread."""
     begin_s = time.monotonic()
-    stage = Stage(scene, options, cells)
+    stage = Stage(scene)
     a, rows, gets, played, complete = stage.a, list[dict[str, Any]](), None, 0, False
     known = app_id in a.durable.live and app_id in a.cluster.apps
     if known and stage.exact and not leases.suspended(a.holdings, scene.now_s):

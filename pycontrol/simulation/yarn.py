@@ -25,7 +25,8 @@ class SimYarn:
         """By allocation request id, which is unique here."""
         self.containers: dict[str, Container] = {}
         self.occupied: dict[Gpu, str] = {}
-        self.launched = 0
+        self.launched, self.prefix = 0, "c"
+        """Containers launched; what their ids begin with."""
 
     def snapshot(self) -> ev.ClusterSnapshot:
         """The cluster when the simulation begins."""
@@ -52,7 +53,7 @@ class SimYarn:
             if gpu in self.occupied:
                 raise Conflict(f"{gpu} is in {self.occupied[gpu]} and was to be in a container of {ask.app_id}")
         self.launched += 1
-        container_id = f"c{self.launched}"
+        container_id = f"{self.prefix}{self.launched}"
         for gpu in e.gpus:
             self.occupied[gpu] = container_id
         request_id = ask.allocation_request_id

@@ -109,22 +109,27 @@ class Foresight:
 
     def _look(self) -> None:
         from pycontrol.cli.client import Failure, Rm
+        from pycontrol.cli.estimate import scene_at
+        from pycontrol.model.auction import Demand
         from pycontrol.simulation.forecaster import ERROR, RUNS
-        from pycontrol.simulation.outlook import NEW, NoOutlook, outlooks, queues_of, with_app
+        from pycontrol.simulation.outlook import NoOutlook, outlooks
+        from pycontrol.simulation.scene import ASKED, with_app
 
         work = self._work
         assert work is not None
         try:
             client = Rm(rm_web_url(conf_dir=self._conf))
-            p = client.get("picture")
-            queue = next(q.path for q in queues_of(p) if q.leaf and f".{q.path}".endswith(f".{self._queue}"))
-            gang, total = work.spec.gang_gpus, sum(m[2] for m in p["machines"])
+            scene = scene_at(client)
+            queues = (q.path for q in scene.cluster.queues if q.leaf)
+            queue = next(path for path in queues if f".{path}".endswith(f".{self._queue}"))
+            gang = work.spec.gang_gpus
             jobs = work.trials if work.spec.app_scheduler != "optuna" else min(work.trials, work.spec.parallel)
-            gpus = gang * max(1, min(jobs, total // gang))
-            hours = (work.gpu_s or p["settings"]["lease_s"] * gang) / gpus / 3600.0
-            asked = with_app(p, gpus, hours, queue, client.user, gang, work.spec.scope)
-            said = outlooks(asked, runs=RUNS, error=ERROR, only=f"{NEW}asked", pause=self._in_time)
-            self._found, self._now_s, self._problem = said[f"{NEW}asked"], p["now_s"], "not within a week"
+            gangs = max(1, min(jobs, scene.topology.gpus // gang))
+            work_gpu_s = work.gpu_s or scene.settings.lease_s * gang
+            demand = Demand(gang, gangs, gang, work_gpu_s, work_gpu_s, scope=work.spec.scope)
+            asked = with_app(scene, client.user, queue, demand)
+            said = outlooks(asked, runs=RUNS, error=ERROR, only=ASKED, pause=self._in_time)
+            self._found, self._now_s, self._problem = said[ASKED], scene.now_s, "not within a week"
         except Exception as e:
             self._problem = str(e) if isinstance(e, Failure | ConfigError | NoOutlook) else repr(e)
 

@@ -34,7 +34,6 @@ from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation import forecaster
-from pycontrol.simulation.outlook import picture
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2 as bridge
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
@@ -191,12 +190,7 @@ def hostile(core: Core, tokens: Tokens) -> Iterator[None]:
 
     threads = [threading.Thread(target=query, daemon=True) for _ in range(QUERIES)]
     before_s, forecaster.REFRESH_S = forecaster.REFRESH_S, 0.1
-
-    def pictured() -> dict[str, Any]:
-        seen = core.router.pictures.newest()
-        return picture(seen.arbiter, seen.now_s)
-
-    forecasts = forecaster.Forecaster(pictured, {})
+    forecasts = forecaster.Forecaster(core.router.pictures.newest, {})
     forecasts.start()
     for thread in threads:
         thread.start()

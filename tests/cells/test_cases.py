@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from pycontrol.cli.cells import cells_group
+from pycontrol.cli import main
 from pycontrol.lab.solve.command import replay_command
 
 FILES = sorted((Path(__file__).parent.parent / "cases" / "cells").glob("*.json"))
@@ -38,17 +38,21 @@ def test_case(file: Path, forced: bool) -> None:
             assert got == {"used": 0, "reserved": 0}
 
 
-def test_check_and_plan_name_the_shortfall(tmp_path: Path) -> None:
-    file = tmp_path / "cells.yaml"
-    file.write_text("levels: {switch: 2, node: 2}\nhosts: [n1, n2]\nvirtual_clusters:\n  root.a: {node: 1}\n")
-    assert CliRunner().invoke(cells_group, ["check", str(file)]).exit_code == 0
-    assert CliRunner().invoke(cells_group, ["check", str(file)]).exit_code == 0
-    fits = CliRunner().invoke(cells_group, ["check", str(file), "--add", "root.b:switch:2", "-o", "json"])
-    assert json.loads(fits.stdout)["chains"][0]["spare"] == {"gpu": 0, "switch": 0, "node": 0}
-    short = CliRunner().invoke(cells_group, ["plan", str(file), "--add", "root.b:node:2"])
+def test_a_preview_of_cells_names_the_shortfall_and_what_is_left(tmp_path: Path) -> None:
+    file, hosts = tmp_path / "cells.yaml", "levels: {switch: 2, node: 2}\nhosts: [n1, n2]\nvirtual_clusters:\n"
+
+    def said(text: str, *words: str) -> Result:
+        file.write_text(text)
+        env = {"ISONOMY_RM": None, "HADOOP_CONF_DIR": None}
+        return CliRunner().invoke(main, [*(words or ("preview", "--cells")), str(file), "-o", "json"], env=env)
+
+    fits = said(f"{hosts}  root.a: {{node: 1}}\n  root.b: {{switch: 2}}\n")
+    assert json.loads(fits.stdout)["cells"]["chains"][0]["spare"] == {"gpu": 0, "switch": 0, "node": 0}
+    short = said(f"{hosts}  root.a: {{node: 1}}\n  root.b: {{node: 2}}\n")
     assert short.exit_code == 1
     assert "falls short by 1" in short.stderr
-    file.write_text("levles: {node: 2}\nvirtual_clusters: {}\n")
-    wrong = CliRunner().invoke(cells_group, ["check", str(file)])
+    wrong = said("levles: {node: 2}\nvirtual_clusters: {}\n")
     assert wrong.exit_code == 1
     assert "levles: unknown key, did you mean levels?" in wrong.stderr
+    for former in ("check", "plan", "show"):
+        assert "is now `isonomy preview --cells FILE`" in said("", "cells", former).stderr

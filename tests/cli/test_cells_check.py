@@ -1,4 +1,4 @@
-"""`isonomy cells check`: an assignment that cannot be put into force is refused with one line."""
+"""`isonomy preview --cells`: an assignment that cannot be put into force is refused with one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ virtual_clusters: {{root.a: {{gpu: 1}}}}
 def said(tmp_path: Path, text: str) -> tuple[int, str]:
     path = tmp_path / "cells.yaml"
     path.write_text(text)
-    found = CliRunner().invoke(main, ["cells", "check", str(path)])
+    found = CliRunner().invoke(
+        main, ["preview", "--cells", str(path)], env={"ISONOMY_RM": None, "HADOOP_CONF_DIR": None}
+    )
     assert found.exception is None or isinstance(found.exception, SystemExit)
     return found.exit_code, found.output
 

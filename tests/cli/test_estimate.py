@@ -1,6 +1,7 @@
 """Estimates and snapshots against a control plane that serves pictures."""
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from click.testing import CliRunner, Result
 from pycontrol.cli import main, screens
 from pycontrol.lab.whatif import read_snapshot
 from pycontrol.policies import registry
-from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
+from pycontrol.simulation.scene import picture
 from pycontrol.web.router import Router
 from tests.web.stage import Stage, busy, served
 
@@ -68,7 +69,7 @@ def test_an_app_that_has_ended_has_no_estimate() -> None:
 
 
 def test_the_estimate_of_a_future_app(server: str) -> None:
-    asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--runs", "3")
+    asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod")
     result = run(server, *asked)
     assert result.exit_code == 0, result.output
     assert "starts in ~" in result.output
@@ -80,7 +81,7 @@ def test_the_estimate_of_a_future_app(server: str) -> None:
 
 
 def test_why_a_future_app_would_wait(server: str) -> None:
-    asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--runs", "3", "--why")
+    asked = ("estimate", "--gpus", "4", "--hours", "0.2", "--queue", "root.prod", "--why")
     found = json.loads(run(server, *asked, "-o", "json").output)
     said = found["why_not"]
     assert said["gets"] or said["changes"] or said["reason"]["code"]
@@ -101,7 +102,8 @@ def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> 
         file = tmp_path / f"s{len(flags)}.zip"
         assert run(server, "snapshot", "--out", str(file), *flags).exit_code == 0
         state = read_snapshot(file)
-        text = json.dumps(state)
+        with zipfile.ZipFile(file) as archive:
+            text = archive.read("state.json").decode()
         named = [
             *stage.arbiter.durable.live,
             *(x.user for x in stage.arbiter.durable.live.values()),
@@ -109,7 +111,7 @@ def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> 
             "root.prod",
         ]
         assert all((f'"{name}"' in text) != bool(flags) for name in named)
-        assert len(state["apps"]) == len(stage.arbiter.durable.live)
+        assert len(state.started) == len(stage.arbiter.durable.live)
 
 
 def test_an_estimate_is_shown_with_its_range() -> None:

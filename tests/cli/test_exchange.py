@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Queue
-from pycontrol.simulation.outlook import picture
+from pycontrol.simulation.scene import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.arbiter.test_cells import CELLS

@@ -24,6 +24,7 @@ from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.explain import explain
 from pycontrol.queries.shadow import NOTHING, ShadowRounds
+from pycontrol.simulation.scene import picture
 from tests.cli.test_whatif import APPS, CPU
 
 NODE = Node("m1:1", "m1", "rack-a", 4, 65536, 64, {})
@@ -43,7 +44,9 @@ class Cluster:
         if path.endswith("isonomy/shadow"):
             return dict(self.live)
         if path.endswith("isonomy/picture"):
-            return {"machines": [["m1", "rack-a", 4, ""]]}
+            a = Arbiter(Settings(), registry.make("isonomy"))
+            a.handle(ev.ClusterSnapshot(True, (NODE,), (), (), ()), 0.0)
+            return picture(a, 0.0)
         return {"apps": {"app": self.apps}}
 
 

@@ -27,9 +27,9 @@ def test_tagged_containers_end_by_time_and_by_idleness(tmp_path: Path) -> None:
         return [row for (row,) in rows]
 
     try:
-        picture = rig.get("picture")
-        told = {queue["path"]: queue for queue in picture["queues"]}
-        gpus = sum(machine[2] for machine in picture["machines"])
+        seen = rig.get("picture")["cluster"]
+        told = {queue["path"]: queue for queue in seen["queues"]}
+        gpus = sum(node["gpus"] for node in seen["nodes"])
         for queue in read_queues(rig.folder / "conf/capacity-scheduler.xml", gpus):
             there = told[queue.path]
             for name in ("capacity", "max_capacity", "leaf", "user_limit", "user_limit_factor", "stopped"):

@@ -26,8 +26,9 @@ from pycontrol.policies.past_use import MOST, PastUse
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.outlook import Resumed, picture
+from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.runs import paired_ratio, simulate
+from pycontrol.simulation.scene import picture, scene_from
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 GPUS = 12
@@ -122,7 +123,7 @@ def test_forecasts_and_explanations_know_the_tree() -> None:
     sim = Simulator(Workload("w", apps), uniform(1, 4), Isonomy(), world)
     sim.run()
     told = json.loads(json.dumps(picture(sim.arbiter, sim.now)))
-    assert Resumed(told, 1, error=0.0).arbiter.holdings.accounts == TREE
+    assert Resumed(scene_from(told), 1, error=0.0).arbiter.holdings.accounts == TREE
     said = " ".join(why for r in sim.arbiter.holdings.receipts for why in r.done.why.values())
     assert "(as ours/u)" in said
     assert "(as others/root.q/w)" in said

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pycontrol.policies import registry
-from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
+from pycontrol.simulation.scene import picture
 from pycontrol.web.router import Router
 from submarine_patch.cli import declared, main
 from tests.submarine.test_cli import fake_installation

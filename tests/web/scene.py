@@ -13,8 +13,8 @@ from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.policies.port import Policy
 from pycontrol.policies.themis import Themis
-from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
+from pycontrol.simulation.scene import picture
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.arbiter.world import World

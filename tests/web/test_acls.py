@@ -8,7 +8,7 @@ import pytest
 from pycontrol.arbiter.ledger.facts import AppChanged
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.policies import registry
-from pycontrol.simulation.outlook import picture
+from pycontrol.simulation.scene import picture
 from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.router import Router
 from pycontrol.wire.v1 import bridge_pb2 as pb

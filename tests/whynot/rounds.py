@@ -195,7 +195,7 @@ class Live(Mini):
 
     def stage(self, scene: Scene) -> Stage:
         """A stage of its own."""
-        return Stage(scene, {}, self.cells)
+        return Stage(scene)
 
     def make(self, app_id: str, events: Sequence[ev.Event]) -> int:
         """Let a change happen and hold a round; returns the GPUs that the app holds more."""

@@ -43,8 +43,8 @@ def test_what_helps_is_found_none_smaller_does_and_it_comes_true() -> None:
 def found(m: Mini, app_id: str) -> dict[Kind, Change]:
     """The smallest change of each kind."""
     scene = scene_of(m.a, m.now)
-    kinds = Changes(Stage(scene, {}).a, scene, app_id).by_kind()
-    return {c.kind: c for c, _ in search(kinds, lambda events: Stage(scene, {}).play(app_id, events))[0]}
+    kinds = Changes(Stage(scene).a, scene, app_id).by_kind()
+    return {c.kind: c for c, _ in search(kinds, lambda events: Stage(scene).play(app_id, events))[0]}
 
 
 def wants(m: Mini, gang: int = 2, queue: str = "root.q", **wishes: Any) -> None:
@@ -221,7 +221,7 @@ def test_an_app_avoids_the_same_machines_on_a_stage() -> None:
             m.send(ev.DirectiveDone(place.directive_id, False, "", f"too little memory {k}"))
     assert m.a.cluster.refusals.avoided("me")
     m.run(1.0)
-    assert Stage(scene_of(m.a, m.now), {}).play("me") is None
+    assert Stage(scene_of(m.a, m.now)).play("me") is None
     assert "which refused its containers" in found(m, "me")[Kind.NODE].text
 
 
@@ -231,7 +231,7 @@ def test_an_app_avoids_the_same_machines_on_a_stage() -> None:
 def test_agents_on_a_stage_bid_as_they_do() -> None:
     sim = busy(registry.make("themis"), machines=3, gpus=8, apps=16, hours=3.0)
     scene = scene_of(sim.arbiter, sim.now)
-    stage, compared = Stage(scene, {}), 0
+    stage, compared = Stage(scene), 0
     offered = {host: m.gpus for host, m in sim.topology.machines.items()}
     for app_id, app in sim.apps.items():
         if app_id not in sim.arbiter.agents or sim.arbiter.agents[app_id].phases is None or app.trace.elastic:
@@ -320,7 +320,7 @@ def test_who_asked_much_waits_and_others_do_not(questions: Questions, monkeypatc
 
 def test_an_answer_says_that_the_time_was_too_short() -> None:
     m, helper = smaller_gang(), Helper(why_not, "short")
-    said = helper.ask((scene_of(m.a, m.now), "me", {}, None, 0.0), 60.0, threading.Event())
+    said = helper.ask((scene_of(m.a, m.now), "me", 0.0), 60.0, threading.Event())
     helper.end()
     assert (said["gets"], said["changes"], said["complete"]) == (None, [], False)
 
@@ -337,4 +337,4 @@ def test_a_hypothetical_app_changes_nothing_of_the_scene() -> None:
     m = full()
     scene = scene_of(m.a, m.now)
     assert with_app(scene, "u", "root.q", Demand(1, 1)).cluster.apps != scene.cluster.apps
-    assert Stage(scene, {}).exact
+    assert Stage(scene).exact

@@ -20,8 +20,9 @@ from pycontrol.policies.port import Policy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.calibration import Calibration, Range
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.outlook import NoOutlook, outlooks, picture
+from pycontrol.simulation.outlook import NoOutlook, outlooks
 from pycontrol.simulation.runs import CellsOf, own_policies
+from pycontrol.simulation.scene import scene_of
 from pycontrol.simulation.settings import SimulationSettings
 
 EVERY_S = 60.0
@@ -104,8 +105,8 @@ class WatchedWorld(Simulator):
     """A simulation in which estimates are made periodically."""
 
     def __init__(self, scene: Scene, seed: int, policy: str, runs: int, calibration: Calibration) -> None:
-        self.cells = scene.owned() if isinstance(scene, PhillySizes) else None
-        supply = self.cells() if self.cells is not None else None
+        cells = scene.owned() if isinstance(scene, PhillySizes) else None
+        supply = cells() if cells is not None else None
         chosen: Policy = registry.make(policy)
         if supply is not None:
             chosen = ByVirtualCluster(chosen, own_policies(supply, policy, {}))
@@ -128,14 +129,12 @@ class WatchedWorld(Simulator):
         for app in self.apps.values():
             self._tell(app)
         self._drain()
-        p = picture(self.arbiter, self.now)
-        sought = [x["app_id"] for x in p["apps"] if x["app_id"] in new]
+        scene = scene_of(self.arbiter, self.now)
+        sought = [app_id for app_id in scene.started if app_id in new]
         if not sought:
             return
         try:
-            found = outlooks(
-                p, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=sought, cells=self.cells, run_s=math.inf
-            )
+            found = outlooks(scene, runs=self.runs, error=ERROR, seed=stamp, starts=True, sought=sought, run_s=math.inf)
         except NoOutlook:
             return
         for app_id, x in found.items():

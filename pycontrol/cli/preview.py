@@ -1,0 +1,200 @@
+"""`isonomy preview`: who would lose which GPUs, and who would get some, if a configuration were put into force."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console, RenderableType
+
+from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.inspect import AS_CONFIGURED
+from pycontrol.cells.layout import Layout
+from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
+from pycontrol.cli.estimate import read_snapshot, scene_at
+from pycontrol.cli.tables import Data, clock, emit, gang, lines, span, table
+from pycontrol.config import Config, ConfigError, load_config, parse
+from pycontrol.hadoopconf.queues import read_queues
+from pycontrol.model.cluster import Queue
+from pycontrol.policies.registry import configured
+from pycontrol.simulation.outlook import NoOutlook
+from pycontrol.simulation.preview import preview
+from pycontrol.simulation.runs import own_policies
+from pycontrol.simulation.scene import Scene
+from pycontrol.words import count
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _file(name: str, text: str) -> Callable[[F], F]:
+    return click.option(name, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=text)
+
+
+@click.command("preview")
+@click.argument("snapshot", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@_file("--capacity-scheduler", "A changed capacity-scheduler.xml.")
+@_file("--config", "A changed isonomy.yaml, with its policy, settings and tree of accounts.")
+@_file("--cells", "A changed cells file.")
+@output_option
+def preview_command(
+    snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None, output: str
+) -> None:
+    """Who would lose which GPUs, when and by which rule, who would get some, and what would start, with changed files.
+
+    The Arbiter itself decides it on a copy of its state, on this machine, until all that runs now is decided; nobody is
+    touched. The state is the present one, or that of SNAPSHOT. --cells FILE also says whether the assignment is
+    feasible and what could still be assigned; where no ResourceManager is named, only that.
+
+    \b
+    isonomy preview --capacity-scheduler new/capacity-scheduler.xml
+    isonomy preview --config new/isonomy.yaml --cells new/cells.yaml
+    """
+    if not (capacity_scheduler or config or cells):
+        raise Misused("give a changed file: --capacity-scheduler, --config or --cells")
+    try:
+        data = _found(snapshot, capacity_scheduler, config, cells)
+    except ConfigError as e:
+        raise Failure("\nerror: ".join(e.lines)) from e
+    except OSError as e:
+        raise Failure(f"{e.filename}: cannot be read: {e.strerror}") from e
+    except (UnicodeDecodeError, NoOutlook) as e:
+        raise Failure(str(e)) from e
+    emit(data, output, _draw)
+
+
+def _found(
+    snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None
+) -> dict[str, Any]:
+    parsed = None if cells is None else parse(cells.read_text(encoding="utf-8"), CellsFile, cells.name)
+    scene = _scene(snapshot, alone=parsed is not None and not (capacity_scheduler or config))
+    found = None
+    if parsed is not None and cells is not None:
+        found = layout(parsed, scene.topology if scene is not None else None, cells.name)
+        own_policies(CellSupply(found), "", {}, configured, cells.name)  # the others are checked with isonomy.yaml
+    of_cells = {} if found is None else {"cells": _overview(found)}
+    if scene is None:
+        return of_cells
+    after = scene if found is None else dataclasses.replace(scene, layout=found)
+    if config is not None:
+        after = _configured(after, load_config(config), config)
+    if capacity_scheduler is not None:
+        after = _queues(after, capacity_scheduler)
+    restart = config is not None or (scene.layout is None) != (after.layout is None)
+    with Console(stderr=True).status(f"{count(len(scene.started), 'app')} with and without the change"):
+        return {**preview(scene, after, restart), **of_cells}
+
+
+def _scene(snapshot: Path | None, alone: bool) -> Scene | None:
+    """The state; None where no ResourceManager is named and a cells file is checked `alone`."""
+    if snapshot is not None:
+        return read_snapshot(snapshot)
+    try:
+        address = rm_address()
+    except Misused:
+        if alone:
+            return None
+        raise
+    return scene_at(Rm(address))
+
+
+def _configured(scene: Scene, config: Config, file: Path) -> Scene:
+    from pycontrol.daemon.control_plane import settings_of  # with it comes all that serves
+
+    if config.cells is None:
+        scene = dataclasses.replace(scene, layout=None)
+    elif scene.layout is None:
+        raise Misused(f"--config {file}: names a cells file; give it, too: --cells {config.cells}")
+    settings = dataclasses.replace(settings_of(config), gpu_speeds=scene.settings.gpu_speeds)
+    return dataclasses.replace(scene, settings=settings, policy=config.policy, options=dict(config.policy_options))
+
+
+def _queues(scene: Scene, file: Path) -> Scene:
+    """With the queues of the file; node labels, which it does not say, stay."""
+    known = {q.path: q for q in scene.cluster.queues}
+    queues = [_merged(known.get(q.path, q), q) for q in read_queues(file, scene.topology.gpus)]
+    apps = Counter(app.queue for app in scene.cluster.apps)
+    lost = sorted(apps.keys() - {q.path for q in queues if q.leaf})
+    if lost:
+        raise Failure(f"{file}: has no leaf queue {lost[0]}, in which there is {count(apps[lost[0]], 'app')}")
+    return dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=tuple(queues)))
+
+
+def _merged(known: Queue, now: Queue) -> Queue:
+    return dataclasses.replace(
+        now, partitions={**known.partitions, **now.partitions}, default_partition=known.default_partition,
+        unmanaged=known.unmanaged,
+    )  # fmt: skip
+
+
+# ---- for people
+
+
+def _draw(d: Data) -> RenderableType:
+    parts: list[RenderableType | None] = []
+    rows: list[Sequence[Any]]
+    if "cells" in d:
+        parts += [_draw_cells(d["cells"]), ""]
+    if "losses" not in d:
+        return lines(*parts, "No ResourceManager is named (--rm URL): what running apps would lose is not known.")
+    now_s, mine = d["now_s"], [x for x in d["losses"] if not x["anyway"]]
+    gpus, apps = sum(len(x["gpu_ids"]) for x in mine), len({x["app_id"] for x in mine})
+    after = ", after the restart that it needs" if d["restart"] else ""
+    said = f"The change would take {count(gpus, 'GPU')} from {count(apps, 'running app')}{after}"
+    parts.append(f"{said}; played until {clock(d['until_s'])}.")
+    if d["losses"]:
+        rows = [(_app(x), x["queue"], x["user"], gang(sorted(x["gpus"].items())), span(x["at_s"] - now_s), x["rule"],
+                 x["why"], x["anyway"]) for x in d["losses"]]  # fmt: skip
+        parts += ["", table(("LOSES GPUS", "QUEUE", "USER", "GPUS", ">WITHIN", "RULE", "WHY", "ALSO WITHOUT"), rows)]
+    for title, name in (("ONLY BORROWS FROM THEN ON", "borrows"), ("GPUS AT THE END, AGAINST WITHOUT", "changes")):
+        if d[name]:
+            rows = [(_app(x), x["queue"], x["user"], f"{x['gpus']:+d}" if name == "changes" else x["gpus"])
+                    for x in d[name]]  # fmt: skip
+            parts += ["", table((title, "QUEUE", "USER", ">GPUS"), rows)]
+    if d["starts"] or d["delayed"]:
+        rows = [
+            (_app(x), x["queue"], x["user"], span(x["at_s"] - now_s), _in(x["anyway_s"], now_s)) for x in d["starts"]
+        ]
+        rows += [(_app(x), x["queue"], x["user"], "later", "sooner") for x in d["delayed"]]
+        parts += ["", table(("STARTS", "QUEUE", "USER", ">IN", ">WITHOUT THE CHANGE"), rows)]
+    return lines(*parts, "", f"assumed: {d['assumed']}")
+
+
+def _app(x: Data) -> str:
+    return f"{x['name']} ({x['app_id'].removeprefix('application_')})"
+
+
+def _in(at_s: float | None, now_s: float) -> str:
+    return "later" if at_s is None else span(at_s - now_s)
+
+
+def _overview(found: Layout) -> dict[str, Any]:
+    """The chains, with the cells of each type that could still be assigned, each type alone; and who owns what."""
+    spare = found.spare()
+    return {
+        "chains": [{"chain": x.name, "gpu_type": x.gpu_type, "gpus": len(x.indices), "hosts": len(x.hosts),
+                    "spare": spare[x.name]} for x in found.chains],
+        "virtual_clusters": [
+            {"name": vc.name, "gpus": found.gpus(vc),
+             "cells": [{"chain": found.chains[c].name, "type": found.chains[c].names[k], "count": n}
+                       for c, k, n in vc.cells],
+             "pinned": [p.name for p in vc.pinned], "policy": vc.policy or AS_CONFIGURED, "weight": vc.weight,
+             "min_lend_s": vc.terms.min_lend_s}
+            for vc in found.vcs
+        ],
+    }  # fmt: skip
+
+
+def _draw_cells(d: Data) -> RenderableType:
+    owners = [(vc["name"], vc["gpus"], [*(f"{x['count']} x {x['type']}" for x in vc["cells"]), *vc["pinned"]],
+               vc["policy"], span(vc["min_lend_s"])) for vc in d["virtual_clusters"]]  # fmt: skip
+    spare = [(c["chain"], c["gpu_type"], c["gpus"], c["hosts"], c["spare"]) for c in d["chains"]]
+    return lines(
+        table(("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"), owners),
+        "",
+        table(("CHAIN", "GPU TYPE", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"), spare),
+    )

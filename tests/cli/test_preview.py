@@ -1,0 +1,101 @@
+"""`isonomy preview`: who would lose which GPUs if files were changed, against a control plane that serves its state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pycontrol.cli import main
+from pycontrol.policies import registry
+from pycontrol.simulation.scene import picture
+from pycontrol.web.router import Router
+from tests.hadoopconf.test_queues import written
+from tests.web.stage import QUEUES, Stage, busy, served
+
+FULL = {"root.queues": "prod,research,default",
+        **{f"{path}.capacity": str(100 * part) for path, part in QUEUES.items()}}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stage() -> Stage:
+    return busy(registry.make("isonomy"), machines=2, gpus=4, apps=6, hours=1.0)
+
+
+@pytest.fixture(scope="module")
+def server(stage: Stage) -> Iterator[str]:
+    with served(Router(stage, issue=lambda a, u: "", arbiter_address="h:1", picture=picture)) as found:
+        yield found.url.partition("/ws/")[0]
+
+
+def run(server: str, *args: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, ["--rm", server, "preview", *args], env={"ISONOMY_RM": None})
+    assert result.exit_code == code, result.output
+    return str(result.output)
+
+
+def said(server: str, *args: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(server, *args, "-o", "json"))
+    return found
+
+
+def test_queues_that_stay_take_nothing(server: str, tmp_path: Path) -> None:
+    found = said(server, "--capacity-scheduler", str(written(tmp_path, FULL)))
+    assert not found["restart"]
+    assert all(x["anyway"] for x in found["losses"])
+    assert found["changes"] == []
+
+
+def test_a_lower_maximum_takes_what_is_above_it(server: str, stage: Stage, tmp_path: Path) -> None:
+    a = stage.arbiter
+    held = {q: sum(a.holdings.holding(x) for x, r in a.durable.live.items() if r.queue == q) for q in QUEUES}
+    queue = max(held, key=lambda q: held[q])
+    assert held[queue] >= 4
+    few = str(written(tmp_path, {**FULL, f"{queue}.maximum-capacity": "25"}))
+    found = said(server, "--capacity-scheduler", few)
+    mine = [x for x in found["losses"] if not x["anyway"]]
+    assert mine
+    assert {x["queue"] for x in mine} == {queue}
+    assert all(found["now_s"] < x["at_s"] <= found["until_s"] and x["rule"] and x["why"] for x in mine)
+    assert sum(x["gpus"] for x in found["changes"] if x["queue"] == queue) < 0
+    text = run(server, "--capacity-scheduler", few)
+    assert "The change would take " in text
+    assert all(x["why"] in text for x in mine)
+
+
+def test_limits_of_accounts_and_cells_are_changes_too(server: str, stage: Stage, tmp_path: Path) -> None:
+    holding = next(x for x in stage.arbiter.durable.live.values() if stage.arbiter.holdings.holding(x.app_id) > 1)
+    config = tmp_path / "isonomy.yaml"
+    config.write_text(
+        f"state_dir: s\npolicy: isonomy\naccounts: {{others: {{users: {{{holding.user}: {{limits: {{gpus: 1}}}}}}}}}}\n"
+    )
+    found = said(server, "--config", str(config))
+    assert found["restart"]
+    mine = [x for x in found["losses"] if not x["anyway"]]
+    assert holding.user in {x["user"] for x in mine}
+    cells = tmp_path / "cells.yaml"
+    cells.write_text(
+        json.dumps(
+            {
+                "cell_types": {"node": {"child": "gpu", "count": 4, "node_level": True}},
+                "physical_cells": [{"type": "node", "hosts": [host]} for host in sorted(stage.topology.machines)],
+                "virtual_clusters": {"root.prod": {"node": 1}},
+            }
+        )
+    )
+    found = said(server, "--cells", str(cells))
+    assert found["restart"], "there were no virtual clusters"
+    assert found["cells"]["virtual_clusters"][0]["gpus"] == 4
+    assert "COULD STILL BE ASSIGNED" in run(server, "--cells", str(cells))
+
+
+def test_what_cannot_be_previewed_is_one_line(server: str, tmp_path: Path) -> None:
+    other = written(tmp_path, {"root.queues": "other", "root.other.capacity": "100"})
+    assert "give a changed file" in run(server, code=2)
+    assert "has no leaf queue root." in run(server, "--capacity-scheduler", str(other), code=1)
+    assert "cannot be read" in run(server, "--cells", str(tmp_path / "none.yaml"), code=1)
+    assert "is not a snapshot" in run(server, "none.zip", "--capacity-scheduler", str(other), code=2)
