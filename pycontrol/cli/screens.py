@@ -14,6 +14,9 @@ from pycontrol.words import count
 WIDE = 140
 """Columns from which reasons and bids have room in their line."""
 
+ACTS_SHOWN, ACTS_S = 3, 86400.0
+"""The newest acts of operators that `status` shows, and how old they are at most."""
+
 
 def status(d: Data) -> Group:
     """The cluster."""
@@ -30,6 +33,8 @@ def status(d: Data) -> Group:
         since = f" by {mode['by']}, {moment(mode['at_s'])}" if mode["at_s"] else ""
         head += f"\nthe mode is {mode['name']}{since}" + (f": {mode['problem']}" if mode["problem"] else "")
     head += "".join(f"\n{x['target']} is {boosted(x)}" for x in d["boosts"])
+    news = [x for x in d["acts"] if d["now_s"] - x["at_s"] < ACTS_S][:ACTS_SHOWN]
+    head += "".join(f"\n{x['text']}, {moment(x['at_s'])}" for x in news)
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]
     if last:

@@ -121,6 +121,8 @@ class ControlPlane:
         self.config = config
         self._policy, self._name = policy_of(config, policy), policy
         self._found: Layout | None = None
+        self._cells_text = ""
+        """The cells file as it is in force."""
         self._topology: Topology | None = None
         self.notice = notice_of(self._policy)
         self._parts = ExitStack()
@@ -284,7 +286,7 @@ class ControlPlane:
         self._driver.submit(event)
 
     def _close_journal(self) -> None:
-        self._journal.close(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if self._stale else "")
+        self._journal.close(_utc() if self._stale else "")
 
     def _keep(self, takeover: Takeover) -> None:
         """Store apps and clocks on HDFS periodically while this control plane's ResourceManager is active."""
@@ -301,7 +303,7 @@ class ControlPlane:
 
     def _cells(self) -> CellSupply:
         """The cells of the cells file; raises ConfigError if `exchange.traders` names an unknown virtual cluster."""
-        found, how = self._layout(), self.config.exchange
+        (found, self._cells_text), how = self._layout(), self.config.exchange
         self._found = found
         unknown = sorted(how.traders.keys() - {vc.name for vc in found.vcs})
         if unknown:
@@ -309,8 +311,8 @@ class ControlPlane:
             raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
         return CellSupply(found)
 
-    def _layout(self) -> Layout:
-        """The cells file's layout; raises ConfigError if the file is wrong or not feasible."""
+    def _layout(self) -> tuple[Layout, str]:
+        """The cells file's layout and its text; raises ConfigError if the file is wrong or not feasible."""
         path = self.config.cells
         assert path is not None
         try:
@@ -323,7 +325,7 @@ class ControlPlane:
             if vc.terms.lease_s is not None and vc.terms.lease_s < 2 * lead_s:
                 line = f"must be at least twice the lead of {lead_s:g} s (got {vc.terms.lease_s:g})"
                 raise ConfigError([f"{path.name}: virtual_clusters.{vc.name}.lease_s: {line}"])
-        return found
+        return found, text
 
     def _policies(self, found: Layout) -> dict[str, Policy]:
         """The policies of virtual clusters that set a policy, options or private schedule; raises ConfigError."""
@@ -338,16 +340,25 @@ class ControlPlane:
                 raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
         return policies
 
-    def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
-        """Read the cells file again and check it; `named`: the path that the operator gave, or empty."""
+    def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy], str]:
+        """Read the cells file again and check it; `named`: the path that the operator gave, or empty.
+
+        The third is the command that puts the former cells back; they are kept in the state folder.
+        """
         assert self.config.cells is not None
         if named and Path(named).resolve() != self.config.cells.resolve():
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
-        found = self._layout()
+        found, text = self._layout()
         unknown = sorted(self.config.exchange.traders.keys() - {vc.name for vc in found.vcs})
         if unknown:
             raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]} in the cells file"])
-        return found, self._policies(found)
+        policies, back = self._policies(found), ""
+        if text != self._cells_text:
+            kept = self.config.state_dir / f"cells-{_utc()}.yaml"
+            kept.write_text(self._cells_text, encoding="utf-8")
+            self._cells_text = text
+            back = f"cp {kept} {self.config.cells} && isonomy cells apply {self.config.cells}"
+        return found, policies, back
 
     def _watch_driver(self) -> None:
         self._driver.stopped.wait()
@@ -422,6 +433,11 @@ class ControlPlane:
             if line not in self._mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)
         self._mismatches = found
+
+
+def _utc() -> str:
+    """The time as in names of files."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
 
 def _ca_of(config: Config) -> str:

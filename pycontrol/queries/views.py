@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.facts import Boosted
+from pycontrol.arbiter.ledger.facts import Boosted, Switched
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
+from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, RECEIPTS_KEPT
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, count_by_host
@@ -45,6 +45,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "recovering": _recovering(a, now_s),
         "paused": a.holdings.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
+        "acts": [{"at_s": x.at_s, "user": x.user, "text": act(x)} for x in reversed(a.durable.acts)],
         "boosts": [boost_row(b) for b in sorted(a.durable.boosts.values(), key=lambda b: b.until_s)],
         "policy": a.policy_name,
         "f": a.settings.f,
@@ -62,6 +63,17 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "next_round_s": a.rounds.due_s(),
         "last_round": _short(a.receipts[-1]) if a.receipts else None,
     }
+
+
+def act(fact: Switched) -> str:
+    """Who did what."""
+    kind, _, of = fact.switch.partition(":")
+    done = {
+        DRAINED: f"{'drains' if fact.on else 'undrains'} {of}",
+        KILLED: f"ended {of}",
+        CELLS: "applied the cells file",
+    }.get(f"{kind}:" if of else kind, f"{'paused' if fact.on else 'resumed'} the rounds")
+    return f"{fact.user or 'an operator'} {done}"
 
 
 def _recovering(a: Arbiter, now_s: float) -> bool:
