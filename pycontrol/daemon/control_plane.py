@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
-from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeServer
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
@@ -54,7 +54,7 @@ from pycontrol.simulation.questions import Questions
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 
-TOKEN_KEY_FILE = "tokens.key"
+TOKEN_KEY_FILE, METRICS_TOKEN_FILE = "tokens.key", "metrics.token"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
 ENDED_TOLD = 500
@@ -188,7 +188,7 @@ class ControlPlane:
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
-        self._watch_parts(core.feed.metrics, core.endpoint)
+        self._watch_parts(core.feed.metrics, arbiter)
         parts.callback(questions.stop)
         self._start_parts(parts, forecaster, durable)
 
@@ -247,16 +247,18 @@ class ControlPlane:
             feed.notifier.start()
             parts.callback(feed.notifier.stop)
         if config.metrics is not None:
-            listener = MetricsServer(config.metrics, self._router.metrics_text)
+            listener = MetricsServer(
+                config.metrics, self._router.metrics_text, config.agents.tls, config.state_dir / METRICS_TOKEN_FILE
+            )
             listener.start()
             parts.callback(listener.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
         if self._takeover is not None:
             threading.Thread(target=self._keep, args=(self._takeover,), name="isonomy-keep", daemon=True).start()
 
-    def _watch_parts(self, metrics: Metrics, endpoint: BridgeEndpoint) -> None:
+    def _watch_parts(self, metrics: Metrics, arbiter: Arbiter) -> None:
         """Register gauges for the process's parts."""
-        journal = self.config.journal_file
+        journal, endpoint, takeover = self.config.journal_file, self._endpoint, self._takeover
         files = [journal, journal.with_name(journal.name + "-wal")]
         metrics.watch(
             "isonomy_arbiter_queue_depth",
@@ -272,6 +274,26 @@ class ControlPlane:
             "isonomy_journal_bytes",
             "The journal with its write-ahead log.",
             lambda: float(sum(f.stat().st_size for f in files if f.exists())),
+        )
+        metrics.watch(
+            "isonomy_state_dir_free_bytes",
+            "Free on the journal's disk.",
+            lambda: float(shutil.disk_usage(journal.parent).free),
+        )
+        metrics.watch(
+            "isonomy_clock_behind_seconds",
+            "How far this machine's clock is behind the ResourceManager's or the journal's.",
+            lambda: max(0.0, arbiter.durable.behind_s, self._driver.clock.now_s() - time.time()),
+        )
+        metrics.watch(
+            "isonomy_standing_by",
+            "1 while another ResourceManager is the active one.",
+            lambda: float(takeover is not None and not endpoint.connected),
+        )
+        metrics.watch(
+            "isonomy_standby_age_seconds",
+            "Since the state that a standby would take over was stored; 0 while standing by, or without a standby.",
+            lambda: takeover.age_s if takeover is not None and endpoint.connected else 0.0,
         )
 
     def _from_cluster(self, event: Event) -> None:
@@ -383,6 +405,8 @@ class ControlPlane:
             if self._takeover is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:
+                self._driver.call(lambda a, now_s: None)
+                _tell_supervisor("WATCHDOG=1")
                 self._report_mismatches()
                 self._feed.trends.keep()
                 now_s = self._driver.clock.now_s()
@@ -433,6 +457,14 @@ class ControlPlane:
             if line not in self._mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)
         self._mismatches = found
+
+
+def _tell_supervisor(state: str) -> None:
+    """Tell systemd, where it started this process (sd_notify(3)): the unit's WatchdogSec ends one that is silent."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to, suppress(OSError):
+            to.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
 
 
 def _utc() -> str:

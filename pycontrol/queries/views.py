@@ -5,6 +5,7 @@ Times are in Unix seconds (`_s`); GPUs are counted (`gpus`) or named host:index.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -106,8 +107,18 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
     }
 
 
+def node_counts(a: Arbiter) -> dict[str, int]:
+    """NodeManagers by state; `down`: those that YARN lost or that are decommissioned."""
+    states = Counter(_node_state(a, n.host) for n in a.cluster.nodes.values())
+    return {"up": 0, "drained": 0, "closed": 0, **states, "down": len(a.cluster.down)}
+
+
+def _node_state(a: Arbiter, host: str) -> str:
+    return "drained" if a.holdings.drained(host) else "closed" if host in a.cluster.closed else "up"
+
+
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
-    h, free = a.holdings, count_by_host(a.gpus.free)
+    free = count_by_host(a.gpus.free)
     held: dict[str, dict[str, int]] = {}
     for gpu, lease in a.durable.leases.items():
         holders = held.setdefault(gpu.host, {})
@@ -127,7 +138,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "free": free.get(node.host, 0),
             "leased": sum(holders.values()),
             "apps": holders,
-            "state": "drained" if h.drained(node.host) else "closed" if node.host in a.cluster.closed else "up",
+            "state": _node_state(a, node.host),
             "reason": a.cluster.closed.get(node.host, node.note),
         })  # fmt: skip
     for node_id, why in sorted(a.cluster.down.items()):
