@@ -178,7 +178,7 @@ class ControlPlane:
             serving=lambda: keep is None or self._endpoint.connected,
             failed=self._fail,
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
-            read_cells=self._read_cells if config.cells else None,
+            read_cells=self.read_cells if config.cells else None,
             traders=config.exchange.traders,
             picture=picture,
             estimates=lambda: forecaster.latest,
@@ -362,7 +362,7 @@ class ControlPlane:
                 raise ConfigError([f"{name}: virtual_clusters.{vc.name}.policy: {error}"]) from error
         return policies
 
-    def _read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy], str]:
+    def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy], str]:
         """Read the cells file again and check it; `named`: the path that the operator gave, or empty.
 
         The third is the command that puts the former cells back; they are kept in the state folder.

@@ -101,6 +101,12 @@ class MetricsServer:
             raise ConfigError([f"metrics: cannot listen on {self._at.host}:{self._at.port}: {e.strerror}"]) from e
         threading.Thread(target=self._server.serve_forever, name="isonomy-metrics", daemon=True).start()
 
+    @property
+    def port(self) -> int:
+        """The port, once started."""
+        assert self._server is not None
+        return self._server.server_port
+
     def stop(self) -> None:
         """Close the port."""
         if self._server is not None:

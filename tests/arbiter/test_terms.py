@@ -94,7 +94,7 @@ def test_a_file_with_any_error_is_refused_whole(plane: ControlPlane, wrong: str,
     assert path is not None
     path.write_text(CELLS.replace("policy: themis", wrong))
     with pytest.raises(ConfigError, match=says):
-        plane._read_cells("")
+        plane.read_cells("")
 
 
 def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: ControlPlane) -> None:
@@ -102,7 +102,7 @@ def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: 
     assert path is not None
     text = CELLS.replace(", policy: tiresias", "")
     path.write_text(text.replace("policy: themis", "policy: themis, policy_options: {budget_s: 5}"))
-    _, policies, _ = plane._read_cells("")
+    _, policies, _ = plane.read_cells("")
     assert set(policies) == {"root.a"}
     found = policies["root.a"]
     assert isinstance(found, Themis)
@@ -113,12 +113,12 @@ def test_the_former_file_is_kept_and_the_way_back_said(plane: ControlPlane, tmp_
     path = plane.config.cells
     assert path is not None
     plane._cells()
-    assert plane._read_cells("")[2] == "", "the file is unchanged"
+    assert plane.read_cells("")[2] == "", "the file is unchanged"
     path.write_text(CELLS.replace("policy: themis", "policy: thmis"))
     with pytest.raises(ConfigError):
-        plane._read_cells("")
+        plane.read_cells("")
     path.write_text(CELLS.replace("big: 1, small: 1", "big: 1"))
-    copy, _, apply = plane._read_cells("")[2].partition(" && ")
+    copy, _, apply = plane.read_cells("")[2].partition(" && ")
     assert apply == f"isonomy cells apply {path}"
     subprocess.run(shlex.split(copy), check=True)
     assert path.read_text() == CELLS

@@ -186,7 +186,8 @@ def test_the_watchdog_hears_of_it_while_its_arbiter_answers(
     monkeypatch.setattr(control_plane, "HOUSEKEEPING_S", 0.01)
     plane = control_plane.ControlPlane(load_config(config), "isonomy")
     plane.start()
-    tried, call = threading.Semaphore(0), plane._driver.call
+    tried, driver = threading.Semaphore(0), plane._driver
+    call = driver.call
 
     def busy(fn: Any, timeout_s: float = 5.0) -> Any:
         tried.release()
@@ -200,7 +201,7 @@ def test_the_watchdog_hears_of_it_while_its_arbiter_answers(
         running.start()
         try:
             assert systemd.recv(100) == b"WATCHDOG=1"
-            monkeypatch.setattr(plane._driver, "call", busy)
+            monkeypatch.setattr(driver, "call", busy)
             tried.acquire()
             systemd.setblocking(False)
             with contextlib.suppress(BlockingIOError):
@@ -210,7 +211,7 @@ def test_the_watchdog_hears_of_it_while_its_arbiter_answers(
                 assert tried.acquire(timeout=60.0)
             with pytest.raises(BlockingIOError):
                 systemd.recv(100)
-            monkeypatch.setattr(plane._driver, "call", call)
+            monkeypatch.setattr(driver, "call", call)
             systemd.settimeout(60.0)
             assert systemd.recv(100) == b"WATCHDOG=1"
         finally:

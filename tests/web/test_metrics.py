@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.config import Config, ConfigError, MetricsListener, Tls, parse
-from pycontrol.daemon.control_plane import ControlPlane
+from pycontrol.daemon import control_plane
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.model.reasons import EndReason
@@ -59,7 +59,7 @@ def samples(text: str) -> Samples:
 
 @pytest.fixture(scope="module")
 def seen(stage: Stage) -> Samples:
-    for name in re.findall(r'"(isonomy_\w+)"', inspect.getsource(ControlPlane._watch_parts)):
+    for name in re.findall(r'"(isonomy_\w+)"', inspect.getsource(control_plane)):
         stage.feed.metrics.watch(name, "x", lambda: 1.0)
     return samples(router_of(stage).metrics_text())
 
@@ -241,9 +241,8 @@ def listener(stage: Stage) -> Iterator[MetricsServer]:
 
 
 def get(server: MetricsServer, path: str) -> tuple[int, str]:
-    assert server._server is not None
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server._server.server_port}{path}", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -266,8 +265,7 @@ def test_the_listener_serves_only_metrics(
 
 
 def test_a_port_that_is_taken_is_one_line(listener: MetricsServer, stage: Stage) -> None:
-    assert listener._server is not None
-    taken = MetricsListener.model_construct(host="127.0.0.1", port=listener._server.server_port)
+    taken = MetricsListener.model_construct(host="127.0.0.1", port=listener.port)
     with pytest.raises(ConfigError, match="cannot listen"):
         MetricsServer(taken, str, None, Path("none")).start()
 
@@ -279,8 +277,7 @@ def remote(tmp_path: Path) -> Iterator[tuple[int, Path, Path]]:
     at, token_file = MetricsListener.model_construct(host="0.0.0.0", port=0), tmp_path / "metrics.token"
     server = MetricsServer(at, lambda: "isonomy_ready 1\n", Tls(cert=pem, key=key, ca=pem), token_file)
     server.start()
-    assert server._server is not None
-    yield server._server.server_port, pem, token_file
+    yield server.port, pem, token_file
     server.stop()
 
 
