@@ -33,6 +33,7 @@ EXECUTOR, PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanag
 STORE = "yarn.scheduler.configuration.store.class"
 NM_PORT = "45454"
 _RM, _NM = "yarn.resourcemanager.", "yarn.nodemanager."
+TOKEN_FILE = "isonomy.bridge.token-file"
 CONFINES = f"{_NM}linux-container-executor.resources-handler.class"
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _OLDER = f"3.3's and 3.4's ResourceManager does not start with it, theirs is {OLD_WEB_KEY} = {OLD_WEB}"
@@ -258,7 +259,7 @@ TABLE = (
     Property(SCHEDULER_CLASS, RM, _scheduler, "GPUs would not be shared by Isonomy"),
     Property(WEB_KEY, RM, _web, f"there is no REST on Hadoop 3.5; {_OLDER}"),
     Property(OLD_WEB_KEY, RM, _old_web, "the isonomy command would find no REST"),
-    Property("isonomy.bridge.token-file", RM, lambda _s, _c: "/var/lib/isonomy/bridge.token"),
+    Property(TOKEN_FILE, RM, lambda s, _c: s.get(YARN, {}).get(TOKEN_FILE, "/var/lib/isonomy/bridge.token")),
     Property(f"{_RM}recovery.enabled", RM, _true, "applications end when the ResourceManager restarts", "note"),
     Property("isonomy.scheduler.mode-dir", RM, _mode_dir, "the mode has no place: the ResourceManager keeps no state"),
     Property(f"{_RM}placement-constraints.handler", RM, _handler, "it would place GPUs past Isonomy"),

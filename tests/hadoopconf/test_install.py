@@ -410,3 +410,9 @@ def test_each_tool_gets_every_change_in_its_own_form(form: str, tmp_path: Path) 
         ET.fromstring(f"<configuration>{found[0]['items'][0]['value']}</configuration>")
     else:
         assert found[0]["desired_config"][0]["type"] == "yarn-site"
+
+
+def test_a_token_file_elsewhere_stays(tmp_path: Path) -> None:
+    site = {**distributions.EMR["yarn-site.xml"], "isonomy.bridge.token-file": "/data/isonomy/bridge.token"}
+    conf = samples.write({**distributions.EMR, "yarn-site.xml": site}, tmp_path)
+    assert "isonomy.bridge.token-file" not in [c["key"] for c in planned(conf, "--hadoop", "3.4")["changes"]]

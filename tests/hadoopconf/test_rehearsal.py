@@ -50,10 +50,10 @@ class Paper:
     def preflight(self, who: str) -> None:
         self.checked = True
 
-    def serve(self, who: str) -> None:
+    def enable(self, who: str) -> None:
         self.serves = True
 
-    def unserve(self, who: str) -> None:
+    def disable(self, who: str) -> None:
         self.serves = False
 
     def empty(self, who: str) -> None:
