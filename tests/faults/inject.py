@@ -71,18 +71,20 @@ class Injector:
     def do_plane_crash(self, f: Fault) -> None:
         """Crashes between the handling, journaling and effects of some event soon."""
         self.world.disturb()
-        self.world.plane.crash_in = (f["where"], f["n"])
+        plane = self.world.plane  # this one, also after a switch
+        plane.crash_in = (f["where"], f["n"])
 
         def disarm() -> None:
-            self.world.plane.crash_in = None
+            plane.crash_in = None
             self.world.disturb()
 
         self._until(f, disarm)
 
     def do_disk_full(self, f: Fault) -> None:
         self._disturbed(f)
-        self.world.plane.disk.full = True
-        self._until(f, lambda: setattr(self.world.plane.disk, "full", False))
+        disk = self.world.plane.disk  # that of this machine, also after a switch
+        disk.full = True
+        self._until(f, lambda: setattr(disk, "full", False))
 
     def do_power(self, f: Fault) -> None:
         """The machine loses power: the journal's last write may be torn."""

@@ -362,16 +362,21 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     """Apps of a queue that run fewer gangs than on its private cluster for too long.
 
     The order in which a policy serves apps that wait may depend on what they borrowed; then the comparison ends when
-    the first app waits on the private cluster, unless a private schedule keeps its order. That also holds for
-    `isonomy` where an app has no Agent, since its work is taken for twice what it attained. Where a GPU goes bad on a
-    machine of the queue, its spared gangs may stay there until their leases end, before all get a spare machine: from
-    then on an app may wait a lease longer, as in an overloaded queue.
+    the first app waits on the private cluster, unless a private schedule keeps its order. For `isonomy` that holds
+    - where an app has no Agent: its work is taken for twice what it attained;
+    - where the journal is lost: running gangs are bound to virtual cells anew, and which gangs fit beside an app that
+      waits depends on where others run;
+    - where a gang wants one rack: two cells of a queue may lie in one, so that an earlier app gets more than there.
+
+    Where a GPU goes bad on a machine of the queue, its spared gangs may stay there until their leases end, before all
+    get a spare machine: from then on an app may wait a lease longer, as in an overloaded queue.
     """
     asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
     if case.lent and case.lent[2] == queue:
         until_s = loan_end_s(case)
-    stable = case.policy in STABLE and not any(a.foreign for a in asks)
+    bound_anew = any(kind == "lost journal" for _, kind in case.failovers)
+    stable = case.policy in STABLE and not bound_anew and not any(a.foreign or a.one_rack for a in asks)
     if not stable and not case.private_schedule:
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
     found = []
