@@ -260,41 +260,24 @@ class ControlPlane:
         """Register gauges for the process's parts."""
         journal, endpoint, takeover = self.config.journal_file, self._endpoint, self._takeover
         files = [journal, journal.with_name(journal.name + "-wal")]
-        metrics.watch(
-            "isonomy_arbiter_queue_depth",
-            "Events and queries that wait for the Arbiter.",
-            lambda: float(self._driver.waiting),
-        )
-        metrics.watch(
-            "isonomy_bridge_silence_seconds",
-            "Since the ResourceManager's plugin was last heard of.",
-            lambda: endpoint.silent_s,
-        )
-        metrics.watch(
-            "isonomy_journal_bytes",
-            "The journal with its write-ahead log.",
-            lambda: float(sum(f.stat().st_size for f in files if f.exists())),
-        )
-        metrics.watch(
-            "isonomy_state_dir_free_bytes",
-            "Free on the journal's disk.",
-            lambda: float(shutil.disk_usage(journal.parent).free),
-        )
-        metrics.watch(
-            "isonomy_clock_behind_seconds",
-            "How far this machine's clock is behind the ResourceManager's or the journal's.",
-            lambda: max(0.0, arbiter.durable.behind_s, self._driver.clock.now_s() - time.time()),
-        )
-        metrics.watch(
-            "isonomy_standing_by",
-            "1 while another ResourceManager is the active one.",
-            lambda: float(takeover is not None and not endpoint.connected),
-        )
-        metrics.watch(
-            "isonomy_standby_age_seconds",
-            "Since the state that a standby would take over was stored; 0 while standing by, or without a standby.",
-            lambda: takeover.age_s if takeover is not None and endpoint.connected else 0.0,
-        )
+        for name, about, source in (
+            ("arbiter_queue_depth", "Events and queries that wait for the Arbiter.",
+             lambda: self._driver.waiting),
+            ("bridge_silence_seconds", "Since the ResourceManager's plugin was last heard of.",
+             lambda: endpoint.silent_s),
+            ("journal_bytes", "The journal with its write-ahead log.",
+             lambda: sum(f.stat().st_size for f in files if f.exists())),
+            ("state_dir_free_bytes", "Free on the journal's disk.",
+             lambda: shutil.disk_usage(journal.parent).free),
+            ("clock_behind_seconds", "How far this machine's clock is behind the ResourceManager's or the journal's.",
+             lambda: max(0.0, arbiter.durable.behind_s, self._driver.clock.now_s() - time.time())),
+            ("standing_by", "1 while another ResourceManager is the active one.",
+             lambda: takeover is not None and not endpoint.connected),
+            ("standby_age_seconds", "Since the state that a standby would take over was stored; 0 without a standby, or"
+             " while standing by.",
+             lambda: takeover.age_s if takeover is not None and endpoint.connected else 0.0),
+        ):  # fmt: skip
+            metrics.watch(f"isonomy_{name}", about, source)
 
     def _from_cluster(self, event: Event) -> None:
         """Submit a plugin's event; a control plane with a standby takes over before it handles a snapshot."""

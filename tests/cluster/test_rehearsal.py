@@ -80,12 +80,7 @@ class Stage(Sleepers):
         data["options"]["plain"] = False
         file.write_text(json.dumps(data))
 
-    def remove_jar(self, who: str) -> None: ...
-
-    def python(self, who: str) -> None:
-        assert (BIN / "isonomy").exists()
-
-    def own_files(self, who: str) -> None:
+    def _own_files(self) -> None:
         """The folder of the journal is this test's; so are the keys that name it, when the files are written."""
         out = max(self.folder.parent.glob(f"walk/out-*-{RM}/{RM}/isonomy.yaml"), key=lambda f: f.stat().st_mtime)
         text = out.read_text().replace("/var/lib/isonomy", str(self.state))
@@ -96,8 +91,6 @@ class Stage(Sleepers):
         for site in self.folder.parent.glob("walk/out-*/*/yarn-site.xml"):
             site.write_text(site.read_text().replace("/var/lib/isonomy", str(self.state)))
 
-    def gateway(self, who: str) -> None: ...
-
     def look(self, who: str) -> None:
         if self.control is not None:
             self.isonomy("status")
@@ -106,6 +99,7 @@ class Stage(Sleepers):
         self.said = self.isonomy("preflight", str(self.confs[who]), status=(0, 1))
 
     def enable(self, who: str) -> None:
+        self._own_files()
         self.control = self.control_plane(self.served, "isonomy")
 
     def disable(self, who: str) -> None:

@@ -19,9 +19,9 @@ from pycontrol.cli import main
 RM, NODE = "resourcemanagers", "gpu-nodes"
 ACTS = {
     r"put jars/isonomy-yarn-(rm|nm)\.jar .*into .*": "jar",
-    r"python3 -m venv .*": "python",
-    r"put isonomy\.yaml into /etc/isonomy, .*": "own_files",
-    r"unpack the archive into /opt/isonomy, .*|put submarine-site\.xml beside .*|export SUBMARINE_HOME=.*": "gateway",
+    r"python3 -m venv .*": "",
+    r"put isonomy\.yaml into /etc/isonomy, .*": "",
+    r"unpack the archive into /opt/isonomy, .*|put submarine-site\.xml beside .*|export SUBMARINE_HOME=.*": "",
     r"isonomy preflight /etc/hadoop/conf": "preflight",
     r"systemctl daemon-reload; systemctl enable --now isonomy": "enable",
     r"systemctl disable --now isonomy": "disable",
@@ -30,13 +30,16 @@ ACTS = {
     r"isonomy (?:status|queue).*": "look",
     r"empty the node: .*": "empty",
     r"its name out of that file; yarn rmadmin -refreshNodes": "fill",
-    r"remove the jar": "remove_jar",
-    r"nodes that autoscaling adds: .*": "gateway",
+    r"remove the jar": "",
+    r"nodes that autoscaling adds: .*": "",
 }
 
 
 class Site(Protocol):
-    """What is done for an act: a method of each name in `ACTS`, with the class of hosts and the pattern's groups."""
+    """What is done for an act: a method of each name in `ACTS`, with the class of hosts and the pattern's groups.
+
+    Empty: nothing on one machine that has a checkout, or nothing that a running cluster notices.
+    """
 
     confs: Mapping[str, Path]
     """Class of hosts -> the folder that its daemons read."""
@@ -80,5 +83,6 @@ class Walk:
         found = [(name, match) for pattern, name in ACTS.items() if (match := re.fullmatch(pattern, act))]
         assert len(found) == 1, f"this step of the plan is not known here: {act}"
         ((name, match),) = found
-        getattr(self.site, name)(who, *(group for group in match.groups() if group))
+        if name:
+            getattr(self.site, name)(who, *(group for group in match.groups() if group))
         self.done.append(act)

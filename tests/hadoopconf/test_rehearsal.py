@@ -35,16 +35,6 @@ class Paper:
     def jar(self, who: str, kind: str) -> None:
         self.jars.add(kind)
 
-    def remove_jar(self, who: str) -> None:
-        assert self.running[NODE].get(EXECUTOR) not in OUR_EXECUTORS
-        self.jars.discard("nm")
-
-    def python(self, who: str) -> None: ...
-
-    def own_files(self, who: str) -> None: ...
-
-    def gateway(self, who: str) -> None: ...
-
     def look(self, who: str) -> None: ...
 
     def preflight(self, who: str) -> None:

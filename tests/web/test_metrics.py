@@ -59,8 +59,8 @@ def samples(text: str) -> Samples:
 
 @pytest.fixture(scope="module")
 def seen(stage: Stage) -> Samples:
-    for name in re.findall(r'"(isonomy_\w+)"', inspect.getsource(control_plane)):
-        stage.feed.metrics.watch(name, "x", lambda: 1.0)
+    for name in re.findall(r'\("(\w+)", "[A-Z0-9].*"', inspect.getsource(control_plane)):
+        stage.feed.metrics.watch(f"isonomy_{name}", "x", lambda: 1.0)
     return samples(router_of(stage).metrics_text())
 
 
