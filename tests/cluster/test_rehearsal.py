@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from pycontrol.hadoopconf.properties import PLUGINS
+from pycontrol.hadoopconf.sitefile import read_site
 from tests.cluster.rig import BIN, slowness
 from tests.cluster.sleepers import Sleepers
 from tests.hadoopconf.rehearsal import NODE, RM, Walk
@@ -139,6 +140,10 @@ class Stage(Sleepers):
         found = self._ask("nodes").get("nodes") or {}
         return sum(n["state"] == "RUNNING" for n in found.get("node", []))
 
+    def sites(self) -> dict[str, dict[str, str]]:
+        """Class of hosts -> its yarn-site.xml."""
+        return {who: read_site(conf / "yarn-site.xml") for who, conf in self.confs.items()}
+
     def gpus(self) -> list[str]:
         """The GPUs of the containers that run, by their processes' environment."""
         found = []
@@ -167,7 +172,7 @@ class Stage(Sleepers):
 def test_the_printed_plan_alone_installs_and_removes_isonomy(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "dc")
     try:
-        stock = {who: (conf / "yarn-site.xml").read_text() for who, conf in stage.confs.items()}
+        stock = stage.sites()
         (tmp_path / "walk").mkdir()
         walk = Walk(stage, tmp_path / "walk")
         stage.sleeper("stock", 1, 2)
@@ -191,9 +196,6 @@ def test_the_printed_plan_alone_installs_and_removes_isonomy(tmp_path: Path) -> 
         stage.alone()
         walk.to("--remove")
         stage.sleeper("after", 1, 2)
-        now = {who: (conf / "yarn-site.xml").read_text() for who, conf in stage.confs.items()}
-        assert {who: sorted(text.split()) for who, text in now.items()} == {
-            who: sorted(text.split()) for who, text in stock.items()
-        }
+        assert stage.sites() == stock
     finally:
         stage.down()
