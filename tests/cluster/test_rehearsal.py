@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pycontrol.hadoopconf.install import RECORD
 from pycontrol.hadoopconf.properties import PLUGINS
 from pycontrol.hadoopconf.sitefile import read_site
 from tests.cluster.rig import BIN, slowness
@@ -89,8 +90,9 @@ class Stage(Sleepers):
         Path(self.served).write_text(text)
         assert yaml.safe_load(text)["state_dir"] == str(self.state)
         self.state.mkdir(mode=0o700, exist_ok=True)
-        for site in self.folder.parent.glob("walk/out-*/*/yarn-site.xml"):
-            site.write_text(site.read_text().replace("/var/lib/isonomy", str(self.state)))
+        for name in ("yarn-site.xml", RECORD):
+            for file in self.folder.parent.glob(f"walk/out-*/*/{name}"):
+                file.write_text(file.read_text().replace("/var/lib/isonomy", str(self.state)))
 
     def look(self, who: str) -> None:
         if self.control is not None:
