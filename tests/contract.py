@@ -34,8 +34,7 @@ TESTS = (
 )
 AS_REST = {
     "status": "status", "queue": "queue", "jobs": "apps", "explain": "explain", "rounds": "rounds", "kill": "kill",
-    "budget": "budget", "budget set": "budget-set", "budget reset": "budget-reset",
-    "drain": "drain", "undrain": "undrain", "pause": "pause", "resume": "resume", "boost": "boost",
+    "budget": "budget", "drain": "drain", "pause": "pause", "boost": "boost",
     "cells status": "cells",
     "cells apply": "cells-apply", "exchange list": "exchange", "exchange offer": "exchange-offer",
     "exchange request": "exchange-request",

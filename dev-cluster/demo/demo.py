@@ -28,9 +28,9 @@ from foreseen import Advice, Foreseen
 from hdfs import InsecureClient
 
 from pycontrol.audit.history import History
-from pycontrol.audit.report import spread
 from pycontrol.cli.records import facts_of
 from pycontrol.config import load_topology_spec
+from pycontrol.lab.runreport import spread
 from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.words import count
 

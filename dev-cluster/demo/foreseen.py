@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.audit.report import spread
+from pycontrol.lab.runreport import spread
 from pycontrol.runtime.spans import LeaseInterval
 
 Times = tuple[float, Sequence[float | None]]

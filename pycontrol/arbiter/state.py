@@ -20,7 +20,7 @@ from pycontrol.arbiter.ledger.facts import (
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
 from pycontrol.arbiter.ledger.limits import LimitBook
-from pycontrol.arbiter.supply.port import Groups, Supply, WholeCluster
+from pycontrol.arbiter.supply.port import Groups, Supply
 from pycontrol.arbiter.views.agents import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
 from pycontrol.arbiter.views.gpus import GpuIndex, Limit, limit, pick
@@ -66,7 +66,7 @@ class Holdings:
         self.settings, self.durable, self.ledger = settings, durable, Ledger(durable, settings.accounts)
         self.lead_s = settings.lead
         """`Settings.lead`, cached."""
-        self.supply: Supply = supply or WholeCluster(self.pick)
+        self.supply: Supply = supply or Supply(self.pick)
         self.cluster, self.agents = ClusterView(configured), AgentsView()
         self.workers, self.groups = WorkerPlans(), Groups()
         self.gpus = GpuIndex(settings.grant_timeout_s, self.lead_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -9,7 +10,6 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import OF_LEASE, AllocationChanged, AppArrived, AppEnded, Fact, Restored
-from pycontrol.audit.report import quantile
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
 
@@ -191,3 +191,13 @@ def usage(journals: Iterable[Journal], by: Sequence[str], since_s: float, until_
         "since_s": since_s, "until_s": until_s, "by": list(by), "rows": found.table(by),
         "total": everything[0] if everything else None, "unknown_facts": found.unknown,
     }  # fmt: skip
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """The q-quantile with linear interpolation; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low, high = math.floor(at), math.ceil(at)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

@@ -69,7 +69,6 @@ class Layout:
     chains: tuple[Chain, ...]
     vcs: tuple[Vc, ...]
     static: bool = False
-    warnings: tuple[str, ...] = field(default=())
     pins_shared: bool = False
     """Whether every group of a virtual cluster may use its pinned cells, not only those that name them."""
 

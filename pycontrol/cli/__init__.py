@@ -49,11 +49,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "verbs:drain_command",
         "Take NODE (a host name) out of use: no new leases there, jobs checkpoint and move.",
     ),
-    "undrain": ("verbs:undrain_command", "Put NODE back into use."),
     "pause": ("verbs:pause_command", "Stop holding rounds; running containers continue and no lease ends."),
-    "resume": ("verbs:resume_command", "Hold rounds again after a pause."),
     "budget": (
-        "budget:budget_group",
+        "budget:budget_command",
         "Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.",
     ),
     "boost": (
@@ -66,7 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check the journal against what the NodeManagers and the ResourceManager recorded.",
     ),
     "report": (
-        "records:report_command",
+        ".lab.runreport:report_command",
         "What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.",
     ),
     "usage": (
@@ -119,8 +117,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
 """Command -> where it is from `pycontrol.cli` on, and its line of help, so that a list of commands loads none."""
-FORMER = {"replay": "solve"}
-"""Former name of a command -> its name. They still work, and help does not list them."""
+ALSO = {"replay": "solve"}
+"""Another name of a command -> its name."""
+FORMER = {
+    "undrain": "drain --end",
+    "resume": "pause --end",
+    "budget set": "budget",
+    "budget reset": "budget --reset",
+    "journal repair": "journal check --repair",
+    "workload list": "workload show",
+}
+"""Former words -> those that say it now. They still work, and help does not list them."""
 
 
 class LazyGroup(click.Group):
@@ -135,6 +142,10 @@ class LazyGroup(click.Group):
                 taken = slice(at, at + (1 if equals else 2))
                 first += args[taken]
                 del args[taken]
+        former = " ".join(args[: 1 if args[:1] and args[0] in FORMER else 2])
+        if former in FORMER:
+            args[: len(former.split())] = FORMER[former].split()
+            click.echo(f"{former} is now: isonomy {FORMER[former]}", err=True)
         return super().parse_args(ctx, [*first, *args])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -156,7 +167,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
-        cmd_name = FORMER.get(cmd_name, cmd_name)
+        cmd_name = ALSO.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             hint = suggest(cmd_name, self.list_commands(ctx), near=0.5, otherwise="")
             ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")

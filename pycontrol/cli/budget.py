@@ -6,59 +6,47 @@ from typing import Any
 
 import click
 
-from pycontrol.cli.client import Rm, output_option, rm_address
+from pycontrol.cli.client import Misused, Rm, output_option, rm_address
 from pycontrol.cli.tables import Data, clock, emit, lines, table
 
 UNITS = {"gpus": "GPUs at once"}
-account = click.argument("account", nargs=2, metavar="KIND NAME")
 
 
-@click.group("budget", invoke_without_command=True)
-@click.pass_context
-@output_option
-def budget_group(ctx: click.Context, output: str) -> None:
-    """Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.
-
-    At a limit nothing new starts; gangs beyond it, and all gangs of a used-up budget, end with their leases. Days,
-    weeks (from Monday) and months are those of UTC. KIND is user, group or queue; groups are those of `accounts`.
-
-    \b
-    isonomy budget
-    isonomy budget set user ann --gpus 8 --week 500
-    isonomy budget set group research/vision --month none
-    isonomy budget reset user ann
-    """
-    if ctx.invoked_subcommand is None:
-        emit(Rm(rm_address()).get("budget"), output, _drawn)
-
-
-@budget_group.command("set")
-@account
+@click.command("budget")
+@click.argument("account", nargs=-1, metavar="[KIND NAME]")
 @click.option("--gpus", metavar="N|none", help="The most GPUs at once.")
 @click.option("--day", "gpu_hours_day", metavar="H|none", help="GPU-hours in a day.")
 @click.option("--week", "gpu_hours_week", metavar="H|none", help="GPU-hours in a week.")
 @click.option("--month", "gpu_hours_month", metavar="H|none", help="GPU-hours in a month.")
+@click.option("--reset", is_flag=True, help="The limits of isonomy.yaml again.")
 @output_option
-def set_command(account: tuple[str, str], output: str, **limits: str | None) -> None:
-    """Set limits of an account at once, whatever isonomy.yaml says, until `reset`; others stay. For admins."""
-    _send("budget-set", output, account, **{k: x for k, x in limits.items() if x is not None})
+def budget_command(account: tuple[str, ...], reset: bool, output: str, **limits: str | None) -> None:
+    """Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.
 
+    At a limit nothing new starts; gangs beyond it, and all gangs of a used-up budget, end with their leases. Days,
+    weeks (from Monday) and months are those of UTC. With KIND (user, group or queue; groups are those of `accounts`)
+    and NAME, limits of that account are set at once, whatever isonomy.yaml says, until --reset; others stay. For
+    admins.
 
-@budget_group.command("reset")
-@account
-@output_option
-def reset_command(account: tuple[str, str], output: str) -> None:
-    """Give an account the limits of isonomy.yaml again. For admins."""
-    _send("budget-reset", output, account)
-
-
-def _send(path: str, output: str, account: tuple[str, str], **limits: str) -> None:
-    emit(Rm(rm_address()).post(path, account=" ".join(account), **limits), output, lambda d: str(d["text"]))
+    \b
+    isonomy budget
+    isonomy budget user ann --gpus 8 --week 500
+    isonomy budget group research/vision --month none
+    isonomy budget user ann --reset
+    """
+    given = {k: x for k, x in limits.items() if x is not None}
+    if not account and not given and not reset:
+        emit(Rm(rm_address()).get("budget"), output, _drawn)
+        return
+    if len(account) != 2 or reset == bool(given):
+        raise Misused("give KIND NAME, as user ann, with limits, as --gpus 8, or with --reset")
+    path = "budget-reset" if reset else "budget-set"
+    emit(Rm(rm_address()).post(path, account=" ".join(account), **given), output, lambda d: str(d["text"]))
 
 
 def _drawn(d: Data) -> Any:
     if not d["limits"]:
-        return "No limits are set: neither in isonomy.yaml (accounts) nor by `isonomy budget set`."
+        return "No limits are set: neither in isonomy.yaml (accounts) nor by `isonomy budget`."
     rows = [
         (x["account"], UNITS.get(x["kind"]) or f"GPU-hours of a {x['kind'].rpartition('_')[2]}", f"{x['limit']:g}",
          f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",

@@ -18,7 +18,7 @@ from pycontrol.cli.screens import estimate, why_not
 from pycontrol.cli.simulate import _cells
 from pycontrol.cli.tables import emit, lines
 from pycontrol.simulation.forecaster import ASSUMED, ERROR
-from pycontrol.simulation.outlook import NEW, VERSION, NoOutlook, gang_of, machines_of, outlooks, queues_of, with_app
+from pycontrol.simulation.outlook import NEW, NoOutlook, gang_of, machines_of, outlooks, queues_of, with_app
 
 STATE_FILE = "state.json"
 NAMES = ("user", "queue", "name", "app_id")
@@ -109,18 +109,6 @@ def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
     except OSError as e:
         raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
     emit({"written": str(out), "apps": len(state["apps"])}, output, lambda d: f"written: {d['written']}")
-
-
-def read_snapshot(file: Path) -> dict[str, Any]:
-    """The state in a file; Misused where it is none."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            state = json.loads(archive.read(STATE_FILE))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
-        raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
-    if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise Misused(f"{file}: is a snapshot of another version")
-    return state
 
 
 def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import Any
 
 import click
@@ -34,22 +33,15 @@ def _term(command: Any) -> Any:
     """The options that offers and requests share."""
     for option in (
         click.option("--id", "posting_id", metavar="NAME", help="Name it; the same name twice counts once."),
-        click.option("--until", type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"]),
-                     help="When the cells go back, in local time."),
-        click.option("--for", "for_s", callback=_seconds, metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."),
+        click.option("--for", "for_s", callback=_seconds, required=True, metavar="TIME",
+                     help="How long from now: 90s, 5m, 2h, 1d."),
     ):  # fmt: skip
         command = option(command)
     return output_option(command)
 
 
-def _ends(for_s: float | None, until: datetime | None) -> dict[str, str | int]:
-    if (for_s is None) == (until is None):
-        raise click.UsageError("give one of --for TIME and --until TIME")
-    return {"for_s": str(for_s)} if for_s is not None else {"until_s": str(until.timestamp())}  # type: ignore[union-attr]
-
-
 def _send(path: str, output: str, params: dict[str, Any]) -> None:
-    given = {k: v if isinstance(v, str) else f"{v:g}" for k, v in params.items() if v is not None}
+    given = {k: v for k, v in params.items() if v is not None}
     emit(Rm(rm_address()).post(path, **given), output, lambda d: str(d["text"]))
 
 
@@ -72,31 +64,21 @@ def exchange_group() -> None:
 @click.argument("vc")
 @click.argument("cells")
 @_term
-def offer_command(vc: str, cells: str, for_s: float | None, until: datetime | None,
-                  posting_id: str | None, output: str) -> None:  # fmt: skip
+def offer_command(vc: str, cells: str, for_s: float, posting_id: str | None, output: str) -> None:
     """Lend CELLS of VC until then, to who requests some. Cells in use are not lent: they wait until they are free."""
-    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "id": posting_id}
-    _send("exchange-offer", output, params)
+    _send("exchange-offer", output, {"vc": vc, "cells": cells, "for_s": str(for_s), "id": posting_id})
 
 
 @exchange_group.command("request")
 @click.argument("vc")
 @click.argument("cells")
 @click.option("--in-return", metavar="CELLS", help="Cells of VC that it lends for the same time.")
-@click.option(
-    "--expires",
-    "expires_in_s",
-    callback=_seconds,
-    metavar="TIME",
-    help="Give up if it is not matched by then. [default: when it would end]",
-)
 @_term
-def request_command(vc: str, cells: str, in_return: str | None, expires_in_s: float | None, for_s: float | None,
-                    until: datetime | None, posting_id: str | None,
-                    output: str) -> None:  # fmt: skip
+def request_command(
+    vc: str, cells: str, in_return: str | None, for_s: float, posting_id: str | None, output: str
+) -> None:
     """Ask for CELLS for VC until then. VC's apps run on them as on its own; then they run on, borrowing."""
-    params = {"vc": vc, "cells": cells, **_ends(for_s, until), "id": posting_id,
-              "in_return": in_return, "expires_in_s": expires_in_s}  # fmt: skip
+    params = {"vc": vc, "cells": cells, "for_s": str(for_s), "id": posting_id, "in_return": in_return}
     _send("exchange-request", output, params)
 
 

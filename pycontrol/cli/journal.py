@@ -27,20 +27,26 @@ def journal_group() -> None:
     \b
     isonomy journal check /var/lib/isonomy/journal.sqlite
     isonomy journal show /var/lib/isonomy/journal.sqlite -n 50
-    isonomy journal repair /var/lib/isonomy/journal.sqlite     with the control plane stopped
+    isonomy journal check /var/lib/isonomy/journal.sqlite --repair     with the control plane stopped
     """
 
 
 @journal_group.command("check")
 @FILE
+@click.option("--repair", is_flag=True, help="Mend it first, with the control plane stopped.")
 @output_option
-def check_command(file: Path, output: str) -> None:
+def check_command(file: Path, repair: bool, output: str) -> None:
     """Say how large FILE is, what is wrong with it, and whether a control plane would start with it.
 
-    Exit status 1 where it would not. Changes nothing, and may run beside the control plane.
+    Exit status 1 where it would not. Without --repair it changes nothing, and may run beside the control plane.
+
+    Mending sets aside rows that do not say who has which GPU (receipts, measurements, a policy's memory) one by one. At
+    any other bad row all after it is set aside, too, and leases are taken from the containers that run when the
+    control plane starts. What is set aside stays in the file, in the table `quarantine`.
     """
     try:
-        report = check_journal(file)
+        done = repair_journal(file) or ["nothing to mend"] if repair else []
+        report = {**check_journal(file), "mended": done}
     except JournalError as e:
         raise Failure(str(e)) from e
     emit(report, output, _report)
@@ -48,7 +54,7 @@ def check_command(file: Path, output: str) -> None:
 
 
 def _report(d: Data) -> str:
-    lines = [f"{d['file']}: version {d['version'] or 'unknown'}"]
+    lines = [*d["mended"], f"{d['file']}: version {d['version'] or 'unknown'}"]
     if "bytes" in d:
         since = f" since {clock(d['first_s'])}" if d["first_s"] is not None else ""
         lines.append(
@@ -57,26 +63,10 @@ def _report(d: Data) -> str:
         )
     lines += [f"problem: {line}" for line in d["problems"]]
     if not d["readable"]:
-        lines.append(f"a control plane refuses it; stop it and use: isonomy journal repair {d['file']}")
+        lines.append(f"a control plane refuses it; stop it and use: isonomy journal check --repair {d['file']}")
     elif not d["problems"]:
         lines.append("clean")
     return "\n".join(lines)
-
-
-@journal_group.command("repair")
-@FILE
-def repair_command(file: Path) -> None:
-    """Mend FILE, with the control plane stopped, and say what was done.
-
-    Rows that do not say who has which GPU (receipts, measurements, a policy's memory) are set aside one by one. At
-    any other bad row all after it is set aside, too, and leases are taken from the containers that run when the
-    control plane starts. What is set aside stays in the file, in the table `quarantine`.
-    """
-    try:
-        done = repair_journal(file)
-    except JournalError as e:
-        raise Failure(str(e)) from e
-    click.echo("\n".join(done) or "nothing to mend")
 
 
 @journal_group.command("show")

@@ -1,4 +1,5 @@
-"""What the laboratory (`pycontrol.lab`) adds to commands; only this and the list of commands name it."""
+"""What the laboratory (`pycontrol.lab`) adds to commands; only this and the lists of commands
+and policies name it."""
 
 from __future__ import annotations
 

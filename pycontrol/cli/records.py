@@ -1,9 +1,8 @@
-"""`isonomy audit` and `isonomy report`: what the records of a run say, with or without a running cluster."""
+"""`isonomy audit`: what the records of a run say, with or without a running cluster."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,14 +13,13 @@ from typing import Any
 import click
 
 from pycontrol.arbiter.ledger.facts import Fact
-from pycontrol.audit import report as reports
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
-from pycontrol.config import ConfigError, load_config, load_topology
+from pycontrol.config import ConfigError, load_config
 from pycontrol.runtime.journal import JournalError, read_facts
 
 EVIDENCE_FILE = "isonomy-evidence.jsonl"
@@ -102,7 +100,8 @@ def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str,
     return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s, records.lead_s)
 
 
-def _options(command: Any) -> Any:
+def records_options(command: Any) -> Any:
+    """The options that name a run's records."""
     for option in (
         click.option(
             "--gang-deadline",
@@ -144,7 +143,7 @@ def _options(command: Any) -> Any:
 
 
 @click.command("audit")
-@_options
+@records_options
 @output_option
 def audit_command(
     cluster_dir: Path,
@@ -169,53 +168,3 @@ def audit_command(
     found = audited(records_of(cluster_dir, journals, evidence, rm_log, config), gang_deadline, time.time())
     emit(found, output, screens.audit)
     sys.exit(1 if found["violations"] or not found["complete"] else 0)
-
-
-@click.command("report")
-@_options
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the cluster (R_C) [default: by topology].")
-@click.option(
-    "--topology",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="The topology file [default: the dev-cluster's].",
-)
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
-@output_option
-def report_command(
-    cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
-    rm_log: tuple[str, ...], gang_deadline: float, gpus: int | None, topology: Path | None, out: Path | None,
-    output: str,
-) -> None:  # fmt: skip
-    """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
-
-    \b
-    isonomy report --out build/demo/report.json
-    isonomy report --journal state/journal.sqlite --gpus 64 -o json
-    """
-    records = records_of(cluster_dir, journals, evidence, rm_log, config)
-    if len(records.journals) != 1:
-        raise click.UsageError("a report covers one journal: give one --journal FILE")
-    file = topology or records.topology
-    if gpus is None and file is None:
-        raise click.UsageError("give --gpus N or --topology FILE: rho needs the GPUs of the cluster")
-    try:
-        cluster_gpus = gpus if gpus is not None or file is None else load_topology(file).gpus
-    except ConfigError as e:
-        raise Misused(e.lines[0]) from e
-    assert cluster_gpus is not None
-    found = audited(records, gang_deadline, time.time())
-    data = reports.build(facts_of(records.journals[0]), cluster_gpus, found)
-    if out is not None:
-        _write(out, data)
-    emit(data, output, screens.report)
-
-
-def _write(out: Path, data: dict[str, Any]) -> None:
-    part = out.with_name(f".{out.name}.part")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, out)
-    except OSError as e:
-        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e

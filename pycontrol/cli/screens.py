@@ -366,23 +366,3 @@ def audit(d: Data) -> Group:
     else:
         end = "clean" if d["complete"] else "no violation found, but not everything was checked"
     return lines(f"checked: {checked}", *skipped, table(("VIOLATION", "AT", "WHAT"), rows) if rows else None, end)
-
-
-def report(d: Data) -> Group:
-    """What a run came to."""
-    rows = [
-        (a["name"], a["kind"], a["queue"], a["final_state"], a["rho"], span(a["T_sh_s"]), span(a["T_id_s"]),
-         a["leases"], a["renewals"], a["revocations"], a["restarts"],
-         result(a["best"]) if a["best"] else "-")
-        for a in d["apps"]
-    ]  # fmt: skip
-    names = ("APP", "KIND", "QUEUE", "STATE", ">RHO", ">T_SH", ">T_ID", ">LEASES", ">RENEWALS", ">REVOCATIONS",
-             ">RESTARTS", "BEST")  # fmt: skip
-    times = [
-        (name, span(d[name]["median"]), span(d[name]["p95"]), d[name]["n"])
-        for name in ("round_s", "bid_s", "auction_solve_s", "allocation_change_s")
-    ]
-    seen = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in d["seen"].items())
-    audited = audit(d["audit"]) if d["audit"] is not None else "not audited"
-    return lines(table(names, rows), "", f"{count(d['rounds'], 'round')}: {seen}", "",
-                 table(("TIME", ">MEDIAN", ">P95", ">N"), times), "", audited)  # fmt: skip

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
-from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
-from pycontrol.cli.compared import compared, draw
-from pycontrol.cli.recorded import median, of_yarn
-from pycontrol.cli.simulate import _settings
-from pycontrol.cli.tables import Data, clock, emit, lines, span, table
-from pycontrol.simulation.outlook import machines_of
-from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.cli import lab
+from pycontrol.cli.client import Failure, Rm, output_option, rm_address
+from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.words import count
 
 STOCK = "yarn_cs"
@@ -43,59 +36,10 @@ def shadow_command(since: str, policy: str | None, given: tuple[str, ...], outpu
     names = [STOCK, policy or status["policy"]]
     if names[1] == STOCK:
         raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")
-    since_s = moment_s(since, time.time(), "--since")
-    path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
-    apps = (server.yarn(path).get("apps") or {}).get("app") or []
-    found = of_yarn(apps, since_s, f"applications of {server.base}")
-    if not found.workload.apps:
-        if not live["decisions"]:
-            raise Failure(f"no GPUs have been given out yet, and no application with GPUs has ended since {since}")
-        emit({"live": live, "replayed": 0}, output, _draw)
-        return
-    picture = server.get("picture")
-    topology = machines_of(picture)
-    options, settings = _settings(names, given, status["lease_s"])
-    with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
-        results = run_many(
-            [SimulationRun(found.workload, topology, name, options[name], settings, 1) for name in names]
-        )
-    by_name = dict(zip(names, results, strict=True))
-    data = compared(by_name, found.actual)
-    data |= {"live": live, "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
-             "completion": completions(by_name), "revocations": revocations(by_name[names[1]])}  # fmt: skip
-    emit(data, output, _draw)
-
-
-def completions(results: Mapping[str, Result]) -> list[dict[str, Any]]:
-    """Median seconds from submission to end, by queue."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for name, result in results.items():
-        for app in result.apps:
-            if app.finished_s is not None:
-                found.setdefault(app.queue, {}).setdefault(name, []).append(app.completion_s)
-    return [
-        {"queue": queue, "median_s": {n: median(v) for n, v in by_policy.items()}}
-        for queue, by_policy in sorted(found.items())
-    ]
-
-
-def revocations(result: Result) -> list[dict[str, Any]]:
-    """How often apps would have lost GPUs and gone on elsewhere, by queue and user, and what that costs.
-
-    Nothing breaks in a replay: each restart is a lease that its app did not win again.
-    """
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for app in result.apps:
-        if app.restarts:
-            row = groups.setdefault(
-                (app.queue, app.user),
-                {"queue": app.queue, "user": app.user, "apps": 0, "restarts": 0, "lost_gpu_h": 0.0,
-                 "reason": "its leases ended, and others were served first"},
-            )  # fmt: skip
-            row["apps"] += 1
-            row["restarts"] += app.restarts
-            row["lost_gpu_h"] += app.lost_gpu_s / 3600.0
-    return [groups[key] for key in sorted(groups)]
+    replay = lab.part("whatif").replay_of_yarn(server, names, given, since, status["lease_s"])
+    if replay is None and not live["decisions"]:
+        raise Failure(f"no GPUs have been given out yet, and no application with GPUs has ended since {since}")
+    emit({"live": live, **(replay or {"replayed": 0})}, output, _draw)
 
 
 def _live(d: Data) -> RenderableType:
@@ -125,19 +69,4 @@ def _why(found: Data) -> str:
 def _draw(d: Data) -> RenderableType:
     if not d["replayed"]:
         return lines(_live(d["live"]), "", "no application with GPUs has ended yet: there is nothing to replay")
-    names: Sequence[str] = d["policies"]
-    ends = [[r["queue"], *(span(r["median_s"].get(n)) for n in names)] for r in d["completion"]]
-    lost = [
-        [r["queue"], r["user"], r["apps"], r["restarts"], f"{r['lost_gpu_h']:.1f}", r["reason"]]
-        for r in d["revocations"]
-    ]
-    return lines(
-        _live(d["live"]),
-        "",
-        f"REPLAY of {count(d['replayed'], 'app')} that ended",
-        draw(d),
-        "",
-        table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends),
-        "",
-        table(["REVOCATIONS", "USER", ">APPS", ">RESTARTS", ">LOST GPU-H", "WHY"], lost) if lost else "no revocations",
-    )
+    return lines(_live(d["live"]), "", lab.part("whatif").draw_replay(d))

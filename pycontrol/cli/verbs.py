@@ -1,4 +1,4 @@
-"""The commands that change something: kill, drain, undrain, pause, resume, boost. They need YARN's admin rights."""
+"""The commands that change something: kill, drain, pause, boost. They need YARN's admin rights."""
 
 from __future__ import annotations
 
@@ -22,32 +22,19 @@ def kill_command(app: str, output: str) -> None:
 
 @click.command("drain")
 @click.argument("node")
+@click.option("--end", is_flag=True, help="Put it back into use.")
 @output_option
-def drain_command(node: str, output: str) -> None:
+def drain_command(node: str, end: bool, output: str) -> None:
     """Take NODE (a host name) out of use: no new leases there, jobs checkpoint and move. For admins."""
-    _do("drain", output, node=node)
-
-
-@click.command("undrain")
-@click.argument("node")
-@output_option
-def undrain_command(node: str, output: str) -> None:
-    """Put NODE back into use. For admins."""
-    _do("undrain", output, node=node)
+    _do("undrain" if end else "drain", output, node=node)
 
 
 @click.command("pause")
+@click.option("--end", is_flag=True, help="Hold rounds again.")
 @output_option
-def pause_command(output: str) -> None:
+def pause_command(end: bool, output: str) -> None:
     """Stop holding rounds; running containers continue and no lease ends. For admins."""
-    _do("pause", output)
-
-
-@click.command("resume")
-@output_option
-def resume_command(output: str) -> None:
-    """Hold rounds again after a pause. For admins."""
-    _do("resume", output)
+    _do("resume" if end else "pause", output)
 
 
 @click.command("boost")

@@ -12,7 +12,6 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
 from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
-from pycontrol.cli.recorded import anonymised, of_journal, of_yarn, save
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
@@ -25,9 +24,7 @@ def workload_group() -> None:
     """Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces."""
 
 
-@workload_group.command("list")
-@output_option
-def list_command(output: str) -> None:
+def _list(output: str) -> None:
     """The generators, the trace formats that can be read, and the options of each."""
     catalogue = lab.workloads()
     generators = [
@@ -60,7 +57,7 @@ def _defaults(options: Data) -> str:
 
 
 @workload_group.command("show")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="An option of the workload; repeat.")
 @click.option(
@@ -70,14 +67,20 @@ def _defaults(options: Data) -> str:
     help="Write the workload as CSV, which can be given as a workload.",
 )
 @output_option
-def show_command(name: str, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
+def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
     """The marginals of the workload NAME, or of a trace FILE, beside the paper's; and what was skipped of a trace.
 
+    Without NAME: the generators, the trace formats that can be read, and the options of each.
+
     \b
+    isonomy workload show
     isonomy workload show w1 --seed 3
     isonomy workload show hived --set load=0.9 --out hived.csv
     isonomy workload show philly:cluster_job_log.json.gz,queues=a+b
     """
+    if name is None:
+        _list(output)
+        return
     console = Console(stderr=True)
     try:
         with console.status(f"reading {name}"):
@@ -142,19 +145,17 @@ def record_command(journal: Path | None, since: str, anonymise: bool, out: Path,
     isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv       any YARN, also without Isonomy
     isonomy workload record --journal state/journal.sqlite --out mine.csv
     """
-    since_s = moment_s(since, time.time(), "--since")
+    recorded = lab.part("recorded")
     if journal is not None:
-        found = of_journal(facts_of(journal), since_s, f"journal {journal.name}")
+        since_s = moment_s(since, time.time(), "--since")
+        found = recorded.of_journal(facts_of(journal), since_s, f"journal {journal.name}")
     else:
-        server = Rm(rm_address())
-        path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
-        apps = (server.yarn(path).get("apps") or {}).get("app") or []
-        found = of_yarn(apps, since_s, f"applications of {server.base}")
+        found = recorded.recorded_of_yarn(Rm(rm_address()), since)
     if not found.workload.apps:
         raise Failure(f"no application with GPUs has ended since {since} ({count(found.skipped, 'other', 'others')})")
-    found = anonymised(found) if anonymise else found
+    found = recorded.anonymised(found) if anonymise else found
     try:
-        save(found, out)
+        recorded.save(found, out)
     except OSError as e:
         raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
     data = {"written": str(out), "apps": len(found.workload.apps), "skipped": found.skipped, "assumed": found.assumed}

@@ -358,10 +358,10 @@ class ControlPlane:
         if unknown:
             raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]} in the cells file"])
         policies, back = self._policies(found), ""
-        if text != self._cells_text:
+        former, self._cells_text = self._cells_text, text
+        if former not in ("", text):
             kept = self.config.state_dir / f"cells-{_utc()}.yaml"
-            kept.write_text(self._cells_text, encoding="utf-8")
-            self._cells_text = text
+            kept.write_text(former, encoding="utf-8")
             back = f"cp {kept} {self.config.cells} && isonomy cells apply {self.config.cells}"
         return found, policies, back
 

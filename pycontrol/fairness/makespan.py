@@ -22,28 +22,6 @@ class Packed:
     proved: bool = True
 
 
-def phase_end(jobs_s: Sequence[float], gpus: int, job_demand_max: int) -> Packed:
-    """The earliest end of a phase of jobs, given in serial seconds (Themis, section 4.3.2).
-
-    With fewer GPUs than jobs, each job runs on one GPU, and the jobs of a GPU run one after another. Otherwise each job
-    gets 1 to `job_demand_max` GPUs: giving the next GPU to the job that ends last is optimal, as only that job can
-    shorten the phase.
-    """
-    if not any(jobs_s):
-        return Packed(0.0)
-    if gpus < 1:
-        return Packed(math.inf)
-    if gpus < len(jobs_s):
-        return pack(jobs_s, gpus)
-    share = [1] * len(jobs_s)
-    for _ in range(gpus - len(jobs_s)):
-        last = max(range(len(jobs_s)), key=lambda i: jobs_s[i] / share[i])
-        if share[last] >= job_demand_max:
-            break
-        share[last] += 1
-    return Packed(max(t / n for t, n in zip(jobs_s, share, strict=True)))
-
-
 def longest_first(jobs_s: Sequence[float], machines: int) -> float:
     """Makespan of placing the longest job first, on the machine that is free first (at most 4/3 of the optimum)."""
     ends = [0.0] * min(machines, max(1, len(jobs_s)))

@@ -11,10 +11,10 @@ from pathlib import Path
 import yaml
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
-from pycontrol.hadoopconf import preflight, properties, secure, sitechecks
+from pycontrol.hadoopconf import preflight, properties, rules, secure, sitechecks
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import CORE, ISONOMY, SCHEDULER, TYPES, YARN
+from pycontrol.hadoopconf.names import CORE, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
 from pycontrol.hadoopconf.sitefile import included, read_site
 from pycontrol.policies import registry
 
@@ -152,13 +152,17 @@ def _site(checker: Callable[[dict[str, str]], Iterator[Finding]]) -> Callable[[P
     return check_site
 
 
+def _ruled(name: str) -> Callable[[Path, SiteFacts], Iterator[Finding]]:
+    return _site(lambda site: rules.broken(rules.OTHER_RULES[name], site))
+
+
 CHECKS: dict[str, Callable[[Path, SiteFacts], Iterator[Finding]]] = {
     "isonomy.yaml": _isonomy_yaml,
-    "core-site.xml": _site(sitechecks.core_site),
+    "core-site.xml": _ruled(CORE),
     "hdfs-site.xml": _site(lambda _site: iter(())),  # what it says counts together with the others
     "yarn-site.xml": _site(sitechecks.yarn_site),
     "capacity-scheduler.xml": _site(sitechecks.capacity_scheduler),
     "resource-types.xml": _site(lambda _site: iter(())),
-    "node-resources.xml": _site(sitechecks.node_resources),
-    "submarine-site.xml": _site(sitechecks.submarine_site),
+    "node-resources.xml": _ruled(NODE),
+    "submarine-site.xml": _ruled(SUBMARINE),
 }

@@ -29,9 +29,9 @@ from pycontrol.hadoopconf.properties import (
     SCHEDULER_CLASS,
     Choices,
     Sites,
-    names,
     plan_rows,
 )
+from pycontrol.hadoopconf.sitefile import webhdfs_of
 
 RECORD = "isonomy-install.json"
 
@@ -81,16 +81,11 @@ def control_plane(sites: Sites, rm_web: str) -> dict[str, str]:
     if len(hosts) == 1:
         return {"rm_web": rm_web}
     advertise = ",".join(f"{host}:26501" for host in hosts)
-    return {"rm_web": rm_web, "agents_advertise": advertise, "standby_webhdfs": _webhdfs(sites)}
-
-
-def _webhdfs(sites: Sites) -> str:
-    """The NameNodes' web addresses, as the hdfs client takes them: of a pair both, with a semicolon."""
-    hdfs, name = sites.get(HDFS, {}), urlsplit(sites.get(CORE, {}).get("fs.defaultFS", "")).hostname or "localhost"
-    scheme, port = ("https", 9871) if hdfs.get("dfs.http.policy") == "HTTPS_ONLY" else ("http", 9870)
-    ids = [f".{name}.{i}" for i in names(hdfs.get(f"dfs.ha.namenodes.{name}", ""))] or [""]
-    found = [hdfs.get(f"dfs.namenode.{scheme}-address{i}", f"{name}:{port}") for i in ids]
-    return ";".join(f"{scheme}://{a.replace('0.0.0.0', name)}" for a in found)
+    return {
+        "rm_web": rm_web,
+        "agents_advertise": advertise,
+        "standby_webhdfs": webhdfs_of({**sites.get(CORE, {}), **sites.get(HDFS, {})}),
+    }
 
 
 def recorded(before: Iterable[PropertyChange] | None, changes: Iterable[PropertyChange]) -> list[PropertyChange]:

@@ -6,15 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from pycontrol.config import Config, on_loopback
+from pycontrol.hadoopconf import rules
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, YARN
-from pycontrol.hadoopconf.production import auth_to_local
 
 Sites = Mapping[str, Mapping[str, str]]
-_HTTP = "hadoop.http.authentication."
-FILTER = "org.apache.hadoop.security.AuthenticationFilterInitializer"
-_FILTERS = (FILTER, "org.apache.hadoop.security.authentication.server.ProxyUserAuthenticationFilterInitializer")
-PRIVILEGED_PORTS = 1024
 
 
 def is_secure(sites: Sites) -> bool:
@@ -26,84 +22,22 @@ def together(sites: Sites, config: Config | None) -> Iterator[Finding]:
     """Findings for all files of a directory; none without Kerberos."""
     if not is_secure(sites):
         return
-    yield from _core(sites[CORE])
-    if HDFS in sites:
-        yield from _hdfs(sites[HDFS])
-    if YARN in sites:
-        yield from _yarn(sites[YARN])
-    if config is not None:
-        yield from _isonomy(config, sites[CORE])
-
-
-def _core(site: Mapping[str, str]) -> Iterator[Finding]:
-    if site.get("hadoop.security.authorization", "false") != "true":
-        yield note(CORE, "hadoop.security.authorization", "is not true: who may call which daemon is not checked")
-    problem = auth_to_local(site.get("hadoop.security.auth_to_local", "DEFAULT"))
+    core, hdfs, yarn = (sites.get(name) for name in (CORE, HDFS, YARN))
+    assert core is not None
+    problem = rules.auth_to_local(core.get("hadoop.security.auth_to_local", "DEFAULT"))
     if problem:
         yield error(CORE, "hadoop.security.auth_to_local", f"{problem}; every daemon would end at its start")
-    pair = [f"{_HTTP}{key}" for key in ("kerberos.principal", "kerberos.keytab")]
-    if not any(f in site.get("hadoop.http.filter.initializers", "") for f in _FILTERS):
-        yield error(
-            CORE,
-            "hadoop.http.filter.initializers",
-            f"must name {' or '.join(_FILTERS)}, else the web apps trust any name that a caller gives, our REST too",
-        )
-    elif site.get(f"{_HTTP}type", "simple") == "simple":
-        yield error(CORE, f"{_HTTP}type", "must be kerberos, else the web apps trust any name that a caller gives")
-    elif site.get(f"{_HTTP}simple.anonymous.allowed", "true") == "true":
-        yield note(
-            CORE, f"{_HTTP}simple.anonymous.allowed", "is not false; set it, so that anonymous callers are refused"
-        )
-    if not any(map(site.get, pair)):
-        yield note(CORE, pair[0], "is not set: this is a client's file; check that of the ResourceManager as well")
-        return
-    for key in pair:
-        if not site.get(key):
-            yield error(CORE, key, "is missing: the web apps need it to know who calls (HTTP/_HOST@REALM)")
-    if not site.get(f"{_HTTP}signature.secret.file"):
-        yield note(
-            CORE, f"{_HTTP}signature.secret.file", "is not set: each daemon makes its own, and asks for tickets again"
-        )
-
-
-def _hdfs(site: Mapping[str, str]) -> Iterator[Finding]:
-    if not any("keytab" in key for key in site):
+    yield from rules.broken(rules.SECURE_CORE, core)
+    if hdfs is not None and not any("keytab" in key for key in hdfs):
         yield note(HDFS, "", "names no keytab: this is a client's file; the NameNode's and DataNodes' are not checked")
-        return
-    if site.get("dfs.block.access.token.enable", "false") != "true":
-        yield error(
-            HDFS,
-            "dfs.block.access.token.enable",
-            "must be true with Kerberos: else DataNodes give blocks to anyone, and refuse to start with SASL",
-        )
-    port = site.get("dfs.datanode.address", "0.0.0.0:9866").rpartition(":")[2]
-    low = port.isdecimal() and 0 < int(port) < PRIVILEGED_PORTS
-    tls, protected = site.get("dfs.http.policy") == "HTTPS_ONLY", bool(site.get("dfs.data.transfer.protection"))
-    if site.get("ignore.secure.ports.for.testing") == "true":
-        yield note(HDFS, "ignore.secure.ports.for.testing", "is true: for tests only")
-    elif not low and not (tls and protected):
-        yield error(
-            HDFS,
-            "dfs.http.policy" if protected else "dfs.data.transfer.protection",
-            "DataNodes do not start: set dfs.data.transfer.protection and dfs.http.policy=HTTPS_ONLY, or give them"
-            " privileged ports",
-        )
-    for daemon in ("namenode", "datanode"):
-        for key in (f"dfs.{daemon}.kerberos.principal", f"dfs.{daemon}.keytab.file"):
-            if not site.get(key):
-                yield error(HDFS, key, "is missing: with Kerberos the daemon cannot log in")
-    if not site.get("dfs.web.authentication.kerberos.principal"):
-        yield error(HDFS, "dfs.web.authentication.kerberos.principal", "is missing: Agents and workers use WebHDFS")
-
-
-def _yarn(site: Mapping[str, str]) -> Iterator[Finding]:
-    if not any(key.endswith(".keytab") for key in site):
+    elif hdfs is not None:
+        yield from rules.broken(rules.SECURE_HDFS, hdfs)
+    if yarn is not None and not any(key.endswith(".keytab") for key in yarn):
         yield note(YARN, "", "names no keytab: this is a client's file; check that of the ResourceManager as well")
-        return
-    for daemon in ("resourcemanager", "nodemanager"):
-        for key in (f"yarn.{daemon}.principal", f"yarn.{daemon}.keytab"):
-            if not site.get(key):
-                yield error(YARN, key, "is missing: with Kerberos the daemon cannot log in")
+    elif yarn is not None:
+        yield from rules.broken(rules.SECURE_YARN, yarn)
+    if config is not None:
+        yield from _isonomy(config, core)
 
 
 def _isonomy(config: Config, core: Mapping[str, str]) -> Iterator[Finding]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from pycontrol.config import Config
-from pycontrol.hadoopconf import production
+from pycontrol.hadoopconf import rules
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import GPU, OUR_RUNTIME, SCHEDULER, YARN
+from pycontrol.hadoopconf.names import SCHEDULER, YARN
 from pycontrol.hadoopconf.queues import PREFIX, child_names
 from pycontrol.words import suggest
 
@@ -29,13 +29,6 @@ OBSOLETE = ("isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.sched
 """What an upgrade reads once; then the stored mode alone counts."""
 
 
-def core_site(site: dict[str, str]) -> Iterator[Finding]:
-    """core-site.xml."""
-    if "://" not in site.get("fs.defaultFS", ""):
-        got = site.get("fs.defaultFS", "nothing")
-        yield error("core-site.xml", "fs.defaultFS", f"must look like hdfs://host:port (got {got})")
-
-
 def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
     """yarn-site.xml."""
     for key in site:
@@ -43,39 +36,15 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
             yield note(YARN, key, "is obsolete: an upgrade reads it once, then `isonomy mode` switches; remove it then")
         elif key.startswith("isonomy.") and key not in OUR_KEYS:
             yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
-    yield from _mode(site)
-    for key, least, most in (
-        ("isonomy.bridge.port", 1, 65535),
-        ("isonomy.bridge.queue-size", 1, 10**9),
-        ("isonomy.nm.gpu-wait-ms", 0, 10**9),
-    ):
-        if key in site and not (site[key].isdecimal() and least <= int(site[key]) <= most):
-            yield error(YARN, key, f"must be a whole number from {least} to {most} (got {site[key]})")
-    yield from _yarn_notes(site)
-    yield from production.yarn_site(site)
-
-
-def _mode(site: dict[str, str]) -> Iterator[Finding]:
-    """Checks which nodes get leases in mode on."""
-    executor = site.get("isonomy.scheduler.require-executor", "true")
-    if executor not in ("true", "false"):
-        yield error(YARN, "isonomy.scheduler.require-executor", f"must be true or false (got {executor})")
-    elif executor == "false":
-        yield note(
-            YARN,
-            "isonomy.scheduler.require-executor",
-            "is false: containers also go to nodes whose executor shows them all GPUs",
-        )
-
-
-def _yarn_notes(site: dict[str, str]) -> Iterator[Finding]:
-    if site.get("yarn.admin.acl", "*").strip() == "*":
-        yield note(YARN, "yarn.admin.acl", "is *: anyone may kill apps and drain nodes; name the administrators")
-    attempts = site.get("yarn.resourcemanager.am.max-attempts", "2")
-    if attempts.isdecimal() and int(attempts) < 2:
-        yield note(YARN, "yarn.resourcemanager.am.max-attempts", "is below 2: an app ends with its first AM")
-    if site.get("yarn.webapp.enable-rest-app-submissions") == "true":
-        yield note(YARN, "yarn.webapp.enable-rest-app-submissions", "is true: apps may be submitted over REST")
+    for key in site:
+        if key.startswith("yarn.scheduler.fair."):
+            yield error(
+                YARN,
+                key,
+                "is FairScheduler's, Isonomy needs CapacityScheduler: convert the queues (`yarn fs2cs`), remove it",
+            )
+            break
+    yield from rules.broken(rules.YARN_RULES, site)
 
 
 def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
@@ -100,28 +69,17 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
             yield error("isonomy.yaml", "standby", "is not set: a failover would lose apps and fairness clocks")
 
 
-def node_resources(site: dict[str, str]) -> Iterator[Finding]:
-    """node-resources.xml."""
-    key = f"yarn.nodemanager.resource-type.{GPU}"
-    if not site.get(key, "").isdecimal():
-        got = site.get(key) or "nothing"
-        yield error("node-resources.xml", key, f"must be this machine's number of GPUs (got {got})")
-
-
-def submarine_site(site: dict[str, str]) -> Iterator[Finding]:
-    """submarine-site.xml."""
-    if site.get("submarine.runtime.class") != OUR_RUNTIME:
-        got = site.get("submarine.runtime.class", "nothing")
-        yield error("submarine-site.xml", "submarine.runtime.class", f"must be {OUR_RUNTIME} (got {got})")
-
-
 def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
     """capacity-scheduler.xml."""
     if not site.get(f"{PREFIX}root.queues"):
         yield error(SCHEDULER, f"{PREFIX}root.queues", "is missing; name the queues below root")
         return
     yield from _queues(site, f"{PREFIX}root")
-    yield from production.capacity_scheduler(site)
+    unlimited = next((k for k, value in site.items() if k.endswith(".user-limit-factor") and value == "-1"), None)
+    if unlimited is not None:
+        yield note(
+            SCHEDULER, unlimited, "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 has the same effect"
+        )
 
 
 def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:

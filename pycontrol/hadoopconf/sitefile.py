@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -61,17 +62,18 @@ def webhdfs_url(conf_dir: Path | None = None) -> str:
         raise ConfigError(["HADOOP_CONF_DIR: is not set; set it to the directory of core-site.xml and hdfs-site.xml"])
     hdfs = conf_dir / "hdfs-site.xml"
     site = read_site(conf_dir / "core-site.xml") | (read_site(hdfs) if hdfs.is_file() else {})
-    name = urlsplit(site.get("fs.defaultFS", "")).hostname or ""
-    if not name:
+    if not urlsplit(site.get("fs.defaultFS", "")).hostname:
         raise ConfigError(["core-site.xml: fs.defaultFS: names no HDFS"])
-    https = site.get("dfs.http.policy") == "HTTPS_ONLY"
-    key = "dfs.namenode.https-address" if https else "dfs.namenode.http-address"
-    ids = [i.strip() for i in site.get(f"dfs.ha.namenodes.{name}", "").split(",") if i.strip()]
-    urls = []
-    for suffix in [f".{name}.{i}" for i in ids] or [""]:
-        host, _, port = site.get(key + suffix, f"0.0.0.0:{9871 if https else 9870}").rpartition(":")
-        urls.append(f"{'https' if https else 'http'}://{name if host == '0.0.0.0' else host}:{port}")
-    return ";".join(urls)
+    return webhdfs_of(site)
+
+
+def webhdfs_of(site: Mapping[str, str]) -> str:
+    """The NameNodes' web addresses by the properties of core-site.xml and hdfs-site.xml, with a semicolon."""
+    name = urlsplit(site.get("fs.defaultFS", "")).hostname or "localhost"
+    scheme, port = ("https", 9871) if site.get("dfs.http.policy") == "HTTPS_ONLY" else ("http", 9870)
+    ids = [f".{name}.{i.strip()}" for i in site.get(f"dfs.ha.namenodes.{name}", "").split(",") if i.strip()] or [""]
+    found = [site.get(f"dfs.namenode.{scheme}-address{i}", f"{name}:{port}") for i in ids]
+    return ";".join(f"{scheme}://{a.replace('0.0.0.0', name)}" for a in found)
 
 
 def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> str:

@@ -1,18 +1,20 @@
 """Generates docs/claims.md from the stored results, and marks rows that are older than their code.
 
-A result has an experiment's claims, the commit, a hash of the code that determines it, the seeds and the size. A result
-whose hash differs from the present code's is marked stale.
+A result has an experiment's claims, the commit, a hash of the code that determines it, a fingerprint of what it
+decides, the seeds and the size. A result whose hash and fingerprint both differ from the present code's is stale.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pycontrol.lab.catalogue import EXPERIMENTS
+from pycontrol.lab.kit import Setup
 from pycontrol.lab.provenance import code_hash
 from pycontrol.lab.report import Entry, plain
 
@@ -31,10 +33,12 @@ found, in simulation. Each row is a claim of a paper, what the paper says, what 
 "on average" where 95 % intervals leave a doubt. Above each table is which command found it, when, with how many
 seeds, on how much of the paper's set-up, and on which commit's code; **stale** where the code that decides it (the
 experiment's function and all that this names, directly or not, comments and docstrings aside) has changed since, or is
-not known: run the command again, with `--keep` to keep what it finds. What holds on a part of a paper's set-up, above
-all in `quick` runs, may not hold at full size, and the other way round. Conventions, tables and figures are on the page
-that `isonomy experiment all --report DIR` writes. Which of Themis' conventions matter, and why its defaults are what
-they are, is in [themis.md](themis.md#which-of-them-matter); what the default policy comes to in [policy.md](policy.md).
+not known, unless the new code was seen to decide and find the same in small. `isonomy experiment claims --refresh`
+looks at those, and runs again what decides otherwise, the quickest first. What holds on a part of a paper's set-up,
+above all in `quick` runs, may not hold at full size, and the other way round. Conventions, tables and figures are on
+the page that `isonomy experiment all --report DIR` writes. Which of Themis' conventions matter, and why its defaults
+are what they are, is in [themis.md](themis.md#which-of-them-matter); what the default policy comes to in
+[policy.md](policy.md).
 """
 
 
@@ -63,6 +67,18 @@ class ClaimResult:
     """(claim, the paper's value, the value found, verdict, and the reason if stored)."""
     part: str = ""
     """The part of the paper's set-up that was run, if not all."""
+    fingerprint: str = ""
+    """`fingerprint` at the time of the run; empty if unknown, or if the claims are times."""
+    same: tuple[str, ...] = ()
+    """Hashes of later code that had the same fingerprint."""
+    wall_s: float = 0.0
+    """How long the run took; 0 if unknown."""
+
+    def setup(self, **more: Any) -> Setup:
+        """How to run it again."""
+        most = re.search(r"--seeds (\d+)", self.command)
+        seeds = int(most.group(1)) if most else None
+        return Setup(quick=self.size == "quick", full=self.size == "full", seeds=seeds, **more)
 
 
 def folder_of(name: str) -> str:
@@ -70,7 +86,7 @@ def folder_of(name: str) -> str:
     return EXPERIMENTS[name].split(".")[2]
 
 
-def result_of(entry: Entry, commit: str, code: str) -> ClaimResult:
+def result_of(entry: Entry, commit: str, code: str, fingerprint: str = "") -> ClaimResult:
     """The result to store for an experiment that ran on this code."""
     size = "quick" if entry.quick else "full" if entry.full else ""
     options = [f"--{size}"] if size else []
@@ -78,7 +94,10 @@ def result_of(entry: Entry, commit: str, code: str) -> ClaimResult:
     command = " ".join(["isonomy experiment", entry.name, *options])
     claims = tuple((c.claim, c.paper, c.ours, c.verdict, c.why) for c in entry.findings.claims)
     found = entry.findings
-    return ClaimResult(entry.name, command, entry.day, found.seeds, size, commit, code, claims, found.size)
+    return ClaimResult(
+        entry.name, command, entry.day, found.seeds, size, commit, code, claims, found.size, fingerprint,
+        wall_s=round(entry.wall_s, 1),
+    )  # fmt: skip
 
 
 def keep(result: ClaimResult, folder: Path) -> Path:
@@ -104,14 +123,15 @@ def read(folder: Path, names: Iterable[str]) -> list[ClaimResult]:
 def _result(path: Path) -> ClaimResult:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return ClaimResult(**{**data, "claims": tuple((c[0], c[1], c[2], c[3], *c[4:5]) for c in data["claims"])})
+        found = tuple((c[0], c[1], c[2], c[3], *c[4:5]) for c in data["claims"])
+        return ClaimResult(**{**data, "claims": found, "same": tuple(data.get("same", ()))})
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadResults(f"{path}: is no result ({error}); run its experiment again with --keep") from error
 
 
 def is_stale(result: ClaimResult) -> bool:
-    """Whether the code that determines the result has changed since the run."""
-    return result.code != code_hash(result.name)
+    """Whether the code that determines the result has changed since the run, and was not seen to find the same."""
+    return code_hash(result.name) not in (result.code, *result.same)
 
 
 def page(results: Sequence[ClaimResult]) -> str:

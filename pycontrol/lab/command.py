@@ -6,10 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
@@ -18,6 +19,7 @@ from rich.text import Text
 
 from pycontrol.cli.tables import Data, emit, lines, out, table
 from pycontrol.lab import catalogue, claims, provenance
+from pycontrol.lab.fingerprint import fingerprint
 from pycontrol.lab.kit import Setup, Table
 from pycontrol.lab.report import Entry, as_json, plain, read, text, write, write_pages
 
@@ -39,6 +41,7 @@ STYLE = {True: "green", False: "red", None: "dim"}
 )
 @click.option("--resume", is_flag=True, help="Skips what --report has already, run with the same options.")
 @click.option("--keep", is_flag=True, help="Keeps the claims in --results, for the page of all claims.")
+@click.option("--refresh", is_flag=True, help="With `claims`: looks at what is stale, and runs again what it has to.")
 @click.option(
     "--results",
     type=click.Path(file_okay=False, path_type=Path),
@@ -57,13 +60,16 @@ def experiment_command(
     report: Path | None,
     resume: bool,
     keep: bool,
+    refresh: bool,
     results: Path,
     output: str,
 ) -> None:
     """Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.
 
     `claims` runs nothing: it makes claims.md again from the results that were kept, and marks those that are older than
-    their code.
+    their code. With --refresh it first runs each of these in small: where the code decides and finds the same as
+    before, the result stands; the others are run again, the quickest first, those at full size only with --full. Each
+    is kept at once, so that a second command goes on where the first was stopped.
 
     Exit status 0 also where a claim does not hold: that is a finding, not a failure.
     """
@@ -72,8 +78,12 @@ def experiment_command(
         emit({n: catalogue.title(n) for n in catalogue.names()}, output, _draw_list)
         return
     if name == ("claims",):
+        if refresh:
+            _refresh(results, full, data, processes, log)
         _make_claims(results)
         return
+    if refresh:
+        raise click.UsageError("--refresh goes with `claims`")
     chosen = _all_chosen(name)
     _check_options(quick, full, resume, report)
     entries: list[Entry] = []
@@ -94,7 +104,8 @@ def experiment_command(
         if report is not None:
             _put(entries[-1], report, log)
         if keep:
-            log.print(f"{claims.keep(claims.result_of(entries[-1], at, code), results)}")
+            found = claims.result_of(entries[-1], at, code, fingerprint(one, data))
+            log.print(f"{claims.keep(found, results)}")
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
     elif report is not None:
@@ -121,11 +132,37 @@ def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -
         raise click.UsageError("--resume continues a report: give its folder with --report DIR")
 
 
-def _make_claims(results: Path) -> None:
+def _read_results(results: Path) -> list[claims.ClaimResult]:
     try:
-        found = claims.read(results, catalogue.names())
+        return claims.read(results, catalogue.names())
     except claims.BadResults as e:
         raise click.ClickException(str(e)) from e
+
+
+def _refresh(results: Path, full: bool, data: Path | None, processes: int | None, log: Console) -> None:
+    """Looks at each stale result, and replaces it if its experiment decides otherwise now."""
+    stale = [r for r in _read_results(results) if claims.is_stale(r)]
+    more: dict[str, Any] = {"data": data, **({"processes": processes} if processes else {})}
+    for k, r in enumerate(sorted(stale, key=lambda r: r.wall_s), 1):
+        here = f"{r.name}{claims.FULL if r.size == 'full' else ''} ({k} of {len(stale)})"
+        code = provenance.code_hash(r.name)
+        with log.status(f"{here}: in small") as status:
+            now = fingerprint(r.name, data)
+            if now and now == r.fingerprint:
+                claims.keep(replace(r, same=(*r.same, code)), results)
+                log.print(f"{here}: decides and finds the same in small")
+                continue
+            if r.size == "full" and not full:
+                log.print(f"{here}: left, as it is at full size (--full)")
+                continue
+            note = partial(_note, here, status if log.is_terminal else Lines(log))
+            entry = _run(r.name, r.setup(note=note, **more))
+        claims.keep(claims.result_of(entry, provenance.commit_of(), code, now), results)
+        log.print(f"{here}: run again in {entry.wall_s:.0f} s")
+
+
+def _make_claims(results: Path) -> None:
+    found = _read_results(results)
     path = results.parent / "claims.md"
     path.write_text(claims.page(found), encoding="utf-8")
     stale = [r.name for r in found if claims.is_stale(r)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pycontrol.simulation.runs import Interval, cores
 
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
 DATA = "ISONOMY_DATA"
 """Environment variable with the folder of the public traces; default ../shared/data next to the checkout."""
 
@@ -32,6 +35,15 @@ class Setup:
     def seeds_of(self, usual: int, quick: int) -> range:
         """The seeds to run."""
         return range(self.seeds if self.seeds is not None else quick if self.quick else usual)
+
+    def each(self, of: Callable[[Job], Outcome], jobs: Sequence[Job]) -> Iterator[Outcome]:
+        """`of` each job, in the order of the jobs: on `processes` at once, or in this process if that is one."""
+        processes = min(self.processes, len(jobs))
+        if processes <= 1:
+            yield from map(of, jobs)
+            return
+        with ProcessPoolExecutor(processes) as pool:
+            yield from pool.map(of, jobs, chunksize=max(1, len(jobs) // (16 * processes)))
 
     def trace(self, path: str) -> Path | None:
         """A file of the public traces; None if it does not exist."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Misused, Rm, output_option, rm_address
-from pycontrol.cli.compared import compared, draw
-from pycontrol.cli.estimate import read_snapshot
-from pycontrol.cli.recorded import Actual, actual_of
+from pycontrol.cli.estimate import STATE_FILE
 from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
-from pycontrol.cli.tables import clock, emit
+from pycontrol.cli.tables import Data, clock, emit, lines, span, table
+from pycontrol.lab.compared import compared, draw
+from pycontrol.lab.recorded import Actual, beside, median, recorded_of_yarn
 from pycontrol.policies import registry
-from pycontrol.simulation.outlook import Resumed, machines_of
+from pycontrol.simulation.outlook import VERSION, Resumed, machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.words import count
@@ -31,13 +33,34 @@ def chosen(p: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return list(names) or [p["policy"], next(x for x in OTHERS if x != p["policy"])]
 
 
+def read_snapshot(file: Path) -> dict[str, Any]:
+    """The state in a file; Misused where it is none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            state = json.loads(archive.read(STATE_FILE))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as e:
+        raise Misused(f"{file}: is not a snapshot of `isonomy snapshot` ({e})") from e
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise Misused(f"{file}: is a snapshot of another version")
+    return state
+
+
+def actual_of(file: Path) -> tuple[Actual, str]:
+    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
+    try:
+        data = json.loads(beside(file).read_text(encoding="utf-8"))
+        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}, ""
+
+
 def went_on(
-    p: Mapping[str, Any], names: Sequence[str], given: Sequence[str], lease_s: float | None, cells: Any
+    p: Mapping[str, Any], names: Sequence[str], given: Sequence[str], cells: Any
 ) -> tuple[dict[str, Result], str]:
     """What each policy would make of the apps that are there, and what that assumes."""
     if not p["apps"]:
         raise Misused("no app with an Agent is running: there is nothing to continue")
-    options, settings = _settings(names, given, p["settings"]["lease_s"] if lease_s is None else lease_s)
+    options, settings = _settings(names, given, p["settings"]["lease_s"])
     control = dataclasses.asdict(settings.arbiter)
     own = [text.partition("=")[0] for text in given if text.partition("=")[0] in ARBITERS]
     changed = {**p, "settings": {**p["settings"], "lease_s": control["lease_s"], **{k: control[k] for k in own}}}
@@ -80,13 +103,10 @@ def went_on(
 )
 @queues_option
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
-@click.option(
-    "--lease-s", type=click.FloatRange(min=1), help="Length of a lease  [default: 600; for a state, its own]."
-)
 @output_option
 def whatif_command(
     workload: str | None, now: bool, policies: str | None, cluster: str | None, cells: Path | None,
-    queues: Path | None, given: tuple[str, ...], lease_s: float | None, output: str,
+    queues: Path | None, given: tuple[str, ...], output: str,
 ) -> None:  # fmt: skip
     """What other policies would have done with the apps of WORKLOAD, or would do from here on.
 
@@ -111,12 +131,12 @@ def whatif_command(
         state = Rm(rm_address()).get("picture") if now else read_snapshot(Path(str(workload)))
         names = chosen(state, names)
         with Console(stderr=True).status(f"{count(len(state['apps']), 'app')} under {', '.join(names)}"):
-            results, assumed = went_on(state, names, given, lease_s, cells)
+            results, assumed = went_on(state, names, given, cells)
         actual, source = Actual(), "the present state" if now else str(workload)
     else:
         assert workload is not None
         names = names or ["yarn_cs", "isonomy"]
-        results, source = _replayed(workload, names, cluster, cells, queues, given, lease_s)
+        results, source = _replayed(workload, names, cluster, cells, queues, given)
         actual, assumed = actual_of(Path(workload))
     data = compared(results, actual)
     emit({**data, "assumed": assumed, "workload": source}, output, draw)
@@ -124,14 +144,87 @@ def whatif_command(
 
 def _replayed(
     workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, queues: Path | None,
-    given: Sequence[str], lease_s: float | None,
+    given: Sequence[str],
 ) -> tuple[dict[str, Result], str]:  # fmt: skip
     if cluster is None:
         raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
-    options, settings = _settings(names, given, 600.0 if lease_s is None else lease_s)
+    options, settings = _settings(names, given, 600.0)
     load, topology = _workload(workload, 1, 1.0, "WORKLOAD"), _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
     limits = _queues(queues, topology, load)
     jobs = [SimulationRun(load, topology, name, options[name], settings, 1, limits, supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
         return dict(zip(names, run_many(jobs), strict=True)), load.source
+
+
+def replay_of_yarn(
+    server: Rm, names: Sequence[str], given: Sequence[str], since: str, lease_s: float
+) -> dict[str, Any] | None:
+    """The applications that ended since a time, replayed under both schedulers on the cluster's machines; None: none.
+
+    The first of `names` is the scheduler in force, whose replay is held against what happened.
+    """
+    found = recorded_of_yarn(server, since)
+    if not found.workload.apps:
+        return None
+    topology = machines_of(server.get("picture"))
+    options, settings = _settings(names, given, lease_s)
+    with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
+        results = run_many(
+            [SimulationRun(found.workload, topology, name, options[name], settings, 1) for name in names]
+        )
+    by_name = dict(zip(names, results, strict=True))
+    return compared(by_name, found.actual) | {
+        "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
+        "completion": completions(by_name), "revocations": revocations(by_name[names[1]]),
+    }  # fmt: skip
+
+
+def completions(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """Median seconds from submission to end, by queue."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, result in results.items():
+        for app in result.apps:
+            if app.finished_s is not None:
+                found.setdefault(app.queue, {}).setdefault(name, []).append(app.completion_s)
+    return [
+        {"queue": queue, "median_s": {n: median(v) for n, v in by_policy.items()}}
+        for queue, by_policy in sorted(found.items())
+    ]
+
+
+def revocations(result: Result) -> list[dict[str, Any]]:
+    """How often apps would have lost GPUs and gone on elsewhere, by queue and user, and what that costs.
+
+    Nothing breaks in a replay: each restart is a lease that its app did not win again.
+    """
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for app in result.apps:
+        if app.restarts:
+            row = groups.setdefault(
+                (app.queue, app.user),
+                {"queue": app.queue, "user": app.user, "apps": 0, "restarts": 0, "lost_gpu_h": 0.0,
+                 "reason": "its leases ended, and others were served first"},
+            )  # fmt: skip
+            row["apps"] += 1
+            row["restarts"] += app.restarts
+            row["lost_gpu_h"] += app.lost_gpu_s / 3600.0
+    return [groups[key] for key in sorted(groups)]
+
+
+def draw_replay(d: Data) -> RenderableType:
+    """The replay of `replay_of_yarn`."""
+    names: Sequence[str] = d["policies"]
+    ends = [[r["queue"], *(span(r["median_s"].get(n)) for n in names)] for r in d["completion"]]
+    lost = [
+        [r["queue"], r["user"], r["apps"], r["restarts"], f"{r['lost_gpu_h']:.1f}", r["reason"]]
+        for r in d["revocations"]
+    ]
+    return lines(
+        f"REPLAY of {count(d['replayed'], 'app')} that ended",
+        draw(d),
+        "",
+        table(["SUBMISSION TO END", *(f">{n}" for n in names)], ends),
+        "",
+        table(["REVOCATIONS", "USER", ">APPS", ">RESTARTS", ">LOST GPU-H", "WHY"], lost) if lost else "no revocations",
+    )

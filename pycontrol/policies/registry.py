@@ -19,22 +19,23 @@ from pycontrol.words import suggest
 
 POLICIES: Mapping[str, str] = {
     "themis": "pycontrol.policies.themis:Themis",
-    "worst_first": "pycontrol.policies.worst_first:WorstFirst",
+    "worst_first": "pycontrol.lab.policies.worst_first:WorstFirst",
     "gandiva": "pycontrol.policies.gandiva:Gandiva",
     "tiresias": "pycontrol.policies.tiresias:Tiresias",
-    "optimus": "pycontrol.policies.optimus:Optimus",
-    "slaq": "pycontrol.policies.slaq:Slaq",
-    "srtf": "pycontrol.policies.srtf:Srtf",
-    "srsf": "pycontrol.policies.srsf:Srsf",
+    "optimus": "pycontrol.lab.policies.optimus:Optimus",
+    "slaq": "pycontrol.lab.policies.slaq:Slaq",
+    "srtf": "pycontrol.lab.policies.srtf:Srtf",
+    "srsf": "pycontrol.lab.policies.srsf:Srsf",
     "drf": "pycontrol.policies.drf:Drf",
     "max_min": "pycontrol.policies.max_min:MaxMin",
     "yarn_cs": "pycontrol.policies.yarn_cs:YarnCs",
     "isonomy": "pycontrol.policies.isonomy:Isonomy",
     "oef": "pycontrol.policies.oef:Oef",
-    "gandiva_fair": "pycontrol.policies.gandiva_fair:GandivaFair",
-    "gavel": "pycontrol.policies.gavel:Gavel",
+    "gandiva_fair": "pycontrol.lab.policies.gandiva_fair:GandivaFair",
+    "gavel": "pycontrol.lab.policies.gavel:Gavel",
 }
-"""Name -> module:class. The class is a dataclass; its fields, except name and asks_agents, are the options."""
+"""Name -> module:class; those that only papers compare with are the laboratory's. The class is a dataclass; its fields,
+except name and asks_agents, are the options."""
 
 ENTRY_POINTS = "isonomy.policies"
 """Entry point group for policies of other distributions: name = "module:Class"."""
@@ -60,8 +61,8 @@ def _others() -> Mapping[str, str]:
 
 def names() -> tuple[str, ...]:
     """The names of available policies, those of other distributions last."""
-    ours = (name for name, at in POLICIES.items() if importlib.util.find_spec(at.partition(":")[0]))
-    return (*ours, *sorted(_others()))
+    lab = importlib.util.find_spec("pycontrol.lab")
+    return (*(name for name, at in POLICIES.items() if lab or ".lab." not in at), *sorted(_others()))
 
 
 def options(name: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def text_of(c: OperatorCommand) -> str:
     if c.verb != SET_LIMITS:
         return f"{c.target} has the limits of {FILE} again"
     said = ", ".join(f"{kind} {x:g}" for kind, x in c.values.items()) or "no limits"
-    return f"{c.target} has {said}, whatever {FILE} says, until `isonomy budget reset {c.target}`"
+    return f"{c.target} has {said}, whatever {FILE} says, until `isonomy budget {c.target} --reset`"
 
 
 def _account(a: Arbiter, named: str) -> str:

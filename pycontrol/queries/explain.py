@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
 from pycontrol.queries.reasons import reason
 from pycontrol.queries.waiting import Waiting
-from pycontrol.words import count
+from pycontrol.words import count, span
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
 JobsOf = Callable[[str], Sequence[JobProgress]]
@@ -59,6 +60,21 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
         "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},
     }  # fmt: skip
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """One line on an app with an estimate: `jobs: 2 done, 3 running; 4 GPUs; ends in ~25 min (15 min to 60 min)`."""
+    jobs, held, now_s = found["jobs"], found["app"]["gpus_held"], found["now_s"]
+    states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(j["state"] for j in jobs).items()))
+    low, middle, high = found["estimate"]["end_s" if held else "start_s"] or (None, None, None)
+    when = ""
+    if low is not None and middle is not None:
+        first, likely = (span(max(0.0, at_s - now_s)) for at_s in (low, middle))
+        last = span(max(0.0, high - now_s)) if high is not None else "more than a week"
+        when = f"{'ends' if held else 'starts'} in ~{likely} ({first} to {last})"
+    note = next((f"{j['job_id']}: {j['note']}" for j in jobs if j["note"]), "")
+    doing = count(held, "GPU") if held else f"waits: {found['reason']['sentence']}"
+    return "; ".join(filter(None, [states and f"jobs: {states}", doing, when, note]))
 
 
 def controls(a: Arbiter, app_id: str) -> dict[str, Any]:

@@ -18,44 +18,26 @@ HOST_MAX_CHARS = 253
 
 def worker_message(message: pb.WorkerMessage) -> pb.WorkerMessage:
     """A worker's message, its texts cut and its steps bounded. Raises Malformed."""
-    relayed = pb.WorkerMessage(worker_id=an_id(message.worker_id, "worker_id"))
-    match message.WhichOneof("kind"):
+    relayed = pb.WorkerMessage()
+    relayed.CopyFrom(message)
+    relayed.DiscardUnknownFields()
+    an_id(relayed.worker_id, "worker_id")
+    match relayed.WhichOneof("kind"):
         case "ready":
-            ready = message.ready
-            relayed.ready.CopyFrom(
-                pb.WorkerReady(
-                    host=an_id(ready.host, "ready.host", required=False)[:HOST_MAX_CHARS],
-                    port=a_count(ready.port, "ready.port"),
-                    cuda_visible_devices=ready.cuda_visible_devices[:ID_MAX_CHARS],
-                    container_id=an_id(ready.container_id, "ready.container_id", required=False),
-                )
-            )
+            ready = relayed.ready
+            ready.host = an_id(ready.host, "ready.host", required=False)[:HOST_MAX_CHARS]
+            a_count(ready.port, "ready.port")
+            ready.cuda_visible_devices = ready.cuda_visible_devices[:ID_MAX_CHARS]
+            an_id(ready.container_id, "ready.container_id", required=False)
         case "progress":
-            said = message.progress
-            relayed.progress.CopyFrom(
-                pb.WorkerProgress(
-                    step=a_step(said.step),
-                    loss=said.loss,
-                    accuracy=said.accuracy,
-                    iter_time_s=said.iter_time_s,
-                    paced=said.paced,
-                    time_s=said.time_s,
-                    until_step=a_step(max(0, said.until_step)),
-                    metric=said.metric if said.HasField("metric") else None,
-                )
-            )
+            progress = relayed.progress
+            progress.step, progress.until_step = a_step(progress.step), a_step(max(0, progress.until_step))
         case "checkpoint":
-            saved = message.checkpoint
-            path, problem = saved.path[:TEXT_MAX_CHARS], saved.problem[:TEXT_MAX_CHARS]
-            relayed.checkpoint.CopyFrom(pb.WorkerCheckpoint(step=a_step(saved.step), path=path, problem=problem))
+            saved = relayed.checkpoint
+            saved.step = a_step(saved.step)
+            saved.path, saved.problem = saved.path[:TEXT_MAX_CHARS], saved.problem[:TEXT_MAX_CHARS]
         case "exit":
-            relayed.exit.CopyFrom(message.exit)
-            relayed.exit.DiscardUnknownFields()
-            relayed.exit.message, relayed.exit.step = message.exit.message[:TEXT_MAX_CHARS], a_step(message.exit.step)
-        case "heartbeat":
-            relayed.heartbeat.CopyFrom(pb.Heartbeat(time_s=message.heartbeat.time_s))
-        case _:  # a kind of a later version
-            pass
+            relayed.exit.message, relayed.exit.step = relayed.exit.message[:TEXT_MAX_CHARS], a_step(relayed.exit.step)
     return relayed
 
 

@@ -89,7 +89,7 @@ class AgentServer:
         self._tls = tls
         self._topology = topology
         admission = Admission(tokens, owners, owner_wait_s)
-        self._service = ArbiterService(
+        self.service = ArbiterService(
             admission,
             Sessions(ByteBudget(limits)),
             Intake(after),
@@ -119,13 +119,13 @@ class AgentServer:
         """Send an effect to its app's Agent, if it is connected; from any thread, never blocks."""
         message = translate.message_of(effect, self._topology())
         try:
-            self._loop.call_soon_threadsafe(self._service.sessions.to_agent, effect.app_id, message)
+            self._loop.call_soon_threadsafe(self.service.sessions.to_agent, effect.app_id, message)
         except RuntimeError:
             log.debug("the server has stopped", app_id=effect.app_id)
 
     def stand_by(self) -> None:
         """End all streams, so that Agents and workers try the other control plane."""
-        sessions = self._service.sessions
+        sessions = self.service.sessions
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(sessions.end_all, grpc.StatusCode.UNAVAILABLE, STANDING_BY)
 
@@ -145,12 +145,12 @@ class AgentServer:
         self._stopping = asyncio.Event()
         limit = ("grpc.max_allowed_incoming_connections", connections_max())
         server = grpc.aio.server(options=[*_OPTIONS, limit], maximum_concurrent_rpcs=STREAMS_MAX + WAITING_MAX)
-        agent_pb2_grpc.add_ArbiterServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+        agent_pb2_grpc.add_ArbiterServicer_to_server(self.service, server)  # type: ignore[no-untyped-call]
         port = self._bind(server)
         await server.start()
         self._started.set_result(port)
         await self._stopping.wait()
-        self._service.sessions.end_all(grpc.StatusCode.UNAVAILABLE, "the control plane stops")
+        self.service.sessions.end_all(grpc.StatusCode.UNAVAILABLE, "the control plane stops")
         await server.stop(grace=1.0)
 
     def _bind(self, server: grpc.aio.Server) -> int:

@@ -211,7 +211,7 @@ class SqliteJournal:
         return state
 
     def _advice(self) -> str:
-        return f"see `isonomy journal check {self.path}`, and `isonomy journal repair`"
+        return f"see `isonomy journal check {self.path}`, and its --repair"
 
     def size(self) -> JournalSize:
         """The journal's size; from any thread."""

@@ -131,9 +131,9 @@ def as_journal_error(path: Path) -> Iterator[None]:
     except sqlite3.Error as e:
         if getattr(e, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             raise JournalError(f"{path}: the disk is full; free some space in {path.parent}, then start again") from e
-        raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and `isonomy journal repair`") from e
+        raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and its --repair") from e
     except (*BAD, OverflowError) as e:
-        raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and `isonomy journal repair`") from e
+        raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and its --repair") from e
     except OSError as e:
         raise JournalError(f"{path}: cannot be used: {e.strerror or e}") from e
 
@@ -208,7 +208,7 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
         known = db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone() if "meta" in tables else None
         version = int(known[0]) if known else 0
     except (sqlite3.DatabaseError, ValueError) as e:
-        raise JournalError(f"{path}: not a journal ({e}); see `isonomy journal repair`, or move it away") from e
+        raise JournalError(f"{path}: not a journal ({e}); see `isonomy journal check --repair`, or move it away") from e
     if not known and tables - {"meta", "facts", "snapshots"}:
         raise JournalError(f"{path}: not a journal (it has tables of something else); move it away to start again")
     if version > VERSION:

@@ -18,12 +18,11 @@ jobs, as each user has its own deviations.
 A job has devices of one type only, unless no type is large enough. The paper's rule differs: it charges nothing beyond
 the rounded shares, and devices that no job of their user can use stay idle.
 
-`wait_bound_rounds` bounds the wait of a job.
+`wait_bound_rounds`, in the laboratory, bounds the wait of a job.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -95,19 +94,6 @@ def place_round(
         for user, shares in ideal.items()
     }
     return _Round(deviation, ideal, jobs, hosts, patience, stint, busy).run()
-
-
-def wait_bound_rounds(
-    patience: float, largest: int, share: float, apps_of_user: int, apps: int, stint: float = 1.0
-) -> float:
-    """Rounds after which every app has run, if its user's shares add up to `share` > 0 devices in each round, jobs
-    have at most `largest` devices, all devices are on offer and some type has room for the job.
-
-    After `patience` the user saves. Its debt is at most `stint` x `largest`, so each of its older apps, and then this
-    one, waits at most ((stint + 1) largest + 1) / share rounds for the deviation. Of the older jobs that are ready, at
-    least one runs in each round, and no older ones join them.
-    """
-    return patience + apps_of_user * math.ceil(((stint + 1) * largest + 1) / share) + apps
 
 
 class Credit:

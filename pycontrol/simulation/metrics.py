@@ -14,11 +14,10 @@ SHARING_INCENTIVE = 1.0 + 1e-9
 
 @value
 class Metric:
-    """A figure of a run. `less`: whether smaller is better; None: neither."""
+    """A figure of a run."""
 
     name: str
     label: str
-    less: bool | None = True
 
 
 METRICS = (
@@ -31,22 +30,22 @@ METRICS = (
     Metric("rho_p10", "p10 rho"),
     Metric("rho_path_max", "max rho, longest path in T_cluster"),
     Metric("rho_path_p95", "p95 rho, longest path in T_cluster"),
-    Metric("si_share", "share of apps with rho <= 1", less=False),
-    Metric("jain", "Jain's index of rho", less=False),
+    Metric("si_share", "share of apps with rho <= 1"),
+    Metric("jain", "Jain's index of rho"),
     Metric("gpu_h", "GPU time, hours"),
-    Metric("placement", "placement score, GPU time's mean", less=False),
-    Metric("placement_p5", "placement score, 5th percentile of apps", less=False),
+    Metric("placement", "placement score, GPU time's mean"),
+    Metric("placement_p5", "placement score, 5th percentile of apps"),
     Metric("completion_mean_s", "completion time, mean, s"),
     Metric("completion_p50_s", "completion time, median, s"),
     Metric("completion_p95_s", "completion time, p95, s"),
     Metric("wait_mean_s", "queueing delay, mean, s"),
     Metric("makespan_s", "makespan, s"),
-    Metric("utilisation", "utilisation", less=False),
+    Metric("utilisation", "utilisation"),
     Metric("restarts", "restarts"),
     Metric("lost_gpu_h", "work lost, GPU hours"),
     Metric("unfinished", "apps that did not finish"),
-    Metric("rounds", "rounds", less=None),
-    Metric("events", "events", less=None),
+    Metric("rounds", "rounds"),
+    Metric("events", "events"),
 )
 
 OF_FINISHED = frozenset(

@@ -38,6 +38,7 @@ def _explain(found: Answer, sees: Sees) -> Answer:
         "app": {**app, **OF_APP},
         "jobs": [{**j, **{k: v for k, v in OF_JOB.items() if k in j}} for j in found["jobs"]],
         "links": [],
+        "line": "",
         "hidden": True,
     }
 

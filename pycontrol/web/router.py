@@ -103,7 +103,7 @@ class Router:
         self._driver, self._issue = driver, issue
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
         self._feed = feed or Feed(NoJournal())
-        self._read_cells = read_cells
+        self.read_cells = read_cells
         self._applying = threading.Lock()
         self._traders = traders or {}
         """{virtual cluster: users who, besides admins, may exchange its cells}."""
@@ -224,12 +224,13 @@ class Router:
 
     @staticmethod
     def _with_estimate(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
-        """When the app starts and ends; nothing of one that has ended, which an older forecast may still have."""
+        """When the app starts and ends, and a line; nothing of one that has ended, which an older forecast may have."""
         ended = found["app"].get("finished_s") is not None
         estimate = UNFORESEEN if ended else forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
         code, sentence = found["reason"]["code"], found["reason"]["sentence"]
         said = with_start(code, sentence, found["app"]["gpus_held"], estimate["start_s"], found["now_s"])
         return {**found, "reason": {"code": code, "sentence": said},
+                "line": explain.line({**found, "estimate": estimate}),
                 "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}  # fmt: skip
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
@@ -387,11 +388,11 @@ class Router:
     def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
         """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
         self._need_admin(request)
-        if self._read_cells is None:
+        if self.read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         with self._applying:  # else of two, the one that read the file first might apply it last
             try:
-                layout, policies, back = self._read_cells(request.params.get("file", ""))
+                layout, policies, back = self.read_cells(request.params.get("file", ""))
             except ConfigError as error:
                 raise Refusal(400, "; ".join(error.lines)) from error
 

@@ -61,7 +61,7 @@ class StoreRefusal(StoreError):
     """The store refuses for lack of permission or quota; long retries would not help."""
 
 
-class _Damaged(Exception):
+class Damaged(Exception):
     """A file differs from the manifest, or the manifest is malformed."""
 
 
@@ -146,22 +146,27 @@ class HdfsFiles:
         self.where = f"{root} at {webhdfs}"
         self.root = hdfs_path(root)
 
+    def _done(self, call: Callable[[], T], what: str) -> T:
+        """The call's result; raises StoreError or StoreRefusal, whose cause is HDFS's answer."""
+        from hdfs.util import HdfsError
+
+        try:
+            return self._tried(call)
+        except HdfsError as e:
+            raise self._failed(e, what) from e
+
     def _failed(self, e: Any, what: str) -> StoreError:
-        """The StoreError or StoreRefusal for a client error."""
         kind = StoreRefusal if e.exception in _REFUSALS else StoreError
         return kind(f"{self.where}{what}: {first_line(e)}")
 
     def names(self, path: str) -> list[str]:
         """Entries of a directory."""
-
-        from hdfs.util import HdfsError
-
         try:
-            return self._tried(lambda: sorted(self.client.list(self._at(path))))
-        except HdfsError as e:
-            if e.exception == "FileNotFoundException":
+            return self._done(lambda: sorted(self.client.list(self._at(path))), " cannot be listed")
+        except StoreError as e:
+            if getattr(e.__cause__, "exception", "") == "FileNotFoundException":
                 return []
-            raise self._failed(e, " cannot be listed") from e
+            raise
 
     def read(self, path: str) -> bytes:
         """A whole file."""
@@ -187,42 +192,25 @@ class HdfsFiles:
 
     def write(self, path: str, data: Data) -> None:
         """A new file."""
-        from hdfs.util import HdfsError
-
-        try:
-            self._tried(lambda: self.client.write(self._at(path), data=_chunked(data), overwrite=True))
-        except HdfsError as e:
-            raise self._failed(e, f": {path} cannot be written") from e
+        write = self.client.write
+        self._done(lambda: write(self._at(path), data=_chunked(data), overwrite=True), f": {path} cannot be written")
 
     def rename(self, old: str, new: str) -> None:
         """Renames a directory."""
-
-        from hdfs.util import HdfsError
-
         try:
-            self._tried(lambda: self.client.rename(self._at(old), self._at(new)))
-        except HdfsError as e:
+            self._done(lambda: self.client.rename(self._at(old), self._at(new)), f": {old} cannot be renamed")
+        except StoreError:
             # an earlier attempt whose answer was lost may have done it
             if self.names(old) or not self.names(new):
-                raise self._failed(e, f": {old} cannot be renamed") from e
+                raise
 
     def delete(self, path: str) -> None:
         """Deletes a directory."""
-        from hdfs.util import HdfsError
-
-        try:
-            self._tried(lambda: self.client.delete(self._at(path), recursive=True))
-        except HdfsError as e:
-            raise self._failed(e, f": {path} cannot be deleted") from e
+        self._done(lambda: self.client.delete(self._at(path), recursive=True), f": {path} cannot be deleted")
 
     def modified_s(self, path: str) -> float | None:
         """When it changed, Unix seconds of the NameNode."""
-        from hdfs.util import HdfsError
-
-        try:
-            status = self._tried(lambda: self.client.status(self._at(path), strict=False))
-        except HdfsError as e:
-            raise self._failed(e, f": {path} cannot be looked at") from e
+        status = self._done(lambda: self.client.status(self._at(path), strict=False), f": {path} cannot be looked at")
         return None if status is None else float(status["modificationTime"]) / 1000.0
 
     def _at(self, path: str) -> str:
@@ -347,16 +335,17 @@ def _digests(files: Files, checkpoint: Checkpoint) -> tuple[bytes, dict[str, str
     try:
         return manifest, {name: str(told["sha256"]) for name, told in json.loads(manifest)["parts"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise _Damaged(f"{checkpoint.name}/{MANIFEST}") from e
+        raise Damaged(f"{checkpoint.name}/{MANIFEST}") from e
 
 
-def _as_told(files: Files, path: str, digest: str) -> Iterator[bytes]:
+def as_told(files: Files, path: str, digest: str) -> Iterator[bytes]:
+    """A file in chunks; raises Damaged at its end if its SHA-256 is another one."""
     seen = hashlib.sha256()
     for chunk in files.chunks(path):
         seen.update(chunk)
         yield chunk
     if seen.hexdigest() != digest:
-        raise _Damaged(path)
+        raise Damaged(path)
 
 
 def load(files: Files, checkpoint: Checkpoint) -> dict[str, bytes] | None:
@@ -364,7 +353,7 @@ def load(files: Files, checkpoint: Checkpoint) -> dict[str, bytes] | None:
     try:
         _, digests = _digests(files, checkpoint)
         parts = {n: files.read(f"{checkpoint.name}/{n}") for n in digests}
-    except (FileNotFoundError, _Damaged):
+    except (FileNotFoundError, Damaged):
         return None
     return parts if all(hashlib.sha256(d).hexdigest() == digests[n] for n, d in parts.items()) else None
 
@@ -414,13 +403,13 @@ def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
     try:
         manifest, digests = _digests(source, checkpoint)
         parts: dict[str, Data] = {
-            n: partial(_as_told, source, f"{checkpoint.name}/{n}", digest) for n, digest in digests.items()
+            n: partial(as_told, source, f"{checkpoint.name}/{n}", digest) for n, digest in digests.items()
         }
         _write_whole(target, checkpoint, {**parts, MANIFEST: manifest}, staged)
     except Exception as e:
         with suppress(StoreError):
             target.delete(staged)
-        if isinstance(e, FileNotFoundError | _Damaged):
+        if isinstance(e, FileNotFoundError | Damaged):
             return False
         raise
     return True

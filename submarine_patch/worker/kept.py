@@ -15,11 +15,11 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from submarine_patch.worker.checkpoints import CHUNK_BYTES, Files, StoreError
+from submarine_patch.worker.checkpoints import Damaged, Files, LocalFiles, StoreError, as_told, files_of_env
 
 ROOT = "kept"
 LISTS = 2
@@ -41,8 +41,8 @@ class KeptFolder:
 
     def bring(self) -> int:
         """Restore the newest complete version; returns its number of files. Raises StoreError."""
-        for launch, number in self._lists():
-            listed = self._read(f"{launch:013d}-{number:06d}.json")
+        for launch, number in _lists(self._files):
+            listed = _read(self._files, f"{launch:013d}-{number:06d}.json")
             if listed is not None and self._fetched(listed):
                 self._there = dict(listed)
                 return len(listed)
@@ -59,7 +59,7 @@ class KeptFolder:
             return now == self._there and bool(now)
         for path, digest in now.items():
             if digest not in self._there.values():
-                self._files.write(f"{ROOT}/{digest}", lambda at=self._folder / path: _chunks(at))  # type: ignore[misc]
+                self._files.write(f"{ROOT}/{digest}", partial(LocalFiles(self._folder).chunks, path))
         if self._digests() != now:
             return False  # a file was being written: leave it to the next call
         self._number += 1
@@ -70,27 +70,16 @@ class KeptFolder:
         self._drop_old()
         return True
 
-    def _lists(self) -> list[tuple[int, int]]:
-        return _lists(self._files)
-
-    def _read(self, name: str) -> Mapping[str, str] | None:
-        return _read(self._files, name)
-
     def _fetched(self, listed: Mapping[str, str]) -> bool:
         for path, digest in listed.items():
             target = self._folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            part, seen = target.with_name(f".{target.name}.part"), hashlib.sha256()
+            part = target.with_name(f".{target.name}.part")
             try:
                 with part.open("wb") as out:
-                    for chunk in self._files.chunks(f"{ROOT}/{digest}"):
-                        seen.update(chunk)
-                        out.write(chunk)
-            except FileNotFoundError:
+                    out.writelines(as_told(self._files, f"{ROOT}/{digest}", digest))
+            except (FileNotFoundError, Damaged):
                 part.unlink(missing_ok=True)
-                return False
-            if seen.hexdigest() != digest:
-                part.unlink()
                 return False
             part.rename(target)
         return True
@@ -104,15 +93,21 @@ class KeptFolder:
                 path, about = at.relative_to(self._folder).as_posix(), at.stat()
                 known = self._seen.get(path)
                 if known is None or known[:2] != (about.st_size, about.st_mtime_ns):
-                    known = self._seen[path] = (about.st_size, about.st_mtime_ns, _digest(at))
+                    known = self._seen[path] = (about.st_size, about.st_mtime_ns, self._digest(path))
                 found[path] = known[2]
             except FileNotFoundError:
                 continue  # the program deleted it meanwhile
         return found
 
+    def _digest(self, path: str) -> str:
+        seen = hashlib.sha256()
+        for chunk in LocalFiles(self._folder).chunks(path):
+            seen.update(chunk)
+        return seen.hexdigest()
+
     def _drop_old(self) -> None:
         """Delete all lists but the newest LISTS, and files that none of these names."""
-        lists = self._lists()
+        lists = _lists(self._files)
         for launch, number in lists[LISTS:]:
             self._files.delete(f"{ROOT}/{launch:013d}-{number:06d}.json")
         if lists and lists[0][0] != self._launch_ms:
@@ -120,7 +115,7 @@ class KeptFolder:
         named = {
             digest
             for launch, number in lists[:LISTS]
-            for digest in (self._read(f"{launch:013d}-{number:06d}.json") or {}).values()
+            for digest in (_read(self._files, f"{launch:013d}-{number:06d}.json") or {}).values()
         }
         for name in self._files.names(ROOT):
             if re.fullmatch(r"[0-9a-f]{64}", name) and name not in named:
@@ -142,22 +137,13 @@ def copy_kept(source: Files, target: Files, folder: str) -> str:
             staged = f"_{name}-{secrets.token_hex(3)}"
             try:
                 for path, digest in listed.items():
-                    target.write(f"{staged}/{path}", partial(_as_listed, source, digest))
+                    target.write(f"{staged}/{path}", partial(as_told, source, f"{ROOT}/{digest}", digest))
                 target.rename(staged, name)
-            except FileNotFoundError:
+            except (FileNotFoundError, Damaged):
                 target.delete(staged)
                 continue
         return name
     raise FileNotFoundError(f"{folder} was never kept")
-
-
-def _as_listed(files: Files, digest: str) -> Iterator[bytes]:
-    seen = hashlib.sha256()
-    for chunk in files.chunks(f"{ROOT}/{digest}"):
-        seen.update(chunk)
-        yield chunk
-    if seen.hexdigest() != digest:
-        raise FileNotFoundError(f"{ROOT}/{digest} is damaged")
 
 
 def _lists(files: Files) -> list[tuple[int, int]]:
@@ -179,23 +165,8 @@ def _inside(path: str) -> bool:
     return not path.startswith("/") and ".." not in Path(path).parts
 
 
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            yield chunk
-
-
-def _digest(file: Path) -> str:
-    seen = hashlib.sha256()
-    for chunk in _chunks(file):
-        seen.update(chunk)
-    return seen.hexdigest()
-
-
 def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | None:
     """The folder that ISONOMY_KEEP_FOLDER names; None if it is not set or the store cannot be used."""
-    from submarine_patch.worker.checkpoints import files_of_env
-
     name = env.get("ISONOMY_KEEP_FOLDER", "")
     if not name or not checkpoint_dir:
         return None

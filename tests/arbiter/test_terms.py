@@ -112,8 +112,7 @@ def test_a_virtual_cluster_that_names_no_policy_has_that_of_isonomy_yaml(plane: 
 def test_the_former_file_is_kept_and_the_way_back_said(plane: ControlPlane, tmp_path: Path) -> None:
     path = plane.config.cells
     assert path is not None
-    plane._cells()
-    assert plane.read_cells("")[2] == "", "the file is unchanged"
+    assert [plane.read_cells("")[2] for _ in range(2)] == ["", ""], "the file is unchanged"
     path.write_text(CELLS.replace("policy: themis", "policy: thmis"))
     with pytest.raises(ConfigError):
         plane.read_cells("")

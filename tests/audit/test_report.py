@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.report import build, quantile
+from pycontrol.audit.usage import quantile
+from pycontrol.lab.runreport import build
 from pycontrol.model.topology import Gpu
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 

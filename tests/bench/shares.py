@@ -14,9 +14,9 @@ import cvxpy
 import numpy as np
 
 from pycontrol.lab.oef import reference
+from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares.gavel import GavelShares
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFairShares
-from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, ShareProblem
 

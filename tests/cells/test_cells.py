@@ -12,12 +12,13 @@ import pytest
 from pycontrol.cells import gang_fit
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
-from pycontrol.cells.idle import max_min, shares
+from pycontrol.cells.idle import max_min
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
 from pycontrol.cells.machines import machines
-from pycontrol.cells.recovery import adopt, dump, load, reconfigured
+from pycontrol.cells.recovery import adopt, reconfigured
 from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
 from pycontrol.config import ConfigError
+from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 
 
@@ -365,8 +366,5 @@ def test_a_crash_loses_nothing() -> None:
 
 
 def test_idle_gpus_are_shared_by_weight() -> None:
-    cells = build({"node": 4}, 3, {"a": {"gpu": 1}, "b": {"gpu": 1, "weight": 2.0}, "c": {"gpu": 1}})
-    for number in range(12):
-        ask(cells, f"o{number}", "a", -1, 1)
-    assert shares(cells, {"b": 20, "c": 1}) == {"a": 4, "b": 7, "c": 1}
+    assert max_min(12, {"a": 12, "b": 20, "c": 1}, {"a": 1.0, "b": 2.0, "c": 1.0}) == {"a": 4, "b": 7, "c": 1}
     assert max_min(5, {"a": 1, "b": 9}, {}) == {"a": 1, "b": 4}

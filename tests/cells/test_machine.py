@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Balanced, Exchange, Lot
-from pycontrol.cells.recovery import adopt_all, dump, load, reconfigured
+from pycontrol.cells.recovery import adopt_all, reconfigured
 from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
 from pycontrol.lab.hived.exchange_policies import CreditScore, SecondPrice
+from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits
 

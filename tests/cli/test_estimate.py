@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.cli import main, screens
-from pycontrol.cli.estimate import read_snapshot
+from pycontrol.lab.whatif import read_snapshot
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
@@ -57,7 +57,7 @@ def test_an_app_that_has_ended_has_no_estimate() -> None:
     why = {"code": "NoFreeGpus", "sentence": "no GPU is free"}
     live, ended = (
         Router._with_estimate(
-            {"app": {"app_id": "a", "finished_s": x, "gpus_held": 0}, "reason": why, "now_s": 0.5}, forecast
+            {"app": {"app_id": "a", "finished_s": x, "gpus_held": 0}, "jobs": [], "reason": why, "now_s": 0.5}, forecast
         )
         for x in (None, 9.0)
     )

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pycontrol.cli import main
 
 PRODUCT = Path(__file__).resolve().parents[2] / "pycontrol"
-DOORS = {"cli/__init__.py", "cli/lab.py"}
+DOORS = {"cli/__init__.py", "cli/lab.py", "policies/registry.py"}
 
 
 def test_only_the_doors_name_the_laboratory() -> None:
@@ -34,6 +34,6 @@ def test_a_command_says_what_to_install_where_the_laboratory_lacks_something(mon
 
 def test_without_the_laboratory_there_are_the_products_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pycontrol.cli.lab.LAB", "pycontrol.no_lab")
-    done = CliRunner().invoke(main, ["workload", "list"])
+    done = CliRunner().invoke(main, ["workload", "show"])
     assert "w2-testbed" in done.output
     assert "hived" not in done.output

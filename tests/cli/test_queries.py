@@ -84,15 +84,15 @@ def test_rounds_are_listed_with_their_payments(rm: Rm) -> None:
 
 def test_verbs(rm: Rm) -> None:
     assert "neither in isonomy.yaml" in ok(rm, "budget")
-    assert "has gpu_hours_day 5" in ok(rm, "budget", "set", "user", "u", "--day", "5", user=ADMIN)
+    assert "has gpu_hours_day 5" in ok(rm, "budget", "user", "u", "--day", "5", user=ADMIN)
     assert "user u" in ok(rm, "budget")
-    assert "isonomy.yaml again" in ok(rm, "budget", "reset", "user", "u", user=ADMIN)
+    assert "isonomy.yaml again" in ok(rm, "budget", "user", "u", "--reset", user=ADMIN)
     assert ok(rm, "pause", user=ADMIN) == "rounds stop and leases stand still\n"
     assert rm.scene.world.arbiter.holdings.paused
     assert "paused: " in ok(rm, "status")
-    assert json.loads(ok(rm, "resume", "-o", "json", user=ADMIN))["ok"]
+    assert json.loads(ok(rm, "pause", "--end", "-o", "json", user=ADMIN))["ok"]
     assert "n2" in ok(rm, "drain", "n2", user=ADMIN)
-    assert "n2" in ok(rm, "undrain", "n2", user=ADMIN)
+    assert "n2" in ok(rm, "drain", "n2", "--end", user=ADMIN)
     assert EARLY in ok(rm, "kill", EARLY)
 
 

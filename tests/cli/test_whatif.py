@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli import main
-from pycontrol.cli.compared import _change, compared
-from pycontrol.cli.recorded import actual_of, of_journal, of_yarn
-from pycontrol.lab.whatif import whatif_command
+from pycontrol.lab.compared import _change, compared
+from pycontrol.lab.recorded import of_journal, of_yarn
+from pycontrol.lab.whatif import actual_of, whatif_command
 from pycontrol.lab.workloads import load
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation.clusters import uniform

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.cli import main
+from pycontrol.cli import FORMER, main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved
 from pycontrol.queries.reasons import REASONS, reason
@@ -90,6 +90,14 @@ def test_solve_and_its_old_name(tmp_path: Path) -> None:
     file = tmp_path / "case.json"
     file.write_text("{")
     assert wrong("solve", str(file)) == wrong("replay", str(file))
+
+
+@pytest.mark.parametrize("former", FORMER)
+def test_former_words_still_work_and_say_what_to_write(former: str) -> None:
+    done = CliRunner().invoke(main, [*former.split(), "--help"])
+    assert done.exit_code == 0
+    assert done.stderr == f"{former} is now: isonomy {FORMER[former]}\n"
+    assert done.stdout.startswith(f"Usage: main {FORMER[former].partition(' --')[0]} ")
 
 
 def test_the_operators_guide_has_every_reason() -> None:

@@ -123,7 +123,7 @@ def test_a_job_outlives_its_tokens_the_resourcemanager_and_the_namenode(rig: Ker
     assert rig.isonomy(ME, "drain", host).returncode == 0
     rig.wait(lambda: [j["restarts"] for j in rig.jobs("ticket")] == [job["restarts"] + 1], 120, "it is revoked")
     rig.training("ticket", job["step"])  # it continued from a checkpoint, and writes the next one
-    assert rig.isonomy(ME, "undrain", host).returncode == 0
+    assert rig.isonomy(ME, "drain", host, "--end").returncode == 0
     rig.wait(lambda: [j["checkpoints_failed"] for j in rig.jobs("ticket")] == [0], 150, "a checkpoint is whole")
     rig.succeeds("ticket")
     rig.audit()

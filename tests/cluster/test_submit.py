@@ -87,7 +87,7 @@ def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_b
     host = rig.get("explain", app="plain-a")["leases"][0]["gpu"].rpartition(":")[0]
     subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
     rig.wait(lambda: not rig.get("explain", app="plain-a")["leases"], 60, "it gives its GPUs back")
-    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    subprocess.run([BIN / "isonomy", "drain", host, "--end"], env=rig.env, check=True, timeout=60)
     lost = rig.wait(lambda: rig.get("explain", app="plain-a").get("lost"), START_S, "it starts again, and is told so")
     assert re.fullmatch(r"lost \d+ steps? = \d+\.\d GPU-min, trained again", lost)
     for app in apps:
@@ -207,7 +207,7 @@ def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: 
     host = rig.get("explain", app="servers")["leases"][0]["gpu"].rpartition(":")[0]
     subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
     rig.wait(lambda: any(j["launches"] > 1 for j in rig.jobs("servers")), START_S, "it continues elsewhere")
-    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    subprocess.run([BIN / "isonomy", "drain", host, "--end"], env=rig.env, check=True, timeout=60)
     rig.succeeds("servers")
     said = "\n".join(p.read_text() for p in logs_of(rig, "servers"))
     stopped, restored = re.search(r"Stopped on request at step (\d+)", said), re.search(r"Restored .* for (\d+) ", said)
@@ -236,4 +236,4 @@ def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_draine
     begun = sorted(int(text.split("began at", 1)[1].split()[0]) for text in said)
     assert begun[0] == 0
     assert begun[1] >= 5, "what it had done was kept"
-    subprocess.run([BIN / "isonomy", "undrain", host], env=rig.env, check=True, timeout=60)
+    subprocess.run([BIN / "isonomy", "drain", host, "--end"], env=rig.env, check=True, timeout=60)

@@ -54,7 +54,7 @@ def test_rest_answers_and_commands_change(rig: Rig) -> None:
     assert rig.get("status")["ready"]
     isonomy(rig, "pause")
     assert rig.get("status")["paused"]
-    isonomy(rig, "resume")
+    isonomy(rig, "pause", "--end")
     assert not rig.get("status")["paused"]
 
 
@@ -77,7 +77,7 @@ def test_a_job_outlives_its_control_plane_and_a_revocation(rig: Rig) -> None:
         "it continues elsewhere",
     )
     rig.succeeds("job")
-    isonomy(rig, "undrain", host)
+    isonomy(rig, "drain", host, "--end")
     told = json.loads(isonomy(rig, "explain", "job", "-o", "json"))
     assert told["app"]["model_path"]
     rig.audit()

@@ -65,7 +65,7 @@ PROFILE, FIG6, VECTORS, FIG9 = "hived-profile", "hived-fig6", "oef-fig1-2", "oef
 NONE, ALL = frozenset[str](), frozenset({PROFILE, FIG6, VECTORS, FIG9})
 CHANGES: list[tuple[str, str, str, frozenset[str], frozenset[str]]] = [
     ("policies/tiresias.py", "class Tiresias(Filling):", "    added = 1", frozenset({FIG6}), ALL - {FIG6}),
-    ("policies/slaq.py", "class Slaq(Filling):", "    added = 1", NONE, ALL),
+    ("lab/policies/slaq.py", "class Slaq(Filling):", "    added = 1", NONE, ALL),
     (
         "arbiter/core.py",
         "class Arbiter:",
@@ -78,7 +78,7 @@ CHANGES: list[tuple[str, str, str, frozenset[str], frozenset[str]]] = [
     ("lab/hived/simulated.py", "HOUR_S = 3600.0", "HOUR_S = 60.0", frozenset({FIG6}), ALL - {FIG6}),
     ("lab/kit.py", "@dataclass(frozen=True)", "# A remark.", NONE, ALL),
     (
-        "shares/gandiva_fair.py",
+        "lab/shares/gandiva_fair.py",
         "class GandivaFairShares:",
         "    added = 1",
         frozenset({VECTORS, FIG9}),

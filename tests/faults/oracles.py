@@ -477,7 +477,7 @@ class Oracles:
             "workers": list(a.workers), "asks": a.cluster.asks.apps(), "directives": endpoint._waiting,
             "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
         }  # fmt: skip
-        service = plane.agents._service
+        service = plane.agents.service
         parts = {"arbiter": a, "agents": service, "bridge": endpoint, "driver": plane.driver._inbox}
         for where, part in parts.items():  # whatever they remember by app, container or attempt
             for name, text in left_of_apps(part):

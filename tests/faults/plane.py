@@ -459,7 +459,7 @@ class Plane:
         if not self.up:
             return False
         call = Call(self, stream, token, kind)
-        service: Any = self.agents._service
+        service: Any = self.agents.service
         method = service.Session if kind == "agent" else service.Worker
         stream.on_message[1], stream.on_end[1] = call.arrived, call.ended
         self.calls.append(call)

@@ -28,7 +28,7 @@ class Relay:
 
     def arrived(self, plane: Any, kind: str, app_id: str, message: Any) -> None:
         """Notes a message that reached the control plane."""
-        sessions, sort = plane.agents._service.sessions, message.WhichOneof("kind")
+        sessions, sort = plane.agents.service.sessions, message.WhichOneof("kind")
         if kind == "worker" and sort in TOLD and app_id not in sessions.agents:
             worker_id, reader, what = message.worker_id, self.world.masters.get(app_id), message
         elif kind == "agent" and sort == "to_worker":

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from pycontrol.cli.config import config_group
 from pycontrol.config import ConfigError, load_config
-from pycontrol.hadoopconf import check, properties, render, secure
-from pycontrol.hadoopconf.production import auth_to_local, capacity_scheduler, yarn_site
+from pycontrol.hadoopconf import check, properties, render, rules, secure
+from pycontrol.hadoopconf.rules import auth_to_local
+from pycontrol.hadoopconf.sitechecks import capacity_scheduler, yarn_site
 from tests.hadoopconf import samples
 
 NM = "yarn.nodemanager."
@@ -148,7 +149,9 @@ def test_an_executor_of_ours_beside_yarns_gpu_plugin_is_an_error() -> None:
 
 
 def test_a_limit_that_hadoop_3_3_misunderstands_is_noted() -> None:
-    (found,) = capacity_scheduler({"yarn.scheduler.capacity.root.a.user-limit-factor": "-1"})
+    prefix = "yarn.scheduler.capacity.root"
+    site = {f"{prefix}.queues": "a", f"{prefix}.a.capacity": "100", f"{prefix}.a.user-limit-factor": "-1"}
+    (found,) = capacity_scheduler(site)
     assert "Hadoop 3.3" in found.message
 
 
@@ -211,7 +214,7 @@ def test_included_files_and_keys_that_every_executor_of_ours_reads(tmp_path: Pat
 def test_web_apps_with_kerberos_have_a_principal_and_a_keytab() -> None:
     core = {
         "hadoop.security.authentication": "kerberos",
-        "hadoop.http.filter.initializers": secure.FILTER,
+        "hadoop.http.filter.initializers": rules.FILTER,
         "hadoop.http.authentication.type": "kerberos",
     }
     found = {

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from pycontrol.lab.conformance.snapshots import app, snapshot
 from pycontrol.lab.oef.placers import Placed
+from pycontrol.lab.policies.gandiva_fair import GandivaFair
+from pycontrol.lab.policies.gavel import Gavel
+from pycontrol.lab.shares.gavel import Objective
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.policies.gandiva_fair import GandivaFair
-from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Shared, Sharing
-from pycontrol.shares.gavel import Objective
 from pycontrol.shares.problem import ShareProblem
 
 TOP = Topology.of([Machine(f"{t.lower()}-{i}", "r", 4, t) for t in ("K80", "V100") for i in range(2)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from pycontrol.lab.policies.worst_first import WorstFirst
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
 from pycontrol.model.topology import Scope
-from pycontrol.policies.worst_first import WorstFirst
 from tests.auction.brute import topology
 from tests.policies.test_themis import snapshot, view
 

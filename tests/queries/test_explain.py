@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev
-from pycontrol.queries.explain import rho_terms
+from pycontrol.queries.explain import line, rho_terms
 from tests.arbiter.mini import CELLS, Mini
 
 
@@ -19,3 +23,18 @@ def test_rho_of_an_app_in_a_virtual_cluster_counts_that_clusters_gpus() -> None:
     assert shown is not None
     assert shown["cluster_gpus"] == registered.contention.cluster_gpus == 4
     assert (m.a.holdings.topology.gpus, shown["t_id_s"]) == (8, 4800.0 / 4)
+
+
+@pytest.mark.parametrize(
+    ("held", "states", "estimate", "said"),
+    [
+        (0, ["running", "done", "running"], {"start_s": None}, "jobs: 1 done, 2 running; waits: no offer"),
+        (0, [], {"start_s": [1900.0, 2500.0, 4600.0]}, "waits: no offer; starts in ~25 min (15 min to 60 min)"),
+        (4, [], {"end_s": [4600.0, 13000.0, None]}, "4 GPUs; ends in ~3 h 20 min (60 min to more than a week)"),
+        (1, ["slow"], {"end_s": [None, None, None]}, "jobs: 1 slow; 1 GPU; j0: slow"),
+    ],
+)
+def test_an_app_in_one_line(held: int, states: list[str], estimate: dict[str, Any], said: str) -> None:
+    jobs = [{"job_id": f"j{i}", "state": s, "note": "slow" if s == "slow" else ""} for i, s in enumerate(states)]
+    found = {"now_s": 1000.0, "app": {"gpus_held": held}, "jobs": jobs, "reason": {"sentence": "no offer"}}
+    assert line({**found, "estimate": estimate}) == said

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares.simple import MaxMinShares
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFairShares
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Scheme, ShareProblem
-from pycontrol.shares.simple import MaxMinShares
 
 SCHEMES: tuple[Scheme, ...] = (OefCooperative(), OefNoncooperative(), GandivaFairShares(), MaxMinShares())
 

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 from pycontrol.lab.oef import reference
+from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio
+from pycontrol.lab.shares.tenants import Tenancy
 from pycontrol.shares import cooperative, noncooperative
 from pycontrol.shares.cooperative import OefCooperative, ratio_ordered
 from pycontrol.shares.noncooperative import OefNoncooperative
-from pycontrol.shares.problem import Matrix, ShareError, ShareProblem, Tenancy
-from pycontrol.shares.simple import MaxEfficiency, MaxMinRatio
+from pycontrol.shares.problem import Matrix, ShareError, ShareProblem
 from tests.shares.test_promises import SCHEMES, envy, problems
 
 

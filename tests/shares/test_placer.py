@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.lab.oef.placers import paper_round
-from pycontrol.shares.placer import Placement, PlacerJob, place_round, wait_bound_rounds
+from pycontrol.lab.shares.tenants import wait_bound_rounds
+from pycontrol.shares.placer import Placement, PlacerJob, place_round
 
 Shares = dict[str, dict[str, float]]
 

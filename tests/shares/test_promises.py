@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, capacity_rows, efficiency_rows
 from pycontrol.shares.cooperative import OefCooperative, ratio_ordered
-from pycontrol.shares.gandiva_fair import GandivaFairShares
-from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, Scheme, SchemeProperty, ShareProblem
-from pycontrol.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, capacity_rows, efficiency_rows
 
 SCHEMES: dict[str, Scheme] = {
     "oef_noncooperative": OefNoncooperative(),

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.policies.srtf import Srtf
 from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
-from pycontrol.policies.srtf import Srtf
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
 from pycontrol.simulation.apps import TraceApp, Workload

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.policies.worst_first import WorstFirst
 from pycontrol.lab.themis.lies import crowd
 from pycontrol.model.auction import Demand
 from pycontrol.model.events import Solve
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.registry import make
 from pycontrol.policies.themis import Themis
-from pycontrol.policies.worst_first import WorstFirst
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, uniform
 from pycontrol.simulation.engine import Simulator

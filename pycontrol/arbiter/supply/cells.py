@@ -33,7 +33,7 @@ GUARANTEED = 0
 """The one priority of all guaranteed groups: inside a virtual cluster its policy decides, by leases."""
 
 
-class CellSupply:
+class CellSupply(TradingSupply):
     """The `Supply` of a cluster with virtual clusters that own cells."""
 
     def __init__(self, layout: Layout) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
 from pycontrol.cells.exchange import Deal, Exchange
@@ -89,46 +90,66 @@ class Placed:
     evicted: tuple[str, ...] = ()
 
 
-class Supply(Protocol):
-    """Which GPUs exist for whom: the cells of virtual clusters, or the whole cluster for all apps."""
+class Supply:
+    """Which GPUs exist for whom. This one is of a cluster without virtual clusters: any app may use any GPU, and
+    nothing is owned, lent or evicted; `CellSupply` has the cells of virtual clusters.
+
+    Apps in records of a cells file that is no longer configured move to the virtual cluster "" at the first snapshot.
+    """
+
+    def __init__(self, pick: Callable[[Gang], Sequence[Gpu]] = lambda _: ()) -> None:
+        """`pick`: the GPUs that a gang gets on its hosts; none if these have too few."""
+        self._pick = pick
 
     @property
     def whole(self) -> bool:
         """Whether there are no virtual clusters: the whole cluster is one part, and nothing is borrowed."""
+        return True
 
     @property
     def trading(self) -> TradingSupply | None:
         """This supply with its exchange; None if cells cannot be exchanged."""
+        return None
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; empty for a queue without one."""
+        return ""
 
     def gpus_of(self, vc: str) -> int:
         """GPUs of a virtual cluster (its R_C); 0 for the empty name."""
+        return 0
 
     def terms(self, vc: str) -> Terms:
         """The policy, f and lease length that a virtual cluster sets for itself."""
+        return AS_CONFIGURED
 
     def virtual_clusters(self) -> Iterable[str]:
         """The names of all virtual clusters."""
+        return ()
 
     def machines(self, vc: str) -> Sequence[VirtualMachine]:
         """The virtual cluster's own machines, each with its GPUs that none of its groups holds."""
+        return ()
 
     def machine_of(self, gpu: Gpu) -> str:
         """The virtual cluster's machine that holds a GPU of a guaranteed group."""
+        return gpu.host
 
     def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
         """The groups in each cell of a virtual cluster that has bad GPUs, where it could have a cell with fewer."""
+        return ()
 
     def idle(self) -> Mapping[str, int]:
         """Idle GPUs by host."""
+        return {}
 
     def weights(self) -> Mapping[str, float]:
         """Virtual cluster -> its weight in borrowing."""
+        return {}
 
     def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
         """Virtual cluster -> its weighted max-min share of idle GPUs, at most what it wants."""
+        return {}
 
     def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
         """(free GPUs, GPUs) of the cell of type `kind` with the most room.
@@ -136,9 +157,11 @@ class Supply(Protocol):
         By machine of a virtual cluster, or (`vc` None) by host for idle GPUs; entries without such a cell are missing.
         `coming`: GPUs with leases that end; they count as free.
         """
+        return {}
 
     def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
         """The physical cell of type `kind` that holds the GPU, as (chain, number); None if there is none."""
+        return None
 
     def place(
         self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
@@ -150,18 +173,23 @@ class Supply(Protocol):
         evicted groups are released. None if it does not fit. If one of `spared` would be evicted, nothing is taken, and
         `Placed` names such groups and no GPUs.
         """
+        gpus = self._pick(gang)
+        return Placed(tuple(gpus)) if gpus else None
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         """Makes a borrowing group guaranteed in place, using these GPUs of own machines; False if it cannot be."""
+        return False
 
     def downgrade(self, group: str) -> bool:
         """Makes a guaranteed group a borrowing one in place; False if it was not guaranteed."""
+        return False
 
     def release(self, group: str) -> None:
         """Frees the cells of a group that ended or is being revoked."""
 
     def shrink(self, held: GroupGpus) -> bool:
         """Reduces a group that lost some GPUs to those in `held`; False if it was guaranteed and borrows now."""
+        return True
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
         """Replaces what is known of all hosts. `up`: host in use -> indices of its good GPUs."""
@@ -171,118 +199,34 @@ class Supply(Protocol):
 
     def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
         """Replaces all groups by these; returns those that changed, and whether they are guaranteed now."""
-
-    def guarantees(self) -> Mapping[str, bool]:
-        """Group -> whether it is guaranteed; groups on machines that the cells do not know are missing."""
-
-    def inspect(self) -> Mapping[str, Any]:
-        """The state of all cells, as JSON values."""
-
-
-class TradingSupply(Supply, Protocol):
-    """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
-
-    @property
-    def exchange(self) -> Exchange:
-        """The exchange: bulletin board, deals and books."""
-
-    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
-        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
-
-    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
-
-    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow."""
-
-
-class WholeCluster:
-    """The supply of a cluster without virtual clusters: any app may use any GPU, and nothing is owned, lent or evicted.
-
-    Apps in records of a cells file that is no longer configured move to the virtual cluster "" at the first snapshot.
-    """
-
-    def __init__(self, pick: Callable[[Gang], Sequence[Gpu]] = lambda _: ()) -> None:
-        """`pick`: the GPUs that a gang gets on its hosts; none if these have too few."""
-        self._pick = pick
-
-    @property
-    def whole(self) -> bool:
-        return True
-
-    @property
-    def trading(self) -> TradingSupply | None:
-        return None
-
-    def vc_of(self, queue: str) -> str:
-        return ""
-
-    def gpus_of(self, vc: str) -> int:
-        return 0
-
-    def terms(self, vc: str) -> Terms:
-        return AS_CONFIGURED
-
-    def virtual_clusters(self) -> Iterable[str]:
-        return ()
-
-    def machines(self, vc: str) -> Sequence[VirtualMachine]:
-        return ()
-
-    def machine_of(self, gpu: Gpu) -> str:
-        return gpu.host
-
-    def groups_to_move(self, vc: str) -> Sequence[Sequence[str]]:
-        return ()
-
-    def idle(self) -> Mapping[str, int]:
-        return {}
-
-    def weights(self) -> Mapping[str, float]:
-        return {}
-
-    def shares(self, wanted: Mapping[str, int], idle_gpus: int) -> Mapping[str, int]:
-        return {}
-
-    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
-        return {}
-
-    def cell_of(self, gpu: Gpu, kind: str) -> tuple[int, int] | None:
-        return None
-
-    def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
-        spared: Collection[str] = (),
-    ) -> Placed | None:  # fmt: skip
-        gpus = self._pick(gang)
-        return Placed(tuple(gpus)) if gpus else None
-
-    def own(self, group: str, vc: str, gang: Gang) -> bool:
-        return False
-
-    def downgrade(self, group: str) -> bool:
-        return False
-
-    def release(self, group: str) -> None:
-        """Does nothing."""
-
-    def shrink(self, held: GroupGpus) -> bool:
-        return True
-
-    def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:
-        """There are no cells to tell."""
-
-    def machine_changed(self, host: str, up: Collection[int]) -> None:
-        """There are no cells to tell."""
-
-    def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
         return {x.group: True for x in groups if not x.guaranteed}
 
     def guarantees(self) -> Mapping[str, bool]:
+        """Group -> whether it is guaranteed; groups on machines that the cells do not know are missing."""
         return {}
 
     def inspect(self) -> Mapping[str, Any]:
+        """The state of all cells, as JSON values."""
         return {"groups": (), "physical_cluster": (), "virtual_clusters": {}, "cell_types": {}}
+
+
+class TradingSupply(Supply, ABC):
+    """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
+
+    exchange: Exchange
+    """Bulletin board, deals and books."""
+
+    @abstractmethod
+    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
+        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
+
+    @abstractmethod
+    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
+        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
+
+    @abstractmethod
+    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow."""
 
 
 VcOf = Callable[[str], str]

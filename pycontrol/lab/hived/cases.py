@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -308,12 +307,7 @@ def _missing(key: str, wanted: Wanted) -> Wanted:
 
 
 def _run(setup: Setup, wanted: Sequence[Wanted]) -> Iterator[CaseRuns]:
-    processes = min(setup.processes, len(wanted))
-    if processes <= 1:
-        yield from (w() for w in wanted)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(Wanted.__call__, wanted)
+    return setup.each(Wanted.__call__, wanted)
 
 
 def on_nodes(nodes: int, size_: TraceSize, ways: tuple[str, ...], load_: float = LOAD) -> list[Wanted]:

@@ -34,8 +34,9 @@ from pycontrol.lab.oef.runs import (
     SpeedupLie,
     measure,
 )
-from pycontrol.shares.gavel import GavelShares
-from pycontrol.shares.problem import ShareProblem, Tenancy
+from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.tenants import Tenancy
+from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.apps import TraceApp, Workload
 
 SEARCHED = (

@@ -13,8 +13,8 @@ import numpy as np
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.lab.oef.artifact import ArtifactJob, ArtifactRounds, completions
-from pycontrol.policies.gandiva_fair import GandivaFair
-from pycontrol.policies.gavel import Gavel
+from pycontrol.lab.policies.gandiva_fair import GandivaFair
+from pycontrol.lab.policies.gavel import Gavel
 from pycontrol.policies.sharing import Sharing
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload

@@ -10,13 +10,13 @@ import numpy as np
 from scipy.optimize import linprog
 
 from pycontrol.lab.kit import Setup
+from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinShares, capacity_rows, efficiency_rows
 from pycontrol.lab.workloads import load
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFairShares
-from pycontrol.shares.gavel import GavelShares
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem, Vector
-from pycontrol.shares.simple import MaxEfficiency, MaxMinShares, capacity_rows, efficiency_rows
 from pycontrol.simulation.apps import Workload
 
 PAPER = "OEF (Middleware '24)"

@@ -6,21 +6,20 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef.mixes import types_of
 from pycontrol.lab.oef.placers import Placed, Placer
+from pycontrol.lab.policies.gandiva_fair import GandivaFair
+from pycontrol.lab.policies.gavel import Gavel
+from pycontrol.lab.shares.simple import MaxMinShares
 from pycontrol.model.auction import AppView, Bid, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.policies.gandiva_fair import GandivaFair
-from pycontrol.policies.gavel import Gavel
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Sharing
 from pycontrol.shares.problem import Scheme
-from pycontrol.shares.simple import MaxMinShares
 from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.runs import simulate
@@ -170,13 +169,7 @@ def outcome(run: Run) -> OefOutcome:
 def measure(setup: Setup, runs: Sequence[Run], what: str) -> list[OefOutcome]:
     """The outcomes in the order of the runs, on as many processes as the setup allows."""
     results: list[OefOutcome] = []
-    if setup.processes <= 1 or len(runs) <= 1:
-        for run in runs:
-            setup.note(f"{what}: {len(results)} of {len(runs)}")
-            results.append(outcome(run))
-        return results
-    with ProcessPoolExecutor(min(setup.processes, len(runs))) as pool:
-        for found in pool.map(outcome, runs):
-            results.append(found)
-            setup.note(f"{what}: {len(results)} of {len(runs)}")
+    for found in setup.each(outcome, runs):
+        results.append(found)
+        setup.note(f"{what}: {len(results)} of {len(runs)}")
     return results

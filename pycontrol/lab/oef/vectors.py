@@ -21,8 +21,9 @@ from pycontrol.lab.oef.mixes import (
     VGG,
     Entrant,
 )
-from pycontrol.shares.gavel import GavelShares
-from pycontrol.shares.problem import Matrix, ShareProblem, Tenancy
+from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.tenants import Tenancy
+from pycontrol.shares.problem import Matrix, ShareProblem
 
 ROUNDED = 0.0101
 """The paper prints two digits, of which some are cut off rather than rounded."""

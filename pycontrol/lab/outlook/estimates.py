@@ -6,7 +6,6 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,10 +177,9 @@ def estimates(setup: Setup) -> Findings:
     seeds = setup.seeds_of(8, 1)
     jobs = [(scene, tuple(seeds), "isonomy", 6 if setup.quick else RUNS) for scene in scenes]
     found: dict[str, list[Estimate]] = {}
-    with ProcessPoolExecutor(min(setup.processes, len(jobs))) as pool:
-        for job, said in zip(jobs, pool.map(watched, jobs), strict=True):
-            found[job[0].label] = said
-            setup.note(f"{job[0].label}: {len(said)} starts")
+    for job, said in zip(jobs, setup.each(watched, jobs), strict=True):
+        found[job[0].label] = said
+        setup.note(f"{job[0].label}: {len(said)} starts")
     every = [x for said in found.values() for x in said]
     rows = tuple(_row(label, said) for label, said in [*found.items(), ("all", every)] if said)
     return Findings(

@@ -9,10 +9,11 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import vc_cells
 from pycontrol.cells.layout import Layout
-from pycontrol.cells.recovery import adopt, adopt_all, dump, load
+from pycontrol.cells.recovery import adopt, adopt_all
 from pycontrol.cells.space import AffinityGroup
 from pycontrol.cells.values import CellsError, Decision, GroupRequest, GroupState, LeafState, PlacementOutcome, Worker
 from pycontrol.config import ConfigError
+from pycontrol.lab.solve.kept_cells import dump, load
 
 OPERATIONS = frozenset({
     "schedule", "delete_allocated", "delete_unallocated", "set_bad", "set_healthy", "reconfigure", "build_cluster",

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
+from typing import Protocol
 
 from pycontrol.fairness.curves import fit, longest_run
-from pycontrol.fairness.figure7 import JobInfo, PerformanceCurve, SuccessiveHalving
-from pycontrol.fairness.makespan import phase_end
+from pycontrol.fairness.figure7 import JobInfo
+from pycontrol.fairness.makespan import Packed, pack
 from pycontrol.model.value import value
+
+
+class SuccessiveHalving(Protocol):
+    """App schedulers that stop jobs phase by phase (successive halving, Hyperband)."""
+
+    def get_num_phases(self) -> int:
+        """Phases left, the present one included."""
+
+    def get_jobs_in_phase(self, phase: int, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
+        """The jobs of a phase (0: the present one) if the app held these GPUs by machine."""
+
+
+class PerformanceCurve(Protocol):
+    """App schedulers that stop jobs by forecasts of their curves (HyperDrive, Vizier)."""
+
+    def get_jobs_remaining(self, gpu_alloc: Sequence[int]) -> Sequence[JobInfo]:
+        """The jobs still running, each with the most iterations that its forecast allows."""
+
+
+def phase_end(jobs_s: Sequence[float], gpus: int, job_demand_max: int) -> Packed:
+    """The earliest end of a phase of jobs, given in serial seconds (Themis, section 4.3.2).
+
+    With fewer GPUs than jobs, each job runs on one GPU, and the jobs of a GPU run one after another. Otherwise each job
+    gets 1 to `job_demand_max` GPUs: giving the next GPU to the job that ends last is optimal, as only that job can
+    shorten the phase.
+    """
+    if not any(jobs_s):
+        return Packed(0.0)
+    if gpus < 1:
+        return Packed(math.inf)
+    if gpus < len(jobs_s):
+        return pack(jobs_s, gpus)
+    share = [1] * len(jobs_s)
+    for _ in range(gpus - len(jobs_s)):
+        last = max(range(len(jobs_s)), key=lambda i: jobs_s[i] / share[i])
+        if share[last] >= job_demand_max:
+            break
+        share[last] += 1
+    return Packed(max(t / n for t, n in zip(jobs_s, share, strict=True)))
 
 
 @value
@@ -49,7 +90,8 @@ def curve_t_sh(app: PerformanceCurve, gpu_alloc: Sequence[int], elapsed_s: float
 
 
 def _placed_s(jobs: Sequence[JobInfo]) -> list[float]:
-    return [job.placed_s for job in jobs]
+    """Seconds left on one GPU of each job's placement."""
+    return [job.serial_s * job.locality_sensitivity for job in jobs]
 
 
 @value

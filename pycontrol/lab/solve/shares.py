@@ -7,12 +7,12 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pycontrol.shares import gavel
+from pycontrol.lab.shares import gavel
+from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, common_level
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.gandiva_fair import GandivaFairShares
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
-from pycontrol.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, common_level
 
 SCHEMES: dict[str, Scheme] = {
     "oef_noncooperative": OefNoncooperative(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -167,9 +166,8 @@ def one_round(setup: Setup) -> Findings:
     """Gains of lies, envy and efficiency in random auctions."""
     n, tries = (60, 6) if setup.quick else (600, 24)
     setup.note(f"{n} auctions, searched for lies")
-    with ProcessPoolExecutor(setup.processes) as pool:
-        found = list(pool.map(partial(measure, tries=tries), range(n), chunksize=8))
-        literal = list(pool.map(partial(measure, tries=tries, convention="twice_worst"), range(n), chunksize=8))
+    found = list(setup.each(partial(measure, tries=tries), range(n)))
+    literal = list(setup.each(partial(measure, tries=tries, convention="twice_worst"), range(n)))
     best = {r: [max(f["gain"][r].values()) for f in found] for r in READINGS}
     gain = {r: interval(v) for r, v in best.items()}
     kinds = list(found[0]["gain"]["gangs"])

@@ -12,7 +12,7 @@ from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, sho
 from pycontrol.lab.measures import run_groups
 from pycontrol.lab.solve.estimate import Halving
 from pycontrol.model.topology import Topology
-from pycontrol.policies.registry import names, options
+from pycontrol.policies.registry import make, names
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, testbed_64
 from pycontrol.simulation.result import Result
@@ -103,7 +103,7 @@ def figure5_rules() -> list[Rule]:
     """All policies with packing; those with the option also without."""
     rules = [THEMIS, Rule("themis, f = 0", "themis", f=0.0), WORST_FIRST]
     rules += [Rule(p, p) for p in BASELINES if p in names()]
-    rules += [Rule(f"{p}, unpacked", p, {"packing": "random"}) for p in BASELINES if "packing" in options(p)]
+    rules += [Rule(f"{p}, unpacked", p, {"packing": "random"}) for p in BASELINES if hasattr(make(p), "packing")]
     return rules
 
 

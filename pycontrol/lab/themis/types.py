@@ -6,7 +6,6 @@ import dataclasses
 import math
 import random
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
@@ -121,11 +120,7 @@ def typed_auctions(setup: Setup) -> Findings:
     seeds, count = setup.seeds_of(5, 2), QUICK_APPS if setup.quick else APPS
     jobs = [(label, seed, count) for label in VARIANTS for seed in seeds]
     setup.note(f"typed auctions: {len(jobs)} simulations")
-    if setup.processes > 1:
-        with ProcessPoolExecutor(min(setup.processes, len(jobs))) as pool:
-            results = list(pool.map(_figures, jobs))
-    else:
-        results = [_figures(job) for job in jobs]
+    results = setup.each(_figures, jobs)
     found: dict[str, list[dict[str, float]]] = {label: [] for label in VARIANTS}
     for (label, _, _), figures in zip(jobs, results, strict=True):
         found[label].append(figures)

@@ -16,10 +16,10 @@ def run(*args: str) -> Result:
 
 
 def test_the_list_names_everything_with_its_options() -> None:
-    found = json.loads(run("list", "-o", "json").output)
+    found = json.loads(run("show", "-o", "json").output)
     assert [g["name"] for g in found["generators"]] == list(CATALOGUE.generators)
     assert len(found["formats"]) == len(CATALOGUE.formats)
-    text = run("list").output
+    text = run("show").output
     assert "contention=1.0" in text
     assert "philly:FILE" in text
 

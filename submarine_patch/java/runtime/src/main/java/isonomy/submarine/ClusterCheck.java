@@ -10,7 +10,6 @@ import org.apache.hadoop.yarn.api.records.NodeReport;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.QueueInfo;
 import org.apache.hadoop.yarn.api.records.Resource;
-import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.client.api.YarnClient;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 
@@ -63,12 +62,12 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
   }
 
   private void checkSizes(JobSpec job, boolean onOneMachine) throws UserError {
-    long gpus = nodes.stream().mapToLong(ClusterCheck::gpus).sum();
+    long gpus = nodes.stream().mapToLong(JobSpec::gpusOf).sum();
     if (job.gpusPerJob() > gpus) {
       throw new UserError("a job asks for " + job.gpusPerJob() + " GPUs (isonomy.gpus_per_job or -worker_resources);"
           + " the largest gang that the cluster can hold has " + gpus + counted());
     }
-    long largestNodeGpus = nodes.stream().mapToLong(ClusterCheck::gpus).max().orElse(0);
+    long largestNodeGpus = nodes.stream().mapToLong(JobSpec::gpusOf).max().orElse(0);
     if (job.gpusPerWorker() > largestNodeGpus) {
       throw new UserError("-worker_resources gpu=" + job.gpusPerWorker() + ": the largest machine has "
           + largestNodeGpus + " GPUs" + counted());
@@ -118,14 +117,5 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
       return List.of(name);
     }
     return paths.stream().filter(path -> path.endsWith("." + name) && !name.contains(".")).toList();
-  }
-
-  private static long gpus(Resource resource) {
-    for (ResourceInformation info : resource.getResources()) {
-      if (info.getName().equals(ResourceInformation.GPU_URI)) {
-        return info.getValue();
-      }
-    }
-    return 0;
   }
 }

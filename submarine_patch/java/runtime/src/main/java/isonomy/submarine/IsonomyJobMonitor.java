@@ -83,7 +83,7 @@ final class IsonomyJobMonitor extends JobMonitor {
   /** A line of progress; empty on an error, because the control plane may be away. */
   private String progress(ApplicationId app) {
     try {
-      return Progress.line(new RmRest(clientContext.getYarnConfig()).get("explain", app.toString()));
+      return new RmRest(clientContext.getYarnConfig()).get("explain", app.toString()).path("line").asText("");
     } catch (IOException e) {
       return "";
     }

@@ -125,7 +125,7 @@ record JobSpec(String name, String queue, String launchCommand, int workers, lon
     }
   }
 
-  private static long gpusOf(Resource resource) {
+  static long gpusOf(Resource resource) {
     for (ResourceInformation info : resource.getResources()) {
       if (info.getName().equals(ResourceInformation.GPU_URI)) {
         return info.getValue();

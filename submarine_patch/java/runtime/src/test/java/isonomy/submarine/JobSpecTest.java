@@ -187,24 +187,6 @@ class JobSpecTest {
     assertTrue(error.getMessage().contains(part), error.getMessage());
   }
 
-  @Test
-  void progressIsOneLine() throws Exception {
-    JsonNode explain = new ObjectMapper().readTree(
-        "{\"reason\": {\"code\": \"NotOffered\", \"sentence\": \"no offer\"}, \"jobs\": [{\"state\": \"running\"},"
-            + " {\"state\": \"done\"}, {\"state\": \"running\"}]}");
-    assertEquals("jobs: 1 done, 2 running; waits: no offer", Progress.line(explain));
-    assertEquals("jobs: 2 running; j1: no f1", Progress.line(new ObjectMapper().readTree(
-        "{\"jobs\": [{\"job_id\": \"j0\", \"state\": \"running\", \"note\": \"\"}, {\"job_id\": \"j1\","
-            + " \"state\": \"running\", \"note\": \"no f1\"}]}")));
-    assertEquals("", Progress.line(new ObjectMapper().readTree("{\"reason\": null}")));
-    String estimate = "{\"now_s\": 1000, \"app\": {\"gpus_held\": %d}, \"estimate\": {\"start_s\": [1900, 2500, 4600],"
-        + " \"end_s\": [4600, 13000, null]}}";
-    assertEquals("starts in ~25 min (15 min to 60 min)",
-        Progress.line(new ObjectMapper().readTree(String.format(estimate, 0))));
-    assertEquals("4 GPUs; ends in ~3.3 h (60 min to more than a week)",
-        Progress.line(new ObjectMapper().readTree(String.format(estimate, 4))));
-  }
-
   private static JobSpec job(long gpusPerJob, long gpusPerWorker, long memoryMb, String queue) {
     return new JobSpec("j", queue, "true", 1, memoryMb, 1, gpusPerWorker, gpusPerJob, java.util.Map.of(), List.of(),
         null, null, null, false, List.of(), JobSpec.Servers.NONE);

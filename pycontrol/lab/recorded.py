@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, LeaseStarted, RoundHeld
+from pycontrol.cli.client import Rm, moment_s
 from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
@@ -40,6 +42,14 @@ class _Seen:
     gangs: list[int] = field(default_factory=list)
     started_s: float | None = None
     ended_s: float | None = None
+
+
+def recorded_of_yarn(server: Rm, since: str) -> Recorded:
+    """From the ResourceManager's list of applications that ended since a time: 7d, 12h, or 2026-11-20T14:00."""
+    since_s = moment_s(since, time.time(), "--since")
+    path = f"apps?states=FINISHED,KILLED,FAILED&startedTimeBegin={int(1000 * since_s)}"
+    apps = (server.yarn(path).get("apps") or {}).get("app") or []
+    return of_yarn(apps, since_s, f"applications of {server.base}")
 
 
 def of_yarn(apps: Iterable[Mapping[str, Any]], since_s: float, source: str) -> Recorded:
@@ -132,15 +142,6 @@ def save(found: Recorded, file: Path) -> None:
     """The workload, and beside it what really happened; OSError."""
     write(found.workload, file)
     beside(file).write_text(json.dumps({"assumed": found.assumed, "actual": found.actual}) + "\n", encoding="utf-8")
-
-
-def actual_of(file: Path) -> tuple[Actual, str]:
-    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
-    try:
-        data = json.loads(beside(file).read_text(encoding="utf-8"))
-        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}, ""
 
 
 def median(values: Iterable[float]) -> float | None:

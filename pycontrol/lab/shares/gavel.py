@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csr_array, hstack, vstack
 
+from pycontrol.lab.shares.simple import capacity_rows, common_level, efficiency_rows, optimum, sum_rows
 from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem, Vector
-from pycontrol.shares.simple import capacity_rows, common_level, efficiency_rows, optimum, sum_rows
 
 Objective = Literal["max_min", "water_filling", "max_sum", "finish_time", "min_duration"]
 CLOSE = 1e-9

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from pycontrol.cli.recorded import Actual, median
 from pycontrol.cli.tables import Data, lines, span, table
+from pycontrol.lab.recorded import Actual, median
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.words import count
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pycontrol.lab.shares import gavel
 from pycontrol.policies.sharing import Sharing
-from pycontrol.shares import gavel
 from pycontrol.shares.problem import Scheme
 
 

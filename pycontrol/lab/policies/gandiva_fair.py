@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pycontrol.lab.shares import gandiva_fair
 from pycontrol.policies.sharing import Sharing
-from pycontrol.shares import gandiva_fair
 from pycontrol.shares.problem import Scheme
 
 

@@ -1,15 +1,28 @@
-"""The report of a run: each app's fairness and counters, and the times of rounds, bids and allocation changes."""
+"""`isonomy report`: each app's fairness and counters, and the times of rounds, bids and allocation changes."""
 
 from __future__ import annotations
 
-import math
+import json
+import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import click
+from rich.console import Group
 
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged, Fact, RoundHeld
+from pycontrol.audit.usage import quantile
+from pycontrol.cli import screens
+from pycontrol.cli.client import Failure, Misused, output_option
+from pycontrol.cli.records import audited, facts_of, records_of, records_options
+from pycontrol.cli.tables import Data, emit, lines, span, table
+from pycontrol.config import ConfigError, load_topology
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model.receipt import Receipt
+from pycontrol.words import count
 
 HYPERBAND, JOB, FOREIGN = "hyperband", "job", "foreign"
 UNSUCCESSFUL = {"FAILED", "KILLED"}
@@ -123,11 +136,65 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": quantile(values, 0.5), "p95": quantile(values, 0.95), "n": len(values)}
 
 
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """The q-quantile with linear interpolation; None without values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    at = q * (len(ordered) - 1)
-    low, high = math.floor(at), math.ceil(at)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+@click.command("report")
+@records_options
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the cluster (R_C) [default: by topology].")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
+@output_option
+def report_command(
+    cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
+    rm_log: tuple[str, ...], gang_deadline: float, gpus: int | None, out: Path | None,
+    output: str,
+) -> None:  # fmt: skip
+    """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
+
+    \b
+    isonomy report --out build/demo/report.json
+    isonomy report --journal state/journal.sqlite --gpus 64 -o json
+    """
+    records = records_of(cluster_dir, journals, evidence, rm_log, config)
+    if len(records.journals) != 1:
+        raise click.UsageError("a report covers one journal: give one --journal FILE")
+    file = records.topology
+    if gpus is None and file is None:
+        raise click.UsageError("give --gpus N: rho needs the GPUs of the cluster")
+    try:
+        cluster_gpus = gpus if gpus is not None or file is None else load_topology(file).gpus
+    except ConfigError as e:
+        raise Misused(e.lines[0]) from e
+    assert cluster_gpus is not None
+    found = audited(records, gang_deadline, time.time())
+    data = build(facts_of(records.journals[0]), cluster_gpus, found)
+    if out is not None:
+        _write(out, data)
+    emit(data, output, _draw)
+
+
+def _write(out: Path, data: dict[str, Any]) -> None:
+    part = out.with_name(f".{out.name}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        os.replace(part, out)
+    except OSError as e:
+        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
+
+
+def _draw(d: Data) -> Group:
+    """What a run came to."""
+    rows = [
+        (a["name"], a["kind"], a["queue"], a["final_state"], a["rho"], span(a["T_sh_s"]), span(a["T_id_s"]),
+         a["leases"], a["renewals"], a["revocations"], a["restarts"],
+         screens.result(a["best"]) if a["best"] else "-")
+        for a in d["apps"]
+    ]  # fmt: skip
+    names = ("APP", "KIND", "QUEUE", "STATE", ">RHO", ">T_SH", ">T_ID", ">LEASES", ">RENEWALS", ">REVOCATIONS",
+             ">RESTARTS", "BEST")  # fmt: skip
+    times = [
+        (name, span(d[name]["median"]), span(d[name]["p95"]), d[name]["n"])
+        for name in ("round_s", "bid_s", "auction_solve_s", "allocation_change_s")
+    ]
+    seen = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in d["seen"].items())
+    audited = screens.audit(d["audit"]) if d["audit"] is not None else "not audited"
+    return lines(table(names, rows), "", f"{count(d['rounds'], 'round')}: {seen}", "",
+                 table(("TIME", ">MEDIAN", ">P95", ">N"), times), "", audited)  # fmt: skip

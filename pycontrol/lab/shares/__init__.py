@@ -1,0 +1,1 @@
+"""Shares that OEF is compared with."""
