@@ -25,10 +25,12 @@ RECORD = "ISONOMY_RECORD_JSON"
 TESTS = (
     "tests/cli",
     "tests/audit/test_usage.py",
+    "tests/audit/test_totals.py",
     "tests/hadoopconf",
     "tests/simulation/test_cli.py",
     "tests/cells/test_cases.py",
     "tests/simulation/workloads/test_cli.py",
+    "tests/simulation/workloads/test_history.py",
     "tests/experiments/test_report.py",
     "tests/policies/test_entry_points.py",
 )

@@ -7,6 +7,7 @@ carried out. The Arbiter reads no clock, does no I/O and logs nothing: its drive
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ from pycontrol.arbiter.ledger.facts import (
     Fact,
     LeaseIdle,
     LimitsSet,
+    PlainUse,
     Restored,
     Switched,
+    Watched,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.round.parts import own_as_asked
@@ -33,12 +36,14 @@ from pycontrol.arbiter.validate import Story, classify, validate
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import YarnApp
+from pycontrol.model.cluster import Mode, YarnApp
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
 from pycontrol.policies.port import Policy
 
+WATCHED_EVERY_S = 300.0
+"""How often it is recorded, for accounting, that each container is seen."""
 BEHIND_STEP_S = 0.5
 """A change of the lag behind the cluster's clock is recorded if it is larger than this."""
 
@@ -142,7 +147,8 @@ class Arbiter:
         6. The cells learn which grants lost some of their GPUs; exchange deals end and are made; new machines are
            announced to Agents.
         7. A round begins or continues (`Rounds`).
-        8. It is told which budgets of accounts are nearly used, used up, or free again.
+        8. It is told which budgets of accounts are nearly used, used up, or free again, and for accounting, on how
+           many GPUs containers run whose GPUs nobody leases.
         """
         for event in events:
             self._handlers[type(event)](event, now_s)
@@ -174,6 +180,8 @@ class Arbiter:
         self.rounds.tick(now_s)
         if (limits := self.holdings.ledger.limits).in_force and limits.look_s <= now_s:
             self._watch_budgets(now_s)
+        if self.cluster.unleased_changed:
+            self._count_unleased(now_s)
         return self.take_effects()
 
     @property
@@ -214,6 +222,7 @@ class Arbiter:
             self.clerk.epoch = max(self.clerk.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
+        self._tell_watched(now_s)
         resumed = self.cluster.replaced(e, now_s, self.settings.recovery_s + self.settings.lease_s)
         self.clerk.kills_sent.clear()
         for gpu in self.durable.leases:
@@ -322,6 +331,28 @@ class Arbiter:
         behind_s = max(0.0, e.at_s - now_s)
         if abs(behind_s - self.durable.behind_s) > BEHIND_STEP_S:
             self.clerk.record(ClockBehind(behind_s))
+        self._tell_watched(now_s, WATCHED_EVERY_S)
+
+    def _tell_watched(self, now_s: float, least_s: float = 0.0) -> None:
+        """Records since when each container was seen, if that is longer than so many seconds."""
+        since_s = self.cluster.watched_since_s
+        if since_s is not None and now_s - since_s > least_s:
+            self.clerk.record(Watched(since_s, now_s))
+            self.cluster.told_watched(now_s)
+
+    def _count_unleased(self, now_s: float) -> None:
+        """Records for each user and queue on how many GPUs containers run whose GPUs nobody leases, if it changed."""
+        kind = "watched" if self.cluster.switch.mode is Mode.SHADOW else "plain"
+        running = Counter[tuple[str, str, str, str]]()
+        for x in self.cluster.unleased.values():
+            app, node = self.cluster.apps.get(x.app_id), self.cluster.nodes.get(x.node_id)
+            gpu_type = self.holdings.topology.type_of(node.host) if node is not None else ""
+            of = ("", "") if app is None else (app.user, app.queue)
+            running[(*of, kind, gpu_type)] += x.unleased_gpus
+        for key in sorted(running.keys() | self.durable.plain.keys()):
+            if running[key] != self.durable.plain.get(key, 0):
+                self.clerk.record(PlainUse(*key, running[key], now_s))
+        self.cluster.told_unleased()
 
     def _end_recovery(self, now_s: float) -> None:
         """When the recovery time has passed: leases on machines that did not come back end, the others continue."""
@@ -348,6 +379,7 @@ class Arbiter:
             self.clerk.request_round(now_s)
 
     def _lost(self, _: ev.ClusterLost, now_s: float) -> None:
+        self._tell_watched(now_s)
         self.cluster.lost()
 
     def _node_up(self, e: ev.NodeUp, now_s: float) -> None:

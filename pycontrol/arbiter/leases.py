@@ -268,7 +268,10 @@ def start(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: f
             elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, container.gpus[0].host, lease.app_id)
         slowdown, speed = _slowdown(s, lease), s.speed_of(lease.gpus[0])
-        clerk.record(LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed))
+        gpu_type = s.topology.type_of(lease.gpus[0].host)
+        clerk.record(
+            LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed, gpu_type)
+        )
 
 
 def _lent(s: Holdings, lease: Lease) -> bool:

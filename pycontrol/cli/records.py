@@ -17,9 +17,11 @@ from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.cli import screens
-from pycontrol.cli.client import Failure, Misused, cluster_dir_option, output_option
+from pycontrol.cli.client import F, Failure, Misused, cluster_dir_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config
+from pycontrol.config.accounts import accounts_of
+from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.runtime.journal import JournalError, read_facts
 
 EVIDENCE_FILE = "isonomy-evidence.jsonl"
@@ -35,6 +37,7 @@ class Records:
     rm_log: tuple[str, ...]
     topology: Path | None = None
     lead_s: float = LEAD_S
+    accounts: Accounts = NO_ACCOUNTS
 
 
 def records_of(
@@ -52,7 +55,9 @@ def records_of(
             found = load_config(config)
         except ConfigError as e:
             raise Misused(e.lines[0]) from e
-        return Records((found.journal_file,), evidence, rm_log, found.topology, found.lead_s)
+        return Records(
+            (found.journal_file,), evidence, rm_log, found.topology, found.lead_s, accounts_of(found.accounts)
+        )
     file = cluster_dir / "cluster.json"
     try:
         cluster = json.loads(file.read_text(encoding="utf-8"))
@@ -65,7 +70,8 @@ def records_of(
         nodes = [r for name, r in roles.items() if name.startswith("nodemanager")]
         evidence = evidence or tuple(str(Path(r["data"]) / EVIDENCE_FILE) for r in nodes)
         rm_log = rm_log or tuple(str(r["log"]) for name, r in roles.items() if name.startswith("resourcemanager"))
-        return Records(journals, evidence, rm_log, Path(cluster["topology"]), max(c.lead_s for c in configs))
+        lead_s, accounts = max(c.lead_s for c in configs), accounts_of(configs[0].accounts)
+        return Records(journals, evidence, rm_log, Path(cluster["topology"]), lead_s, accounts)
     except OSError as e:
         where = "give --config isonomy.yaml (or set ISONOMY_CONFIG), --journal FILE, or --cluster-dir of a dev-cluster"
         raise Misused(f"{file}: {e.strerror}; {where}") from e
@@ -100,6 +106,26 @@ def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str,
     return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s, records.lead_s)
 
 
+def journals_options(command: F) -> F:
+    """--journal, --config and --cluster-dir, each of which names journals."""
+    command = cluster_dir_option(command)
+    command = click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="ISONOMY_CONFIG",
+        metavar="FILE",
+        help="isonomy.yaml, which names the journal.",
+    )(command)
+    return click.option(
+        "--journal",
+        "journals",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The control plane's journal, of a pair each [default: the dev-cluster's].",
+    )(command)
+
+
 def records_options(command: Any) -> Any:
     """The options that name a run's records."""
     for option in (
@@ -121,22 +147,7 @@ def records_options(command: Any) -> Any:
         click.option(
             "--evidence", multiple=True, metavar="GLOB", help="Evidence files of the NodeManagers; may be repeated."
         ),
-        click.option(
-            "--config",
-            type=click.Path(path_type=Path, dir_okay=False),
-            envvar="ISONOMY_CONFIG",
-            metavar="FILE",
-            help="isonomy.yaml, which names the journal.",
-        ),
-        click.option(
-            "--journal",
-            "journals",
-            multiple=True,
-            metavar="FILE",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="The control plane's journal, of a pair each [default: the dev-cluster's].",
-        ),
-        cluster_dir_option,
+        journals_options,
     ):
         command = option(command)
     return command

@@ -5,16 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import RenderableType
 
-from pycontrol.audit.usage import KEYS, usage
-from pycontrol.cli.client import Misused, cluster_dir_option, moment_s
-from pycontrol.cli.records import facts_of, records_of
-from pycontrol.cli.tables import Data, emit_json, lines, out, span, table
+from pycontrol.audit.usage import KEPT, KEYS, TIMES, accounted, of_facts, of_totals, with_older
+from pycontrol.audit.usage import Records as Found
+from pycontrol.cli.client import Failure, Misused, moment_s
+from pycontrol.cli.records import Records, facts_of, journals_options, records_of
+from pycontrol.cli.tables import Data, emit_json, lines, moment, out, span, table
+from pycontrol.config import ConfigError, load_topology_spec
+from pycontrol.runtime.journal import JournalError, read_totals
 from pycontrol.words import count
 
 
@@ -22,22 +27,7 @@ from pycontrol.words import count
 @click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
 @click.option("--until", metavar="TIME", help="The same [default: now].")
 @click.option("--by", default="user,queue", show_default=True, metavar="KEYS", help=f"Of {', '.join(KEYS)}.")
-@click.option(
-    "--journal",
-    "journals",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The control plane's journal, of a pair each.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    envvar="ISONOMY_CONFIG",
-    metavar="FILE",
-    help="isonomy.yaml, which names the journal.",
-)
-@cluster_dir_option
+@journals_options
 @click.option(
     "-o",
     "--output",
@@ -56,12 +46,16 @@ def usage_command(
 ) -> None:
     """GPU-hours by user and queue: used, leased and not used, lost to restarts, borrowed; and how long was waited.
 
-    LOST is the time until revoked GPUs were given back, and from the next grant to the first step. BORROWED counts
-    GPUs from other virtual clusters' cells. WAIT is from a submission to its first container with GPUs.
+    KIND is the app scheduler of an app with an Agent, `foreign` for one without, `plain` for containers that
+    CapacityScheduler placed while Isonomy served, `watched` for those in mode shadow. By account, a group has the use
+    of all below it. LOST is the time until revoked GPUs were given back, and from the next grant to the first step.
+    BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to its first container with GPUs.
+    COST needs `prices` in the topology file. Days and months are those of UTC. Where facts are gone, whole days are
+    counted, which are kept for ever; apps are then those that began, and medians of waits are not known.
 
     \b
     isonomy usage --since 30d --by user,queue --config /etc/isonomy/isonomy.yaml
-    isonomy usage --since 2026-11-01 --by queue -o csv
+    isonomy usage --since 2026-01-01 --by month,account -o csv
     """
     keys = [key.strip() for key in by.split(",") if key.strip()]
     unknown = [key for key in keys if key not in KEYS]
@@ -72,7 +66,12 @@ def usage_command(
     since_s = moment_s(since, now_s, "--since")
     if since_s >= until_s:
         raise Misused(f"--since {since}: is not before {until or 'now'}")
-    found = usage(map(facts_of, records_of(cluster_dir, journals, (), (), config).journals), keys, since_s, until_s)
+    records = records_of(cluster_dir, journals, (), (), config)
+    if config is not None and not journals:  # and those that were set aside at a failover
+        records.journals = tuple(older for j in records.journals for older in with_older(j))
+    found = accounted(_read(records, keys, since_s, until_s), keys, records.accounts, _prices(records.topology))
+    if found["covered"] is None:
+        raise Failure(f"nothing is known of {_time(found['since_s'], found['until_s'])}: {_extent(found)}")
     if output == "json":
         emit_json(found)
     elif output == "csv":
@@ -81,9 +80,58 @@ def usage_command(
         out(_draw(found))
 
 
+def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float) -> Found:
+    """From the journals' facts, or from their totals where facts of the time are gone."""
+    firsts = [row[1] for journal in records.journals if (row := next(facts_of(journal), None)) is not None]
+    if set(keys) <= {*KEPT} and not (firsts and min(firsts) <= since_s):
+        try:
+            totals = [x for journal in records.journals if (x := read_totals(journal)) is not None]
+        except JournalError as e:
+            raise Failure(str(e)) from e
+        if totals and not (firsts and min(firsts) <= min(x.first_s for x in totals)):
+            return of_totals(totals, since_s, until_s)
+    found = of_facts(map(facts_of, records.journals), since_s, until_s)
+    return replace(found, first_s=min(firsts, default=None))
+
+
+def _prices(topology: Path | None) -> Mapping[str, float]:
+    try:
+        return {} if topology is None else load_topology_spec(topology).prices
+    except ConfigError as e:
+        raise Misused(e.lines[0]) from e
+
+
+def _time(from_s: float, to_s: float) -> str:
+    return f"{moment(from_s)} to {moment(to_s)}"
+
+
+def _extent(found: Data) -> str:
+    """What time the records are of."""
+    if found["records_from_s"] is None:
+        return "the journal is empty"
+    if found["records_from_s"] >= found["until_s"]:
+        return f"the records begin {moment(found['records_from_s'])}"
+    return f"the records are of {_time(found['records_from_s'], found['records_to_s'])}"
+
+
+def coverage(found: Data) -> str:
+    """What time a table covers, and what not, in a sentence."""
+    times = found["covered"]
+    text = f"covered: {_time(times['from_s'], times['to_s'])}"
+    if times["from_s"] > found["since_s"] + 60:
+        text += f"; nothing is known from before ({_extent(found)})"
+    if gaps := times["gaps"]:
+        shown = ", ".join(_time(*x) for x in gaps[:3])
+        more = f" and {len(gaps) - 3} more" if len(gaps) > 3 else ""
+        text += (f"; {span(sum(b - a for a, b in gaps))} in {count(len(gaps), 'gap')} (no control plane, or mode off):"
+                 f" {shown}{more}, where only GPUs under leases are counted")  # fmt: skip
+    return text
+
+
 def _csv(found: Data) -> str:
     text = io.StringIO()
-    names = [*found["by"], *(found["total"] or {})]
+    periods = ["covered_h"] if {*TIMES} & {*found["by"]} else []
+    names = [*found["by"], *(found["total"] or {}), *periods]
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: _harmless(v) for k, v in row.items()} for row in found["rows"])
@@ -96,18 +144,26 @@ def _harmless(value: Any) -> Any:
 
 
 def _draw(found: Data) -> RenderableType:
+    parts: list[RenderableType | None] = [coverage(found), ""]
     if not found["rows"]:
-        return lines("no app had GPUs in that time")
+        return lines(*parts, "no app had GPUs in the time that is covered")
+    times, costs = "covered_h" in found["rows"][0], found["total"]["cost"] is not None
 
     def cells(row: Data) -> list[Any]:
         hours = [f"{row[k]:,.1f}" for k in ("gpu_h_used", "gpu_h_unused", "gpu_h_lost", "gpu_h_borrowed")]
-        return [row["apps"], *hours, row["revocations"], span(row["wait_median_s"]), span(row["wait_p95_s"])]
+        waits = [span(row["wait_median_s"]), span(row["wait_p95_s"])]
+        extra = [f"{row['covered_h']:g} h" if "covered_h" in row else ""] if times else []
+        return [row["apps"], *hours, row["revocations"], *waits, *([f"{row['cost']:,.2f}"] if costs else []), *extra]
 
     rows = [[*(row[key] for key in found["by"]), *cells(row)] for row in found["rows"]]
     rows.append(["in all", *[""] * (len(found["by"]) - 1), *cells(found["total"])])
     head = [*(key.upper() for key in found["by"]), ">APPS", ">GPU-H", ">UNUSED", ">LOST", ">BORROWED", ">REVOKED",
-            ">WAIT", ">P95"]  # fmt: skip
-    days = (found["until_s"] - found["since_s"]) / 86400.0
-    older = found["unknown_facts"]
-    note = f"\n{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"
-    return lines(f"{days:.1f} days", "", table(head, rows), note if older else None)
+            ">WAIT", ">P95", *([">COST"] if costs else []), *([">COVERED"] if times else [])]  # fmt: skip
+    parts.append(table(head, rows))
+    if older := found["unknown_facts"]:
+        parts.append(
+            f"\n{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"
+        )
+    if types := found["without_price"]:
+        parts.append(f"\nwithout a price, so without a cost: GPUs of type {', '.join(t or 'unknown' for t in types)}")
+    return lines(*parts)

@@ -11,9 +11,9 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
-from pycontrol.cli.client import Failure, Rm, moment_s, output_option, rm_address
+from pycontrol.cli.client import Failure, Misused, Rm, moment_s, output_option, rm_address
 from pycontrol.cli.records import facts_of
-from pycontrol.cli.tables import Data, emit, lines, table
+from pycontrol.cli.tables import Data, emit, lines, moment, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
 from pycontrol.simulation.workloads.front import option_names
 from pycontrol.words import count
@@ -133,32 +133,55 @@ def _number(value: float | None) -> str:
 
 
 @workload_group.command("record")
+@click.argument("files", nargs=-1, metavar="[FILE|FOLDER]...", type=click.Path(path_type=Path, exists=True))
 @click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Isonomy's journal.")
-@click.option("--since", default="30d", show_default=True, metavar="TIME", help="30d, 12h, or 2026-11-20T14:00.")
+@click.option("--since", metavar="TIME", help="30d, 12h, or 2026-11-20T14:00  [default: 30d; of files all].")
 @click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
 @output_option
-def record_command(journal: Path | None, since: str, anonymise: bool, out: Path, output: str) -> None:
+def record_command(
+    files: tuple[Path, ...], journal: Path | None, since: str | None, anonymise: bool, out: Path, output: str
+) -> None:
     """Keep this cluster's own history as a workload, for `isonomy whatif` and `isonomy simulate`.
 
+    FILES are what an administrator has of any YARN, with or without Isonomy: saved answers of /ws/v1/cluster/apps, the
+    ResourceManager's logs (lines of ApplicationSummary), Spark event logs, .jhist files with their _conf.xml; plain or
+    gzip. Without FILES the ResourceManager is asked, which remembers its last 1,000 applications by default.
+
     \b
-    isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv       any YARN, also without Isonomy
+    isonomy workload record /var/log/hadoop/yarn-resourcemanager.log* --out mine.csv
+    isonomy workload record spark-events/ apps.json --since 2026-10-01 --out mine.csv
+    isonomy workload record --rm http://rm:8088 --since 30d --out mine.csv
     isonomy workload record --journal state/journal.sqlite --out mine.csv
     """
+    if files and journal is not None:
+        raise Misused("give FILES or --journal: one of them")
     recorded = lab.part("recorded")
     if journal is not None:
-        since_s = moment_s(since, time.time(), "--since")
+        since_s = moment_s(since or "30d", time.time(), "--since")
         found = recorded.of_journal(facts_of(journal), since_s, f"journal {journal.name}")
+    elif files:
+        found = recorded.of_files(files, moment_s(since, time.time(), "--since") if since else None)
     else:
-        found = recorded.recorded_of_yarn(Rm(rm_address()), since)
+        found = recorded.recorded_of_yarn(Rm(rm_address()), since or "30d")
     if not found.workload.apps:
-        raise Failure(f"no application with GPUs has ended since {since} ({count(found.skipped, 'other', 'others')})")
+        raise Failure(f"no application with GPUs has ended in {_covered(found.covered)}: {found.skipped}")
     found = recorded.anonymised(found) if anonymise else found
     try:
         recorded.save(found, out)
     except OSError as e:
         raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
-    data = {"written": str(out), "apps": len(found.workload.apps), "skipped": found.skipped, "assumed": found.assumed}
+    data = {
+        "written": str(out), "apps": len(found.workload.apps), "skipped": sum(found.skipped.reasons.values()),
+        "left_out": dict(found.skipped.reasons), "left_out_parts": dict(found.skipped.parts),
+        "bad_rows": found.skipped.bad, "assumed": found.assumed,
+        "covered": dict(zip(("from_s", "to_s"), found.covered, strict=False)),
+    }  # fmt: skip
     emit(data, output, lambda d: lines(
-        f"{count(d['apps'], 'app')} in {d['written']}; {d['skipped']} left out", f"assumed: {d['assumed']}"
+        f"covered: {_covered(found.covered)}", f"{count(d['apps'], 'app')} in {d['written']}; {found.skipped}",
+        *(f"bad: {problem}" for problem in d["bad_rows"]), f"assumed: {d['assumed']}",
     ))  # fmt: skip
+
+
+def _covered(times: tuple[float, ...]) -> str:
+    return " to ".join(map(moment, times)) or "no time"

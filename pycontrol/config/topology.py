@@ -50,6 +50,8 @@ class TopologySpec(Section):
     """Whether GPUs are virtual: counted, but without hardware; workers pace their steps."""
     speeds: dict[str, Seconds] = Field(default_factory=dict)
     """{type: speed relative to a type of speed 1}; default 1. Budgets count GPU-hours by it, virtual GPUs are paced."""
+    prices: dict[str, Seconds] = Field(default_factory=dict)
+    """{type: price of a GPU-hour}, for `isonomy usage`."""
     racks: Annotated[list[RackSpec], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -64,11 +66,12 @@ class TopologySpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _speeds_are_of_types(self) -> Self:
+    def _are_of_types(self) -> Self:
         types = sorted({m.type for m in self.machines})
-        for name in self.speeds:
-            if name not in types:
-                raise ValueError(f"speeds: no machine has the type {name}; types are {', '.join(types)}")
+        for key, names in (("speeds", self.speeds), ("prices", self.prices)):
+            for name in names:
+                if name not in types:
+                    raise ValueError(f"{key}: no machine has the type {name}; types are {', '.join(types)}")
         return self
 
     @property

@@ -11,6 +11,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.state import RECEIPTS_KEPT
+from pycontrol.audit.usage import last_year
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.model.events import Event, ProgressReported
 from pycontrol.queries.shadow import NOTHING
@@ -75,6 +76,7 @@ def assemble(
     secure: Callable[[], str] = lambda: "",
     shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
     why_not: WhyNot | None = None,
+    prices: Mapping[str, float] | None = None,
 ) -> Core:
     """Make the parts of a control plane and connect them; starts nothing.
 
@@ -118,5 +120,6 @@ def assemble(
         secure=secure,
         shadow=shadow,
         why_not=why_not,
+        usage=lambda by, accounts: last_year(journal.path, by, accounts, prices),
     )
     return Core(agents, endpoint, feed, driver, router)

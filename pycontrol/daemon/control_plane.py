@@ -185,6 +185,7 @@ class ControlPlane:
             secure=lambda: secure(self._takeover, self._driver),
             shadow=self._shadow.rounds.view,
             why_not=questions.answer,
+            prices=spec.prices if spec is not None else {},
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router

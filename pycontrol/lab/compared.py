@@ -148,4 +148,5 @@ def draw(d: Data) -> RenderableType:
     parts += [f"{n}: {g['sooner']} of {count(g['compared'], 'app')} end sooner by a tenth or more, {g['later']} later"
               for n, g in d["gains"].items()]  # fmt: skip
     parts.append(f"assumed: {d['assumed']}" if d["assumed"] else None)
+    parts.append(f"of {d['workload']}" if d.get("workload") else None)
     return lines(*parts)

@@ -1,4 +1,4 @@
-"""A cluster's own history as a workload: from YARN's list of finished applications, or from Isonomy's journal."""
+"""A cluster's own history as a workload: from YARN, from files of its past, or from Isonomy's journal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, LeaseStarted, RoundHeld
-from pycontrol.cli.client import Rm, moment_s
+from pycontrol.cli.client import Misused, Rm, moment_s
+from pycontrol.lab.workloads.history import OPEN, History, of_rest, read_files
 from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
+from pycontrol.simulation.workloads.reading import BadTrace, Skipped
 
-GPU = "yarn.io/gpu"
 Actual = dict[str, tuple[float | None, float | None]]
 """App -> when it really got its first GPU and when it ended, seconds of the workload's time."""
 
@@ -28,7 +29,9 @@ class Recorded:
     workload: Workload
     actual: Actual
     assumed: str
-    skipped: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    covered: tuple[float, float] | tuple[()] = ()
+    """From when to when its records are, Unix seconds; empty if there are none."""
 
 
 @dataclass
@@ -44,6 +47,23 @@ class _Seen:
     ended_s: float | None = None
 
 
+def of_history(found: History, source: str) -> Recorded:
+    """From what an administrator has of YARN."""
+    assumed = "; ".join(found.assumed)
+    return Recorded(found.workload(source), found.actual(), assumed, found.skipped, found.extent)
+
+
+def of_files(files: Sequence[Path], since_s: float | None) -> Recorded:
+    """From files of a YARN's past; Misused for others."""
+    try:
+        found = read_files(files)
+    except BadTrace as e:
+        raise Misused(str(e)) from e
+    except OSError as e:
+        raise Misused(f"{e.filename}: cannot be read: {e.strerror}") from e
+    return of_history(found if since_s is None else found.since(since_s), ", ".join(x.name for x in files))
+
+
 def recorded_of_yarn(server: Rm, since: str) -> Recorded:
     """From the ResourceManager's list of applications that ended since a time: 7d, 12h, or 2026-11-20T14:00."""
     since_s = moment_s(since, time.time(), "--since")
@@ -53,34 +73,18 @@ def recorded_of_yarn(server: Rm, since: str) -> Recorded:
 
 
 def of_yarn(apps: Iterable[Mapping[str, Any]], since_s: float, source: str) -> Recorded:
-    """From /ws/v1/cluster/apps: GPU-seconds over the time that it ran are its GPUs, one gang, at full speed."""
-    seen, skipped = [], 0
-    for x in apps:
-        gpu_s, began_ms, ended_ms = _gpu_seconds(x), x.get("launchTime") or x.get("startedTime", 0), x["finishedTime"]
-        ran_s = (ended_ms - began_ms) / 1000.0
-        if gpu_s <= 0 or ran_s < 1 or x["startedTime"] / 1000.0 < since_s:
-            skipped += 1
-            continue
-        gpus = max(1, round(gpu_s / ran_s))
-        seen.append(_Seen(x["id"], x["queue"], x["user"], x["startedTime"] / 1000.0, gpu_s, gpus, [gpus],
-                          began_ms / 1000.0, ended_ms / 1000.0))  # fmt: skip
-    assumed = "work is the GPU-seconds that YARN counted, in one gang of as many GPUs as it had on average, at speed 1"
-    return _made(seen, source, assumed, skipped)
-
-
-def _gpu_seconds(app: Mapping[str, Any]) -> float:
-    """Of resourceSecondsMap, which YARN writes as a map or as a list of entries."""
-    found = app.get("resourceSecondsMap") or {}
-    entries = found.get("entry", found) if isinstance(found, Mapping) else found
-    if isinstance(entries, Mapping):
-        return float(entries.get(GPU, 0) or 0)
-    return float(next((e["value"] for e in entries if e.get("key") == GPU), 0))
+    """From /ws/v1/cluster/apps of a running ResourceManager."""
+    found = History()
+    of_rest(apps, found)
+    return of_history(found.since(since_s), source)
 
 
 def of_journal(facts: Journal, since_s: float, source: str) -> Recorded:
     """From the journal: work as the Agents reported it, gangs as rounds awarded them, starts and ends as they were."""
     seen: dict[str, _Seen] = {}
-    for _, fact, changes in changes_of(SpanFold(), facts):
+    times: list[float] = []
+    for time_s, fact, changes in changes_of(SpanFold(), facts):
+        times = [times[0] if times else time_s, time_s]
         match fact:
             case AppArrived():
                 seen[fact.app_id] = _Seen(fact.app_id, fact.queue, fact.user, fact.submitted_s)
@@ -98,13 +102,15 @@ def of_journal(facts: Journal, since_s: float, source: str) -> Recorded:
                 first = seen.get(span.app_id)
                 if first is not None and first.started_s is None:
                     first.started_s = fact.at_s
-    whole = [x for x in seen.values() if x.gpu_s > 0 and x.ended_s is not None and x.submitted_s >= since_s]
-    assumed = "work as the Agents reported it, split evenly among an app's gangs"
-    return _made(whole, source, assumed, len(seen) - len(whole))
-
-
-def _made(seen: Sequence[_Seen], source: str, assumed: str, skipped: int) -> Recorded:
-    ordered = sorted(seen, key=lambda x: (x.submitted_s, x.app_id))
+    skipped, whole = Skipped(), list[_Seen]()
+    for x in seen.values():
+        early, ended = x.submitted_s < since_s, x.ended_s is not None
+        why = "submitted before the time" if early else "" if ended else OPEN
+        if why or x.gpu_s <= 0:
+            skipped.drop(why or "of which no work was reported", 1)
+        else:
+            whole.append(x)
+    ordered = sorted(whole, key=lambda x: (x.submitted_s, x.app_id))
     begin_s = ordered[0].submitted_s if ordered else 0.0
     apps, actual = [], Actual()
     for x in ordered:
@@ -112,7 +118,9 @@ def _made(seen: Sequence[_Seen], source: str, assumed: str, skipped: int) -> Rec
         jobs = max(1, x.demand_gpus // max(1, gang))
         apps.append(TraceApp(x.app_id, x.submitted_s - begin_s, gang, ((x.gpu_s / jobs,) * jobs,), x.queue, x.user))
         actual[x.app_id] = tuple(None if t is None else t - begin_s for t in (x.started_s, x.ended_s))  # type: ignore[assignment]
-    return Recorded(Workload("recorded", tuple(apps), source), actual, assumed, skipped)
+    assumed = "work as the Agents reported it, split evenly among an app's gangs"
+    covered = (max(times[0], since_s), times[1]) if times else ()
+    return Recorded(Workload("recorded", tuple(apps), source), actual, assumed, skipped, covered)
 
 
 def anonymised(found: Recorded) -> Recorded:

@@ -18,10 +18,12 @@ from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topolo
 from pycontrol.cli.tables import Data, clock, emit, lines, span, table
 from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.recorded import Actual, beside, median, recorded_of_yarn
+from pycontrol.lab.workloads import history
 from pycontrol.policies import registry
 from pycontrol.simulation.outlook import VERSION, Resumed, machines_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.simulation.workloads.reading import head
 from pycontrol.words import count
 
 OTHERS = ("isonomy", "yarn_cs")
@@ -43,15 +45,6 @@ def read_snapshot(file: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise Misused(f"{file}: is a snapshot of another version")
     return state
-
-
-def actual_of(file: Path) -> tuple[Actual, str]:
-    """What really happened to the apps of a recorded workload, and what was assumed; nothing of any other."""
-    try:
-        data = json.loads(beside(file).read_text(encoding="utf-8"))
-        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}, ""
 
 
 def went_on(
@@ -142,6 +135,18 @@ def whatif_command(
     emit({**data, "assumed": assumed, "workload": source}, output, draw)
 
 
+def actual_of(file: Path) -> tuple[Actual, str]:
+    """What really happened to the apps of a workload, and what was assumed; nothing where that is not known."""
+    if file.is_file() and history.fits(head(file)):
+        found = history.read_files([file])
+        return found.actual(), "; ".join(found.assumed)
+    try:
+        data = json.loads(beside(file).read_text(encoding="utf-8"))
+        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}, ""
+
+
 def _replayed(
     workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, queues: Path | None,
     given: Sequence[str],
@@ -175,7 +180,8 @@ def replay_of_yarn(
         )
     by_name = dict(zip(names, results, strict=True))
     return compared(by_name, found.actual) | {
-        "replayed": len(found.workload.apps), "assumed": found.assumed, "skipped": found.skipped,
+        "replayed": len(found.workload.apps), "assumed": found.assumed,
+        "skipped": sum(found.skipped.reasons.values()),
         "completion": completions(by_name), "revocations": revocations(by_name[names[1]]),
     }  # fmt: skip
 

@@ -166,6 +166,11 @@ class Container:
     """Whether CapacityScheduler placed it: nobody leases its GPUs while it runs, and only YARN or its app ends it."""
 
     @property
+    def unleased_gpus(self) -> int:
+        """Its GPUs, if nobody leases them."""
+        return len(self.gpus) or self.gpu_count if self.plain or not self.gpus else 0
+
+    @property
     def is_master(self) -> bool:
         """Whether its application master runs in it: YARN numbers an attempt's containers, and that is the first."""
         return self.container_id.endswith("_000001")

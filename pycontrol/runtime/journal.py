@@ -19,9 +19,11 @@ from typing import Protocol
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.model.receipt import Receipt
+from pycontrol.runtime import usage
 from pycontrol.runtime.journal_rows import (
     BAD,
     SCHEMA,
+    TOTALS_SINCE,
     VERSION,
     JournalError,
     JournalSize,
@@ -263,6 +265,28 @@ def quarantine(db: sqlite3.Connection, bad: Iterable[tuple[Row, RowError]]) -> N
 def reading(path: Path) -> sqlite3.Connection:
     """Open a read-only connection; safe while a control plane writes."""
     return connected(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S))
+
+
+def read_totals(path: Path, newest: bool = True) -> usage.Totals | None:
+    """What a journal has counted for ever, `newest`: and the facts since; None if it has no totals yet.
+
+    Safe while a control plane writes. Raises JournalError.
+    """
+    with as_journal_error(path), closing(reading(path)) as db:
+        db.execute("BEGIN")  # one state of the file
+        found = usage.read_totals(db) if version_of(db, path) >= TOTALS_SINCE else None
+        if found is None or not newest:
+            return found
+        state, base = base_of(db, VERSION, [])
+        used = usage.Usage.going_on(state, found.last_s)
+        for row in rows_of(db, base, VERSION):
+            with suppress(RowError):
+                used.take(row.time_s, fact_of(row))
+        used.close(used.last_s)
+    rows = dict(found.rows)
+    for key, tally in usage.by_day(used).items():
+        rows[key] = rows.get(key, usage.Tally()) + tally
+    return usage.Totals(found.first_s, used.last_s, rows, [*found.covered, *used.covered])
 
 
 def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fact]]:

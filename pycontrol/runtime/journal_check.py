@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.runtime import usage
 from pycontrol.runtime.journal import lock_journal, open_journal, quarantine, reading, transaction
 from pycontrol.runtime.journal_rows import (
     BAD,
@@ -24,6 +25,7 @@ from pycontrol.runtime.journal_rows import (
     HARMLESS,
     MISSING,
     SCHEMA,
+    TOTALS_SINCE,
     VERSION,
     JournalError,
     Row,
@@ -269,6 +271,8 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
                 "snapshots": _copy(old, new, "snapshots", (*SNAPSHOT_COLUMNS, *crc), "seq"),
                 "facts": _copy(old, new, "facts", (*FACT_COLUMNS, *crc), "seq"),
             }
+            for table, columns in usage.TABLES.items() if version >= TOTALS_SINCE else ():
+                _copy(old, new, table, columns, columns[0])
             new.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
     if not found["facts"] and not found["snapshots"]:
         raise JournalError(f"{path}: nothing in it can be read; move it away to start again")

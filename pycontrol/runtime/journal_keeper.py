@@ -6,23 +6,28 @@ so the Arbiter takes no part in it. Each transaction takes only milliseconds, be
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
 import structlog
 
+from pycontrol.arbiter.ledger.durable import Durable
+from pycontrol.runtime import usage
 from pycontrol.runtime.journal import open_journal, reading, transaction
 from pycontrol.runtime.journal_rows import (
+    BAD,
     VERSION,
     JournalError,
     RowError,
     base_of,
     checksum,
+    fact_of,
     fold,
     newest_seq,
     raise_unless_harmless,
@@ -104,18 +109,37 @@ class JournalKeeper:
         newest = newest_seq(db)
         if newest <= base:
             return
+        if (used := self._counting(db, state, base)) is None:
+            return
         rows = (row for row in rows_of(db, base, VERSION) if row.seq <= newest)
-        while fold(state, islice(rows, FACTS_AT_ONCE), raise_unless_harmless):
+        while fold(state, islice(rows, FACTS_AT_ONCE), raise_unless_harmless, used):
             if self._stopped.wait(self._rest_s):
                 return
+        used.close(used.last_s)
         data = snapshot_data(state)
         with transaction(db):
             db.execute(
                 "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
                 (newest, self._now_s(), data, checksum("", data)),
             )
+            usage.add_totals(db, used)
             db.execute("DELETE FROM snapshots WHERE seq < (SELECT MAX(seq) FROM snapshots WHERE seq < ?)", (newest,))
         log.info("snapshot of the journal", facts=newest - base, bytes=len(data), problems=problems)
+
+    def _counting(self, db: sqlite3.Connection, state: Durable, base: int) -> usage.Usage | None:
+        """The use since the totals were last added to, without any since the first fact; None if it was stopped."""
+        known = usage.counted(db)
+        if known is not None:
+            return usage.Usage.going_on(state, known[1])
+        used = usage.Usage(0.0, math.inf)
+        for row in rows_of(db, 0, VERSION, whole=False):
+            if row.seq > base:
+                break
+            if row.seq % FACTS_AT_ONCE == 0 and self._stopped.wait(self._rest_s):
+                return None
+            with suppress(*BAD, RowError):
+                used.take(row.time_s, fact_of(row))
+        return used
 
     def _prune(self, db: sqlite3.Connection) -> None:
         """Drop the oldest facts, but none after the last but one snapshot, in case the last one is damaged."""

@@ -12,15 +12,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import FACTS, AllocationChanged, Fact, PolicyMemory, RoundHeld, from_json, to_json
+from pycontrol.arbiter.ledger.facts import (
+    FACTS,
+    AllocationChanged,
+    Fact,
+    PolicyMemory,
+    RoundHeld,
+    Watched,
+    from_json,
+    to_json,
+)
 from pycontrol.model.value import value
+from pycontrol.runtime import usage
 
-VERSION = 4
+VERSION = 5
 """The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index; in version 2 each fact
-about leases is about one GPU; version 3 knows no boosts."""
+about leases is about one GPU; version 3 knows no boosts, version 4 no totals."""
 CHECKED_SINCE = 2
 """The first version with checksums and a quarantine."""
-SCHEMA = """
+SCHEMA = (
+    """
 CREATE TABLE IF NOT EXISTS facts (seq INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, time_s REAL NOT NULL,
                                   kind TEXT NOT NULL, data TEXT NOT NULL, crc INTEGER);
 CREATE TABLE IF NOT EXISTS snapshots (seq INTEGER PRIMARY KEY, time_s REAL NOT NULL, data TEXT NOT NULL, crc INTEGER);
@@ -29,11 +40,14 @@ CREATE TABLE IF NOT EXISTS quarantine (seq INTEGER PRIMARY KEY, epoch INTEGER, t
                                        crc INTEGER, problem TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
 """
+    + usage.TOTALS
+)
+TOTALS_SINCE = 5
 DEFLATED_FROM = 512
 """JSON of this many characters or more is deflated: large receipts to about an eighth, in 1 ms for 165 kB."""
 DATA_MAX = 64 << 20
 """The most bytes that a row may inflate to."""
-HARMLESS = frozenset({RoundHeld.__name__, AllocationChanged.__name__, PolicyMemory.__name__})
+HARMLESS = frozenset({RoundHeld.__name__, AllocationChanged.__name__, PolicyMemory.__name__, Watched.__name__})
 """Facts that do not say who has which GPU: an unreadable one is set aside without harm to the rest."""
 BAD = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, zlib.error)
 """Exceptions that reading a damaged row, or applying one that does not fit, may raise."""
@@ -267,8 +281,10 @@ def base_of(db: sqlite3.Connection, version: int, problems: list[str]) -> tuple[
     return Durable(), 0
 
 
-def fold(state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], None]) -> int:
-    """Apply the facts of these rows to `state`; returns the number of rows read.
+def fold(
+    state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], None], used: usage.Usage | None = None
+) -> int:
+    """Apply the facts of these rows to `state`, and to `used`; returns the number of rows read.
 
     Calls `on_bad` for each bad row; the row is skipped unless `on_bad` raises.
     """
@@ -277,6 +293,8 @@ def fold(state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], 
         try:
             fact = fact_of(row)
             try:
+                if used is not None:
+                    used.take(row.time_s, fact)
                 state.apply(fact)
             except BAD as e:
                 raise RowError(row.seq, row.kind, f"does not fit the rows before it: {e!r}") from e

@@ -20,14 +20,21 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import LAUNCHES_MIN, Durable
-from pycontrol.arbiter.ledger.lease import ACTIVE, dump_lease, load_lease, part
+from pycontrol.arbiter.ledger.lease import (
+    ACTIVE,
+    REVOKING,
+    dump_lease,
+    dump_reservation,
+    load_lease,
+    load_reservation,
+    part,
+)
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, PartitionCapacity, Queue, YarnApp
-from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import registry
@@ -53,6 +60,7 @@ HALVING = frozenset({"successive_halving", "hyperband", "asha"})
 """App schedulers whose apps have rungs: about as much work in each, on half as many jobs as in the one before."""
 RUNG_SHAPE = 8.0
 """SHAPE within a rung, whose jobs have about the same work."""
+LENGTH_MAX = 20.0
 LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
 
 NEW = "new-"
@@ -119,14 +127,16 @@ def queues_of(p: Mapping[str, Any]) -> tuple[Queue, ...]:
 def _app(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any]:
     agent, record = a.agents[app_id], a.durable.apps[app_id]
     d = agent.demand
-    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in a.holdings.gangs_of(app_id)]
+    ending = [[x] for x in a.durable.leases.of(app_id) if x.state is REVOKING]
+    held = [*a.holdings.gangs_of(app_id), *ending]
+    gangs = [[list(gpu) for x in gang if x.container_id for gpu in x.gpus] for gang in held]
     return {
         "app_id": app_id, "user": record.user, "queue": record.queue, "submitted_s": record.submitted_s,
         "kind": agent.app_scheduler,
         "gang_gpus": d.gang_gpus, "gangs": d.gangs, "left_gpu_s": d.work_left_gpu_s, "total_gpu_s": d.work_total_gpu_s,
         "stepwise_left_gpu_s": agent.stepwise_left_gpu_s,
         "scope": int(d.scope), "slowdown": list(d.slowdown), "speedups": dict(d.speedups),
-        "held": [gang for gang in gangs if gang], "started": record.leases > 0,
+        "held": [gang for gang in gangs if gang], "started": record.attained_gpu_s > 0 or any(gangs),
     }  # fmt: skip
 
 
@@ -146,14 +156,15 @@ def gang_of(p: Mapping[str, Any], gpus: int, gang_gpus: int = 0) -> int:
 
 
 def with_app(
-    p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0
-) -> dict[str, Any]:
+    p: Mapping[str, Any], gpus: int, hours: float, queue: str, user: str, gang_gpus: int = 0,
+    scope: Scope = Scope.CLUSTER,
+) -> dict[str, Any]:  # fmt: skip
     """The picture with one more app, submitted now, that uses `gpus` GPUs for `hours` hours."""
     gang = gang_of(p, gpus, gang_gpus)
     app = {
         "app_id": f"{NEW}asked", "user": user, "queue": queue, "submitted_s": p["now_s"], "gang_gpus": gang,
         "gangs": gpus // gang, "left_gpu_s": gpus * hours * 3600.0, "total_gpu_s": gpus * hours * 3600.0,
-        "scope": int(Scope.CLUSTER), "slowdown": list(Demand(1, 1).slowdown), "speedups": {}, "held": [],
+        "scope": int(scope), "slowdown": list(Demand(1, 1).slowdown), "speedups": {}, "held": [],
         "started": False,
     }  # fmt: skip
     return {**p, "apps": [*p["apps"], app]}
@@ -175,12 +186,12 @@ class Resumed(Simulator):
         rng = random.Random(seed)
         topology = machines_of(p)
         accounts = Accounts.load(p["settings"]["accounts"])
-        control = ArbiterSettings(**{**p["settings"], "recovery_s": 0.0, "seed": seed, "accounts": accounts})
+        control = ArbiterSettings(**{**p["settings"], "recovery_s": -p["now_s"], "seed": seed, "accounts": accounts})
         name = policy or p["policy"]
         chosen: Policy = registry.make(name, **(options or {}))
         if supply is not None:
             chosen = ByVirtualCluster(chosen, own_policies(supply, name, options or {}))
-        settings = _launches(p, SimulationSettings(arbiter=control))
+        settings = _costs(p, SimulationSettings(arbiter=control), random.Random(seed) if error else None)
         super().__init__(Workload("outlook", tuple(come)), topology, chosen, settings, seed, queues_of(p), supply)
         self.arbiter = Arbiter(control, chosen, _durable(p), topology, epoch=2, supply=supply)
         self.now = float(p["now_s"])
@@ -197,7 +208,7 @@ class Resumed(Simulator):
                 node, bad_gpus=frozenset(bad.get(node.host, ())), partition=label
             )
         apps = [
-            self._resume(x, 1 + rng.uniform(-error, error), rng if error else None)
+            self._resume(x, _error(x, control.lease_s, error, rng), rng if error else None)
             for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0
         ]  # fmt: skip
         yarn_apps = tuple(
@@ -210,7 +221,19 @@ class Resumed(Simulator):
         for app in apps:
             self.inbox.append(ev.AgentUp(app.trace.app_id, app.attempt_id, "hyperband", app.demand(self.now)))
         self._drain()
+        self._go_on()
         self.workload = Workload("outlook", (*(app.trace for app in apps), *come))
+
+    def _go_on(self) -> None:
+        """What the last round decided: gangs that it revoked stop, and apps plan for what they were promised."""
+        d = self.arbiter.durable
+        for x in [x for x in d.leases.each() if x.state is REVOKING]:
+            self._revoke(ev.SendRevoke(x.app_id, x.gpus, x.end_s, max(0.0, x.end_s - self.now), x.reason))
+        for promise in d.reservations.each():
+            app = self.apps[promise.app_id]
+            app.held.update(dict.fromkeys(promise.gpus, promise.granted_s))
+            self.dirty[promise.app_id] = app
+        self._drain()
 
     def result(self, starts_of: Iterable[str] = ()) -> Result:
         """Run all apps to their ends; the start of those in `starts_of` is unknown, because they had started before."""
@@ -295,6 +318,19 @@ class Resumed(Simulator):
             raise TooSlow
 
 
+def _error(x: Mapping[str, Any], lease_s: float, error: float, rng: random.Random) -> float:
+    """Of an app's real work left, as a multiple of what it declares.
+
+    One that declared nothing says as much as it has done, or one lease (`agent.bids.unknown_left_gpu_s`): as likely as
+    not it has more left (Gott, Nature 363, 1993), by a factor of at most LENGTH_MAX.
+    """
+    left, drawn = x["left_gpu_s"], rng.uniform(-1.0, 1.0)
+    said = max(x["total_gpu_s"] - left, lease_s * x["gang_gpus"])
+    if error and x.get("stepwise_left_gpu_s") is None and math.isclose(left, said, rel_tol=1e-6):
+        return min(LENGTH_MAX, max(1 / LENGTH_MAX, (1 + drawn) / (1 - drawn)))
+    return 1 + error * drawn
+
+
 def phases(kind: str, jobs: int, left: float, rng: random.Random | None, begun: bool) -> tuple[tuple[float, ...], ...]:
     """The work of each job of an app with so many jobs now and `left` GPU-seconds of work, by phase.
 
@@ -317,15 +353,21 @@ def _split(jobs: int, work: float, rng: random.Random | None, shape: float) -> t
     return tuple(max(1.0, work * part / whole) for part in parts)
 
 
-def _launches(p: Mapping[str, Any], found: SimulationSettings) -> SimulationSettings:
-    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that."""
+def _costs(p: Mapping[str, Any], found: SimulationSettings, rng: random.Random | None) -> SimulationSettings:
+    """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that.
+
+    With an `rng` one of those measured, and a stop that takes up to twice what is assumed: both vary, and starts at
+    leases' ends with them.
+    """
     first_s, again_s = (p["durable"].get(x, ()) for x in ("first_launches_s", "restarts_s"))
     if len(again_s) < LAUNCHES_MIN:
         again_s = first_s
+    drawn = statistics.median if rng is None else rng.choice
     return dataclasses.replace(
         found,
-        start_s=statistics.median(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
-        restart_s=statistics.median(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
+        checkpoint_s=found.checkpoint_s * (1.0 if rng is None else rng.uniform(0.0, 2.0)),
+        start_s=drawn(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
+        restart_s=drawn(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
     )
 
 
@@ -342,17 +384,22 @@ def _unmanaged(p: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def _durable(p: Mapping[str, Any]) -> Durable:
-    """The durable state with apps, clocks, the policy's memory and running leases, without revocations and promises."""
+    """The durable state with apps, clocks, the policy's memory, running leases, and what comes after those that end."""
+    known = {x["app_id"] for x in p["apps"] if x["gang_gpus"] * x["gangs"] > 0}
     running = {Gpu(host, index) for x in p["apps"] for gang in x["held"] for host, index in gang}
+    found = [part(x, mine) for x in map(load_lease, p["durable"]["leases"]) if (mine := running.intersection(x.gpus))]
+    ending = {gpu for x in found if x.state is REVOKING for gpu in x.gpus}
+    promised = [
+        x for x in map(load_reservation, p["durable"]["next"]) if x.app_id in known and ending.issuperset(x.gpus)
+    ]
     leases = [
-        dump_lease(dataclasses.replace(part(x, mine), state=ACTIVE, gang="", reason="", cause=EndReason.UNKNOWN))
-        for x in map(load_lease, p["durable"]["leases"]) if (mine := running.intersection(x.gpus))
+        dump_lease(x if x.state is REVOKING else dataclasses.replace(x, state=ACTIVE, gang="")) for x in found
     ]  # fmt: skip
     return Durable.load(
         {
             **p["durable"],
             "leases": leases,
-            "next": [],
+            "next": [dump_reservation(x) for x in promised],
             "switches": [],
             "exchange": {},
             "memory": dict(p["durable"]["memory"]),

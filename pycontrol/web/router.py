@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.audit.usage import KEPT
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
+from pycontrol.model.accounts import Accounts
 from pycontrol.model.events import Event, OperatorCommand
 from pycontrol.policies.port import Policy
 from pycontrol.queries import budget, cells, exchange, explain, metrics, views
@@ -22,7 +24,7 @@ from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
 from pycontrol.runtime.driver import Overloaded
-from pycontrol.runtime.journal import NoJournal
+from pycontrol.runtime.journal import JournalError, NoJournal
 from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.feed import Feed
 from pycontrol.web.page.site import Page
@@ -31,6 +33,7 @@ T = TypeVar("T")
 APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
 BOOST_MAX_S = 30 * 86400
+USAGE_BY = "month,account"
 UNFORESEEN = {"start_s": None, "end_s": None}
 WAIT_MAX_S = 10
 """The longest long poll, well below the ResourceManager's timeout of a query."""
@@ -99,6 +102,7 @@ class Router:
         secure: Callable[[], str] = lambda: "",
         shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
         why_not: WhyNot | None = None,
+        usage: Callable[[Sequence[str], Accounts], dict[str, Any] | None] = lambda by, accounts: None,
     ) -> None:
         self._driver, self._issue = driver, issue
         self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
@@ -114,7 +118,7 @@ class Router:
         self._picture, self._estimates = picture, estimates
         """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
         self._shadow = shadow
-        self._why_not = why_not
+        self._why_not, self._usage_of = why_not, usage
         self.routes = self._all_routes()
 
     def _all_routes(self) -> dict[str, Route]:
@@ -129,6 +133,7 @@ class Router:
             "logs": self._get(self._logs, "app"),
             "audit": self._get(views.audit),
             "shadow": Route("GET", lambda _: dict(self._shadow())),
+            "usage": self._get(self._usage, "by"),
             "trends": self._get(self._feed.trends.trends, "app", "hours"),
             "spans": self._get(self._spans, "app"),
             "cells": self._live(cells.cells),
@@ -254,6 +259,19 @@ class Router:
             return a.durable.apps[app_id].name or app_id if request.sees(app_id, user_of(a, app_id)) else ""
 
         return self._why_not(a, picture.now_s, request.params, request.user, called)
+
+    def _usage(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """GPU time of the last year, by day or by month, and by whom."""
+        by = params.get("by", USAGE_BY).split(",")
+        if unknown := [key for key in by if key not in KEPT]:
+            raise Refusal(400, f"by: must be some of {', '.join(KEPT)} (got {unknown[0] or 'nothing'})")
+        try:
+            found = self._usage_of(by, a.settings.accounts)
+        except JournalError as e:
+            raise Refusal(503, f"usage: {e}") from e
+        if found is None:
+            raise Refusal(404, "usage: nothing is counted yet: the first time is an hour after the first fact")
+        return {"now_s": now_s, **found}
 
     def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The app's recent leases, and what was taken back from it."""

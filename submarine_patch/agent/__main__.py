@@ -151,17 +151,8 @@ class Agent:
                     self.shell.drain(CLOSE_S)
                     self.session.close(CLOSE_S)
                     self.poster.drain(CLOSE_S)
-                    if command.code == 0:
-                        self._clear()
                     return command.code
                 self._carry_out(command)
-
-    def _clear(self) -> None:
-        """Delete what was uploaded for the workers; jar and state stay, for an attempt after a lost farewell."""
-        try:
-            self.spec.files_at(self.spec.staging).delete("files")
-        except Exception as e:  # whatever HDFS or the way to it raises
-            log.warning("files are left in %s: %s", self.spec.staging, e)
 
     def _show(self) -> None:
         """What jobs say goes to TensorBoard, if it is to run; a full disk costs its curves, not the app."""

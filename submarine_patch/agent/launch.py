@@ -39,6 +39,8 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.
         env[servers.PORTS] = str(len(servers.tasks(job.workers.index(worker), sizes, spec.servers)))
     if spec.server_cmd:
         env[servers.COMMAND] = spec.command(job.configuration, spec.server_cmd)
+    if spec.epochs:
+        env["ISONOMY_EPOCHS"] = str(spec.epochs)
     if spec.keep_folder:
         env["ISONOMY_KEEP_FOLDER"] = spec.keep_folder
     if spec.ca:

@@ -114,6 +114,8 @@ class AppSpec:
     """The servers' launch command; empty: the workers'."""
     hours: float = 0.0
     """Hours that a job trains on its GPUs, as the user said; 0: not said."""
+    epochs: int = 0
+    """Epochs that a job trains, as the user said; 0: not said."""
     job_gpus_max: int = 0
     """More than `gang_gpus`: its jobs are elastic, and a gang has up to so many GPUs."""
 
@@ -219,6 +221,7 @@ class AppSpec:
             server_vcores=int(servers.get("vcores") or 0),
             server_cmd=servers.get("launch_cmd") or "",
             hours=float(given.get("hours", 0.0)),
+            epochs=int(given.get("epochs", 0)),
             job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
         )
 

@@ -103,10 +103,15 @@ def _run(options: list[str]) -> int:
         from submarine_patch.cli.dryrun import dry_run
 
         return dry_run(parsed)
+    from submarine_patch.cli.declared import Foresight
+
     words = [word for word in parsed.stock if word != WAIT]
     installation = _installation()
+    foresight = Foresight(parsed, installation.conf)
     ended = installation.run(words, verbose=parsed.verbose, quiet=parsed.json)
     status, app_id = ended.status, ended.application_id
+    if status == 0 and (line := foresight.line()):
+        print(f"submarine: {line}", file=sys.stderr)
     if WAIT in parsed.stock and status == 0 and app_id is not None:
         from pycontrol.cli.client import Rm
         from submarine_patch.cli.follow import goal_of, wait
@@ -117,7 +122,7 @@ def _run(options: list[str]) -> int:
             print(f"submarine: {app_id} goes on; to end it: submarine job kill {app_id}", file=sys.stderr)
             raise
     if parsed.json:
-        print(json.dumps({"application_id": app_id, "exit_status": status}))
+        print(json.dumps({"application_id": app_id, "exit_status": status, **foresight.times}))
     return status
 
 

@@ -21,6 +21,7 @@ from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
 from pycontrol.cli.get import read_results
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli import check, stock
+from submarine_patch.cli.declared import Foresight
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.follow import NO_GOAL, Goal, Status, goal_of, shown, status_of, typed, until_final
 from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
@@ -136,7 +137,7 @@ def submit(
 ) -> Handle:
     """Submit `command` and return immediately; raises UsageError for a mistake, before any request to the cluster.
 
-    Notes, and what is declared, are on standard error.
+    Notes, what is declared, and when it would start and end are on standard error.
 
     `memory`, `vcores` and `gpus` are one worker's; `files` go to the workers; `search_space` is a file or its
     parameters. `options` are those of `submarine job run --help` for groups, with `_` for `-`: app_scheduler,
@@ -171,9 +172,12 @@ def _submitted(words: list[str]) -> Handle:
         print(f"isonomy: {note}", file=sys.stderr)
     installation = stock.find(os.environ)
     stock.reach_rm(installation.conf)
+    foresight = Foresight(parsed, installation.conf)
     ended = installation.run(parsed.stock, quiet=True, keep=True)
     if ended.application_id is None:
         raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
+    if line := foresight.line():
+        print(f"isonomy: {line}", file=sys.stderr)
     return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id, goal_of(parsed.conf))
 
 

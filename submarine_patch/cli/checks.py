@@ -37,6 +37,7 @@ KEYS_OF = {
 """Keys that only these schedulers use."""
 WHOLE_KEYS = {
     "max_iterations": 1,
+    "epochs": 1,
     "min_iterations": 1,
     "eta": 2,
     "jobs": 1,
@@ -77,6 +78,8 @@ def check_group(conf: Mapping[str, str]) -> None:
     _positive(conf, "hours")
     if conf.get("hours") and conf.get("iteration_s") and conf.get("max_iterations"):
         raise UsageError("isonomy.hours: --iteration-s and --max-iterations say it already; leave one out")
+    if conf.get("epochs") and conf.get("max_iterations"):
+        raise UsageError("isonomy.epochs: --max-iterations says the end already; leave one out")
     _slowdown(conf)
     _one_of(conf, "sampler", SAMPLERS)
     _finite(conf, "target")

@@ -1,16 +1,24 @@
-"""What a submission answers: its trials and rungs, and the work that it declares, in words."""
+"""What a submission answers: its trials and rungs, the work that it declares, and when it would start and end."""
 
 from __future__ import annotations
 
-import re
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pycontrol.configerror import ConfigError
+from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.words import count, gpu_time
 from submarine_patch.agent.schedulers import plan
-from submarine_patch.agent.spec import AppSpec, gpus_range
+from submarine_patch.agent.spec import AppSpec
 from submarine_patch.cli.checks import load_search_space
+from submarine_patch.cli.jobchecks import gpus_of_job
 from submarine_patch.cli.options import RunArguments
+
+if TYPE_CHECKING:
+    from pycontrol.simulation.outlook import Outlook
 
 NOWHERE = {
     "app_id": "", "name": "", "staging": "", "webhdfs": "", "hdfs_user": "", "arbiter": "", "paths": {},
@@ -19,49 +27,134 @@ NOWHERE = {
 """What of a spec is not known before the submission, and says nothing of its work."""
 
 
-def declared(parsed: RunArguments) -> list[str]:
-    """The lines for the user, after all checks; none where an app scheduler of another distribution or a spec file
-    decides it."""
+PATIENCE_S = 1.0
+"""How long a submission waits for its forecast once YARN has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of a submission. `steps`: of its rungs; `iterations`: of all trials at most, 0 if only its script
+    knows."""
+
+    spec: AppSpec
+    trials: int
+    steps: list[int]
+    iterations: int
+
+    @property
+    def gpu_s(self) -> float:
+        """The declared GPU-seconds; 0: one lease."""
+        return (
+            self.iterations * (self.spec.iteration_s or self.spec.guess_s) if self.iterations else self.spec.job_gpu_s
+        )
+
+    @property
+    def told(self) -> bool:
+        """Whether the user said how long it takes."""
+        return bool(self.spec.hours or (self.iterations and self.spec.iteration_s))
+
+
+def work_of(parsed: RunArguments) -> Work | None:
+    """After all checks; None where an app scheduler of another distribution or a spec file decides it."""
     conf, gang_gpus = parsed.conf, gpus_of_job(parsed)
     if not gang_gpus:
-        return []
+        return None
     search = load_search_space(Path(conf["search_space"])) if conf.get("search_space") else None
     given: dict[str, Any] = {key: conf.get(key) for key in ("app_scheduler", "max_iterations", "min_iterations", "eta",
                                                             "jobs", "iteration_s")}  # fmt: skip
+    told = {f"isonomy.{key}": conf.get(key) for key in ("hours", "epochs", "parallel", "within")}
     spec = AppSpec.of({
         **NOWHERE, **given, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
-        "search_space": {"parameters": search}, "conf": {"isonomy.hours": conf.get("hours")},
+        "search_space": {"parameters": search}, "conf": told,
     })  # fmt: skip
     planned = plan(spec)
-    if planned is None:
+    return Work(spec, *planned) if planned is not None else None
+
+
+def declared(parsed: RunArguments) -> list[str]:
+    """The lines for the user, after all checks."""
+    work = work_of(parsed)
+    if work is None:
         return []
-    trials, steps, iterations = planned
-    lines = [_trials(spec, trials, steps, iterations, parsed.session)] if spec.app_scheduler != "single" else []
-    gpus = count(spec.gang_gpus, "GPU")
+    spec, iterations = work.spec, work.iterations
+    lines = [_trials(work, parsed.session)] if spec.app_scheduler != "single" else []
+    gpus, said = count(spec.gang_gpus, "GPU"), gpu_time(work.gpu_s)
+    epochs = f" for {count(spec.epochs, 'epoch')}" if spec.epochs else ""
     if not iterations and not spec.hours:
-        return [*lines, "note: nothing says how long it trains, so its declared work is one lease of its GPUs, and it"
+        what = f"its {count(spec.epochs, 'epoch')} take" if epochs else "it trains"
+        return [*lines, f"note: nothing says how long {what}, so its declared work is one lease of its GPUs, and it"
                 " falls behind others once that is used; with --hours H a job trains H hours on its GPUs"]  # fmt: skip
     if not iterations:
-        return [*lines, f"declared work: {gpu_time(spec.job_gpu_s)}, {spec.hours:g} h on {gpus}"]
-    each_s = spec.iteration_s or spec.guess_s
-    work = gpu_time(iterations * each_s)
+        return [*lines, f"declared work: {said}, {spec.hours:g} h on {gpus}{epochs}"]
     if spec.iteration_s:
-        return [*lines, f"declared work: {work}, {count(iterations, 'iteration')} of {each_s:g} GPU-s"]
+        return [*lines, f"declared work: {said}, {count(iterations, 'iteration')} of {spec.iteration_s:g} GPU-s"]
     if spec.hours:
-        most = " at most" if trials > 1 else ""
-        return [*lines, f"declared work: {work}, {spec.hours:g} h on {gpus} for a whole job{most}"]
+        most = " at most" if work.trials > 1 else ""
+        return [*lines, f"declared work: {said}, {spec.hours:g} h on {gpus} for a whole job{most}"]
     return [*lines, f"note: nothing says how long its {count(iterations, 'iteration')} take, so its declared work is"
-            f" {work}, 1 GPU-s each; with --hours H a whole job trains H hours on its GPUs"]  # fmt: skip
+            f" {said}, 1 GPU-s each; with --hours H a whole job trains H hours on its GPUs"]  # fmt: skip
 
 
-def _trials(spec: AppSpec, trials: int, steps: list[int], iterations: int, session: bool) -> str:
-    at = f", rungs at {', '.join(map(str, steps))}" if len(steps) > 1 else ""
+class Foresight:
+    """When an app would start and end; computed in a thread while the app is being submitted."""
+
+    def __init__(self, parsed: RunArguments, conf: Path) -> None:
+        self._work, self._queue, self._conf = work_of(parsed), parsed.values.get("queue", ["default"])[-1], conf
+        self._found: Outlook | None = None
+        self._now_s, self._problem = 0.0, "that takes longer than a second here"
+        self._until_s = float("inf")
+        self._thread = threading.Thread(target=self._look, name="isonomy-foresight", daemon=True)
+        if self._work is not None:
+            self._thread.start()
+
+    def _look(self) -> None:
+        from pycontrol.cli.client import Failure, Rm
+        from pycontrol.simulation.forecaster import ERROR, RUNS
+        from pycontrol.simulation.outlook import NEW, NoOutlook, outlooks, queues_of, with_app
+
+        work = self._work
+        assert work is not None
+        try:
+            client = Rm(rm_web_url(conf_dir=self._conf))
+            p = client.get("picture")
+            queue = next(q.path for q in queues_of(p) if q.leaf and f".{q.path}".endswith(f".{self._queue}"))
+            gang, total = work.spec.gang_gpus, sum(m[2] for m in p["machines"])
+            jobs = work.trials if work.spec.app_scheduler != "optuna" else min(work.trials, work.spec.parallel)
+            gpus = gang * max(1, min(jobs, total // gang))
+            hours = (work.gpu_s or p["settings"]["lease_s"] * gang) / gpus / 3600.0
+            asked = with_app(p, gpus, hours, queue, client.user, gang, work.spec.scope)
+            said = outlooks(asked, runs=RUNS, error=ERROR, only=f"{NEW}asked", pause=self._in_time)
+            self._found, self._now_s, self._problem = said[f"{NEW}asked"], p["now_s"], "not within a week"
+        except Exception as e:
+            self._problem = str(e) if isinstance(e, Failure | ConfigError | NoOutlook) else repr(e)
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self._until_s:
+            raise TimeoutError(self._problem)
+
+    def line(self) -> str:
+        """In words; empty for an app without GPUs."""
+        from pycontrol.cli.screens import estimate
+
+        if self._work is None:
+            return ""
+        self._thread.join(PATIENCE_S)
+        self._until_s = 0.0
+        start_s, end_s = self.times.values()
+        if start_s is None or start_s[1] is None:
+            return f"when it starts is not known yet ({self._problem}); isonomy explain says it in a minute"
+        end = estimate(None, end_s, 1, self._now_s) if end_s else "its end is not known: nobody said how long it trains"
+        return f"{estimate(start_s, None, 0, self._now_s)}; {end}"
+
+    @property
+    def times(self) -> dict[str, Any]:
+        """`start_s` and `end_s`, each 10, 50 and 90 % quantiles, Unix seconds; None where that is not known."""
+        found, work = self._found, self._work
+        told = found is not None and work is not None and work.told
+        return {"start_s": found.start_s if found else None, "end_s": found.end_s if found and told else None}
+
+
+def _trials(work: Work, session: bool) -> str:
+    at = f", rungs at {', '.join(map(str, work.steps))}" if len(work.steps) > 1 else ""
     unit = "steps of the session" if session else "as the script's log counts them: batches, or epochs if it names none"
-    return f"{count(trials, 'trial')}{at} iterations ({unit}), {iterations:,} in all at most"
-
-
-def gpus_of_job(parsed: RunArguments) -> int:
-    """The fewest GPUs of a job; 0 where a spec file says it."""
-    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values.get("worker_resources", [""])[-1])
-    workers = int(parsed.values.get("num_workers", ["1"])[-1])
-    return gpus_range(parsed.conf.get("gpus_per_job", ""))[0] or workers * int(of_worker[1] if of_worker else 0)
+    return f"{count(work.trials, 'trial')}{at} iterations ({unit}), {work.iterations:,} in all at most"

@@ -10,8 +10,8 @@ from pycontrol.cli.client import Rm, rm_address
 from pycontrol.cli.tables import out
 from pycontrol.model.topology import Scope
 from submarine_patch.agent.spec import CELL_TYPES, WITHIN
-from submarine_patch.cli.declared import gpus_of_job
 from submarine_patch.cli.errors import UsageError
+from submarine_patch.cli.jobchecks import gpus_of_job
 from submarine_patch.cli.options import RunArguments
 
 

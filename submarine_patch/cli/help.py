@@ -44,7 +44,7 @@ def run_help() -> str:
             _table(STOCK_OPTIONS),
             "",
             "  -o json",
-            "      print one line of JSON with the application id; the rest is on standard error",
+            "      one line of JSON: application id, exit status, start and end; the rest is on standard error",
             "",
             RUN_EXAMPLE,
         ]

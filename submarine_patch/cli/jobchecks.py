@@ -167,7 +167,7 @@ def _keras(parsed: RunArguments, workers: int) -> list[str]:
             "--framework keras --num_workers: Keras 3 cannot fit over several workers on TensorFlow; add --env"
             " TF_USE_LEGACY_KERAS=1 (package tf_keras) or --env KERAS_BACKEND=jax, or use one worker with more GPUs"
         )
-    if parsed.conf.get("framework") != "keras" or several or _most_gpus(parsed) < 2:
+    if parsed.conf.get("framework") != "keras" or several or gpus_of_job(parsed, most=True) < 2:
         return []
     within = parsed.conf.get("within")
     if within == "rack":
@@ -180,7 +180,7 @@ def _keras(parsed: RunArguments, workers: int) -> list[str]:
 
 def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
     """Keep a job of one worker on one machine if its script would not know of other machines; returns notes."""
-    gpus, within = _most_gpus(parsed), parsed.conf.get("within")
+    gpus, within = gpus_of_job(parsed, most=True), parsed.conf.get("within")
     if gpus < 2 or workers > 1:
         return []
     if within is None and not session:
@@ -194,11 +194,13 @@ def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
     return []
 
 
-def _most_gpus(parsed: RunArguments) -> int:
-    """The most GPUs of one job; 0 if the option is malformed, which is reported elsewhere."""
-    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values["worker_resources"][-1])
+def gpus_of_job(parsed: RunArguments, most: bool = False) -> int:
+    """The fewest GPUs of a job, or the most; 0 where a spec file says it or an option is malformed, which is reported
+    elsewhere."""
+    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values.get("worker_resources", [""])[-1])
     try:
-        return gpus_range(parsed.conf.get("gpus_per_job", ""))[1] or int(of_worker[1] if of_worker else 0)
+        workers = int(parsed.values.get("num_workers", ["1"])[-1])
+        return gpus_range(parsed.conf.get("gpus_per_job", ""))[most] or workers * int(of_worker[1] if of_worker else 0)
     except ValueError:
         return 0
 

@@ -45,6 +45,12 @@ GROUP_OPTIONS = (
         "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the declared work, by which"
         " the default policy orders apps",
     ),
+    Option(
+        "epochs",
+        "N",
+        "epochs that one job trains, if neither its log nor a session says how many: once one was timed, its end is"
+        " known; with --hours they take so long",
+    ),
     Option("max-iterations", "N", "the most iterations of one job"),
     Option(
         "min-iterations",
@@ -138,17 +144,12 @@ STOCK_OPTIONS = (
 )
 REPEATABLE = ("env", "localization", "conf", "quicklink")
 REFUSED_OPTIONS = (
-    Option("docker_image", "IMAGE", ""),
-    Option("worker_docker_image", "IMAGE", ""),
-    Option("ps_docker_image", "IMAGE", ""),
-    Option("num_schedulers", "N", ""),
-    Option("scheduler_resources", "R", ""),
-    Option("scheduler_launch_cmd", "CMD", ""),
-    Option("scheduler_docker_image", "IMAGE", ""),
-    Option("tensorboard_resources", "R", ""),
-    Option("tensorboard_docker_image", "IMAGE", ""),
     Option("distribute_keytab", "", ""),
-)
+    *(Option(name, "VALUE", "") for name in (
+        "docker_image", "worker_docker_image", "ps_docker_image", "num_schedulers", "scheduler_resources",
+        "scheduler_launch_cmd", "scheduler_docker_image", "tensorboard_resources", "tensorboard_docker_image",
+    )),
+)  # fmt: skip
 """Stock options that the runtime does not support and refuses with one line."""
 
 
@@ -251,7 +252,7 @@ MEANT = {
     **dict.fromkeys(("cmd", "command", "script"), 'write --worker_launch_cmd "python train.py"'),
     **dict.fromkeys(("file", "files"), "write --localization ./train.py:."),
     **dict.fromkeys(("workers", "nodes", "ntasks"), "write --num_workers N"),
-    **dict.fromkeys(("time", "epochs"), "write --hours H"),
+    "time": "write --hours H",
 }
 """Names of other systems' options -> what to write here."""
 

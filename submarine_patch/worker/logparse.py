@@ -98,7 +98,8 @@ class CheckpointLine:
 class LogParser:
     """Follows one program's log and remembers the last values, so that each Progress is complete."""
 
-    def __init__(self, metric: str = "") -> None:
+    def __init__(self, metric: str = "", epochs: int = 0) -> None:
+        """`epochs`: how many there are, where lines do not say it; 0: not known."""
         self.last: Progress | None = None
         self.finished = False
         """Whether a session logged that it finished."""
@@ -123,8 +124,8 @@ class LogParser:
         """Whether a line had the accuracy in training, so that those of other data are not it."""
         self._bar: int | None = None
         """The position of the last progress bar."""
-        self._epochs = self._until_step = 0
-        """Of all epochs the number, and the last step, as lines say; 0: they do not."""
+        self._epochs, self._until_step = epochs, 0
+        """Of all epochs the number, and the last step, as lines say; 0: not known."""
 
     def feed(self, line: str, time_s: float) -> Progress | CheckpointLine | None:
         """Parse a line, without its newline, read at `time_s` of a monotonic clock; None if it shows no progress."""

@@ -56,7 +56,7 @@ class Supervisor:
         """The program, while it waits for a launch."""
         self._next: asyncio.Future[pb.Next] = asyncio.get_running_loop().create_future()
         self._finished = asyncio.Event()
-        self._parser = LogParser(env.get("ISONOMY_METRIC", ""))
+        self._parser = LogParser(env.get("ISONOMY_METRIC", ""), int(env.get("ISONOMY_EPOCHS", 0)))
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._start: asyncio.Future[pb.Start] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()

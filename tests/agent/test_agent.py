@@ -139,9 +139,6 @@ def spec_for(arbiter: Arbiter, root: Path) -> AppSpec:
 
 def test_an_app_trains_from_its_grant_to_its_end_over_a_broken_stream(arbiter: Arbiter, tmp_path: Path) -> None:
     spec, shell, files = spec_for(arbiter, tmp_path), MemoryShell(), LocalFiles(tmp_path / "agent")
-    uploaded = Path(spec.staging, "files", "train.py")
-    uploaded.parent.mkdir(parents=True)
-    uploaded.touch()
     agent = entry.Agent(spec, shell, 1, "secret", files)  # type: ignore[arg-type]
     join = run(agent)
     register = arbiter.wait_for("register")
@@ -178,7 +175,6 @@ def test_an_app_trains_from_its_grant_to_its_end_over_a_broken_stream(arbiter: A
     assert Path(done.model_path, "state.npz").read_bytes() == b"weights"
     assert shell.wait_for("finish").succeeded
     assert join() == 0
-    assert not uploaded.exists(), "nobody needs it any more"
     saved = StateStore(files).load()
     assert saved is not None
     assert saved["succeeded"]

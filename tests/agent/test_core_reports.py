@@ -206,6 +206,11 @@ def test_the_user_is_warned_before_a_token_ends() -> None:
     assert "HDFS token ends" in reported(world.core).jobs[0].note
 
 
+def test_workers_are_told_the_epochs_that_the_user_said() -> None:
+    (worker,) = started(World(spec_of(epochs=30, max_iterations=0)), *A[:2]).gang("job000")
+    assert worker.launch.env["ISONOMY_EPOCHS"] == "30"
+
+
 def test_jobs_are_compared_by_any_metric() -> None:
     world = started(World(hyperband(metric="val_f1", jobs=2, eta=2, max_iterations=2)), *A[:4])
     for job_id, value in (("job000", 0.3), ("job001", 0.8)):

@@ -3,20 +3,27 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.usage import Usage, usage
+from pycontrol.audit.usage import accounted, of_facts
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused, moment_s
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.runtime.spans import Journal
 from tests.web.scene import Scene
 
 A, B = Gpu("n1", 0), Gpu("n1", 1)
+
+
+def usage(journals: Sequence[Journal], by: Sequence[str], since_s: float, until_s: float) -> dict[str, Any]:
+    return accounted(of_facts(journals, since_s, until_s), by)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +81,7 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
     assert row["gpu_h_borrowed"] * 3600 == pytest.approx(200, abs=0.5)
     assert (row["revocations"], row["wait_median_s"]) == (1, 110.0)
     assert total["unknown_facts"] == 1
-    assert Usage(0.0, 1.0).table(["user"]) == []
+    assert usage([], ["user"], 0.0, 1.0)["rows"] == []
 
 
 def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) -> None:
@@ -97,7 +104,9 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) ->
     assert json.loads(run(*with_times, "-o", "json"))["total"]["apps"] == len(scene.world.arbiter.durable.apps) + 1
     assert "must be some of" in run("--by", "colour", code=2)
     assert "is not before" in run("--since", "1980-01-01", code=2)
-    assert "no app had GPUs" in run("--since", "1970-01-01T00:01+00:00", "--until", "1970-01-01T00:10+00:00")
+    before = ("--since", "1970-01-01T00:01+00:00", "--until", "1970-01-01T00:10+00:00")
+    assert "nothing is known of" in run(*before, code=1)
+    assert "the records begin 1970-01-01 " in run(*before, code=1)
 
 
 def test_times() -> None:

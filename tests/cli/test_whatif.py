@@ -61,11 +61,13 @@ def run(*args: str, code: int = 0) -> str:
 def test_yarns_own_history_becomes_a_workload() -> None:
     found = of_yarn([*APPS, CPU], 0.0, "here")
     assert len(found.workload.apps) == 8
-    assert found.skipped == 1
+    assert dict(found.skipped.reasons) == {"without GPUs": 1}
     first = found.workload.apps[0]
     assert (first.gang_gpus, first.work_gpu_s, first.submitted_s) == (4, 2400.0, 0.0)
     assert found.actual[first.app_id] == (30.0, 630.0)
-    assert of_yarn(APPS, T0 / 1000 + 230, "here").skipped == 4
+    late = of_yarn(APPS, T0 / 1000 + 230, "here")
+    assert dict(late.skipped.reasons) == {"submitted before the time": 4}
+    assert late.covered == (T0 / 1000 + 230, T0 / 1000 + 1050)
 
 
 def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_the_journal_becomes_a_workload(tmp_path: Path) -> None:
     out = tmp_path / "own.csv"
     text = run("workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1970-01-01",
                "--out", str(out))  # fmt: skip
-    assert "left out" in text
+    assert "1 skipped (1 that have not ended)" in text
     assert "no application with GPUs" in run(
         "workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1d", "--out", str(out), code=1
     )

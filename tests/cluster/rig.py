@@ -105,6 +105,12 @@ class Rig:
         """A REST resource; {} while it is not available."""
         return self._ask(f"isonomy/{path}", **params)
 
+    def post(self, verb: str, **params: str) -> None:
+        """A verb of the control plane, without a command's start; for a cluster without Kerberos."""
+        url = f"{self.cluster['rm_web'].split(',')[0]}/ws/v1/cluster/isonomy/{verb}"
+        reply = requests.post(url, params=params | {"user.name": "root"}, headers={"X-Requested-By": "x"}, timeout=10)
+        assert reply.ok, reply.text
+
     def app(self, name: str) -> dict[str, Any]:
         """YARN's report on an app."""
         found = self._ask("apps").get("apps") or {}

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 START_S = 300.0
 """The longest that four workers' start takes, on a busy machine."""
 STEPS_COMPARED = 1500
+STAGED = {"isonomy-am.jar", "isonomy-app.json", "files", "agent"}
+"""What an app needs in its staging folder until it has ended."""
 OWN = """
 import json, os, signal, sys, time
 os.makedirs("ckpt", exist_ok=True)
@@ -35,7 +37,7 @@ def save():
     json.dump({"step": step}, open("ckpt/part", "w")); os.replace("ckpt/part", "ckpt/state.json")
 signal.signal(signal.SIGTERM, lambda *_: (save(), sys.exit(0)))
 while step < 60:
-    time.sleep(0.5); step += 1
+    time.sleep(0.3); step += 1
     print(f"Step [{step}/60], Loss: {1 / step:.4f}, f1: {step / 60:.3f}", flush=True)
 save()
 """
@@ -63,39 +65,49 @@ def here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_behind(rig: Rig, tmp_path: Path) -> None:
+def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_behind(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything runs at once, so that it takes as long as an app that starts twice."""
     script = tmp_path / "plain.py"
     script.write_text(UNCHANGED)
 
-    def submit(name: str, gpus: int, how: str) -> Any:
+    def submit(name: str, gpus: int, how: str, **more: Any) -> Any:
         return isonomy.submit(f"python plain.py {how}", name=name, queue="research", framework="command",
-                              memory="512M", gpus=gpus, files=[script])  # fmt: skip
+                              memory="512M", gpus=gpus, files=[script], **more)  # fmt: skip
 
-    apps = [submit(name, 4, how) for name, how in (("plain-a", "0.7"), ("plain-b", "0.7"), ("plain-c", "0.1"))]
+    moved, steady = submit("plain-a", 4, "0.3", hours=0.01), submit("plain-b", 4, "0.5", hours=0.01)
+    bad, waits = submit("plain-d", 1, "0.1 fail"), submit("plain-c", 4, "0.1")
+    said = capsys.readouterr().err
+    assert len(re.findall(r"isonomy: starts .*; ends in ~", said)) == 2, said
+    assert len(re.findall(r"isonomy: starts .*; its end is not known", said)) == 2, said
     why = rig.wait(lambda: told(rig, "plain-c", "NoFreeGpus"), 60, "it is told why it waits")
     assert re.match(
         r"no machine has 4 free GPUs; (the lease of|leases of) plain-[ab].* (ends in|end within) \d+ s", why
     )
     (row,) = (r for r in rig.get("queue")["apps"] if r["name"] == "plain-c")
     assert re.sub(r"\d+ s", "", row["sentence"]) == re.sub(r"\d+ s", "", why)
-    assert "waits: no machine has 4 free GPUs" in apps[2].status().line()
+    assert "waits: no machine has 4 free GPUs" in waits.status().line()
+    waits.kill()
     follows = subprocess.Popen(
         [BIN / "isonomy", "logs", "plain-b", "-f"], env=rig.env, stdout=subprocess.PIPE, text=True
     )
     rig.training("plain-a", 3)
-    assert re.search(r"step \d+/40", apps[0].status().line()), "its lines say how far it trains"
+    assert re.search(r"step \d+/40", moved.status().line()), "its lines say how far it trains"
     host = rig.get("explain", app="plain-a")["leases"][0]["gpu"].rpartition(":")[0]
-    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.post("drain", node=host)
     rig.wait(lambda: not rig.get("explain", app="plain-a")["leases"], 60, "it gives its GPUs back")
-    subprocess.run([BIN / "isonomy", "drain", host, "--end"], env=rig.env, check=True, timeout=60)
+    rig.post("undrain", node=host)
     lost = rig.wait(lambda: rig.get("explain", app="plain-a").get("lost"), START_S, "it starts again, and is told so")
     assert re.fullmatch(r"lost \d+ steps? = \d+\.\d GPU-min, trained again", lost)
-    for app in apps:
+    for app in (moved, steady):
         ended = app.wait(timeout_s=START_S)
         assert ended.succeeded, ended.message + rig.tail()
         assert ended.best.get("value", ended.best["accuracy"]) == pytest.approx(0.8)
+        left = f"/user/root/submarine/jobs/{ended.name}/staging/{app.app_id}"
+        rig.wait(lambda left=left: not {*hdfs_names(rig, left)} & STAGED, 20, "what it needed is gone")
     assert "Epoch [40/40]" in follows.communicate(timeout=60)[0]
-    bad = submit("plain-d", 1, "0.1 fail")
+    assert waits.wait(timeout_s=START_S).state == "KILLED"
     assert bad.wait(timeout_s=START_S).state == "FAILED"
     assert [j["launches"] for j in rig.jobs("plain-d")] == [2], "two equal failures are enough"
     logs = subprocess.run([BIN / "isonomy", "logs", "plain-d"], env=rig.env, capture_output=True, text=True, timeout=60)
@@ -103,13 +115,11 @@ def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_b
     rig.stop()
     rig.serve("isonomy")
     page = f"{rig.cluster['rm_web'].split(',')[0]}/ws/v1/cluster/isonomy/ui"
-    assert "plain-b" in requests.get(page, {"user.name": "root"}, timeout=10).text.partition('id="h-ended"')[2]
-    assert (
-        "polyline"
-        in requests.get(f"{page}/app/{apps[1].app_id}", {"user.name": "root"}, timeout=10).text.partition(
-            'id="h-jobs"'
-        )[2]
-    )
+    shown = [
+        requests.get(f"{page}{at}", {"user.name": "root"}, timeout=10).text for at in ("", f"/app/{steady.app_id}")
+    ]
+    assert "plain-b" in shown[0].partition('id="h-ended"')[2]
+    assert "polyline" in shown[1].partition('id="h-jobs"')[2]
 
 
 def told(rig: Rig, name: str, code: str) -> str:
@@ -164,6 +174,12 @@ def logs_of(rig: Rig, name: str) -> list[Path]:
     return sorted(rig.folder.glob(f"data/nodemanager-*/log/{rig.app(name)['id']}/*/stderr"))
 
 
+def hdfs_names(rig: Rig, folder: str) -> list[str]:
+    """The names in a folder on HDFS; none where it is gone."""
+    names = InsecureClient(rig.cluster["webhdfs"], user="root", timeout=20)
+    return list(names.list(folder)) if names.status(folder, strict=False) else []
+
+
 def hdfs(rig: Rig, path: str) -> bytes:
     """A file on HDFS."""
     with InsecureClient(rig.cluster["webhdfs"], user="root", timeout=20).read(path) as file:
@@ -205,9 +221,9 @@ def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: 
     subprocess.run(words, env=rig.env, check=True, timeout=300)
     rig.training("servers", 20, limit_s=START_S)
     host = rig.get("explain", app="servers")["leases"][0]["gpu"].rpartition(":")[0]
-    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.post("drain", node=host)
     rig.wait(lambda: any(j["launches"] > 1 for j in rig.jobs("servers")), START_S, "it continues elsewhere")
-    subprocess.run([BIN / "isonomy", "drain", host, "--end"], env=rig.env, check=True, timeout=60)
+    rig.post("undrain", node=host)
     rig.succeeds("servers")
     said = "\n".join(p.read_text() for p in logs_of(rig, "servers"))
     stopped, restored = re.search(r"Stopped on request at step (\d+)", said), re.search(r"Restored .* for (\d+) ", said)
@@ -225,7 +241,7 @@ def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_draine
                          files=[script], keep_folder="ckpt", metric="f1", mode="max")  # fmt: skip
     rig.training("own", 5)
     host = app.explain()["leases"][0]["gpu"].rpartition(":")[0]
-    subprocess.run([BIN / "isonomy", "drain", host], env=rig.env, check=True, timeout=60)
+    rig.post("drain", node=host)
     ended = app.wait(timeout_s=300)
     assert ended.succeeded, ended.message + rig.tail()
     (job,) = ended.jobs
@@ -236,4 +252,4 @@ def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_draine
     begun = sorted(int(text.split("began at", 1)[1].split()[0]) for text in said)
     assert begun[0] == 0
     assert begun[1] >= 5, "what it had done was kept"
-    subprocess.run([BIN / "isonomy", "drain", host, "--end"], env=rig.env, check=True, timeout=60)
+    rig.post("undrain", node=host)

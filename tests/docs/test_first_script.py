@@ -21,6 +21,8 @@ SCRIPTS = {
     for text in re.findall(r"```diff\n # (.*?)```", (REPO / "docs/submit.md").read_text(encoding="utf-8"), re.DOTALL)
 }
 """By framework: the change, from its name on."""
+TORCH = REPO / "build/torch/site"
+"""Where `make torch-test` installs PyTorch."""
 END = {"Keras": 5 * 57, "PyTorch": 400, "scikit-learn": 40}
 EXIT = {"scikit-learn": -signal.SIGTERM}
 
@@ -34,9 +36,10 @@ def run(script: Path, env: Mapping[str, str], stop_at: int = 0) -> tuple[int, li
     """The exit code and the progress of a script, which is told to stop once it has done so many steps."""
     parser, found = LogParser(), list[Progress]()
     words = [sys.executable, script.name]
+    path = f"{REPO}:{REPO / 'submarine_patch/api'}:{os.environ.get('PYTHONPATH', '')}"
     with subprocess.Popen(
         words, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'submarine_patch/api'}", "PYTHONUNBUFFERED": "1", **env},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **env},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         for line in process.stdout:
@@ -50,9 +53,13 @@ def run(script: Path, env: Mapping[str, str], stop_at: int = 0) -> tuple[int, li
 
 
 @pytest.mark.parametrize("framework", ["scikit-learn", "Keras", "PyTorch"])
-def test_a_script_shows_progress_unchanged_and_resumes_with_a_few_lines_more(framework: str, tmp_path: Path) -> None:
+def test_a_script_shows_progress_unchanged_and_resumes_with_a_few_lines_more(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if framework == "PyTorch" and importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed here")
+        if not TORCH.is_dir():
+            pytest.skip("PyTorch is not installed here: make torch-test does")
+        monkeypatch.setenv("PYTHONPATH", str(TORCH))
     script, end = tmp_path / "train.py", END[framework]
     script.write_text(lines(framework, "-"), encoding="utf-8")
     _, shown = run(script, {}, stop_at=end // 4)

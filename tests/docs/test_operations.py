@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def world(tmp_path: Path) -> dict[str, str]:
     """What the page's placeholders stand for."""
     render.write(render.render({"yarn": {"hadoop": "3.4"}}), tmp_path / "conf")
     journal = SqliteJournal(tmp_path / "journal.sqlite")
-    journal.append([Switched("paused", True, "root", 5.0)], 5.0)
+    journal.append([Switched("paused", True, "root", time.time() - 3600.0)], time.time() - 3600.0)
     journal.close()
     cells = tmp_path / "cells.yaml"
     cells.write_text("levels: {switch: 2, node: 2}\nhosts: [n1, n2]\nvirtual_clusters: {root.a: {node: 1}}\n")

@@ -29,7 +29,7 @@ from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.model import events as ev
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts
+from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts, read_totals
 from pycontrol.runtime.journal_check import check_journal, repair_journal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from tests.arbiter.mini import Mini
@@ -113,7 +113,7 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
         if "gpu" in lease:
             lease["gpus"] = [lease.pop("gpu")]  # before version 3, a lease had one GPU
     before = list(read_facts(path))
-    kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21}[golden.stem]
+    kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21, "version-4": 24}[golden.stem]
     assert len({type(fact) for _, _, fact in before}) == kinds, "every kind of fact of that version"
     assert check_journal(path)["readable"]
     journal = SqliteJournal(path)
@@ -142,12 +142,12 @@ def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Pat
 
 def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
     written(path, facts())
-    execute(path, "UPDATE meta SET value = '5' WHERE key = 'version'")
-    with pytest.raises(JournalError, match="written by version 5 of the journal, this one reads up to 4"):
+    execute(path, "UPDATE meta SET value = '6' WHERE key = 'version'")
+    with pytest.raises(JournalError, match="written by version 6 of the journal, this one reads up to 5"):
         SqliteJournal(path)
-    with pytest.raises(JournalError, match="version 5"):
+    with pytest.raises(JournalError, match="version 6"):
         check_journal(path)
-    with pytest.raises(JournalError, match="version 5"):
+    with pytest.raises(JournalError, match="version 6"):
         repair_journal(path)
 
 
@@ -357,7 +357,10 @@ def test_the_previous_snapshot_replaces_a_damaged_one(path: Path) -> None:
 
 
 def test_a_torn_file_is_salvaged(path: Path) -> None:
-    """The tail of the file is lost, as on a disk that filled up or a copy that broke off."""
+    """The tail of the file is lost, as on a disk that filled up or a copy that broke off; the totals are kept."""
+    written(path, facts(10))
+    keeper(path).keep()
+    totals = read_totals(path, newest=False)
     written(path, facts(400))
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -372,6 +375,8 @@ def test_a_torn_file_is_salvaged(path: Path) -> None:
     assert len(list(path.parent.glob("journal-damaged-*.sqlite"))) == 1
     assert APP in recovered(path).apps
     assert check_journal(path)["readable"]
+    assert totals is not None
+    assert read_totals(path, newest=False) == totals
 
 
 def test_a_journal_in_use_is_not_repaired(path: Path) -> None:

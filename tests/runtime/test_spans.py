@@ -4,7 +4,7 @@ import pytest
 
 from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.audit.usage import usage
+from pycontrol.audit.usage import accounted, of_facts
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
@@ -112,7 +112,9 @@ def test_usage_counts_a_lease_as_borrowed_while_it_was(changed: f.Fact | None, b
         (100, f.LeaseEnded((A,), 100.0, "released", EndReason.RELEASED)),
         (150, f.LeaseEnded((A,), 150.0, "released", EndReason.RELEASED)),
     ]
-    found = {r["app"]: r["gpu_h_borrowed"] * 3600 for r in usage([rows(*facts)], ["app"], 0.0, 1000.0)["rows"]}
+    found = {
+        r["app"]: r["gpu_h_borrowed"] * 3600 for r in accounted(of_facts([rows(*facts)], 0.0, 1000.0), ["app"])["rows"]
+    }
     assert found["a"] == pytest.approx(borrowed_s, abs=0.5)
     assert found["b"] == pytest.approx(50.0 if isinstance(changed, f.LeaseBorrowed) else 0.0, abs=0.5)
 
@@ -122,4 +124,5 @@ def test_usage_ends_the_leases_that_nobody_took_over() -> None:
     granted, started = f.LeaseGranted((A,), "a", "g1", 0.0, 600.0), f.LeaseStarted((A,), "c", "j", 0.0, 600.0)
     before = rows((0, arrived), (0, granted), (0, started))
     after = rows((90, f.RoundHeld("r1", 90.0, Receipt.load({}))))
-    assert usage([before, after], ["app"], 0.0, 1000.0)["total"]["gpu_h_used"] * 3600 == pytest.approx(90.0, abs=0.5)
+    total = accounted(of_facts([before, after], 0.0, 1000.0), ["app"])["total"]
+    assert total["gpu_h_used"] * 3600 == pytest.approx(90.0, abs=0.5)

@@ -15,6 +15,7 @@ import pytest
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.config import parse
@@ -38,6 +39,7 @@ from pycontrol.simulation.outlook import (
     with_app,
 )
 from pycontrol.simulation.runs import CellsOf
+from pycontrol.simulation.settings import SimulationSettings
 from tests.web.stage import Stage, add_troubles, busy
 
 pytestmark = pytest.mark.interpreted
@@ -370,6 +372,77 @@ def test_restarts_cost_what_they_cost_on_this_cluster(stage: Stage, taken: dict[
         durable = Durable.load(taken["durable"])
         durable.apply(AppChanged(app_id, {"launched": {"first": 1, "again": 2}}))
     assert ends_s[1] > ends_s[0] + 400
+
+
+def test_how_long_an_app_trains_that_declared_nothing_is_not_known_to_a_fifth() -> None:
+    apps = (TraceApp("a", 0.0, 4, ((9000.0,),), "root.a", "ann"),)
+    world = Simulator(Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"))
+    p = seen_at(100.0, world)
+    lease_gpu_s = 4 * p["settings"]["lease_s"]
+    lengths = []
+    for work, stepwise in ((lease_gpu_s, None), (lease_gpu_s + 9, None), (lease_gpu_s, lease_gpu_s)):
+        said = {**p["apps"][0], "left_gpu_s": work, "total_gpu_s": work, "stepwise_left_gpu_s": stepwise}
+        low, _, high = outlooks({**p, "apps": [said]})["a"].end_s
+        assert low is not None
+        assert high is not None
+        lengths.append((high - p["now_s"]) / (low - p["now_s"]))
+    assert lengths[0] > 5
+    assert max(lengths[1:]) < 1.6, "where it was declared, or its steps say it"
+
+
+class Foreseen(Simulator):
+    """A cluster of 8 GPUs with leases of 600 s; forecasts while apps wait, each without errors and with them."""
+
+    def __init__(self, apps: list[TraceApp], times_s: list[float], checkpoint_s: float) -> None:
+        settings = SimulationSettings(ArbiterSettings(recovery_s=0.0, lease_s=600.0), checkpoint_s)
+        topology = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
+        super().__init__(Workload("w", tuple(apps)), topology, registry.make("isonomy"), settings)
+        self.said: list[tuple[str, float, bool, Any, Any]] = []
+        """(app, when, whether it had a promise, the start without errors, the range of starts)."""
+        for at_s in times_s:
+            self.at(at_s, self._look, None)
+
+    def _look(self, _: Any, stamp: int) -> None:
+        sought = [app_id for app_id, app in self.apps.items() if app.started_s is None]
+        if not sought:
+            return
+        for app in self.apps.values():
+            self._tell(app)
+        self._drain()
+        p = json.loads(json.dumps({**picture(self.arbiter, self.now), "recent": []}))
+        alone = Resumed(p, 1, error=0.0).run_out(sought, starts=True)
+        ranges = outlooks(p, error=0.2, sought=sought, starts=True)
+        promised = {x["app_id"] for x in p["durable"]["next"]}
+        self.said += [(x, self.now, x in promised, alone[x][0], ranges[x].start_s) for x in sought]
+
+
+HOLDER = (4 * 5000.0,)
+WAITS = [
+    TraceApp("a", 0.0, 4, (HOLDER,), "root.q", "ann"), TraceApp("b", 5.0, 4, (HOLDER,), "root.q", "bob"),
+    TraceApp("c", 50.0, 4, ((4 * 40.0,),), "root.q", "cid"), TraceApp("d", 55.0, 2, ((2 * 30.0,),), "root.q", "dan"),
+]  # fmt: skip
+
+
+def test_a_start_at_a_leases_end_is_foreseen_alike_before_it_and_while_the_gang_stops() -> None:
+    """Pictures of a lease's last two leads foresaw it up to two leads later, as after a takeover; those with its GPUs
+    promised, as if they were not."""
+    times_s = [60.0, 200.0, 400.0, 450.0, 500.0, 530.0, 539.0, 541.0, 543.0]
+    world = Foreseen(WAITS, times_s, checkpoint_s=SimulationSettings().checkpoint_s)
+    world.run()
+    assert {x for x, *_ in world.said} == {"c", "d"}
+    assert any(promised for _, _, promised, *_ in world.said)
+    for app_id, at_s, _, start_s, _ in world.said:
+        assert start_s == pytest.approx(world.records[app_id].started_s, abs=5.0), (app_id, at_s)
+
+
+@pytest.mark.parametrize("checkpoint_s", [3.0, 7.0])
+def test_most_starts_lie_in_the_range_however_long_gangs_take_to_stop(checkpoint_s: float) -> None:
+    """Ranges of no width missed each start by seconds: a stop took as long as is assumed, in all futures."""
+    world = Foreseen(WAITS, [60.0 + 60 * k for k in range(8)], checkpoint_s)
+    world.run()
+    inside = [low <= world.records[x].started_s <= high for x, *_, (low, _, high) in world.said]
+    assert len(inside) >= 16
+    assert sum(inside) >= 0.8 * len(inside)
 
 
 def test_a_picture_keeps_the_limits_of_queues(taken: dict[str, Any]) -> None:

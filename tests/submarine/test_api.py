@@ -230,7 +230,7 @@ def test_without_a_terminal_it_waits_with_a_line_for_each_change(
               "--wait_job_finish", "-o", "json"])  # fmt: skip
     assert ended.value.code == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == {"application_id": APP, "exit_status": 0}
+    assert json.loads(out) == {"application_id": APP, "exit_status": 0, "start_s": None, "end_s": None}
     running, end = (line.partition(" ")[2] for line in err.splitlines() if " sweep " in line)
     assert running.startswith("sweep step 5/9, loss 0.3, accuracy 0.9, 4 GPUs, 2 of 2 measured, best accuracy 0.9 (lr")
     assert end == "sweep SUCCEEDED, f1 0.9000 with lr:0.2, model in /models/x"

@@ -20,6 +20,10 @@ from submarine_patch.cli.options import parse_run
 from submarine_patch.cli.spec import check_spec
 
 JOB = ["--name", "x", "--worker_resources", "memory=1G,vcores=1", "--worker_launch_cmd", "true"]
+SITE = (
+    "<configuration><property><name>yarn.resourcemanager.webapp.address</name><value>{}</value></property>"
+    "</configuration>"
+)
 SPACE = """\
 parameters:
   learning_rate: {type: float, min: 1e-3, max: 0.1, log: true}
@@ -231,6 +235,11 @@ def test_a_bad_search_space_names_file_and_parameter(tmp_path: Path, text: str, 
 
 @pytest.fixture
 def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a cluster whose web address it does not know; each submission fails."""
+    return fake_installation(tmp_path, monkeypatch, "", status=1)
+
+
+def fake_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rm: str, status: int) -> Path:
     """A class path and a fake java that records its arguments and answers like a submission."""
     home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
     for folder in (home / "lib", conf, jdk / "bin"):
@@ -238,12 +247,14 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "lib" / "isonomy-submarine-runtime.jar").touch()
     for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
         (conf / name).touch()
+    if rm:
+        (conf / "yarn-site.xml").write_text(SITE.format(rm))
     java = jdk / "bin" / "java"
     java.write_text(f"""#!/bin/bash
 printf '%s\\n' "$@" > {tmp_path}/arguments
 printf '                  _  \\n  ___ _   _| |__\\n ?\\n'
 echo "Submitted application_1_0002 (x, single) to queue root.prod"
-exit 1
+exit {status}
 """)
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("SUBMARINE_HOME", str(home))
@@ -264,7 +275,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_stock_command_line_is_run(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "job", "run", *JOB, "--seed", "3", "-o", "json")
     assert status == 1
-    assert json.loads(out) == {"application_id": "application_1_0002", "exit_status": 1}
+    told = json.loads(out)
+    assert told == {"application_id": "application_1_0002", "exit_status": 1, "start_s": None, "end_s": None}
     assert "Submitted application_1_0002" in err
     given = (installation / "arguments").read_text().splitlines()
     assert given[-11:] == ["isonomy.submarine.Launcher", "job", "run", *JOB, "--conf", "isonomy.seed=3"]
@@ -323,10 +335,7 @@ def test_a_resourcemanager_that_is_down_is_one_line(installation: Path, capsys: 
     with socket.socket() as taken:  # bound, not listening: nobody else answers there
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        (installation / "conf" / "yarn-site.xml").write_text(
-            "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
-            f"<value>{address}</value></property></configuration>"
-        )
+        (installation / "conf" / "yarn-site.xml").write_text(SITE.format(address))
         status, out, err = run(capsys, "job", "run", *JOB)
     assert (status, out) == (1, "")
     assert err.startswith(f"submarine: the ResourceManager at http://{address} cannot be reached (Connection refused)")
@@ -348,6 +357,8 @@ SWEEP = ("--search-space", "space.yaml", "--max-iterations", "81", "--gpus-per-j
     [
         ((), "note: nothing says how long it trains, so its declared work is one lease of its GPUs"),
         (("--hours", "2", "--gpus-per-job", "4"), "declared work: 8.0 GPU-h, 2 h on 4 GPUs"),
+        (("--epochs", "30"), "note: nothing says how long its 30 epochs take, so its declared work is one lease"),
+        (("--epochs", "30", "--hours", "2"), "declared work: 2.0 GPU-h, 2 h on 1 GPU for 30 epochs"),
         (("--max-iterations", "900", "--iteration-s", "2"), "declared work: 1,800 GPU-s, 900 iterations of 2 GPU-s"),
         (("--max-iterations", "900"), "note: nothing says how long its 900 iterations take, so its declared work is"),
         (("--app-scheduler", "hyperband", *SWEEP), "143 trials, rungs at 1, 3, 9, 27, 81 iterations (as the script's"),

@@ -1,16 +1,19 @@
-"""`submarine job run --dry-run` against the real router: what a job would get, without a submission."""
+"""What `submarine job run` answers from the real router: what a job would get, and when it would start and end."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pycontrol.policies import registry
+from pycontrol.simulation.outlook import picture
 from pycontrol.simulation.questions import Questions
 from pycontrol.web.router import Router
-from submarine_patch.cli import main
+from submarine_patch.cli import declared, main
+from tests.submarine.test_cli import fake_installation
 from tests.web.stage import busy, served
 
 JOB = ["job", "run", "--name", "x", "--worker_launch_cmd", "true", "--dry-run"]
@@ -23,7 +26,7 @@ def server() -> Iterator[str]:
         Questions({}, slower=10.0),
     )
     router = Router(
-        stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed,
+        stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed, picture=picture,
         why_not=lambda a, now_s, params, user, called: questions.answer(a, now_s, params, str(params), called),
     )  # fmt: skip
     with served(router) as found:
@@ -58,3 +61,36 @@ def test_a_dry_run_needs_gpus_and_a_queue(
     assert "--dry-run: needs" in capsys.readouterr().err
     assert run("--queue", "nope", "--worker_resources", "memory=2G,vcores=2,gpu=1") == 1
     assert "must be a leaf queue: root.default" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        (("--hours", "0.1"), "; ends in ~"),
+        ((), "; its end is not known: nobody said how long it trains"),
+    ],
+)
+def test_a_submission_says_when_it_would_start_and_end(
+    more: tuple[str, ...], end: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    fake_installation(tmp_path, monkeypatch, server.removeprefix("http://"), status=0)
+    monkeypatch.setattr(declared, "PATIENCE_S", 60.0)
+    with pytest.raises(SystemExit):
+        main([*JOB[:-1], "--queue", "prod", "--worker_resources", "memory=2G,vcores=2,gpu=4", *more, "-o", "json"])
+    found, said = capsys.readouterr()
+    times = json.loads(found)
+    assert end in said
+    assert "submarine: starts " in said
+    assert times["start_s"] == sorted(times["start_s"])
+    assert (times["end_s"] is not None) == ("--hours" in more)
+
+
+def test_a_forecast_that_takes_too_long_holds_no_submission_up(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_installation(tmp_path, monkeypatch, server.removeprefix("http://"), status=0)
+    monkeypatch.setattr(declared, "PATIENCE_S", 0.0)
+    with pytest.raises(SystemExit):
+        main([*JOB[:-1], "--queue", "prod", "--worker_resources", "memory=2G,vcores=2,gpu=4"])
+    assert "when it starts is not known yet (that takes longer than a second here)" in capsys.readouterr().err

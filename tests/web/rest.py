@@ -6,13 +6,18 @@ The schemas describe real answers of simulated clusters; test_rest.py checks the
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pycontrol.audit.usage import accounted, of_totals
 from pycontrol.bridge.endpoint import to_json
+from pycontrol.fairness.use import DAY_S
+from pycontrol.model.accounts import Accounts
 from pycontrol.model.cluster import ModeSwitch, Queue
 from pycontrol.model.events import OperatorCommand
 from pycontrol.policies import registry
+from pycontrol.runtime.usage import Tally, Totals
 from pycontrol.simulation.questions import Questions
 from pycontrol.web.router import Router
 from tests.arbiter.test_exchange import A, B, assignment
@@ -34,6 +39,8 @@ PATHS = {
     " `within`: a type of cell)",
     "rounds": "the newest rounds' receipts, newest first (`n`: how many)",
     "spans": "one app's recent leases, and what was taken back from it (`app`)",
+    "usage": "GPU-hours of the last year, until at most an hour ago (`by`: day, month, user, account, queue, type,"
+    " kind, separated by commas), and what time they cover",
     "trends": "samples of the last hours (`hours`, `app`)",
     "events": "facts since a number, a long poll (`since`, `wait_s`, `limit`)",
     "logs": "where an app's containers' logs are (`app`)",
@@ -104,8 +111,12 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
         found.setdefault("shadow", []).append(json.loads(to_json(router.handle("GET", "shadow", {}, "ann", False)[1])))
     questions = Questions({}, ends=lambda: forecast["apps"], slower=10.0)
     asked = Router(
-        stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, why_not=questions.answer
+        stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, why_not=questions.answer, usage=counted
     )  # fmt: skip
+    for by in ("month,account", "user,type,kind", "day,queue"):
+        status, answer = asked.handle("GET", "usage", {"by": by}, "ann", False)
+        assert status == 200, answer
+        found.setdefault("usage", []).append(json.loads(to_json(answer)))
     for params in ({"app": apps[0]}, {"app": apps[-1]}, {"queue": "root.prod", "gang": "4", "gpus": "8"}):
         status, answer = asked.handle("GET", "why-not", params, str(params), False)
         assert status == 200, answer
@@ -118,6 +129,18 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
     for path, params in (("queue", {}), ("explain", {"app": apps[0]})):
         found[path].append(json.loads(to_json(foreseen.handle("GET", path, params, "ann", False)[1])))
     return found
+
+
+def counted(by: Sequence[str], accounts: Accounts) -> dict[str, Any]:
+    """Two days of use, with a time between them that nobody saw; one type has no price."""
+    day = 20_000
+    rows = {
+        (day, "ann", "root.prod", "V100", "hyperband"): Tally(2, 1, 7200.0, 3600.0, 60.0, 30.0, 90.0),
+        (day + 1, "eve", "root.research", "T4", "plain"): Tally(0, 0, 1800.0, 1800.0),
+    }
+    times = [(day * DAY_S, day * DAY_S + 7200.0), ((day + 1) * DAY_S, (day + 1) * DAY_S + 7200.0)]
+    kept = Totals(times[0][0], times[1][1], rows, times)
+    return accounted(of_totals([kept], day * DAY_S, (day + 2) * DAY_S), by, accounts, {"V100": 2.5})
 
 
 def as_if() -> dict[str, Any]:

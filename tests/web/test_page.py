@@ -19,6 +19,7 @@ from pycontrol.simulation.questions import Questions
 from pycontrol.web.page import text
 from pycontrol.web.page.site import FILES, Page, version
 from pycontrol.web.router import Router
+from tests.web.rest import counted
 from tests.web.scene import EARLY, LATE, Scene
 from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of
 
@@ -93,6 +94,18 @@ def test_the_cluster_page_has_everything(stage: Stage) -> None:
     for app_id in a.durable.live:
         assert f"ui/app/{app_id}" in page
     assert a.receipts[-1].round_id in shown
+
+
+def test_the_page_of_usage_says_what_it_covers(stage: Stage) -> None:
+    router = Router(stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, usage=counted)
+    status, answer = router.handle("GET", "ui/usage", {"by": "day,user"}, "ann", False)
+    shown = " ".join(" ".join(parsed(answer["text"]).text).split())
+    assert status == 200
+    rows = ("2024-10-04 ann 2 1.0 1.0 0.0 0.0 2.50 2 h", "2024-10-05 eve 0 0.5 0.0 0.0 0.0 0.00 2 h")
+    for said in (*rows, "in all 2 1.5 1.0 0.0 0.0 2.50", "only GPUs under leases are counted:", "GPUs of type T4"):
+        assert said in shown
+    assert get(stage, "ui/usage")[0] == 404, "nothing is counted yet"
+    assert router.handle("GET", "ui/usage", {"by": "app"}, "ann", False)[0] == 400
 
 
 def test_an_app_that_has_ended_is_listed_and_keeps_its_jobs_and_curves(stage: Stage) -> None:

@@ -130,6 +130,21 @@ def test_how_far_a_log_says_that_it_trains(lines: list[str], until_step: int) ->
     assert parser.last.until_step == until_step
 
 
+@pytest.mark.parametrize(
+    ("line", "until_step"),
+    [
+        ("Epoch 3 loss: 0.5", 30),
+        ("Epoch: [0][10/391]  Loss 5.0e-01", 30 * 391),
+        ("Epoch 3/40, loss: 0.5", 40),  # its own word counts
+        ("INFO:isonomy:loss = 0.5, step = 60 (0.5 sec)", 0),  # a session counts steps
+    ],
+)
+def test_epochs_that_the_user_said_are_the_end_of_a_log_without_one(line: str, until_step: int) -> None:
+    found = LogParser(epochs=30).feed(line, 0.0)
+    assert isinstance(found, Progress)
+    assert found.until_step == until_step
+
+
 def test_keras_epochs_add_up() -> None:
     parser = LogParser()
     for line in ["Epoch 1/3", "50/50 - 1s - 20ms/step - loss: 0.9", "Epoch 2/3"]:

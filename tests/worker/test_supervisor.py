@@ -402,8 +402,9 @@ def test_a_failed_checkpoint_is_reported_and_does_not_count_as_saved(arbiter: Fa
     assert arbiter.wait_for("exit").unsaved
 
 
-def test_any_metric_is_reported(arbiter: FakeArbiter, run: Run) -> None:
-    run("echo 'step 3 loss 0.5 val_f1: 0.83'", ISONOMY_METRIC="val_f1")
+def test_any_metric_is_reported_and_the_epochs_that_the_user_said(arbiter: FakeArbiter, run: Run) -> None:
+    run("echo 'epoch 3 loss 0.5 val_f1: 0.83'", ISONOMY_METRIC="val_f1", ISONOMY_EPOCHS="30")
     arbiter.wait_for("ready")
     arbiter.send(WORKER, start=pb.Start())
-    assert arbiter.wait_for("progress").metric == 0.83
+    told = arbiter.wait_for("progress")
+    assert (told.metric, told.step, told.until_step) == (0.83, 3, 30)

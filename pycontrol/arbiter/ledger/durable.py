@@ -36,10 +36,12 @@ from pycontrol.arbiter.ledger.facts import (
     LimitsSet,
     NextDropped,
     OfLease,
+    PlainUse,
     PolicyMemory,
     Restored,
     RoundHeld,
     Switched,
+    Watched,
     plain,
 )  # fmt: skip
 from pycontrol.arbiter.ledger.lease import (
@@ -152,6 +154,8 @@ class Durable:
         """Account -> its limits that an administrator set."""
         self.spent: dict[tuple[str, str], BudgetSpent] = {}
         """(account, period) -> what was told of it last."""
+        self.plain: dict[tuple[str, str, str, str], int] = {}
+        """(user, queue, kind, GPU type) -> GPUs of containers without a lease, as last recorded."""
 
     # ---- the N_avg clocks (Themis, section 4.3: time-weighted mean number of apps in the app's life)
 
@@ -320,6 +324,16 @@ class Durable:
     def _on_BudgetSpent(self, f: BudgetSpent) -> None:
         self.spent[f.account, f.period] = f
 
+    def _on_PlainUse(self, f: PlainUse) -> None:
+        key = f.user, f.queue, f.kind, f.gpu_type
+        if f.count:
+            self.plain[key] = f.count
+        else:
+            self.plain.pop(key, None)
+
+    def _on_Watched(self, f: Watched) -> None:
+        """For accounting only."""
+
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
         self.acts = (*self.acts, f)[-ACTS_KEPT:]
@@ -434,6 +448,7 @@ class Durable:
             "uses": [[*key, use.at_s, use.running, list(use.gpu_s)] for key, use in self.uses.items()],
             "limits": [dataclasses.asdict(x) for x in self.limits.values()],
             "spent": [dataclasses.asdict(x) for x in self.spent.values()],
+            "plain": [[*key, gpus] for key, gpus in self.plain.items()],
         }
 
     @classmethod
@@ -461,6 +476,7 @@ class Durable:
             state.uses[queue, user] = Use(at_s, running, tuple(gpu_s))
         state.limits = {x["account"]: LimitsSet(**x) for x in data.get("limits", ())}
         state.spent = {(x["account"], x["period"]): BudgetSpent(**x) for x in data.get("spent", ())}
+        state.plain = {(user, queue, kind, of): gpus for user, queue, kind, of, gpus in data.get("plain", ())}
         for lease in () if "uses" in data else sorted(state.leases.each(), key=lambda x: x.started_s or 0.0):
             state._count([lease], lease.started_s or 0.0, 1)  # a journal from before uses were counted
         clocks = data["clocks"] if "clocks" in data else {"": data["clock"]}

@@ -76,6 +76,8 @@ class LeaseStarted:
     """S of its gang's locality, by the prior (Themis, section 4.3.1)."""
     speed: float = 1.0
     """The GPUs of the reference type for which each of its GPUs counts in budgets."""
+    gpu_type: str = ""
+    """As in the topology file; empty in journals before 0.4."""
 
 
 @value
@@ -186,6 +188,28 @@ class BudgetSpent:
 
 
 @value
+class PlainUse:
+    """From now on a user's containers without a lease in a queue run on so many GPUs of a type: those of queues that
+    CapacityScheduler serves (`kind` "plain"), and all while the mode is shadow ("watched")."""
+
+    user: str
+    queue: str
+    kind: str
+    gpu_type: str
+    count: int
+    """GPUs."""
+    at_s: float
+
+
+@value
+class Watched:
+    """During this time the ResourceManager told of every container."""
+
+    since_s: float
+    at_s: float
+
+
+@value
 class Boosted:
     """An administrator puts an app (`app ID`) or all apps of a user (`user NAME`) first, until a time or an earlier
     fact about the same target: one until `at_s` is over."""
@@ -263,7 +287,7 @@ OF_LEASE = get_args(OfLease)
 Fact = (
     OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | Boosted | RoundHeld
     | AllocationChanged | PolicyMemory | ExchangeChanged | Restored | ClockBehind | LimitsSet
-    | BudgetSpent
+    | BudgetSpent | PlainUse | Watched
 )  # fmt: skip
 FACTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
 

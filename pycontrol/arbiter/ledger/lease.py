@@ -95,6 +95,7 @@ class Lease:
     """S of its gang's locality, by the prior."""
     speed: float = 1.0
     """The GPUs of the reference type for which each of its GPUs counts in budgets."""
+    gpu_type: str = ""
     used: bool = False
     """Whether it ever had a container; a second one does not prolong the lease."""
     first_container: str = ""
@@ -194,7 +195,8 @@ def after(lease: Lease, f: Fact) -> Lease:
             return dataclasses.replace(
                 lease, state=_state(lease, LeaseStarted), container_id=f.container_id, job_id=f.job_id,
                 unused_since_s=None, first_container=lease.first_container if lease.used else f.container_id,
-                end_s=f.end_s, started_s=f.at_s, slowdown=f.slowdown, speed=f.speed, used=True,
+                end_s=f.end_s, started_s=f.at_s, slowdown=f.slowdown, speed=f.speed, gpu_type=f.gpu_type,
+                used=True,
             )  # fmt: skip
         case LeaseRevoking():
             return dataclasses.replace(

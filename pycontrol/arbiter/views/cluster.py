@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pycontrol.arbiter.views.workers import Asks
-from pycontrol.model.cluster import Ask, Container, ModeSwitch, Node, Queue, YarnApp, attribute
+from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp, attribute
 from pycontrol.model.events import ClusterSnapshot
 from pycontrol.model.topology import Gpu, Machine, Topology, count_by_host
 
@@ -39,6 +39,12 @@ class ClusterView:
         self.containers: dict[str, Container] = {}
         self.container_at: dict[Gpu, str] = {}
         """GPU -> the container that uses it."""
+        self.unleased: dict[str, Container] = {}
+        """The containers whose GPUs nobody leases."""
+        self.unleased_changed = False
+        """Whether they, or whose they are, changed since `told_unleased`."""
+        self.watched_since_s: float | None = None
+        """Since when each container is seen, as far as that was not yet told; None: they are not, as in mode off."""
         self.machines = Machines(configured)
         self.node_at: dict[str, Node] = self.machines.node_at
         """Host -> its node, for hosts that are up."""
@@ -59,7 +65,7 @@ class ClusterView:
         other.apps, other.asks, other.containers = dict(self.apps), self.asks.copy(), dict(self.containers)
         other.container_at, other.machines = dict(self.container_at), self.machines.copy()
         other.node_at, other.refusals = other.machines.node_at, self.refusals.copy()
-        other.closed = dict(self.closed)
+        other.closed, other.unleased = dict(self.closed), dict(self.unleased)
         return other
 
     # ---- the ResourceManager
@@ -84,6 +90,9 @@ class ClusterView:
         self.asks = Asks(e.asks)
         self.containers = {c.container_id: c for c in e.containers}
         self.container_at = {gpu: c.container_id for c in e.containers for gpu in c.gpus}
+        self.unleased = {c.container_id: c for c in e.containers if c.unleased_gpus}
+        self.unleased_changed = True
+        self.watched_since_s = None if e.switch.mode is Mode.OFF else now_s
         self.machines.reset(e.nodes)
         self.hosts_changes += 1
         return resumed
@@ -95,6 +104,7 @@ class ClusterView:
     def lost(self) -> None:
         """The connection to the ResourceManager is lost."""
         self.ready = self.heard = False
+        self.watched_since_s = None
 
     def recovers_until(self, at_s: float) -> None:
         """Agents and nodes have until `at_s` to come back; 0: none is awaited."""
@@ -143,8 +153,17 @@ class ClusterView:
 
     # ---- applications and containers
 
+    def told_unleased(self) -> None:
+        """It was recorded which GPUs nobody leases."""
+        self.unleased_changed = False
+
+    def told_watched(self, now_s: float) -> None:
+        """It was recorded that each container was seen until now."""
+        self.watched_since_s = now_s
+
     def app_known(self, app: YarnApp) -> None:
         """Adds or replaces an application."""
+        self.unleased_changed |= bool(self.unleased)
         self.apps[app.app_id] = app
 
     def attempt_began(self, app_id: str, attempt_id: str) -> None:
@@ -181,6 +200,8 @@ class ClusterView:
         """Notes a container and its GPUs, replacing those it had before."""
         self._vacate(container.container_id)
         self.containers[container.container_id] = container
+        if container.unleased_gpus:
+            self.unleased[container.container_id], self.unleased_changed = container, True
         for gpu in container.gpus:
             self.container_at[gpu] = container.container_id
 
@@ -192,6 +213,7 @@ class ClusterView:
 
     def container_gone(self, container_id: str) -> Container | None:
         """Removes a container and returns it, if it was known; its GPUs stay occupied until `vacate`."""
+        self.unleased_changed |= self.unleased.pop(container_id, None) is not None
         return self.containers.pop(container_id, None)
 
     def vacate(self, gpu: Gpu) -> None:

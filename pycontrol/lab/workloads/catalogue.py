@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pycontrol.lab.workloads import history
 from pycontrol.lab.workloads.gavel import gavel, is_gavel
 from pycontrol.lab.workloads.hived import Hived, hived
 from pycontrol.lab.workloads.imports import CSV_FORMATS, PAI, pai
@@ -48,6 +49,11 @@ CATALOGUE = Catalogue(
     },
     {
         **front.CATALOGUE.formats,
+        "yarn": Format(
+            history.read,
+            "a YARN's past: saved /ws/v1/cluster/apps, the ResourceManager's log, a Spark event log, a .jhist",
+            history.fits,
+        ),
         "philly": Format(philly, "the original Philly trace: cluster_job_log, JSON", _is_philly),
         "gavel": Format(gavel, "Gavel's and Shockwave's traces, tab-separated", is_gavel),
         **{name: _csv(name) for name in CSV_FORMATS},

@@ -151,6 +151,6 @@ CATALOGUE = Catalogue(
             own.read,
             "Isonomy's own CSV (isonomy workload show NAME --out FILE)",
             lambda text: text.startswith(own.MARK),
-        )
+        ),
     },
 )

@@ -1,4 +1,4 @@
-"""What a browser gets below `ui`: two pages and their files.
+"""What a browser gets below `ui`: the pages and their files.
 
 App names, configurations and messages are anybody's text: templates escape everything, and the browser is told to run
 no script and no style but the files served here.
@@ -66,6 +66,8 @@ class Page:
                 return 200, self._html("cluster.html", root, cluster.model(read, params))
             if parts[0] == "app" and len(parts) == 2 and parts[1]:
                 return 200, self._html("app.html", root, app.model(read, parts[1]))
+            if parts == ["usage"]:
+                return 200, self._html("usage.html", root, {"title": "Usage", **read("usage", params)})
             if parts[0] == "app" and parts[2:] == ["why-not"]:
                 names = {r["app_id"]: r["name"] for r in read("queue", {})["apps"]}
                 return 200, self._html("why_not.html", root, read("why-not", {"app": parts[1]}) | {"names": names})

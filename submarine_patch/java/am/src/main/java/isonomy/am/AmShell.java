@@ -2,11 +2,17 @@ package isonomy.am;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
+import java.io.File;
 import java.io.IOException;
 import java.io.StringWriter;
 import java.net.InetAddress;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.ApplicationConstants.Environment;
@@ -34,6 +40,7 @@ public final class AmShell {
   private static final int EVENTS_MAX = 10_000;
   private static final long FULL_WAIT_MS = 60_000;
   private static final long AGENT_EXIT_S = 10;
+  private static final String SPEC = "isonomy-app.json";
 
   private final YarnConfiguration conf = new YarnConfiguration();
   private final CompletableFuture<Outcome> outcome = new CompletableFuture<>();
@@ -156,7 +163,44 @@ public final class AmShell {
     if (page != null) {
       page.close();
     }
+    if (how.status() != null) {
+      clear(new Path(staging(new File(SPEC))), conf);
+    }
     return how.exitCode();
+  }
+
+  /** The app's folder in the staging area. */
+  static String staging(File spec) throws IOException {
+    try (JsonParser json = new JsonFactory().createParser(spec)) {
+      json.nextToken();
+      while (json.nextToken() == JsonToken.FIELD_NAME) {
+        boolean found = json.getCurrentName().equals("staging");
+        json.nextToken();
+        if (found) {
+          return json.getText();
+        }
+        json.skipChildren();
+      }
+    }
+    throw new IOException(spec + ": no staging in it");
+  }
+
+  /**
+   * Deletes what its attempts needed, once YARN has the app's end and starts no other; checkpoints, results and models
+   * stay.
+   */
+  static void clear(Path staging, Configuration conf) {
+    try {
+      FileSystem fs = staging.getFileSystem(conf);
+      for (String name : List.of("isonomy-am.jar", SPEC, "files", "agent")) {
+        fs.delete(new Path(staging, name), true);
+      }
+      if (fs.listStatus(staging).length == 0) {
+        fs.delete(staging, false);
+      }
+    } catch (IOException e) {
+      LOG.warn("files are left in {}", staging, e);
+    }
   }
 
   /** The URL to which YARN sends browsers once the app has ended: by default its page in the ResourceManager. */

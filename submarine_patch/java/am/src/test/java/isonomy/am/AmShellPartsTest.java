@@ -16,12 +16,14 @@ import isonomy.wire.v1.AmLaunch;
 import isonomy.wire.v1.AmProgress;
 import isonomy.wire.v1.AmReply;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.io.Text;
 import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.security.token.Token;
@@ -36,6 +38,7 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -46,6 +49,23 @@ class AmShellPartsTest {
     ApplicationAttemptId attempt = ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, 7), 2);
     assertEquals("{\"port\":80,\"token\":\"a\\\"b\",\"app_id\":\"application_1_0007\",\"attempt\":2}",
         AmShell.greeting(80, "a\"b", attempt));
+  }
+
+  @Test
+  void whatTheAttemptsNeededIsDeletedAndWhatTheUserKeepsStays(@TempDir java.nio.file.Path dir) throws Exception {
+    for (String name : List.of("isonomy-am.jar", "files/train.py", "agent/1-2.json", "checkpoints/job000/ckpt-1")) {
+      Files.createDirectories(dir.resolve(name).getParent());
+      Files.writeString(dir.resolve(name), "x");
+    }
+    java.nio.file.Path spec = Files.writeString(dir.resolve("isonomy-app.json"),
+        "{\"worker\":{\"staging\":\"no\"},\"staging\":\"" + dir.toUri() + "\"}");
+    Configuration conf = new Configuration();
+    org.apache.hadoop.fs.Path staging = new org.apache.hadoop.fs.Path(AmShell.staging(spec.toFile()));
+    AmShell.clear(staging, conf);
+    assertEquals(List.of("checkpoints"), List.of(dir.toFile().list()));
+    staging.getFileSystem(conf).delete(new org.apache.hadoop.fs.Path(staging, "checkpoints"), true);
+    AmShell.clear(staging, conf);
+    assertFalse(Files.exists(dir), "nothing was kept in it");
   }
 
   @Test

@@ -36,7 +36,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
 
   static final String PREFIX = "isonomy.";
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
-      "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "hours", "slowdown",
+      "min_iterations", "eta", "jobs", "budget", "metric", "seed", "max_retries", "iteration_s", "hours", "epochs",
+      "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder", "unsaved", "tensorboard",
       "notify", "gpu_type", "mix_types", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
@@ -216,6 +217,9 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       if (positive("hours") != null && text("iteration_s") != null && text("max_iterations") != null) {
         throw new UserError("--conf isonomy.hours: isonomy.iteration_s and isonomy.max_iterations say it already;"
             + " leave it or one of them out");
+      }
+      if (whole("epochs", 1, null) != null && text("max_iterations") != null) {
+        throw new UserError("--conf isonomy.epochs: isonomy.max_iterations says the end already; leave one out");
       }
       whole("trial_steps", 0, null);
       String notify = text("notify");
