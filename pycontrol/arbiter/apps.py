@@ -35,7 +35,7 @@ from pycontrol.arbiter.ledger.facts import (
 from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, Reservation, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.views.workers import WAITING
+from pycontrol.arbiter.views.workers import WAITING, PlannedWorker
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.plausible import Standing, app_left, held_bid, rho_range, slowdowns_of, within
 from pycontrol.fairness.seen import TOLERANCE, AppSeen, differences, joined, overstated, totalled
@@ -343,8 +343,10 @@ class AgentEvents:
         changes: dict[str, Any] = {"launched": launched} if launched else {}
         if e.demand.work_done_gpu_s > record.work_done_gpu_s * 1.05 + 1:
             changes["work_done_gpu_s"] = e.demand.work_done_gpu_s
-        note = next((f"{job.job_id}: {job.note}" for job in e.jobs if job.note), "")
-        if note and not record.message:  # the first one only: each is a fact, and some change with every step
+        told = sorted((job for job in e.jobs if job.note), key=lambda job: not job.hangs)
+        note = f"{told[0].job_id}: {told[0].note}" if told else ""
+        new = not record.message or (told and told[0].hangs and record.message != note)
+        if note and new:  # else the first one only: each is a fact, and some change with every step
             changes["message"] = note
         if changes:
             self.clerk.record(AppChanged(e.app_id, changes))
@@ -406,14 +408,15 @@ class Reports:
         return app.seen.held(demand)
 
     def _note(self, app_id: str, app: _App, demand: Demand, steps: Sequence[WorkerSteps]) -> None:
-        job_of: dict[str, str] = {}
+        workers: dict[str, PlannedWorker] = {}
         gangs: dict[str, list[Gpu]] = {}
         for w in self.s.workers.of(app_id) if steps else ():
-            job_of[w.plan.worker_id] = w.plan.job_id
+            workers[w.plan.worker_id] = w
             gangs.setdefault(w.plan.job_id, []).extend(w.plan.gpus)
         for x in steps:
-            if x.worker_id in job_of:
-                job_id = job_of[x.worker_id]
+            if x.worker_id in workers:
+                worker = workers[x.worker_id]
+                worker.saved_s, job_id = max(worker.saved_s, x.saved_s), worker.plan.job_id
                 app.seen.add(job_id, gangs[job_id], demand.gang_gpus, self.s.topology, x)
 
     # ---- a round

@@ -26,7 +26,7 @@ from pycontrol.arbiter.ledger.facts import (
     Switched,
     Watched,
 )
-from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
@@ -367,7 +367,7 @@ class Arbiter:
         hosts = {n.host for n in self.cluster.nodes.values()}
         for host in {g.host for g in self.durable.leases} - hosts:
             self._lose_host(host, now_s, "did not come back")
-        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s)
+        leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts)
         for host in filter(self.holdings.drained, hosts):
             self._drain(host, now_s)
         self.clerk.request_round(now_s)
@@ -390,7 +390,8 @@ class Arbiter:
         self.clerk.update_closed(e.node.host)
         self.clerk.reindex_host(e.node.host)
         if self.cluster.ready and now_s >= self.cluster.recovering_until_s:
-            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.cluster.machines.on(e.node.host))
+            on = self.cluster.machines.on(e.node.host)
+            leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts, on)
             if e.node.decommissioning:
                 self._drain(e.node.host, now_s)
         self.clerk.request_round(now_s + self.settings.settle_s)
@@ -412,12 +413,15 @@ class Arbiter:
         for lease in self.durable.leases.parts(self.cluster.machines.on(host)):
             lost.setdefault(lease.app_id, []).extend(lease.gpus)
         for app_id, gpus in lost.items():
+            gangs = [gang for gang in self.holdings.gangs_of(app_id) if not set(gpus).isdisjoint(gpus_in(gang))]
             self.clerk.revoke_notice(app_id, gpus, now_s, why.text, now_s)
             for gpu in gpus:
                 for worker in (self.workers.at.get(gpu), self.workers.placing.get(gpu)):
                     if worker is not None:
                         self.clerk.drop_worker(worker)
             leases.end(self.holdings, self.clerk, gpus, now_s, why)
+            for gang in gangs:
+                leases.mend(self.holdings, self.clerk, gang, gpus, now_s, self.rounds.eligibility.closed_hosts)
         for container_id in self.cluster.containers_on(host):
             leases.container_gone(self.holdings, self.clerk, container_id, now_s)
 

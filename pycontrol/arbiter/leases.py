@@ -9,25 +9,29 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from pycontrol.arbiter.ledger.facts import (
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
+    LeaseMended,
     LeaseRevoking,
     LeaseStarted,
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
 from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
+from pycontrol.arbiter.supply.port import GroupGpus
 from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
-from pycontrol.model.auction import SLOWDOWN_PRIOR
+from pycontrol.auction.placing import FreeIndex, divides
+from pycontrol.model.auction import SLOWDOWN_PRIOR, Demand, as_gang, gang_of, gangs_by_host
 from pycontrol.model.cluster import Container
-from pycontrol.model.events import GpusReleased, Preempt
+from pycontrol.model.events import GpusReleased, HeldGrant, Preempt, SendGrant
 from pycontrol.model.reasons import PREEMPTIONS, Cause, EndReason
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, Scope
 
 
 def end_s(s: Holdings, from_s: float, host: str, app_id: str) -> float:
@@ -164,25 +168,31 @@ def cancel_reservations(s: Holdings, clerk: Clerk, promised: Sequence[Reservatio
         clerk.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
 
-def evacuate_bad_gpus(s: Holdings, clerk: Clerk, now_s: float, gpus: Iterable[Gpu] | None = None) -> None:
+Closed = Callable[[str], Collection[str]]
+"""App -> hosts where none of its new containers may start."""
+
+
+def evacuate_bad_gpus(
+    s: Holdings, clerk: Clerk, now_s: float, closed: Closed, gpus: Iterable[Gpu] | None = None
+) -> None:
     """Revokes the leases and cancels the reservations of bad GPUs, of these or of all.
 
-    The whole gang loses its GPUs: it stops anyway, and resumes when a round finds it another place. An unmanaged app
-    asks for its containers again.
+    Where the gang cannot be mended, it loses its other GPUs, too: it stops anyway, and resumes when a round finds it
+    another place. An unmanaged app asks for its containers again.
     """
     held = {*s.durable.leases, *s.durable.reservations} if gpus is None else gpus
     for gpu in sorted(filter(s.cluster.bad, held)):
         why = Cause(EndReason.BAD_GPU, f"GPU {gpu} is bad")
         reservation = s.durable.reservations.get(gpu)
         if reservation is not None:
-            _leave(s, clerk, reservation, gpu, now_s, why)
+            _leave(s, clerk, reservation, gpu, now_s, why, closed)
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.state != REVOKING:
-            _leave(s, clerk, lease, gpu, now_s, why)
+            _leave(s, clerk, lease, gpu, now_s, why, closed)
 
 
-def _leave(s: Holdings, clerk: Clerk, lease: Lease | Reservation, gpu: Gpu, now_s: float, why: Cause) -> None:
-    """Revokes the leases and cancels the reservations of the gang to which a GPU belongs."""
+def _leave(s: Holdings, clerk: Clerk, lease: Claim, gpu: Gpu, now_s: float, why: Cause, closed: Closed) -> None:
+    """Mends the gang to which a GPU belongs, or revokes its leases and cancels its reservations."""
     key, gangs = s.gang_key(lease, gpu), s.gangs_of(lease.app_id)
     gang = next((gang for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) == key), [])
     mine = [(x, [g for g in x.gpus if s.gang_key(x, g) == key]) for x in s.reservations_of(lease.app_id)]
@@ -190,7 +200,62 @@ def _leave(s: Holdings, clerk: Clerk, lease: Lease | Reservation, gpu: Gpu, now_
     if coming:
         cancel_reservations(s, clerk, coming, now_s, why)
         clerk.request_round(now_s + s.settings.settle_s)
+    bad = [g for g in gpus_in(gang) if s.cluster.bad(g)]
+    if not coming and mend(s, clerk, gang, bad, now_s, closed):
+        gang = s.durable.leases.parts(bad)
     revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
+
+
+def mend(s: Holdings, clerk: Clerk, gang: Sequence[Lease], lost: Collection[Gpu], now_s: float, closed: Closed) -> bool:
+    """Gives a gang with an Agent free GPUs for those that it loses, for the time that its leases last.
+
+    They join its grant, and the others keep their places; the job resumes from its checkpoint on all of them. False if
+    nothing is left of the gang, or no free GPUs suit it: then a round decides.
+    """
+    gone = set(gpus_in(gang)).intersection(lost)
+    kept = [gpu for gpu in gpus_in(gang) if gpu not in gone]
+    agent, first = s.agents.get(gang[0].app_id), s.durable.leases.get(kept[0]) if kept else None
+    if agent is None or agent.demand.within or first is None or suspended(s, now_s) or s.over(first.app_id, now_s):
+        return False
+    gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
+    if not gpus:
+        return False
+    claims: list[Claim] = [*itertools.chain(*s.gangs_of(first.app_id)), *s.reservations_of(first.app_id)]
+    mine = {*gpus_in(x for x in claims if x.grant_id == first.grant_id), *gpus} - gone
+    held = GroupGpus(first.grant_id, s.vc_of_app(first.app_id), first.guaranteed, tuple(sorted(mine)))
+    if not s.supply.shrink(held):  # no cells of its own can be bound there
+        s.supply.shrink(replace(held, gpus=tuple(sorted(mine.difference(gpus)))))
+        return False
+    until_s = min(x.end_s for x in gang)
+    clerk.record(LeaseMended(gpus, first.app_id, first.grant_id, now_s, until_s, first.gang, (), first.guaranteed))
+    clerk.emit(SendGrant(first.app_id, "", HeldGrant(first.grant_id, gpus, until_s)))
+    return True
+
+
+def _instead(
+    s: Holdings, demand: Demand, kept: Sequence[Gpu], gone: Sequence[Gpu], lease: Lease, closed: Collection[str]
+) -> tuple[Gpu, ...]:
+    """Free GPUs that make a gang whole again, as near to the kept ones as can be; none if its demand allows none, or it
+    would lie farther apart than before while free GPUs have a place for all of it."""
+    topology, here, n = s.topology, as_gang(kept), len(gone)
+    near, types = [host for host, _ in here], {topology.type_of(gpu.host) for gpu in kept}
+    widest = s.known.scope_of({gpu.host for gpu in (*kept, *gone)})
+    own = {m.host for m in s.supply.machines(s.vc_of_app(lease.app_id))} if lease.guaranteed else set()
+    free = {
+        host: gpus for host, gpus in s.gpus.free.counts().items()
+        if host not in closed and (demand.mixes or topology.type_of(host) in types)
+    }  # fmt: skip
+    members = demand.members if len(kept) + n == demand.gang_gpus else ()
+    if widest < demand.scope and FreeIndex(free, topology).place(len(kept) + n, widest, members=members) is None:
+        widest = demand.scope
+    for scope in (x for x in Scope if x <= widest):
+        here_too = {h: k for h, k in free.items() if topology.scope_of([*near, h]) <= scope and (not own or h in own)}
+        room = FreeIndex(here_too, topology)
+        for more in filter(None, (room.place(n, Scope.MACHINE), room.place(n, Scope.CLUSTER))):
+            gang = gang_of(gangs_by_host((here, more)))
+            if topology.scope_of(h for h, _ in gang) <= widest and (not members or divides(members, gang, topology)):
+                return tuple(gpu for gpu in s.pick(more) if gpu not in s.durable.leases)
+    return ()
 
 
 def container_up(s: Holdings, clerk: Clerk, container: Container, running: bool, now_s: float) -> None:

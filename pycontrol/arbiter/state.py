@@ -253,6 +253,23 @@ class Holdings:
         gangs = self.gangs_of(lease.app_id) if lease is not None else []
         return next((gang for gang in gangs if gpu in gpus_in(gang)), [])
 
+    def unsaved_s(self, gang: Iterable[Lease]) -> float:
+        """Seconds that a gang would train again if it stopped now: since the newest checkpoint that its workers told,
+        else since its launch.
+
+        A checkpoint that is told only makes its gang a likelier victim, so it needs no proof.
+        """
+        seen = [0.0 if x.started_s is None else max(x.started_s, self._saved_s(x)) for x in gang]
+        return max(0.0, self.event_s - max(seen)) if any(seen) else 0.0
+
+    def unsaved_gpu_s(self, gang: Collection[Lease]) -> float:
+        """The same in GPU-seconds."""
+        return len(gpus_in(gang)) * self.unsaved_s(gang)
+
+    def _saved_s(self, lease: Lease) -> float:
+        worker = self.workers.at.get(lease.gpus[0])
+        return worker.saved_s if worker is not None and worker.app_id == lease.app_id else 0.0
+
     def retained_gangs(self, app_id: str, ending: Contains[Gpu], private: bool = False) -> tuple[Gang, ...]:
         """The app's gangs that are not on offer: leased and reserved ones.
 

@@ -32,8 +32,10 @@ def validate_bid(bid: Bid, snapshot: Snapshot, view: AppView) -> str:
 
 
 def as_demanded(bid: Bid, demand: Demand) -> Bid:
-    """The bid with the scope and GPU type of new gangs limited to the app's demand; other types' rows are dropped."""
+    """The bid with the scope, members and GPU type of new gangs as demanded; other types' rows are dropped."""
     scope, kind = demand.scope, demand.gpu_type
+    if demand.members:
+        bid = replace(bid, rows=tuple(replace(r, members=demand.members) for r in bid.rows))
     if all(row.scope <= scope and (not kind or row.gpu_type == kind) for row in bid.rows):
         return bid
     rows = (replace(r, scope=min(r.scope, scope)) for r in bid.rows if not kind or r.gpu_type in ("", kind))

@@ -96,15 +96,29 @@ def scope_of(row: BidRow) -> Scope:
     return Scope.CLUSTER if row.gang_gpus == 1 or not row.new_gangs else row.scope
 
 
+def in_members(row: BidRow) -> BidRow:
+    """The row with its new gangs' members as gangs, where these are alike and may lie anywhere: it needs the same room.
+
+    Gangs within a rack whose members must each lie on one machine stay; the engines count what they need at least.
+    """
+    sizes = set(row.members)
+    if len(sizes) != 1 or row.scope is not Scope.CLUSTER or sum(map(abs, row.members)) != row.gang_gpus:
+        return row
+    (size,) = sizes
+    scope = Scope.MACHINE if size > 0 else Scope.RACK
+    return replace(row, new_gangs=row.new_gangs * len(row.members), gang_gpus=abs(size), scope=scope)
+
+
 def typed(bid: Bid, instance: Instance) -> Bid:
     """The bid in the form for engines.
 
-    With several GPU types on offer, a row without a type becomes one row per type, unless its gangs have one GPU or may
-    mix types. With one type on offer, rows name none. Rows for types that are not on offer are dropped.
+    Gangs of members are gangs each, where that is the same (`in_members`). With several GPU types on offer, a row
+    without a type becomes one row per type, unless its gangs have one GPU or may mix types. With one type on offer,
+    rows name none. Rows for types that are not on offer are dropped.
     """
     types = instance.types
     rows: list[BidRow] = []
-    for row in bid.rows:
+    for row in map(in_members, bid.rows):
         if not row.new_gangs or (not row.gpu_type and (len(types) < 2 or row.mixes or row.gang_gpus == 1)):
             rows.append(row)
         elif not row.gpu_type:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import copy
 import heapq
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -37,17 +38,34 @@ def place_gang(
 ) -> Gang | None:
     """A place for one gang: on one machine, else in one rack, else in the cluster, up to `widest`; None if none fits.
 
-    Of machines, the one that the gang fills best; of equals, one that is partly used. `members`: GPUs of each of its
-    containers, the largest first, if none may be split.
+    Of machines, the one that the gang fills best; of equals, one that is partly used. `members`: as in `Demand`.
     """
     return FreeIndex(free, topology).place(size, widest, members=members)
+
+
+def divides(members: Sequence[int], gang: Gang, topology: Topology) -> bool:
+    """Whether a gang can be divided into these members (as in `Demand`)."""
+    return pack(members, dict(gang) if min(members) > 0 else _by_rack(dict(gang), topology)) is not None
+
+
+def _by_rack(free: Mapping[str, int], topology: Topology) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for host, n in free.items():
+        rack = topology.rack_by_host.get(host, host)
+        found[rack] = found.get(rack, 0) + n
+    return found
 
 
 def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
     """A host for each member, the largest first, none of them split; None if none is found in `TRIES_MAX` steps.
 
     The host that a member fills best is tried first; if each size divides the next larger one, the first try is right.
+    `members` of racks are negative: then `free` is by rack, and a rack is found for each.
     """
+    size = abs(members[0]) if members else 0
+    if size and members[-1] == members[0]:
+        found = [h for n, h in sorted((n, h) for h, n in free.items()) for _ in range(n // size)]
+        return found[: len(members)] if len(found) >= len(members) else None
     left = {h: n for h, n in free.items() if n > 0}
     chosen: list[str] = []
     tries = 0
@@ -126,8 +144,7 @@ class FreeIndex:
     def place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> Gang | None:
         """A place for a gang of `size` GPUs of a type (empty: any), or None. Takes nothing.
 
-        `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: GPUs of each container, if each
-        needs one machine.
+        `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: as in `Demand`.
         """
         if ELSE in gpu_type:
             return self.place_on(gpu_type.split(ELSE), size, widest, members)
@@ -201,10 +218,7 @@ class _Hosts:
     def in_rack(self) -> dict[str, int]:
         """Free GPUs by rack."""
         if self._in_rack is None:
-            self._in_rack = {}
-            for host, n in self.free.items():
-                rack = self._rack_of(host)
-                self._in_rack[rack] = self._in_rack.get(rack, 0) + n
+            self._in_rack = _by_rack(self.free, self.topology)
         return self._in_rack
 
     def _rack_of(self, host: str) -> str:
@@ -278,12 +292,25 @@ class _Hosts:
         if widest is Scope.MACHINE:
             return None
         enough = [(n, rack) for rack, n in self.in_rack.items() if n >= size]
-        if members:
+        if members and members[0] > 0:
             rooms = [self._on_rack(rack) for _, rack in sorted(enough)]
             return _members_in([*rooms, self.free] if widest is Scope.CLUSTER else rooms, members)
         if enough:
             return fill(size, self._on_rack(min(enough)[1]))
-        return fill(size, self.free) if widest is Scope.CLUSTER and self.gpus >= size else None
+        if widest is not Scope.CLUSTER or self.gpus < size:
+            return None
+        return self._in_racks(members) if members else fill(size, self.free)
+
+    def _in_racks(self, members: Sequence[int]) -> Gang | None:
+        """A gang of members that lie in one rack each; None if racks are too full."""
+        gang: dict[str, int] = {}
+        for rack, part in itertools.groupby(pack(members, self.in_rack) or ()):
+            left = self._on_rack(rack)
+            for _ in part:
+                member = fill(-members[0], left)
+                take(left, [member])
+                gang.update((h, gang.get(h, 0) + n) for h, n in member)
+        return gang_of(gang) if gang else None
 
     def _first_fit(self, size: int, widest: Scope) -> Gang | None:
         gang: dict[str, int] = {}

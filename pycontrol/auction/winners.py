@@ -18,8 +18,8 @@ from pycontrol.auction import highs, native, reference
 from pycontrol.auction.handout import less
 from pycontrol.auction.instance import Instance, Rooms, Solved, Win, Winners, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
-from pycontrol.model.auction import Bid, Gang
-from pycontrol.model.topology import Scope
+from pycontrol.model.auction import Bid, BidRow, Gang, gang_of, gangs_by_host
+from pycontrol.model.topology import Scope, Topology
 
 
 class Engine(Protocol):
@@ -88,9 +88,18 @@ def winners(found: Solved, bids: Sequence[Bid], instance: Instance, place: bool 
     wins = {}
     for bid in bids:
         row = found.rows[bid.app_id]
-        gangs = (*row.keep, *new.get(bid.app_id, ())) if row is not None else ()
+        gangs = (*row.keep, *_whole(new.get(bid.app_id, ()), row, instance.topology)) if row is not None else ()
         wins[bid.app_id] = Win(row, row.rho if row is not None else bid.rho_nothing, gangs)
     return Winners(wins, reference.objective_log(bids, dict(found.rows)), found.gap == 0.0, found.gap)
+
+
+def _whole(gangs: Sequence[Gang], row: BidRow, topology: Topology) -> Sequence[Gang]:
+    """The new gangs of a row; joined, rack by rack, where the engine placed their members (`in_members`)."""
+    n = len(row.members)
+    if n < 2 or row.gang_gpus != abs(row.members[0]):
+        return gangs
+    near = sorted(gangs, key=lambda gang: [(topology.rack_of(h), h) for h, _ in gang])
+    return [gang_of(gangs_by_host(near[k : k + n])) for k in range(0, len(near), n)]
 
 
 def _place(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, list[Gang]]:

@@ -228,14 +228,14 @@ def _controls(c: Data) -> str | None:
     """What its user asked for beyond GPUs; None where that is nothing."""
     said = [f"priority {c['priority']}"] if c.get("priority") else []
     said += [f"gangs within one {c['within']}"] if c.get("within") else []
+    said += [f"segments of {c['segments']}"] if c.get("segments") else []
     said += [f"in the pinned cell {c['pinned']}"] if c.get("pinned") else []
     said += ["opportunistic"] if c.get("opportunistic") else []
     said += ["lazy preemption"] if c.get("lazy_preemption") else []
     asked = [boosted(c["boost"])] if c.get("boost") else []
     asked += [f"asked for: {', '.join(said)}"] if said else []
     asked += [c["declared"]] if c.get("declared") else []
-    last = ", and is revoked last among equals" if c.get("revoked_last") else ""
-    asked += [f"it keeps no checkpoints: it starts again after each revocation{last}"] if c.get("unsaved") else []
+    asked += ["it keeps no checkpoints: it starts again after each revocation"] if c.get("unsaved") else []
     return "\n".join(asked) if asked else None
 
 
@@ -316,6 +316,8 @@ def _lived(r: Data, names: Data) -> str:
         text += f"; its Agent's report was corrected: {r['corrected']}"
     if r["revoked"]:
         text += f"; lost {', '.join(r['revoked'])}"
+        unsaved_gpu_s = r.get("unsaved_gpu_s")
+        text += f", {unsaved_gpu_s / 60:,.1f} GPU-min after its newest checkpoint" if unsaved_gpu_s else ""
     others = [
         f"{names.get(o['app_id'], o['app_id'])} {count(o['gpus'], 'GPU')}"
         + (" left over" if o["leftover"] else f" (rho {show(o['rho_won'])}, c {o['c']:.3f})" if o["c"] else "")

@@ -38,7 +38,7 @@ from pycontrol.words import count
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
 """SimulationSettings of the simulated world that --set takes."""
-ABLATIONS = ("seed", "recovery_s", "accounts", "lease_timing", "open_leases", "last_pass", "unsaved_last")
+ABLATIONS = ("seed", "recovery_s", "accounts", "lease_timing", "open_leases", "last_pass")
 """Settings of the Arbiter that have an option of their own, or are experiments'."""
 ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ABLATIONS)
 

@@ -15,6 +15,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "default-policy": "pycontrol.lab.default_policy.promise:default_policy",
     "default-policy-splits": "pycontrol.lab.default_policy.splits:splits",
     "default-policy-unmanaged": "pycontrol.lab.default_policy.unmanaged:unmanaged",
+    "default-policy-victims": "pycontrol.lab.default_policy.victims:victims",
     "estimates": "pycontrol.lab.outlook.estimates:estimates",
     "hived-fig2": "pycontrol.lab.hived.example:fig2",
     "hived-fig6": "pycontrol.lab.hived.sharing:fig6",

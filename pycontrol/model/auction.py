@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
@@ -55,6 +56,12 @@ def gang_sizes(least: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def segments(gang_gpus: int, count: int, scope: Scope) -> tuple[int, ...]:
+    """`Demand.members` of a gang of `count` equal segments, each within `scope`: MACHINE or RACK."""
+    each = gang_gpus // max(1, count)
+    return (each if scope is Scope.MACHINE else -each,) * count
+
+
 @value
 class Demand:
     """What an app could use at the same time. Work is in serial GPU-seconds; `gangs` includes those it holds."""
@@ -95,12 +102,20 @@ class Demand:
     guessed: bool = False
     """Whether nobody declared its work: the stand-in derives it from its attained service."""
     members: tuple[int, ...] = ()
-    """GPUs of each container of a gang, the largest first, if none may be split over machines; empty: any split."""
+    """GPUs of each part of a gang, the largest first, if each must lie on one machine: a container, or a segment; those
+    of segments that must each lie in one rack are negative. Empty: any split."""
 
     @property
     def gpus(self) -> int:
         """GPUs that the app could use at the same time."""
         return self.gang_gpus * self.gangs
+
+    @property
+    def parts(self) -> str:
+        """How the members of a gang must lie, for people; empty if it has none."""
+        sizes = " + ".join(f"{n} x {gpus}" for gpus, n in Counter(map(abs, self.members)).items())
+        where = "in one rack" if min(self.members, default=0) < 0 else "on one machine"
+        return f"{sizes} GPUs, each {where}" if sizes else ""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -125,6 +140,8 @@ class BidRow:
     """GPU type of the new gangs; empty: any one type, the same for all."""
     mixes: bool = False
     """Whether new gangs may mix GPU types; then `gpu_type` is empty and `scope` is CLUSTER."""
+    members: tuple[int, ...] = ()
+    """Those of its app's demand, for new gangs."""
 
     @property
     def gpus(self) -> int:
@@ -160,6 +177,8 @@ class AppView:
     """Its GPUs on offer in this round."""
     ending_gangs: tuple[Gang, ...] = ()
     """The same, gang by gang."""
+    unsaved_s: tuple[float, ...] = ()
+    """For each of them, the seconds that it would train again if it stopped now, as seen (`Holdings.unsaved_s`)."""
     retained_gpus: int = 0
     """GPUs it holds that are not on offer."""
     rooms: Mapping[str, int] = field(default_factory=dict)
@@ -180,8 +199,6 @@ class AppView:
     """The part that launches on new grants take on this cluster, GPU-s; 0 until that was measured."""
     revoked_gpus: int = 0
     """The number of its revocations, counted by GPU."""
-    spared: bool = False
-    """Whether it is revoked last among equals: it writes no checkpoints and the operator allows that."""
     new_gangs_max: int = 1 << 30
     """How many gangs it can start now: those that an app without an Agent asks for, as its containers cannot move."""
 

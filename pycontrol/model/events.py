@@ -168,6 +168,8 @@ class WorkerSteps:
     """The step up to which it was told to train; 0: not known."""
     count: int = 1
     """Iterations with this time."""
+    saved_s: float = 0.0
+    """When it told its newest complete checkpoint, Unix seconds; 0: none since its last report."""
 
 
 @value
@@ -259,6 +261,8 @@ class JobProgress:
     """Steps that are trained again, since launches ended without a checkpoint of them."""
     lost_gpu_s: float = 0.0
     """The GPU-seconds that these had taken."""
+    hangs: bool = False
+    """Whether all its workers live and none makes a step; the note says more."""
 
 
 @value

@@ -60,6 +60,8 @@ class Outcome:
     renewed: tuple[Gpu, ...] = ()
     granted: tuple[Granted, ...] = ()
     revoked: tuple[Revoked, ...] = ()
+    unsaved_gpu_s: Mapping[str, float] = field(default_factory=dict)
+    """App that GPUs were revoked from -> GPU-seconds that its gangs had trained since their newest checkpoints."""
     holds: tuple[Hold, ...] = ()
     """Free GPUs held for an app's gang until a time; they may be lent until then."""
 
@@ -196,6 +198,7 @@ def _dump_outcome(x: Outcome) -> dict[str, Any]:
         "renewed": _names(x.renewed),
         "granted": [{"gpu": str(g.gpu), "app_id": g.app_id} for g in x.granted],
         "revoked": [{"gpu": str(r.gpu), "app_id": r.app_id, "deadline_s": r.deadline_s} for r in x.revoked],
+        **({"unsaved_gpu_s": dict(x.unsaved_gpu_s)} if x.unsaved_gpu_s else {}),
         **({"holds": holds} if holds else {}),
     }
 
@@ -223,6 +226,7 @@ def _load_outcome(data: Mapping[str, Any]) -> Outcome:
         revoked=tuple(
             Revoked(Gpu.parse(x["gpu"]), x["app_id"], x.get("deadline_s", 0.0)) for x in data.get("revoked", ())
         ),
+        unsaved_gpu_s=dict(data.get("unsaved_gpu_s", {})),
         holds=tuple(Hold(x["app_id"], gang_of(x["gpus"]), x["until_s"]) for x in data.get("holds", ())),
     )
 

@@ -156,6 +156,11 @@ class _Pick:
     done: bool = False
 
 
+def runs(view: AppView, gpus: int) -> bool:
+    """Whether the app's next gang is one that runs, if it has `gpus` already; these come before new ones."""
+    return gpus < view.retained_gpus + sum(map(gang_gpus, view.ending_gangs))
+
+
 class _Filler:
     """Decides one round."""
 
@@ -231,12 +236,11 @@ class _Filler:
         )
 
     def _key(self, i: int) -> _Key:
-        """Priority (the highest first) and key, whether it is as well revoked, tie-break, and app id."""
+        """Priority (the highest first), key, tie-break, and app id."""
         view = self.apps[i]
         key = self.policy.key(view, self.caps.gpus(view), self.offered)
-        loses = not (view.spared and view.ending_gangs and self._homes_of(i))
         tie = self.rng.random() if self.policy.ties == "random" else view.submitted_s
-        return -view.priority, key, loses, tie, view.app_id
+        return -view.priority, key, tie, view.app_id
 
     def _queue_key(self, queue: str, i: int) -> _Key:
         view = self.apps[i]
@@ -283,18 +287,21 @@ class _Filler:
         return [shape for shape in each if 0 < shape[0] <= most and shape not in self.full]
 
     def _homes_of(self, i: int) -> list[Gang]:
-        """The app's ending gangs that may stay: those of the right size first, then the closest together."""
+        """The app's ending gangs that may stay: those of the right size first, then the closest together, then those
+        that would train most minutes again.
+        """
         homes = self.homes.get(i)
         if homes is None:
-            d = self.apps[i].demand
+            d, ending = self.apps[i].demand, self.apps[i].ending_gangs
+            lost_s = dict.fromkeys(ending, 0.0) | dict(zip(ending, self.apps[i].unsaved_s, strict=False))
             homes = [
-                g for g in self.apps[i].ending_gangs
+                g for g in ending
                 if not d.gpu_type or all(self.s.topology.type_of(h) == d.gpu_type for h, _ in g)
             ]  # fmt: skip
             if d.job_demand_max > d.gang_gpus:
-                homes.sort(key=lambda g: (-gang_gpus(g), self._scope(g), len(g)))
+                homes.sort(key=lambda g: (-gang_gpus(g), self._scope(g), len(g), -lost_s[g] // 60))
             else:
-                homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))
+                homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g), -lost_s[g] // 60))
             self.homes[i] = homes
         return homes
 
@@ -399,18 +406,13 @@ class _Filler:
             return None
         return gang
 
-    def _last_to_stay(self) -> _Pick:
-        """Removes and returns the pick that loses its place next: the last one of an app that is not spared, if any."""
-        able = (k for k in reversed(range(len(self.stays))) if not self.apps[self.stays[k].app].spared)
-        return self.stays.pop(next(able, -1))
-
     def _displace(self, shape: Shape) -> Gang | None:
         """Takes the homes of the last picks in the order for a gang; None if even those are not enough."""
         if not self.free.has_place(*shape):
             return None
         asked = []
         while not self.spare.has_place(*shape):
-            pick = self._last_to_stay()
+            pick = self.stays.pop()
             if pick.home is not None and not pick.done:
                 self.spare.give(pick.home)
                 asked.append((pick, pick.home))

@@ -26,7 +26,7 @@ from pydantic import Field
 from pycontrol.model.accounts import UNLIMITED, Account, Limits
 from pycontrol.model.auction import AppView, Bid, Plan, Snapshot
 from pycontrol.model.topology import Scope
-from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.filling import Filling, Offered, runs
 from pycontrol.policies.fluid import Fluid, joined
 from pycontrol.policies.gandiva import Gandiva
 from pycontrol.policies.hierarchy import VirtualApp, Weights
@@ -34,6 +34,8 @@ from pycontrol.policies.past_use import PastUse
 
 CANNOT_WAIT_S = 1e9
 """By how much the key of an app that cannot wait is earlier."""
+STAYS_LEASES = 6.0
+"""The most that work without a checkpoint counts, in leases: what hiding checkpoints could gain (docs/policy.md)."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ class Isonomy(Filling):
     for each revoked GPU the same number of GPU-seconds does not count as overrun; if it is more, what launches on new
     grants were measured to take here does not."""
 
+    loss: Annotated[float, Field(ge=0)] = 10.0
+    """For how many seconds of virtual finish time a second counts that a gang would train again, or that its restart
+    takes; 0: who loses GPUs does not depend on it."""
     half_life_s: Annotated[float, Field(ge=0)] = 0.0
     """Time in which past use of an account loses half of its effect on its weight (`past_use`); 0: use has none."""
 
@@ -71,8 +76,10 @@ class Isonomy(Filling):
         return replace(super().decide(seen, bids, rng), memory=memory)
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """The app's virtual finish time, Unix seconds; earlier than all others' if it cannot wait."""
-        return pool.snapshot.now_s + self.standing(view, pool) - (CANNOT_WAIT_S if self.cannot_wait(view, pool) else 0)
+        """The app's virtual finish time, Unix seconds; earlier if a restart would cost work, and if it cannot wait."""
+        first_s = CANNOT_WAIT_S if self.cannot_wait(view, pool) else 0.0
+        stays_s = self.stays_s(view, pool.lease_s) if runs(view, gpus) else 0.0
+        return pool.snapshot.now_s + self.standing(view, pool) - first_s - stays_s
 
     def standing(self, view: AppView, pool: Offered) -> float:
         """Seconds until the app's virtual finish time; negative if that has passed."""
@@ -97,6 +104,11 @@ class Isonomy(Filling):
     def regains(self, speedup: float, lease_s: float) -> bool:
         """Whether a gang makes more progress in a lease there, its restart included."""
         return (lease_s - self.restart_s) * speedup > lease_s
+
+    def stays_s(self, view: AppView, lease_s: float) -> float:
+        """The app's gangs that run give way only to apps whose virtual finish time is earlier by more than this."""
+        lost_s = max(view.unsaved_s, default=0.0) + self.restart_s
+        return min(self.loss * lost_s, STAYS_LEASES * lease_s)
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Names its declared work, its share until that is served, and when equal sharing would finish it."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pycontrol.model.auction import AppView, gang_gpus
 from pycontrol.model.cluster import Queue
-from pycontrol.policies.filling import Filling, Offered
+from pycontrol.policies.filling import Filling, Offered, runs
 from pycontrol.policies.max_min import ANY, used_capacity
 
 
@@ -27,14 +27,14 @@ class YarnCs(Filling):
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
         """0 for a running gang, 1 for a new one; ties go to the earlier submission."""
-        return float(not _runs(view, gpus))
+        return float(not runs(view, gpus))
 
     def queue_key(self, view: AppView, gpus: int, used_gpus: int, pool: Offered) -> tuple[float, ...]:
         """Queues within their capacity first, then running gangs before new ones, then by use of capacity."""
-        runs = _runs(view, gpus)
-        size = gang_gpus(view.ending_gangs[0]) if runs else view.demand.gang_gpus
+        ran = runs(view, gpus)
+        size = gang_gpus(view.ending_gangs[0]) if ran else view.demand.gang_gpus
         beyond = used_gpus + size > self._guaranteed(view, pool)
-        return float(beyond), float(not runs), used_capacity(view, used_gpus, pool), used_gpus
+        return float(beyond), float(not ran), used_capacity(view, used_gpus, pool), used_gpus
 
     def _guaranteed(self, view: AppView, pool: Offered) -> float:
         queue: Queue = pool.snapshot.queues.get(view.queue, ANY)
@@ -44,8 +44,3 @@ class YarnCs(Filling):
         """Names its queue and whether it ran."""
         turn = "it ran already" if view.ending_gangs else "its turn came"
         return f"queue {view.queue}, capacity {self._guaranteed(view, pool):.0f} GPUs: {turn}"
-
-
-def _runs(view: AppView, gpus: int) -> bool:
-    """Whether the app's next gang is one that runs; these come before new ones."""
-    return gpus < view.retained_gpus + sum(map(gang_gpus, view.ending_gangs))

@@ -87,10 +87,10 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
         "opportunistic": demand.opportunistic,
         "lazy_preemption": demand.lazy,
         "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
+        "segments": demand.parts if agent is not None else "",
         "pinned": demand.pinned,
         "declared": tags.declared(yarn) if a.holdings.is_unmanaged(app_id) else "",
         "unsaved": demand.unsaved,
-        "revoked_last": demand.unsaved and a.settings.unsaved_last,
     }
 
 
@@ -173,6 +173,7 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
         "leftover": [gang for x in mine if x.leftover for gang in x.gangs],
         "granted": [str(x.gpu) for x in done.granted if x.app_id == app_id],
         "revoked": [str(x.gpu) for x in done.revoked if x.app_id == app_id],
+        "unsaved_gpu_s": done.unsaved_gpu_s.get(app_id, 0.0),
         "others": [_other(x, done.bids) for x in done.awards if x.app_id != app_id],
         "note": receipt.note,
     }

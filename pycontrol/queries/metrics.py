@@ -122,6 +122,7 @@ class Metrics:
         self._blocked = Gauge("isonomy_apps_waiting", "Apps that hold no GPU, by the reason.", ["queue", "reason"],
                               registry=r)  # fmt: skip
         self._unsaved = Gauge("isonomy_jobs_unsaved", "Jobs whose newest checkpoint failed.", ["queue"], registry=r)
+        self._hanging = Gauge("isonomy_jobs_hanging", "Jobs that live and make no steps.", ["queue"], registry=r)
         self._agents = Gauge("isonomy_agents_connected", "Agents that are connected.", registry=r)
         self._ready = Gauge(
             "isonomy_ready", "1 while the ResourceManager is heard of and the mode is in force.", registry=r
@@ -232,10 +233,11 @@ class Metrics:
         return generate_latest(self.registry).decode()
 
     def _set_queues(self, a: Arbiter, apps: Iterable[AppRecord], now_s: float) -> None:
-        for gauge in (self._held, self._pending, self._guaranteed, self._blocked, self._unsaved):
+        for gauge in (self._held, self._pending, self._guaranteed, self._blocked, self._unsaved, self._hanging):
             gauge.clear()
         for path, queue in a.cluster.queues.items():
             self._unsaved.labels(path).set(0)
+            self._hanging.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path))
             self._guaranteed.labels(path).set(own or queue.capacity * a.holdings.topology.gpus)
         demands, reasons = Demands(a, now_s), Reasons(a, now_s)
@@ -243,9 +245,9 @@ class Metrics:
             held, demand = a.holdings.holding(app.app_id), demands.of(app.app_id)
             if held:
                 self._held.labels(app.queue, app.user).inc(held)
-            agent = a.agents.get(app.app_id)
-            if agent is not None and (unsaved := sum(job.checkpoints_failed > 0 for job in agent.jobs)):
-                self._unsaved.labels(app.queue).inc(unsaved)
+            if (agent := a.agents.get(app.app_id)) is not None:
+                self._unsaved.labels(app.queue).inc(sum(job.checkpoints_failed > 0 for job in agent.jobs))
+                self._hanging.labels(app.queue).inc(sum(job.hangs for job in agent.jobs))
             wanted = max(0, demand.gpus - held) if demand is not None else 0
             if wanted or not held:
                 why = reasons.of(app.app_id, demand).code

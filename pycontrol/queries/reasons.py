@@ -8,7 +8,7 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import exceeds_types, fits_one_type, types_for
+from pycontrol.arbiter.round.eligibility import RACKS, exceeds_types, fits_one_type, types_for
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply, deals_of
@@ -203,6 +203,8 @@ def cell_reason(
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells")
     if not vc or demand.opportunistic:
         return None if s.gpus.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
+    if min(demand.members, default=0) < 0:
+        return Reason(Pending.NO_SUCH_CELLS, RACKS)
     part = own_part(s, vc, {})
     machines = [m for m in supply.machines(vc) if demand.pinned in ("", m.pinned)]
     if not machines and demand.pinned:
@@ -254,6 +256,7 @@ def _given(s: Holdings, vc: str, now_s: float) -> list[tuple[str, Any, float]]:
 def _where(demand: Demand) -> str:
     kinds = {Scope.MACHINE: " on one machine", Scope.RACK: " in one rack", Scope.CLUSTER: ""}
     place = f" within one {demand.within}" if demand.within else kinds[demand.scope]
+    place += f" ({demand.parts})" if demand.members else ""
     return f"{place}, in the pinned cell {demand.pinned}" if demand.pinned else place
 
 

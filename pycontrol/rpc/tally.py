@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ class _Worker:
     until_step: int = 0
     reports: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     """(step, seconds of an iteration)."""
+    saved: tuple[int, float] | None = None
+    """(step, when it was told) of its newest complete checkpoint since the last message of its Agent."""
 
 
 class Tally:
@@ -39,8 +42,10 @@ class Tally:
             self._by_app.pop(app_id, None)
 
     def reported(self, app_id: str, message: pb.WorkerMessage) -> None:
-        """Notes a worker's progress; other messages are ignored."""
+        """Notes a worker's progress and complete checkpoints; other messages are ignored."""
         worker = self._by_app.get(app_id, {}).get(message.worker_id)
+        if worker is not None and message.WhichOneof("kind") == "checkpoint" and not message.checkpoint.problem:
+            worker.saved = a_step(message.checkpoint.step), time.time()
         if worker is not None and message.WhichOneof("kind") == "progress":
             iter_time_s = message.progress.iter_time_s
             timed = bound("iter_time_s").holds(iter_time_s) and iter_time_s > 0
@@ -56,6 +61,10 @@ class Tally:
         """Returns and forgets the reports since the last call."""
         found = []
         for worker_id, worker in self._by_app.get(app_id, {}).items():
+            if worker.saved is not None:
+                step, at_s = worker.saved
+                found.append(WorkerSteps(worker_id, step, 0.0, worker.until_step, saved_s=at_s))
             found += [WorkerSteps(worker_id, step, time_s, worker.until_step) for step, time_s in worker.reports]
             worker.reports.clear()
+            worker.saved = None
         return tuple(found)

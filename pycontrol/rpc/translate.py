@@ -11,7 +11,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pycontrol.fairness.plausible import alike
-from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of
+from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of, segments
 from pycontrol.model.bounds import COUNT_MAX, DURATION_S, GPUS_MAX, METRIC, SLOWDOWN, SPEEDUP, WORK_GPU_S
 from pycontrol.model.events import (
     AgentDone,
@@ -63,6 +63,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 # ---- Agent to Arbiter
 
 LINKS_MAX = 20
+SEGMENTS_MAX = 1024
 LINK = re.compile(r"https?://[^\s\"'<>]+|/proxy/application_[0-9_]+/tensorboard/")
 """Link targets that are allowed on an app's page."""
 
@@ -75,7 +76,9 @@ def demand_of(message: pb.Demand) -> Demand:
     pinned = an_id(message.pinned, "demand.pinned", required=False)
     if pinned and message.opportunistic:
         raise Malformed("demand: an opportunistic app cannot ask for a pinned cell")
-    scope = _scope(message.scope, "demand")
+    scope, parts = _scope(message.scope, "demand"), message.segments
+    if parts > SEGMENTS_MAX or (parts and (gang_gpus % parts or within or message.job_demand_max > gang_gpus)):
+        raise Malformed(f"demand.segments is {parts}: must divide the {gang_gpus} GPUs of gangs of one size")
     return Demand(
         gang_gpus=up_to(gang_gpus, DEMAND_MAX),
         gangs=up_to(gangs, DEMAND_MAX),
@@ -95,6 +98,7 @@ def demand_of(message: pb.Demand) -> Demand:
         lazy=message.lazy_preemption,
         mixes=message.mixes,
         unsaved=message.unsaved,
+        members=segments(gang_gpus, parts, _scope(message.segment_scope, "demand.segment")),
     )
 
 
@@ -254,6 +258,7 @@ def job_progress(message: pb.JobProgress) -> JobProgress:
         checkpoints_failed=up_to(message.checkpoints_failed, COUNT_MAX),
         lost_steps=a_step(max(0, message.lost_steps)),
         lost_gpu_s=WORK_GPU_S.clip(finite(message.lost_gpu_s)),
+        hangs=message.hangs,
     )
 
 

@@ -70,8 +70,11 @@ def answer(app: SimApp, e: SendAskRho, now_s: float, topology: Topology, restart
     )
 
 
-def steps(app: SimApp, now_s: float) -> tuple[WorkerSteps, ...]:
-    """What the workers of its running jobs report: true, whatever its Agent says. A step is `STEP_GPU_S` of work."""
+def steps(app: SimApp, now_s: float, every_s: float = math.inf) -> tuple[WorkerSteps, ...]:
+    """What the workers of its running jobs report: true, whatever its Agent says. A step is `STEP_GPU_S` of work.
+
+    `every_s`: the time between the checkpoints that they tell.
+    """
     found = []
     for j in app.jobs:
         if j.state == RUNNING and now_s > j.since_s:
@@ -80,7 +83,9 @@ def steps(app: SimApp, now_s: float) -> tuple[WorkerSteps, ...]:
                 j.told_steps += trained
                 until = math.ceil(j.work / STEP_GPU_S)
                 step = min(until, int((j.work - j.left_at(now_s)) / STEP_GPU_S))
-                found.append(WorkerSteps(j.worker_id, step, STEP_GPU_S / j.rate, until, trained))
+                saved_s = j.newly_saved_s(now_s, every_s)
+                j.saved_s = max(j.saved_s, saved_s)
+                found.append(WorkerSteps(j.worker_id, step, STEP_GPU_S / j.rate, until, trained, saved_s))
     return tuple(found)
 
 

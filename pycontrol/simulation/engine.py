@@ -26,6 +26,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import policies_in
+from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
 from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -86,6 +87,8 @@ class Simulator:
         """Jobs with a gang, planned or running."""
         self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in policies_in(policy))
         """Whether apps' progress is reported before each round; Agents that are asked tell it themselves."""
+        self.tells_saved = any(isinstance(p, Isonomy) for p in policies_in(policy))
+        """Whether apps report then that they wrote checkpoints."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
         self.do = self._all_handlers()
@@ -140,7 +143,7 @@ class Simulator:
             at_s = wake_s if wake_s > self.now else min(at_s, self.now + NAP_S)
         if at_s == math.inf or at_s > self.settings.until_s:
             return False
-        if self.reports:
+        if self.reports or self.tells_saved:
             self._report_before(at_s)
         self.now = now = max(self.now, at_s)
         self.steps += 1
@@ -194,9 +197,9 @@ class Simulator:
         due_s = self.arbiter.rounds.due_s()
         if self.arbiter.rounds.current is not None or due_s is None or due_s > at_s:
             return
-        self.now = max(self.now, due_s - 1e-3)
+        self.now, every_s = max(self.now, due_s - 1e-3), self.settings.checkpoint_every_s
         for app in self.apps.values():
-            if app.job_at:
+            if app.job_at and (self.reports or any(j.newly_saved_s(self.now, every_s) for j in app.jobs)):
                 self._tell(app)
         self._drain()
 
@@ -233,7 +236,7 @@ class Simulator:
     def _tell(self, app: SimApp) -> None:
         if app.trace.agentless:
             return
-        steps = agents.steps(app, self.now)
+        steps = agents.steps(app, self.now, self.settings.checkpoint_every_s)
         self.inbox.append(ev.ProgressReported(app.trace.app_id, self._demand(app), (), steps=steps))
 
     def _finish(self, app: SimApp) -> None:
@@ -351,7 +354,8 @@ class Simulator:
             self._end_gang(job, IDLE)
         elif job.state == RUNNING:
             noticed = deadline_s - self.now >= self.settings.checkpoint_s
-            job.app.lost += job.settle(self.now, not noticed, self.settings.checkpoint_every_s)
+            lost = not (noticed and self.settings.saves)
+            job.app.lost += job.settle(self.now, lost, self.settings.checkpoint_every_s)
             job.state = STOPPING
             job.stamp += 1
             if noticed:

@@ -28,6 +28,7 @@ class SimJob:
         "left",
         "rate",
         "requests",
+        "saved_s",
         "settled",
         "since_s",
         "slowdown",
@@ -48,7 +49,7 @@ class SimJob:
         self.requests: list[int] = []
         """Request ids of its workers without a container."""
         self.containers: list[str] = []
-        self.rate = self.since_s = self.up_s = 0.0
+        self.rate = self.since_s = self.up_s = self.saved_s = 0.0
         self.slowdown = 1.0
         self.settled = False
         """Growing does not pay at present; it asks for no more GPUs until its lease is renewed."""
@@ -63,6 +64,12 @@ class SimJob:
         if self.state != RUNNING or now_s <= self.since_s:
             return self.left
         return max(0.0, self.left - (now_s - self.since_s) * self.rate)
+
+    def newly_saved_s(self, now_s: float, every_s: float) -> float:
+        """When it wrote its newest periodic checkpoint, if its worker tells that and has not; else 0."""
+        trained_s = max(0.0, now_s - self.since_s)
+        at_s = self.since_s + trained_s - trained_s % (every_s / max(TINY, self.app.report.saved))
+        return at_s if self.state == RUNNING and at_s > max(self.since_s, self.saved_s) else 0.0
 
     def settle(self, now_s: float, lost: bool, every_s: float) -> float:
         """Stop training now, and return the work lost, GPU-seconds.

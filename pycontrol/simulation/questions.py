@@ -10,7 +10,7 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.cells.layout import Layout
-from pycontrol.model.auction import Demand
+from pycontrol.model.auction import Demand, segments
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
@@ -30,6 +30,7 @@ SHARE = 0.25
 SHORT_S = 1.0
 USERS_MAX = 4096
 GPUS_MAX = int(BOUNDS["gpus"].high)
+SEGMENTS_MAX = 1024
 OTHER = "another app"
 """An app that the asker may not view."""
 
@@ -131,10 +132,14 @@ def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
     gpus = whole_number(params, "gpus", gang, 1, GPUS_MAX)
     if gpus % gang:
         raise Refusal(400, f"gang: {gang} does not divide gpus: {gpus}")
+    parts = whole_number(params, "segments", 0, 0, SEGMENTS_MAX)
+    if parts and gang % parts:
+        raise Refusal(400, f"segments: {parts} does not divide gang: {gang}")
     kinds = {scope.name.lower(): scope for scope in Scope}
     if params.get("scope", "cluster") not in kinds:
         raise Refusal(400, f"scope: must be {', '.join(kinds)} (got {params['scope']})")
     return found[0].path, Demand(
         gang, gpus // gang, gang, scope=kinds[params.get("scope", "cluster")], gpu_type=params.get("type", ""),
         within=params.get("within", ""),
+        members=segments(gang, parts, Scope.RACK if params.get("segment") == "rack" else Scope.MACHINE),
     )  # fmt: skip

@@ -34,6 +34,8 @@ class Misreport:
     """Of the decrease of its loss."""
     width: float = 1.0
     """Of the gangs that it could use at the same time; at least one is said while it has jobs."""
+    saved: float = 1.0
+    """Of its periodic checkpoints, how many its workers tell; 0: none."""
 
 
 HONEST = Misreport()
@@ -61,6 +63,8 @@ class SimulationSettings:
     """The same for that first launch."""
     checkpoint_every_s: float = 600.0
     """Time of training between periodic checkpoints: at a kill, what came after the newest one is lost."""
+    saves: bool = True
+    """Whether jobs write a checkpoint when they are warned; if not, a revocation costs as much as a kill."""
     error: float = 0.0
     """Estimates of work and slowdown are wrong by up to this fraction, drawn for each app (Themis, section 8.4)."""
     lies: Mapping[str, Misreport] = field(default_factory=dict)

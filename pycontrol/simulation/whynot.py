@@ -144,11 +144,12 @@ class Changes:
             yield Change(kind, size, text, (ev.ProgressReported(self.app_id, demand, ()),))
 
     def _gangs(self) -> Iterator[Change]:
-        d = self.demand
-        for gpus in range(min(d.gang_gpus - 1, self.a.cluster.machines.gpus), 0, -1):
+        d, part = self.demand, abs(self.demand.members[0]) if self.demand.members else 1
+        for gpus in range(min((d.gang_gpus - 1) // part * part, self.a.cluster.machines.gpus // part * part), 0, -part):
             most = gpus if d.job_demand_max <= d.gang_gpus else d.job_demand_max
             text = f"with gangs of {count(gpus, 'GPU')} instead of {d.gang_gpus}"
-            yield from self._wish(Kind.GANG, d.gang_gpus - gpus, text, gang_gpus=gpus, job_demand_max=most)
+            yield from self._wish(Kind.GANG, d.gang_gpus - gpus, text, gang_gpus=gpus, job_demand_max=most,
+                                  members=d.members[: gpus // part])  # fmt: skip
 
     def _types(self) -> Iterator[Change]:
         d = self.demand
@@ -170,6 +171,8 @@ class Changes:
             yield from self._wish(Kind.PLACE, 1, f"outside the pinned cell {d.pinned}", pinned="")
         if d.opportunistic:
             yield from self._wish(Kind.PLACE, 1, "on its queue's own cells, not opportunistic", opportunistic=False)
+        if d.members:
+            yield from self._wish(Kind.PLACE, 1, f"without segments of {d.parts}", members=())
         for scope in (s for s in Scope if s > d.scope):
             text = f"with each gang {SCOPES[scope]} instead of {SCOPES[d.scope]}"
             yield from self._wish(Kind.PLACE, scope - d.scope, text, scope=scope)

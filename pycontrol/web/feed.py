@@ -26,6 +26,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
+    LeaseMended,
     LeaseRevoking,
     LeaseStarted,
     LimitsSet,
@@ -186,7 +187,8 @@ class Feed:
 def _describe_lease(fact: OfLease, changes: Sequence[IntervalChange]) -> list[_Told]:
     if isinstance(fact, LeaseGranted):
         now = tuple(gpu for gpu in fact.gpus if gpu not in fact.after)
-        told = [(fact.app_id, "granted", now), (fact.app_id, "is next on", fact.after)]
+        given = "mended: its gang goes on with" if isinstance(fact, LeaseMended) else "granted"
+        told = [(fact.app_id, given, now), (fact.app_id, "is next on", fact.after)]
         return [x for x in told if x[2]]
     if isinstance(fact, NextDropped):
         dropped = [x for c in changes if (x := c.reservation) is not None]

@@ -80,7 +80,7 @@ CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str]]
 
 WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]], dict[str, Any]]
 """Answers `why not me?` in a picture: (Arbiter, time, parameters, user, names of the apps that the user may view)."""
-WHY_NOT = frozenset({"app", "queue", "gpus", "gang", "type", "scope", "within"})
+WHY_NOT = frozenset({"app", "queue", "gpus", "gang", "type", "scope", "within", "segments", "segment"})
 
 
 class Router:

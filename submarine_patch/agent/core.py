@@ -119,9 +119,9 @@ class AgentCore(SavedState):
         worker.last_heard_s = now_s
         if kind == "ready":
             gangs.ready(self, job, worker, m.ready, now_s)
-        elif kind == "progress" and worker is job.workers[0]:
-            said = reading(m.progress)
-            if said is not None:
+        elif kind == "progress" and (said := reading(m.progress)) is not None:
+            report.stepped(job, worker, said.step, now_s)
+            if worker is job.workers[0]:
                 self._progressed(job, said, now_s)
         elif kind == "checkpoint" and worker is job.workers[0]:
             self._checkpoint(job, m.checkpoint)
@@ -280,6 +280,7 @@ class AgentCore(SavedState):
         for job in list(self.jobs.values()):
             gangs.watch(self, job, now_s)
             report.note_unseen(self, job, now_s)
+            report.note_hang(self, job, now_s)
         self._try(now_s)
         self._watch_token(now_s)
         leases.assign(self, now_s)

@@ -44,7 +44,10 @@ NOT_ITS_FAULT = {-100, -101, -102, -105, -106, -107, -108, EXIT_NO_START}
 
 
 def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
-    """Plan a gang on these GPUs: one worker per machine, the one with the most GPUs (the chief) first."""
+    """Plan a gang on these GPUs: one worker per machine, the one with the most GPUs (the chief) first.
+
+    Ranks of a segment follow each other: they go rack by rack, the rack with the most GPUs first.
+    """
     job.launches += 1
     suffix = "" if s.attempt == 1 else f".{s.attempt}"
     job.use_id = f"{job.job_id}/{job.launches}{suffix}"
@@ -57,7 +60,13 @@ def launch(s: SavedState, job: Job, gpus: list[Gpu], now_s: float) -> None:
     job.stop_reason, job.stop_failed, job.settled = "", False, False
     job.workers = []
     sizes = count_by_host(gpus)
-    for rank, host in enumerate(sorted(sizes, key=lambda h: (-sizes[h], h))):
+    in_rack = count_by_host(Gpu(s.topology.rack_of(g.host), 0) for g in gpus) if s.spec.segments[0] else {}
+
+    def near(host: str) -> tuple[int, str, int, str]:
+        rack = s.topology.rack_of(host) if in_rack else ""
+        return -in_rack.get(rack, 0), rack, -sizes[host], host
+
+    for rank, host in enumerate(sorted(sizes, key=near)):
         ids = sorted(g.index for g in gpus if g.host == host)
         job.workers.append(Worker(f"{job.use_id}/{rank}", host, ids, s.next_request, last_heard_s=now_s))
         s.next_request += 1

@@ -33,6 +33,10 @@ class Worker:
     exit_code: int | None = None
     """Set once its container has ended and its GPUs are free."""
     last_heard_s: float = 0.0
+    step: int = 0
+    """The last step that it reported itself; 0: none."""
+    stepped_s: float = 0.0
+    """When it reported that; 0: not in this launch."""
     goes_on_from: str = ""
     """The worker whose process, which waited, it goes on with; empty: none's."""
 
@@ -71,6 +75,10 @@ class Job:
     """A note for the user."""
     missing: str = ""
     """What its log should have shown by now, for the user."""
+    hangs: str = ""
+    """Where it hangs, for the user."""
+    pause_s: float = 0.0
+    """The longest time between two reported steps of its workers."""
     checkpoints_failed: int = 0
     """Failed checkpoints since the newest complete one."""
     checkpoint_problem: str = ""

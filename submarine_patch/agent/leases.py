@@ -101,7 +101,7 @@ def assign(s: SavedState, now_s: float) -> None:
     if s.spec.elastic:
         _compose(s, idle, waiting, now_s)
         return
-    grants = {gpu: held.grant_id for gpu, held in s.held.items()} if s.spec.within else {}
+    grants = {gpu: held.grant_id for gpu, held in s.held.items()} if s.spec.within or s.spec.segments[0] else {}
     spec = s.spec
     found = allocate(idle, waiting, _stopping(s), available_s(s), spec.gang_gpus, spec.scope, s.topology, grants)
     for job_id, gpus in found.launches:

@@ -18,7 +18,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import bids, jobs
 from submarine_patch.agent.gangs import UNSAVED
-from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.leases import growing
 from submarine_patch.agent.spec import CELL_TYPES
 from submarine_patch.agent.state import SavedState, gpus_in
@@ -30,6 +30,8 @@ NOTES_TOLD = 20
 UNSEEN_S = 60.0
 """How long a job may run without reporting any progress, or report it without the app's metric, before its user is
 told."""
+HANG_S = 300.0
+"""How long the workers of a gang may live and make no step before that is told."""
 JOBS_TOLD = 2000
 """The most jobs in a report, which the Arbiter reads at most: the active ones first, then the newest."""
 
@@ -67,6 +69,8 @@ def demand(s: SavedState) -> pb.Demand:
         gpu_type=s.speeds.requested_type(),
         scope=bids.SCOPES[s.spec.scope],
         within=s.spec.within if s.spec.within in CELL_TYPES else "",
+        segments=s.spec.segments[0],
+        segment_scope=bids.SCOPES[s.spec.segments[1]],
         pinned=s.spec.pinned,
         opportunistic=s.spec.opportunistic,
         lazy_preemption=s.spec.lazy_preemption,
@@ -220,11 +224,14 @@ def _job(s: SavedState, job: Job) -> pb.JobProgress:
         checkpoints_failed=job.checkpoints_failed,
         lost_steps=job.lost_steps,
         lost_gpu_s=job.lost_gpu_s,
+        hangs=bool(job.hangs),
     )
 
 
 def _note(s: SavedState, job: Job) -> str:
     """The note that the user should see, the most urgent one first."""
+    if job.hangs:
+        return job.hangs
     if job.checkpoint_problem:
         return f"its newest checkpoint failed, a revocation would cost what it learnt since: {job.checkpoint_problem}"
     if s.token_told and job.active:
@@ -247,6 +254,43 @@ def note_unseen(s: SavedState, job: Job, now_s: float) -> None:
         missing = missing if job.state == jobs.RUNNING and now_s >= due_s else ""
     if missing != job.missing:
         job.missing, s.report_due = missing, True
+
+
+def stepped(job: Job, worker: Worker, step: int, now_s: float) -> None:
+    """Note a step that a worker reported, and how long none of its gang did."""
+    if step != worker.step:
+        last_s = max(w.stepped_s for w in job.workers)
+        job.pause_s = max(job.pause_s, now_s - last_s) if last_s else job.pause_s
+        worker.step, worker.stepped_s = step, now_s
+
+
+def note_hang(s: SavedState, job: Job, now_s: float) -> None:
+    """Note for user and operator that a gang whose workers all live makes no more steps, and which rank is behind.
+
+    Workers that wait in a collective operation for another one are ahead of it, or at the same step. A job that pauses
+    long by itself, as between epochs, has twice its longest pause.
+    """
+    last_s = max((w.stepped_s for w in job.workers), default=0.0)
+    due_s = last_s + max(HANG_S, 2 * job.pause_s)
+    hangs = _hangs(job, now_s - last_s) if job.state == jobs.RUNNING and last_s and now_s >= due_s else ""
+    if bool(hangs) != bool(job.hangs):
+        job.hangs, s.report_due = hangs, True
+        if hangs:
+            s.notify("hangs", now_s, job=job.job_id, reason=hangs)
+
+
+def _hangs(job: Job, for_s: float) -> str:
+    seen = [(w.step, rank, w) for rank, w in enumerate(job.workers) if w.stepped_s]
+    step, rank, worker = min(seen, key=lambda x: x[:2])
+    most = max(seen, key=lambda x: x[:2])[0]
+    said = f"no step for {for_s / 60:.0f} min, though all its workers live: "
+    if len(job.workers) > 1 and step == most:
+        silent = [f"rank {k} on {w.host}" for k, w in enumerate(job.workers) if not w.stepped_s]
+        unseen = f"; {', '.join(silent[:3])} showed none" if silent else ", each waits for another"
+        return f"{said}the ranks that report are at step {step}{unseen}"
+    return f"{said}rank {rank} on {worker.host} hangs at step {step}" + (
+        f", others are at {most}" if most > step else ""
+    )
 
 
 def finite(value: float) -> float | None:

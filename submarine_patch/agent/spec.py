@@ -28,6 +28,7 @@ WITHIN = {
     "cluster": Scope.CLUSTER,
 }
 """The widest scope of a gang, by the option's value."""
+SEGMENTS = r"([1-9][0-9]{0,2})x([1-9][0-9]{0,5})(/machine|/rack)?"
 CELL_TYPES = ("socket", "switch")
 """Values of WITHIN that name a cell type smaller than a machine."""
 
@@ -92,6 +93,8 @@ class AppSpec:
     """Whether it keeps GPUs that it loses within its queue until another app needs these very GPUs."""
     within: str = ""
     """One of WITHIN, a hard limit on a gang's scope; empty: anywhere."""
+    segments: tuple[int, Scope] = (0, Scope.MACHINE)
+    """Equal parts of a gang, and in what each must lie: MACHINE or RACK; 0: none."""
     pinned: str = ""
     """The pinned cell of its queue that it runs in; empty: anywhere."""
     webhdfs_ca: str = ""
@@ -210,6 +213,7 @@ class AppSpec:
             opportunistic=given.get("opportunistic") == "true",
             lazy_preemption=given.get("lazy_preemption") == "true",
             within=given.get("within", ""),
+            segments=segments_of(given.get("segments", ""), int(d["gpus_per_job"])),
             pinned=given.get("pinned", ""),
             gpu_bound=float(given.get("gpu_bound", 1.0)),
             notify=given.get("notify", ""),
@@ -252,6 +256,15 @@ def gpus_range(text: str) -> tuple[int, int]:
     if not 1 <= found[0] <= found[1] or found[1] % found[0]:
         raise ValueError(f"isonomy.gpus_per_job={text}: must be like 4, or 1:8 (the most a multiple of the fewest)")
     return found
+
+
+def segments_of(text: str, gang_gpus: int) -> tuple[int, Scope]:
+    """`AppSpec.segments` from "2x4" or "2x4/rack"; raises ValueError unless they are the GPUs of a job."""
+    found = re.fullmatch(SEGMENTS, text)
+    if text and (found is None or int(found[1]) * int(found[2]) != gang_gpus):
+        what = f"like 2x4 (each on one machine) or 2x4/rack, and all GPUs of a job, {gang_gpus}"
+        raise ValueError(f"isonomy.segments={text}: must be {what}")
+    return (int(found[1]), Scope.RACK if found[3] == "/rack" else Scope.MACHINE) if found else (0, Scope.MACHINE)
 
 
 def speedups_of(text: str) -> dict[str, float]:

@@ -218,6 +218,7 @@ class SavedState:
         """Restart all workers' timeouts after a time in which the Agent could not hear them."""
         for job, worker in self.workers():
             worker.last_heard_s = now_s
+            worker.stepped_s = now_s if worker.stepped_s else 0.0
             if job.state == jobs.STARTING:
                 job.since_s = max(job.since_s, now_s)
 

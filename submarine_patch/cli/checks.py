@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.spec import APP_SCHEDULERS, CELL_TYPES, SAMPLERS, WITHIN, gpus_range, speedups_of
+from submarine_patch.agent.spec import APP_SCHEDULERS, CELL_TYPES, SAMPLERS, SEGMENTS, WITHIN, gpus_range, speedups_of
 from submarine_patch.cli.errors import UsageError
 
 MODES = ("min", "max")
@@ -185,6 +185,10 @@ def _which_gpus(conf: Mapping[str, str]) -> None:
     for key in ("opportunistic", "lazy_preemption"):
         _one_of(conf, key, ("true", "false"))
     _one_of(conf, "within", tuple(WITHIN))
+    text, apart = conf.get("segments", ""), conf.get("within") in CELL_TYPES or ":" in conf.get("gpus_per_job", "")
+    if text and (not re.fullmatch(SEGMENTS, text) or apart):
+        raise UsageError(f"isonomy.segments={text}: must be like 2x4 (each on one machine) or 2x4/rack, of jobs of one"
+                         " size that need no socket or switch")  # fmt: skip
     pin = conf.get("pinned", "")
     if pin and not (pin.isprintable() and len(pin) <= PIN_CHARS):
         raise UsageError(f"isonomy.pinned={pin[:64]!r}: must be the pinned_id of a cell, up to {PIN_CHARS} characters")

@@ -9,7 +9,7 @@ from pycontrol.cli import screens
 from pycontrol.cli.client import Rm, rm_address
 from pycontrol.cli.tables import out
 from pycontrol.model.topology import Scope
-from submarine_patch.agent.spec import CELL_TYPES, WITHIN
+from submarine_patch.agent.spec import CELL_TYPES, WITHIN, segments_of
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.jobchecks import gpus_of_job
 from submarine_patch.cli.options import RunArguments
@@ -21,9 +21,11 @@ def dry_run(parsed: RunArguments) -> int:
     if not gpus:
         raise UsageError("--dry-run: needs --worker_resources with gpu=N or --gpus-per-job; a spec (-f) is not read")
     conf, within = parsed.conf, parsed.conf.get("within", "cluster")
+    parts, place = segments_of(conf.get("segments", ""), gpus)
     found = Rm(rm_address()).get(
         "why-not", queue=parsed.values.get("queue", ["default"])[-1], gang=gpus, type=conf.get("gpu_type", ""),
         scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), within=within if within in CELL_TYPES else "",
+        segments=parts, segment=place.name.lower(),
     )  # fmt: skip
     if parsed.json:
         print(json.dumps(found))

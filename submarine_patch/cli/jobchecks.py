@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pycontrol.words import suggest
-from submarine_patch.agent.spec import gpus_range
+from submarine_patch.agent.spec import gpus_range, segments_of
 from submarine_patch.cli.checks import FRAMEWORKS
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import RunArguments, add_conf
@@ -181,9 +181,13 @@ def _keras(parsed: RunArguments, workers: int) -> list[str]:
 def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
     """Keep a job of one worker on one machine if its script would not know of other machines; returns notes."""
     gpus, within = gpus_of_job(parsed, most=True), parsed.conf.get("within")
+    try:
+        parts = segments_of(parsed.conf.get("segments", ""), gpus_of_job(parsed))[0] if gpus else 0
+    except ValueError as e:
+        raise UsageError(str(e)) from e
     if gpus < 2 or workers > 1:
         return []
-    if within is None and not session:
+    if within is None and not session and not parts:
         add_conf(parsed, "within", "machine")
         return ["note: the script has no isonomy session, so each job stays on one machine; --within cluster: it may"
                 f" run on several at once (WORLD_SIZE 1 to {gpus})"]  # fmt: skip

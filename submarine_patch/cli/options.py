@@ -87,13 +87,18 @@ GROUP_OPTIONS = (
     Option(
         "gpu-bound", "SHARE", "the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; default 1"
     ),
-    Option("notify", "URL", "URL that is sent JSON when the job starts, loses GPUs, ends or fails"),
+    Option("notify", "URL", "URL that is sent JSON when the job starts, hangs, loses GPUs, ends or fails"),
     Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
     Option(
         "within",
         "machine|socket|switch|rack|cluster",
         "all GPUs of a job lie in one of these, or it waits; default: cluster (anywhere), but machine for a script"
         " without a session and with one worker",
+    ),
+    Option(
+        "segments",
+        "NxGPUS[/rack]",
+        "a job's GPUs as N equal parts, each on one machine, or in one rack, as NVLink joins it",
     ),
     Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
     Option(

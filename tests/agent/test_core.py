@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pycontrol.model.topology import Gpu
+from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
@@ -140,6 +140,36 @@ def test_the_users_options_are_in_every_demand() -> None:
     assert not demand.opportunistic
     demand = reported(World(spec_of(within="rack", opportunistic=True)).core).demand
     assert (demand.scope, demand.within, demand.opportunistic) == (pb.RACK, "", True)
+
+
+def test_segments_are_in_the_demand_one_grant_each_and_follow_each_other_in_the_order_of_ranks() -> None:
+    world = World(spec_of(gang_gpus=6, segments=(2, Scope.RACK)))
+    demand = reported(world.core).demand
+    assert (demand.segments, demand.segment_scope) == (2, pb.RACK)
+    world.register()
+    world.grant(A[0], B[0], B[1])
+    world.rise()
+    assert world.gang("job000") == []
+    world.grant(A[0], A2[0], A2[1], *B, Gpu("b2", 0))
+    world.rise()
+    assert [c.plan.host for c in world.gang("job000")] == ["a2", "a1", "b1", "b2"], "rack by rack"
+
+
+@pytest.mark.parametrize("parts", [(0, Scope.MACHINE), (2, Scope.MACHINE)])
+def test_a_mended_gang_goes_on_with_the_gpus_that_it_kept(parts: tuple[int, Scope]) -> None:
+    world = World(spec_of(gang_gpus=4, segments=parts))
+    world.register()
+    world.grant(*A[:2], *A2[:2], grant_id="g")
+    world.rise()
+    world.train(world.gang("job000")[0], 3)
+    world.revoke(*A2[:2], in_s=0.0)
+    world.grant(*B, grant_id="g")
+    world.obey_stops()
+    world.rise()
+    assert {g for c in world.gang("job000") for g in c.gpus} == {*A[:2], *B}
+    assert world.running() == ["job000"]
+    assert world.messages("released") == []
+    assert world.core.jobs["job000"].launches == 2
 
 
 def test_a_gang_with_a_limit_is_one_grant_as_the_arbiter_gave_it() -> None:

@@ -321,6 +321,62 @@ class TestUnseen:
         assert self._note(world) == "no line of its log shows accuracy, by which its jobs are compared"
 
 
+class TestHangs:
+    """All workers of a gang live, and none makes a step."""
+
+    @staticmethod
+    def _steps(world: World, *steps: int) -> None:
+        for worker, step in zip(world.gang("job000"), steps, strict=False):
+            world.worker(worker, progress=pb.WorkerProgress(step=step, loss=0.5))
+
+    @staticmethod
+    def _live(world: World, for_s: float) -> tuple[str, bool]:
+        for _ in range(int(for_s / 30)):
+            for worker in world.gang("job000"):
+                world.worker(worker, heartbeat=pb.Heartbeat())
+            world.pass_time(30)
+        job = reported(world.core).jobs[0]
+        return str(job.note), job.hangs
+
+    @pytest.mark.parametrize(("steps", "said"), [
+        ((50, 40), "rank 1 on a2 hangs at step 40, others are at 50"),
+        ((40, 50), "rank 0 on a1 hangs at step 40, others are at 50"),
+        ((50, 50), "the ranks that report are at step 50, each waits for another"),
+        ((50,), "the ranks that report are at step 50; rank 1 on a2 showed none"),
+    ])  # fmt: skip
+    def test_the_rank_that_is_behind_is_named(self, steps: tuple[int, ...], said: str) -> None:
+        world = started(World(spec_of(notify="http://hook")), A[0], A2[0])
+        self._steps(world, *steps)
+        assert self._live(world, report.HANG_S - 30) == ("", False)
+        told = f"no step for 5 min, though all its workers live: {said}"
+        assert self._live(world, 60) == (told, True)
+        self._live(world, 60)
+        assert [x["reason"] for x in world.notified if x["event"] == "hangs"] == [told], "its user is told once"
+        self._steps(world, 51, 51)
+        assert self._live(world, 30) == ("", False)
+
+    def test_a_gang_of_one(self) -> None:
+        world = started(World(), *A[:2])
+        self._steps(world, 7)
+        assert self._live(world, 330)[0].endswith("rank 0 on a1 hangs at step 7")
+
+    def test_a_job_that_pauses_long_between_epochs_does_not_hang(self) -> None:
+        world = started(World(), *A[:2])
+        self._steps(world, 1)
+        self._live(world, 270)
+        self._steps(world, 2)
+        assert self._live(world, 480) == ("", False)
+        assert self._live(world, 120)[1]
+
+    def test_time_in_which_the_agent_was_away_does_not_count(self) -> None:
+        world = started(World(), *A[:2])
+        self._steps(world, 1)
+        world.lose_link()
+        world.now_s += 600
+        world.register()
+        assert self._live(world, 60) == ("", False)
+
+
 @pytest.mark.parametrize(("metric", "mode", "best"), [
     ("val_loss", "", "job001"), ("loss", "", "job001"), ("val_loss", "max", "job000"), ("f1", "", "job000"),
     ("glossary", "", "job000"),

@@ -212,11 +212,13 @@ class World:
         """The contention message: 12 GPUs and two apps."""
         return pb.Contention(cluster_gpus=12, n_avg=2.0, now_s=self.now_s, submitted_s=900.0, lease_s=600.0)
 
-    def grant(self, *gpus: Gpu, available_s: float = 0.0) -> None:
-        """Grants a lease on each GPU."""
+    def grant(self, *gpus: Gpu, available_s: float = 0.0, grant_id: str = "") -> None:
+        """Grants a lease on each GPU; by default of a new grant."""
         self.held |= set(gpus)
         self._ids += 1
-        grant = pb.Grant(grant_id=f"g{self._ids}", gpus=machines(gpus), end_s=self.now_s + 600, available_s=available_s)
+        grant = pb.Grant(
+            grant_id=grant_id or f"g{self._ids}", gpus=machines(gpus), end_s=self.now_s + 600, available_s=available_s
+        )
         self.arbiter(grant=grant)
 
     def revoke(self, *gpus: Gpu, in_s: float = 30.0, ahead_s: float = 0.0) -> None:

@@ -82,7 +82,7 @@ def test_a_boost_takes_nothing_of_other_virtual_clusters() -> None:
     apps = [app("a1", "root.a"), app("a2", "root.a"), app("b1", "root.b"), app("b2", "root.b")]
     without, boosted = (Run("isonomy", apps, b, 2, CELLS).ends_s for b in ({}, {"app a2": 1e6}))
     assert boosted["a2"] < boosted["a1"]
-    assert without["a1"] < without["a2"]
+    assert boosted["a2"] < without["a2"]
     assert {a: boosted[a] for a in ("b1", "b2")} == {a: without[a] for a in ("b1", "b2")}
 
 

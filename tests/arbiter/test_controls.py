@@ -299,7 +299,7 @@ def test_explain_tells_what_was_asked_for() -> None:
     told = explain(w.arbiter, w.now, {"app": "a"})["controls"]
     assert told == {
         "priority": 3, "boost": None, "opportunistic": False, "lazy_preemption": True, "within": "switch",
-        "pinned": "corner", "declared": "", "unsaved": False, "revoked_last": False,
+        "segments": "", "pinned": "corner", "declared": "", "unsaved": False,
     }  # fmt: skip
     told = explain(w.arbiter, w.now, {"app": "rack"})["controls"]
     assert (told["within"], told["opportunistic"]) == ("rack", True)

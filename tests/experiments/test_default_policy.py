@@ -20,6 +20,7 @@ from pycontrol.lab.default_policy.promise import (
     scenes,
 )
 from pycontrol.lab.default_policy.unmanaged import unmanaged
+from pycontrol.lab.default_policy.victims import victims
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.themis.runs import Scene, measure
 from pycontrol.simulation import clusters
@@ -68,6 +69,12 @@ def test_who_has_no_agent_is_compared_with_having_one() -> None:
     findings = unmanaged(Setup(quick=True, seeds=1, processes=1))
     assert [row[2] for row in findings.tables[0].rows] == [24, 12, 12]
     assert findings.values["gain"] > 0.9
+
+
+def test_with_regard_to_lost_work_less_of_it_is_lost() -> None:
+    findings = victims(Setup(quick=True, seeds=1, processes=1))
+    before, now = (sum(float(row[k]) for row in findings.tables[0].rows) for k in (1, 2))
+    assert 0 < now < before
 
 
 def test_a_lie_is_found_on_some_seeds_and_confirmed_on_others() -> None:

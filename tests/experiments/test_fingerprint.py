@@ -20,9 +20,9 @@ from pycontrol.lab.fingerprint import TIMED, fingerprint, recorded
 from pycontrol.lab.hived import example
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef import fairness
+from pycontrol.lab.shares import gandiva_fair
 from pycontrol.lab.themis import facts, tables
 from pycontrol.policies.tiresias import Tiresias
-from pycontrol.shares import gandiva_fair
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.placer import Credit, PlacerJob, _Round
 from pycontrol.shares.problem import ShareProblem

@@ -236,30 +236,10 @@ class TestRegistry:
             assert registry.make(name, **{o: registry.default(name, o) for o in registry.options(name)})
 
 
-class TestUnsavedLast:
-    """Apps without checkpoints, if the operator's `unsaved_last` spares them."""
-
-    def served(self, spared: str = "", waits: str = "") -> set[str]:
-        """The apps among three equal ones that get drf's two machines; those not waiting run there."""
-        runs = [app(n, 4, 1, ending_gangs=() if n == waits else (gang(**{h: 4}),), submitted_s=s, spared=n == spared)
-                for n, h, s in (("a", "n1", 1.0), ("b", "n2", 2.0))]  # fmt: skip
-        return set(gangs_of("drf", snapshot(app("first", 4, 1), *runs, free={"n1": 4, "n2": 4})))
-
-    def test_among_equals_an_app_without_checkpoints_keeps_its_gpus(self) -> None:
-        assert self.served() == {"first", "a"}
-        assert self.served(spared="b") == {"first", "b"}
-
-    def test_a_waiting_app_without_checkpoints_is_not_preferred(self) -> None:
-        assert self.served(spared="b", waits="b") == {"first", "a"}
-
-    @pytest.mark.parametrize(("spared", "moves"), [("middle", "last"), ("last", "middle")])
-    def test_it_is_the_last_to_be_displaced(self, spared: str, moves: str) -> None:
-        """Four GPUs of one machine: one of the others must move."""
-        homes = {"middle": gang(n1=1), "last": gang(n2=1)}
-        views = [app(n, 1, 1, ending_gangs=(homes[n],), attained_gpu_s=a, spared=n == spared)
-                 for n, a in (("middle", 100.0), ("last", 200.0))]  # fmt: skip
-        large = app("large", 4, 1, scope=Scope.MACHINE)
-        got = gangs_of("tiresias", snapshot(large, *views, free={"n1": 4, "n2": 4}))
-        assert got[spared] == [homes[spared]]
-        assert got[moves] == [homes[spared]]
-        assert got["large"] == [tuple((host, 4) for host, _ in homes[moves])]
+@pytest.mark.parametrize("lost_s", [(600.0, 60.0), (60.0, 600.0)])
+def test_an_app_that_keeps_one_of_two_gangs_keeps_the_one_that_would_train_most_again(
+    lost_s: tuple[float, float],
+) -> None:
+    homes = gang(n1=2), gang(n2=2)
+    one = app("a", 2, 1, ending_gangs=homes, unsaved_s=lost_s)
+    assert gangs_of("srsf", snapshot(one, free={"n1": 2, "n2": 2})) == {"a": [homes[lost_s.index(600.0)]]}

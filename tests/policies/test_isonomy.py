@@ -284,3 +284,20 @@ def test_a_gang_moves_to_a_faster_type_if_that_regains_the_restart() -> None:
     assert decide(typed(gains(held, {"k80": 1.0, "v100": 1.01}))).awards[0].gangs == (gang,)
     busy = {"k80-0": 4, "k80-1": 4}
     assert decide(typed(gains(held, FASTER), free=busy)).awards[0].gangs == (gang,)
+
+
+def stays(by_s: float, unsaved_s: float) -> bool:
+    """Whether a gang keeps the only GPU against an app that equal sharing would finish that much earlier."""
+    now = snapshot(
+        app("runs", 1, 1, user="ann", work_total_gpu_s=50_000.0),
+        app("waits", 1, 1, user="bob", work_total_gpu_s=50_000.0 - by_s),
+    )
+    runs, waits = now.apps
+    held = replace(runs, ending_gangs=((("n1", 1),),), unsaved_s=(unsaved_s,))
+    return first(replace(now, apps=(held, waits))) == "runs"
+
+
+def test_a_gang_gives_way_to_apps_that_come_earlier_by_ten_times_what_its_restart_would_cost() -> None:
+    for unsaved_s, most_s in ((0.0, 400.0), (100.0, 1400.0), (1e5, 3600.0)):  # a restart takes 40 s; six leases at most
+        assert stays(most_s - 10, unsaved_s)
+        assert not stays(most_s + 10, unsaved_s)

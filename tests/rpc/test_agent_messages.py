@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,22 @@ def test_the_demand_carries_the_users_options() -> None:
     assert (rack.scope, rack.within, rack.opportunistic) == (Scope.RACK, "", True)
 
 
+def test_segments_are_members_of_the_gang() -> None:
+    def members(**wire: Any) -> tuple[int, ...]:
+        return agent_up(APP, "ann", pb.Register(demand=pb.Demand(gang_gpus=8, gangs=1, **wire))).demand.members
+
+    assert members() == ()
+    assert members(segments=2, segment_scope=pb.MACHINE) == (4, 4)
+    assert members(segments=4, segment_scope=pb.RACK) == (-2, -2, -2, -2)
+
+
 @pytest.mark.parametrize(
     ("demand", "problem"),
     [
+        (pb.Demand(gang_gpus=8, gangs=1, segments=3), "segments is 3: must divide the 8 GPUs"),
+        (pb.Demand(gang_gpus=8, gangs=1, segments=2, within="switch"), "segments is 2"),
+        (pb.Demand(gang_gpus=8, gangs=1, segments=2, job_demand_max=16), "segments is 2"),
+        (pb.Demand(gang_gpus=4096, gangs=1, segments=2048), "segments is 2048"),
         (pb.Demand(pinned="corner", opportunistic=True), "cannot ask for a pinned cell"),
         (pb.Demand(pinned="x" * 300), "demand.pinned is longer"),
         (pb.Demand(within="a\nb"), "demand.within has characters"),
@@ -92,9 +106,11 @@ def test_messages_become_events() -> None:
     job = pb.JobProgress(
         job_id="j1", state="running", configuration={"lr": "0.1"}, step=5, loss=0.5, accuracy=0.9,
         iter_time_s=0.1, slowdown=1.1, gpus=2, rung=1, launches=2, worker_failures=1, checkpoints_failed=3,
+        hangs=True,
     )  # fmt: skip
     progress = _event(progress=pb.Progress(demand=WIRE_DEMAND, jobs=[job], rho=1.5))
-    read = JobProgress("j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3)
+    read = JobProgress("j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3,
+                       hangs=True)  # fmt: skip
     assert progress == ProgressReported(APP, DEMAND, (read,), 1.5)
     done = pb.Done(
         succeeded=True,

@@ -315,6 +315,13 @@ def test_agent_and_worker_exchange_messages(site: Site) -> None:
     assert agent.get().from_worker.progress.step == 3
     agent.send(pb.AgentMessage(progress=pb.Progress(demand=pb.Demand(gang_gpus=1, gangs=1))))
     assert site.event().steps == (WorkerSteps("w1", 3, 0.0, 40),)
+    for saved in (pb.WorkerCheckpoint(step=2, path="c"), pb.WorkerCheckpoint(step=3, problem="disk full")):
+        worker.send(pb.WorkerMessage(worker_id="w1", checkpoint=saved))
+        assert agent.get().from_worker.checkpoint == saved
+    agent.send(pb.AgentMessage(progress=pb.Progress(demand=pb.Demand(gang_gpus=1, gangs=1))))
+    (told,) = site.event().steps
+    assert told.step == 2, "only complete checkpoints"
+    assert abs(told.saved_s - time.time()) < 60
     worker.cut()
     assert agent.get().worker_gone.worker_id == "w1"
 

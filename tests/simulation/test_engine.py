@@ -103,6 +103,15 @@ def test_a_revoked_gang_keeps_its_work_and_pays_checkpoint_and_restart() -> None
         assert 3000 <= a.gpu_s <= 3000 + a.restarts * 40 + 1e-6
 
 
+def test_jobs_that_do_not_save_when_warned_lose_the_work_since_their_last_checkpoint() -> None:
+    one = racks_of([[1]])
+    found = run(app("a", 0.0, 1, (3000.0,)), app("b", 1.0, 1, (3000.0,)), cluster=one, policy=Tiresias(),
+                arbiter=SHORT, saves=False, checkpoint_every_s=50.0)  # fmt: skip
+    for a in found.values():
+        assert 0 < a.lost_gpu_s <= a.restarts * 50
+        assert a.gpu_s == pytest.approx(3000 + a.lost_gpu_s + a.restarts * 40, abs=a.restarts * 5 + 1)
+
+
 def test_a_lost_machine_costs_the_work_since_the_last_checkpoint() -> None:
     faults = (Fault(250.0, "r00m00"), Fault(300.0, "r00m00", up=True))
     a = run(app("a"), cluster=racks_of([[1]]), faults=faults, checkpoint_every_s=100.0)["a"]

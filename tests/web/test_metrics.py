@@ -119,6 +119,20 @@ def test_jobs_that_cannot_save_are_counted_by_queue() -> None:
     assert total(samples(scene.router.metrics_text())["isonomy_jobs_unsaved"], queue=queue) == 1
 
 
+def test_jobs_that_hang_are_counted_and_each_hang_is_a_line_of_the_feed() -> None:
+    scene = Scene(run_s=30)
+    a = scene.world.arbiter
+    agent, app = a.agents[EARLY], a.durable.live[EARLY]
+    for note, hangs in (("board", False), ("board again", False), ("rank 1 hangs", True), ("other", False)):
+        jobs = (ev.JobProgress("j0", "running", note="other"), ev.JobProgress("j1", "running", note=note, hangs=hangs))
+        scene.submit(ev.ProgressReported(EARLY, agent.demand, jobs))
+        if hangs:
+            assert total(samples(scene.router.metrics_text())["isonomy_jobs_hanging"], queue=app.queue) == 1
+            assert app.message == "j1: rank 1 hangs"
+    assert total(samples(scene.router.metrics_text())["isonomy_jobs_hanging"], queue=app.queue) == 0
+    assert app.message == "j1: rank 1 hangs", "the first other note only is a fact, and a hang"
+
+
 def test_watching_and_off_count_as_ready_while_the_plugin_is_heard() -> None:
     def told(a: Arbiter) -> tuple[float, dict[str, float]]:
         found = samples(Metrics().text(a, views.gpu_counts(a), 100.0))

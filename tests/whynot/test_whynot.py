@@ -73,7 +73,7 @@ def other_type() -> Mini:
     return m
 
 
-def wider_place() -> Mini:
+def wider_place(**wishes: Any) -> Mini:
     m = Mini("isonomy", nodes=(("n1", 2), ("n2", 2)))
     for name, host in (("a", "n1"), ("b", "n2")):
         m.send(ev.AppAdded(YarnApp(name, "v", "root.q", name, "YARN", m.now, frozenset(), f"{name}_1")))
@@ -82,7 +82,7 @@ def wider_place() -> Mini:
     for place in m.places():
         m.up(place)
         m.send(ev.AskChanged(replace(place.ask, count=0)))
-    wants(m, scope=Scope.MACHINE)
+    wants(m, **(wishes or {"scope": Scope.MACHINE}))
     return m
 
 
@@ -146,6 +146,12 @@ CASES: dict[str, tuple[Callable[[], Mini], Kind, int, str]] = {
     "a gang that fits": (smaller_gang, Kind.GANG, 1, "with gangs of 1 GPU instead of 2"),
     "a type with free GPUs": (other_type, Kind.TYPE, 1, "on GPUs of type "),
     "free GPUs of two machines": (wider_place, Kind.PLACE, 1, "with each gang in one rack instead of on one machine"),
+    "free GPUs for no segment": (
+        lambda: wider_place(members=(2,)),
+        Kind.PLACE,
+        1,
+        "without segments of 1 x 2 GPUs, each on one machine",
+    ),
     "a queue with room": (other_queue, Kind.QUEUE, 1, "in the queue root.wide, if YARN lets its user submit there"),
     "a limit with room": (other_queue, Kind.LIMIT, 1, "if the limit of the queue root.q rose from 1 to 2 GPUs"),
     "a limit of an account with room": (
@@ -293,7 +299,11 @@ def test_an_app_before_its_submission(questions: Questions) -> None:
     nothing = ask(questions, m, "u", queue="root.q", gang="64", scope="machine")
     assert nothing["reason"]["code"] == "ExceedsClusterSize"
     assert all(c["kind"] == Kind.GANG for c in nothing["changes"])
-    for params in ({"queue": "root.nope"}, {"queue": "q", "gang": "3", "gpus": "4"}, {"queue": "q", "scope": "moon"}):
+    kinds = [{c["kind"] for c in ask(questions, m, "u", queue="q", gang="4", segments=n)["changes"]} for n in "02"]
+    assert [Kind.GANG in found for found in kinds] == [True, False], "a gang of one GPU has no segment of two"
+    uneven = {"queue": "q", "gang": "4", "segments": "3"}
+    wrong = {"queue": "root.nope"}, {"queue": "q", "gang": "3", "gpus": "4"}, {"queue": "q", "scope": "moon"}, uneven
+    for params in wrong:
         with pytest.raises(Refusal):
             ask(questions, m, "u", **params)
 

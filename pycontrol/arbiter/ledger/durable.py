@@ -228,6 +228,8 @@ class Durable:
         self.apps[f.app_id].leases += len(f.gpus)
         return self._table.take(f)
 
+    _on_LeaseMended = _on_LeaseGranted
+
     def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
         step = self._changed(f)
         self._count(step.before, f.at_s, -1)

@@ -64,6 +64,11 @@ class LeaseGranted:
 
 
 @value
+class LeaseMended(LeaseGranted):
+    """GPUs that join the grant and gang of leases that lost as many: the rest keep their places, and their end."""
+
+
+@value
 class LeaseStarted:
     """A container was launched on these GPUs."""
 
@@ -279,8 +284,8 @@ class ClockBehind:
 
 
 OfLease = (
-    LeaseStarted | LeaseGranted | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed | LeaseOwned
-    | NextDropped
+    LeaseStarted | LeaseGranted | LeaseMended | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed
+    | LeaseOwned | NextDropped
 )  # fmt: skip
 OF_LEASE = get_args(OfLease)
 """The facts about leases and reservations: each names the GPUs that it is about."""

@@ -363,6 +363,7 @@ def view(
         demand=wants,
         ending=ending_gpus,
         ending_gangs=tuple(s.places(gpus_in(gang), private) for gang in ending),
+        unsaved_s=tuple(s.unsaved_s(gang) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
         rooms={name: room + mine for name, room in rooms.items()} if rooms else rooms,
         submitted_s=app.submitted_s,
@@ -373,7 +374,6 @@ def view(
         revoked_gpus=app.revocations,
         retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id, app.vc),
-        spared=wants.unsaved and s.settings.unsaved_last,
         new_gangs_max=(wants.gpus - s.holding(app_id) + borrowed) // wants.gang_gpus if unmanaged else 1 << 30,
     )
 

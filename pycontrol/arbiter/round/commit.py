@@ -25,7 +25,7 @@ from pycontrol.arbiter.round.resolve import (
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import Placed, RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
-from pycontrol.auction.placing import ELSE, FreeIndex, pack
+from pycontrol.auction.placing import ELSE, FreeIndex, divides
 from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
@@ -131,8 +131,9 @@ def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: fl
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.grant_id in placed.evicted and lease.state != REVOKING:  # else with its gang
             gang = s.gang_at(gpu)
+            unsaved_gpu_s = s.unsaved_gpu_s(gang)
             leases.revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
-            done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why))
+            done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why, unsaved_gpu_s))
     promised = [x for x in s.durable.reservations.each() if x.grant_id in placed.evicted]
     leases.cancel_reservations(s, clerk, promised, now_s, why)
     return done
@@ -156,6 +157,10 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
     by_host = part.by_host
     awards = (Award(a.app_id, tuple(gang_of(by_host(dict(g))) for g in a.gangs), a.leftover) for a in plan.awards)
     lost = [(x, gpu) for x in done if isinstance(x, Revoke) for gpu in gpus_in(x.leases)]
+    unsaved: dict[str, float] = {}
+    for x in done:
+        if isinstance(x, Revoke) and x.unsaved_gpu_s:
+            unsaved[x.app_id] = unsaved.get(x.app_id, 0.0) + x.unsaved_gpu_s
     return Outcome(
         bids=tuple(dataclasses.replace(b, won=by_host(b.won)) for b in plan.bids),
         awards=tuple(awards),
@@ -173,6 +178,7 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
         renewed=tuple(gpu for x in done if isinstance(x, Renew) for gpu in gpus_in(x.leases)),
         granted=tuple(Granted(gpu, x.award.app_id) for x in done if isinstance(x, Grant) for gpu in x.gpus),
         revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s) for x, gpu in lost),
+        unsaved_gpu_s=unsaved,
         holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
     )
 
@@ -241,7 +247,7 @@ def _taker(view: AppView, gang: Gang, kept_out: Mapping[str, Collection[str]], t
     demand, gpus = view.demand, gang_gpus(gang)
     members = demand.members if gpus == demand.gang_gpus else ()
     closed = kept_out.get(view.app_id, NOWHERE)
-    may_start = not any(host in closed for host, _ in gang) and (not members or pack(members, dict(gang)) is not None)
+    may_start = not any(host in closed for host, _ in gang) and (not members or divides(members, gang, topology))
     types = {topology.type_of(host) for host, _ in gang}
     wishes = [demand.gpu_type] if demand.gpu_type else [*(types if len(types) == 1 else ()), ""]
     return Taker(view, (gpus, demand.scope, ELSE.join(wishes), members), [gang] if may_start else [])

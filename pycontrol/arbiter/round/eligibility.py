@@ -9,7 +9,7 @@ from dataclasses import replace
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
-from pycontrol.auction.placing import place_gang
+from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node
 from pycontrol.model.reasons import Pending, Reason
@@ -47,23 +47,10 @@ def fits_one_type(demand: Demand, free: Mapping[str, int], topology: Topology, t
 
 def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: str = "") -> bool:
     """Whether one gang fits on the free GPUs of a type ("": any)."""
-    size = demand.gang_gpus
-    if gpu_type:
-        machines = topology.machines
-        free = {h: n for h, n in free.items() if h in machines and machines[h].gpu_type == gpu_type}
-    if demand.members:
-        return place_gang(size, demand.scope, free, topology, demand.members) is not None
-    if any(n >= size for n in free.values()):
-        return True
-    if demand.scope is Scope.MACHINE:
-        return False
-    racks = {h: topology.rack_of(h) for h in free} if demand.scope is Scope.RACK else dict.fromkeys(free, "")
-    gpus = Counter[str]()
-    for host, n in free.items():
-        gpus[racks[host]] += n
-    return any(n >= size for n in gpus.values())
+    return FreeIndex(free, topology).has_place(demand.gang_gpus, demand.scope, gpu_type, demand.members)
 
 
+RACKS = "segments in racks start on idle GPUs only, and become its queue's own there"
 _Terms = tuple[bool, frozenset[standin.Terms]]
 """Whether an app's containers start together, and the terms of its asks."""
 _Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
@@ -206,7 +193,7 @@ def too_large(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed
     if not fits(demand, gpus, topology):
         one = demand.scope is Scope.MACHINE
         code = Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE
-        return Reason(code, f"{demand.gang_gpus} GPUs in one gang")
+        return Reason(code, ": ".join(filter(None, [f"{demand.gang_gpus} GPUs in one gang", demand.parts])))
     return exceeds_types(demand, gpus, topology, typed)
 
 
@@ -298,6 +285,8 @@ class Openings:
             size = max((size for _, size in self._within(demand.within).values()), default=0)
             if size < demand.gang_gpus:
                 return Reason(Pending.NO_SUCH_CELLS, f"{demand.gang_gpus} GPUs within one {demand.within}")
+        if self.part.owner and min(demand.members, default=0) < 0:
+            return Reason(Pending.NO_SUCH_CELLS, RACKS)
         return None
 
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:

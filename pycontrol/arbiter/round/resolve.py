@@ -62,6 +62,8 @@ class Revoke:
     leases: tuple[Lease, ...]
     deadline_s: float
     cause: Cause
+    unsaved_gpu_s: float = 0.0
+    """What they trained since their gangs' newest checkpoints."""
 
 
 @value
@@ -175,8 +177,13 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
 
 
 def _matched(s: Holdings, part: RoundPart, plan: Plan, present: Mapping[str, list[list[Lease]]]) -> tuple[Kept, New]:
-    """Splits a plan's gangs into those that their apps hold and keep, and new ones; these that need one cell first."""
-    own = {a: [(_places(s, part, g), g) for g in gangs] for a, gangs in present.items()}
+    """Splits a plan's gangs into those that their apps hold and keep, and new ones; these that need one cell first.
+
+    Of gangs alike, of which the app keeps not all, those stay that would train most again.
+    """
+    n = Counter({award.app_id: len(award.gangs) for award in plan.awards})
+    ordered = {a: x if n[a] == len(x) else sorted(x, key=s.unsaved_s, reverse=True) for a, x in present.items()}
+    own = {a: [(_places(s, part, g), g) for g in gangs] for a, gangs in ordered.items()}
     kept: list[tuple[Award, list[Lease]]] = []
     new: list[tuple[Award, Gang]] = []
     for award in plan.awards:
@@ -276,16 +283,18 @@ def _taken_back(
 ) -> list[Change]:
     """Lends an app's gangs or revokes their leases by the first end of them, but a lead from now at the earliest."""
     changes: list[Change] = [Lend(tuple(gang)) for gang in lends]
-    mine = [(x, [g for g in x.gpus if g in free]) for gang in losing if gang not in lends for x in gang]
-    lost = [x if len(gpus) == len(x.gpus) else part_of(x, gpus) for x, gpus in mine if gpus]
-    if lost:
+    gangs = [[(x, [g for g in x.gpus if g in free]) for x in gang] for gang in losing if gang not in lends]
+    lost = [[x if len(gpus) == len(x.gpus) else part_of(x, gpus) for x, gpus in gang if gpus] for gang in gangs]
+    if any(lost):
         why = s.over(app_id, now_s) or Cause(EndReason.LOST_ROUND, f"lost round {work.round_id}")
         changes.append(_revocation(s, app_id, lost, why, now_s))
     return changes
 
 
-def _revocation(s: Holdings, app_id: str, gang: Sequence[Lease], why: Cause, now_s: float) -> Revoke:
-    return Revoke(app_id, tuple(gang), max(min(x.end_s for x in gang), now_s + s.lead_s), why)
+def _revocation(s: Holdings, app_id: str, gangs: Sequence[list[Lease]], why: Cause, now_s: float) -> Revoke:
+    all_of = tuple(x for gang in gangs for x in gang)
+    deadline_s = max(min(x.end_s for x in all_of), now_s + s.lead_s)
+    return Revoke(app_id, all_of, deadline_s, why, sum(map(s.unsaved_gpu_s, gangs)))
 
 
 def _served(
@@ -305,12 +314,12 @@ def _served(
             if _is_last(own, done):
                 return
         ending = [g for then in work.moving.get(app_id, ()) if (g := leases.in_force(s, then)) is not None]
-        moves = next((g for g in ending if len(gpus_in(g)) == size), None)
+        moves = min((g for g in ending if len(gpus_in(g)) == size), key=s.unsaved_s, default=None)
         if moves is None:
             yield [Refuse(app_id, f"{app_id} borrows: its cells are kept for it", lacks=False, gang=gang)]
             return
         why = Cause(EndReason.MOVED, f"the cells of {work.part.vc} are free for it")
-        yield [_revocation(s, app_id, moves, why, now_s)]
+        yield [_revocation(s, app_id, [moves], why, now_s)]
     yield [_grant(s, work, award, gang, grant_id, now_s)]
 
 
@@ -357,8 +366,9 @@ def _avoid(s: Holdings, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
 def _owned(s: Holdings, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
     """Makes an app's borrowed gangs guaranteed on what is left of the machines; some policies award it nothing."""
     for borrowed in borrowed_gangs(s, app_id):
-        scope, free = s.agents[app_id].demand.scope, left(part.free, done)
-        gang = place_gang(len(gpus_in(borrowed)), scope, free, part.topology)
+        d, free, size = s.agents[app_id].demand, left(part.free, done), len(gpus_in(borrowed))
+        members = d.members if size == d.gang_gpus else ()
+        gang = place_gang(size, d.scope, free, part.topology, members)
         if gang is not None:
             yield [Own(tuple(borrowed), gang)]
 

@@ -186,7 +186,7 @@ def bid(s: Holdings, view: AppView, offered: Mapping[str, int], now_s: float) ->
 
     def row(keep: int, add: int) -> BidRow:
         gpus = view.retained_gpus + sum(map(gang_gpus, own[:keep])) + add * d.gang_gpus
-        return BidRow(rho(s, view.app_id, gpus, now_s, whole), own[:keep], add, d.gang_gpus, d.scope)
+        return BidRow(rho(s, view.app_id, gpus, now_s, whole), own[:keep], add, d.gang_gpus, d.scope, members=d.members)
 
     rows = [row(k, 0) for k in range(1, len(own) + 1)] + [row(len(own), q) for q in range(1, new + 1)]
     return Bid(view.app_id, rho(s, view.app_id, view.retained_gpus, now_s, whole), tuple(rows))

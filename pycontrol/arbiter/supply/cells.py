@@ -193,7 +193,7 @@ class CellSupply(TradingSupply):
             self._cells.release(group)
 
     def shrink(self, held: GroupGpus) -> bool:
-        """Reduces a group to the GPUs in `held`; False if it was guaranteed and borrows from now on."""
+        """Makes those in `held` the GPUs of a group; False if it was guaranteed and borrows from now on."""
         if held.group not in self._cells.groups:
             return True
         self._cells.release(held.group)

@@ -188,7 +188,7 @@ class Supply:
         """Frees the cells of a group that ended or is being revoked."""
 
     def shrink(self, held: GroupGpus) -> bool:
-        """Reduces a group that lost some GPUs to those in `held`; False if it was guaranteed and borrows now."""
+        """Makes those in `held` the GPUs of a group that lost some; False if it was guaranteed and borrows now."""
         return True
 
     def machines_changed(self, up: Mapping[str, Collection[int]]) -> None:

@@ -37,8 +37,6 @@ class Settings:
     """GPUs that the interactive apps of a user may hold together."""
     interactive_idle_s: float = 1800.0
     """How long a container of an interactive app may idle before it loses its GPUs."""
-    unsaved_last: bool = False
-    """Whether apps that keep no checkpoints are revoked last among equals."""
     accounts: Accounts = NO_ACCOUNTS
     """The tree of accounts: whose weights the policy respects, and whose limits the Arbiter."""
     gpu_speeds: Mapping[str, float] = field(default_factory=dict)

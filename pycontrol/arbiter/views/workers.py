@@ -160,6 +160,8 @@ class PlannedWorker:
     """A reservation that it was planned for was cancelled; the app may have another of the same GPU since."""
     coming: bool = False
     """Whether `WorkerPlans.coming` counts it."""
+    saved_s: float = 0.0
+    """When it told its newest complete checkpoint, Unix seconds."""
 
     @property
     def gang(self) -> GangKey:

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.regex.Matcher;
 import java.util.stream.Collectors;
 import org.apache.commons.text.similarity.LevenshteinDistance;
 import org.apache.hadoop.yarn.api.records.NodeReport;
@@ -55,6 +56,10 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
    */
   String check(JobSpec job, GroupOptions group) throws UserError {
     String queue = leafQueue(job.queue());
+    Matcher parts = GroupOptions.SEGMENTS.matcher(group.isonomyConf().getOrDefault(GroupOptions.PREFIX + "segments", ""));
+    if (parts.matches() && Long.parseLong(parts.group(1)) * Long.parseLong(parts.group(2)) != job.gpusPerJob()) {
+      throw new UserError("--segments " + parts.group() + ": must be all GPUs of a job, " + job.gpusPerJob());
+    }
     if (!nodes.isEmpty()) {
       checkSizes(job, "machine".equals(group.isonomyConf().get(GroupOptions.PREFIX + "within")));
     }

@@ -40,7 +40,7 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       "slowdown",
       "target", "sampler", "parallel", "speedups", "job_type", "trial_steps", "gpu_bound", "python", "mode",
       "framework", "keep_folder", "unsaved", "tensorboard",
-      "notify", "gpu_type", "mix_types", "priority", "within", "pinned", "opportunistic", "lazy_preemption");
+      "notify", "gpu_type", "mix_types", "priority", "within", "segments", "pinned", "opportunistic", "lazy_preemption");
   static final List<String> APP_SCHEDULERS = List.of("single", "hyperband", "successive_halving", "asha", "median",
       "curve", "optuna");
   private static final List<String> SEARCHES = APP_SCHEDULERS.subList(1, APP_SCHEDULERS.size());
@@ -55,6 +55,8 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
   private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack", "cluster");
   /** The values of within that name a cell type. */
   private static final List<String> CELL_TYPES = List.of("socket", "switch");
+  /** Equal parts of a job's GPUs. */
+  static final Pattern SEGMENTS = Pattern.compile("([1-9]\\d{0,2})x([1-9]\\d{0,5})(/machine|/rack)?");
   private static final List<String> SWITCH = List.of("true", "false");
   private static final int PIN_CHARS = 256;
   private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
@@ -251,6 +253,13 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     private void checkCells() throws UserError {
       oneOf("within", WITHIN, null);
       oneOf("lazy_preemption", SWITCH, null);
+      String parts = text("segments");
+      boolean apart = text("gpus_per_job") != null && text("gpus_per_job").contains(":")
+          || text("within") != null && CELL_TYPES.contains(text("within"));
+      if (parts != null && (apart || !SEGMENTS.matcher(parts).matches())) {
+        throw new UserError("--conf isonomy.segments=" + parts + ": must be like 2x4 (each on one machine) or 2x4/rack, of"
+            + " jobs of one size that need no socket or switch");
+      }
       String pin = text("pinned");
       if (pin != null && (pin.length() > PIN_CHARS || pin.chars().anyMatch(Character::isISOControl))) {
         throw new UserError("--conf isonomy.pinned: must be the pinned_id of a cell, up to " + PIN_CHARS

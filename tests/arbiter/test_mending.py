@@ -1,0 +1,143 @@
+"""A gang that loses some of its GPUs gets free ones for them, and the rest keep their places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseMended, LeaseRevoking
+from pycontrol.arbiter.ledger.lease import REVOKING
+from pycontrol.arbiter.views.settings import Settings
+from pycontrol.model.reasons import EndReason
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.policies.registry import make, names
+from tests.arbiter.test_controls import later, places, world
+from tests.arbiter.world import World
+
+EVER = 1e6
+MACHINES = [("a1", "a", 2), ("a2", "a", 2), ("a3", "a", 2), ("b1", "b", 2)]
+
+
+def running(policy: str = "isonomy", gang: int = 4, **wishes: Any) -> World:
+    """A gang of four on a1 and a2."""
+    w = World(make(policy), machines=MACHINES)
+    w.add_app("wide", gang, 1, EVER, **wishes)
+    later(w, 10)
+    assert {h[0] for h in places(w, "wide")} == {"a"}
+    return w
+
+
+def lose(w: World, how: str, host: str) -> None:
+    """Loses a machine, or one GPU of it."""
+    if how == "machine":
+        w.lose_node(host)
+    else:
+        w.mark(host, 0)
+
+
+def mended(w: World) -> list[LeaseMended]:
+    return [fact for fact in w.journal if isinstance(fact, LeaseMended)]
+
+
+@pytest.mark.parametrize("policy", names())
+@pytest.mark.parametrize("how", ["machine", "gpu"])
+def test_the_rest_of_a_gang_keeps_its_places(policy: str, how: str) -> None:
+    w = running(policy)
+    before = places(w, "wide")
+    kept, broken = sorted(before)
+    grants = {x.grant_id for x in w.arbiter.holdings.leases_of("wide")}
+    w.add_app("other", 2, 1, EVER)
+    later(w, 10)
+    others = places(w, "other")
+    end_s = min(x.end_s for x in w.arbiter.holdings.leases_of("wide"))
+    lose(w, how, broken)
+    (fact,) = mended(w)
+    assert len(fact.gpus) == (2 if how == "machine" else 1)
+    assert (fact.end_s, {fact.grant_id}) == (end_s, grants), "the same grant, until the same end"
+    later(w, 9)
+    after = places(w, "wide")
+    assert after[kept] == before[kept]
+    assert sum(map(len, after.values())) == 4
+    leases = [x for x in w.arbiter.holdings.leases_of("wide") if x.state != REVOKING]
+    assert {(x.grant_id, x.end_s) for x in leases} == {(fact.grant_id, end_s)}
+    assert {x.job_id for x in leases} == {"j0"}, "it runs again, as one gang"
+    assert len(w.arbiter.holdings.gangs_of("wide")) == 1
+    assert places(w, "other") == others
+    lost = [f for f in w.journal if isinstance(f, LeaseRevoking | LeaseEnded) and f.cause in
+            (EndReason.NODE_LOST, EndReason.BAD_GPU)]  # fmt: skip
+    assert {gpu for f in lost for gpu in f.gpus} <= {Gpu(broken, 0), Gpu(broken, 1)}
+    later(w, 60)
+    assert sum(map(len, places(w, "wide").values())) == 4, "a round renews it whole"
+    w.crash()
+    later(w, 20)
+    assert sum(map(len, places(w, "wide").values())) == 4
+
+
+@pytest.mark.parametrize("how", ["machine", "gpu"])
+@pytest.mark.parametrize(("wishes", "taken"), [({"scope": Scope.RACK}, "a"), ({}, "ab")])
+def test_without_free_gpus_that_suit_it_a_round_decides(how: str, wishes: dict[str, Any], taken: str) -> None:
+    w = running(**wishes)
+    on = sorted(places(w, "wide"))
+    for host in (m[0] for m in MACHINES if m[1] in taken and m[0] not in on):
+        w.add_foreign(f"on-{host}", 2, 0)
+        w.ask_more(f"on-{host}", 2, 1, (host,))
+    later(w, 10)
+    lose(w, how, on[-1])
+    assert mended(w) == []
+    later(w, 9)
+    assert not places(w, "wide"), "the rest is given back"
+
+
+def test_segments_stay_whole() -> None:
+    w = running(members=(2, 2))
+    lose(w, "gpu", sorted(places(w, "wide"))[-1])
+    assert mended(w) == [], "its half on one machine would be on two"
+
+
+def test_a_gang_of_own_cells_keeps_its_guarantee() -> None:
+    w = world("{root.a: {node: 3}}", machines=tuple((f"n{k}", "a", 4) for k in range(1, 5)))
+    w.add_app("wide", 8, 1, EVER, "root.a")
+    later(w, 20)
+    broken = sorted(places(w, "wide"))[-1]
+    w.lose_node(broken)
+    assert len(mended(w)) == 1
+    later(w, 20)
+    on = places(w, "wide")
+    assert sum(map(len, on.values())) == 8
+    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("wide"))
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_gang_on_one_machine_is_spread_only_where_no_other_machine_has_room_for_all_of_it(room: bool) -> None:
+    w = World(make("isonomy"), machines=[("a1", "a", 4), ("a2", "a", 4 if room else 3)])
+    w.add_app("whole", 4, 1, EVER)
+    later(w, 10)
+    lose(w, "gpu", "a1")
+    assert bool(mended(w)) != room
+    later(w, 9)
+    assert {h: len(x) for h, x in places(w, "whole").items()} == ({"a2": 4} if room else {"a1": 3, "a2": 1})
+
+
+def test_a_lease_that_lasts_until_another_app_wants_gpus_is_mended_with_such_a_one() -> None:
+    open_ended = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, open_leases=True)
+    w = World(make("isonomy"), settings=open_ended, machines=MACHINES)
+    w.add_app("wide", 4, 1, EVER)
+    later(w, 150)
+    assert w.arbiter.gpus.open, "nobody else wants GPUs"
+    w.lose_node(sorted(places(w, "wide"))[-1])
+    assert len(mended(w)) == 1
+    later(w, 100)
+    assert sum(map(len, places(w, "wide").values())) == 4
+    w.crash()
+    w.add_app("other", 4, 2, EVER)
+    later(w, 200)
+    assert len(w.arbiter.holdings.gangs_of("wide")) <= 1
+
+
+def test_an_app_without_an_agent_asks_again() -> None:
+    w = World(make("isonomy"), machines=MACHINES)
+    w.add_foreign("shell", 2, 2, tags=["isonomy.gang"])
+    later(w, 10)
+    w.lose_node(sorted(places(w, "shell"))[-1])
+    assert mended(w) == []

@@ -1,0 +1,107 @@
+"""Gangs in equal segments, through rounds of all policies, in cells, and in what people read."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+import pytest
+
+from pycontrol.arbiter.ledger.facts import LeaseGranted
+from pycontrol.auction.placing import divides
+from pycontrol.model.auction import as_gang, segments
+from pycontrol.model.topology import Gpu, Scope
+from pycontrol.policies.registry import make, names
+from pycontrol.queries.explain import controls
+from pycontrol.queries.reasons import reason
+from tests.arbiter.test_controls import later, places, world
+from tests.arbiter.world import World
+
+EVER = 1e6
+TWO_RACKS = [("a1", "a", 4), ("a2", "a", 4), ("b1", "b", 4), ("b2", "b", 4)]
+
+
+def gangs(w: World) -> dict[tuple[str, str], set[Gpu]]:
+    """(app, grant) -> the GPUs that were granted."""
+    found: dict[tuple[str, str], set[Gpu]] = {}
+    for fact in w.journal:
+        if isinstance(fact, LeaseGranted):
+            found.setdefault((fact.app_id, fact.grant_id), set()).update(fact.gpus)
+    return found
+
+
+@pytest.mark.parametrize("policy", names())
+def test_each_gang_that_is_granted_has_its_segments(policy: str) -> None:
+    granted = 0
+    for seed in range(4):
+        rng = random.Random(seed)
+        machines = [(f"n{k}", f"r{k % 3}", rng.choice([2, 4, 4])) for k in range(6)]
+        w = World(make(policy), seed, machines=machines)
+        wanted = {}
+        for k in range(6):
+            count, each = rng.choice([(2, 2), (2, 1), (3, 2), (1, 3), (2, 4)])
+            members = segments(count * each, count, rng.choice([Scope.MACHINE, Scope.RACK])) if k % 3 else ()
+            scope = rng.choice([Scope.CLUSTER, Scope.CLUSTER, Scope.RACK])
+            wanted[f"app{k}"] = members
+            wishes: dict[str, Any] = {"members": members, "scope": scope}
+            come = functools.partial(
+                w.add_app, f"app{k}", count * each, rng.randint(1, 3), rng.randint(20, 300), **wishes
+            )
+            w.at(10 * k, come)
+        w.run(w.now + 400)
+        for (app_id, _), gpus in gangs(w).items():
+            members = wanted[app_id]
+            if members:
+                assert divides(members, as_gang(gpus), w.arbiter.holdings.topology), (seed, app_id, gpus)
+                granted += 1
+    assert granted > 10
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "themis", "tiresias", "oef"])
+def test_a_gang_waits_rather_than_split_a_segment(policy: str) -> None:
+    """Three GPUs are free on each of two machines of a rack, and two in the other rack."""
+    w = World(make(policy), machines=TWO_RACKS)
+    for k, (host, n) in enumerate((("a1", 1), ("a2", 1), ("b1", 3), ("b2", 3))):
+        w.add_foreign(f"other{k}", n, 0)
+        w.ask_more(f"other{k}", n, 1, (host,))
+    later(w, 20)
+    w.add_app("fours", 8, 1, EVER, members=(4, 4))
+    w.add_app("threes", 6, 1, EVER, members=(3, 3), scope=Scope.RACK)
+    later(w, 20)
+    assert places(w, "fours") == {}
+    assert {h: len(x) for h, x in places(w, "threes").items()} == {"a1": 3, "a2": 3}
+    w.finish(w.agents["threes"])
+    w.add_app("racks", 6, 1, EVER, members=(-3, -3))
+    later(w, 20)
+    on = places(w, "racks")
+    assert sum(map(len, on.values())) in (0, 6)
+    assert on.keys() <= {"a1", "a2"}, "two free GPUs of the other rack are no segment"
+
+
+def test_explain_says_which_segments_are_asked_for_and_why_they_never_fit() -> None:
+    w = World(make("isonomy"), machines=TWO_RACKS)
+    w.add_app("fives", 10, 1, EVER, members=(5, 5))
+    later(w, 20)
+    assert controls(w.arbiter, "fives")["segments"] == "2 x 5 GPUs, each on one machine"
+    assert reason(w.arbiter, "fives", w.now).detail == "10 GPUs in one gang: 2 x 5 GPUs, each on one machine"
+    w.add_app("one", 1, 1, EVER)
+    later(w, 20)
+    assert controls(w.arbiter, "one")["segments"] == ""
+
+
+@pytest.mark.parametrize("policy", ["isonomy", "themis", "tiresias"])
+def test_own_cells_serve_segments_on_machines_and_those_in_racks_once_they_run(policy: str) -> None:
+    w = world("{root.a: {node: 2}, root.b: {node: 2}}", policy)
+    own = w.add_app("own", 8, 1, EVER, "root.b")
+    w.add_app("threes", 6, 1, EVER, "root.a", members=(3, 3))
+    later(w, 20)
+    w.add_app("racks", 4, 1, EVER, "root.b", members=(-2, -2))
+    later(w, 20)
+    assert sorted(len(x) for x in places(w, "threes").values()) == [3, 3]
+    why = reason(w.arbiter, "racks", w.now)
+    assert (str(why.code), "segments in racks" in why.detail) == ("NoSuchCells", True)
+    w.finish(own)
+    later(w, 60)
+    assert sum(map(len, places(w, "racks").values())) == 4
+    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("racks"))
