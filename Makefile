@@ -192,6 +192,11 @@ versions-test: setup java
 upgrade-test: setup java
 	ISONOMY_OLDER=$(OLDER) $(VENV)/bin/pytest -q -m versions tests/cluster/test_upgrade.py
 
+# The printed run-book alone, on a stock cluster with YARN's GPU plugin: all stages, and back.
+.PHONY: rehearsal
+rehearsal: setup java
+	$(VENV)/bin/pytest -q -m versions tests/cluster/test_rehearsal.py
+
 # Every policy and every app scheduler on a real cluster; about ten minutes, so apart.
 policy-test: setup java
 	$(VENV)/bin/pytest -q -m policies
@@ -232,7 +237,7 @@ pins-test: setup
 .PHONY: nightly
 nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 previews safety why-not digests mutants fuzz \
-	  hadoop-test policy-test secure-test versions-test pins-test scale month chaos bench
+	  hadoop-test policy-test secure-test versions-test rehearsal pins-test scale month chaos bench
 
 clean:
 	$(MVN) clean

@@ -51,7 +51,7 @@ FOLDERS = {
     "submarine/lib": "build/submarine/lib",
     "submarine_patch/examples": "submarine_patch/examples",
 }
-EXECUTABLE = tuple(f"confs/nodemanager/isonomy-{name}" for name in ("bad-gpus", "bootstrap", "spark-gpus"))
+EXECUTABLE = tuple(f"confs/nodemanager/isonomy-{name}" for name in ("bad-gpus", "bootstrap", "devices", "spark-gpus"))
 
 
 def version() -> str:

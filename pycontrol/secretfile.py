@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Callable
@@ -25,6 +26,15 @@ def read_or_make(path: Path, make: Callable[[], bytes], follow_links: bool = Fal
     except OSError as e:
         raise SecretFileError(f"{path}: cannot be made: {e.strerror}") from e
     return _read(path, os.O_RDONLY if follow_links else os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def token(path: Path) -> str:
+    """A file's 64 hexadecimal characters, made on first use. Raises SecretFileError."""
+    held = read_or_make(path, lambda: f"{secrets.token_hex(32)}\n".encode(), follow_links=True)
+    text = held.decode("ascii", errors="replace").strip()
+    if len(text) != 64 or any(c not in "0123456789abcdef" for c in text):
+        raise SecretFileError(f"{path} does not hold 64 hexadecimal characters; remove it to have a new one made")
+    return text
 
 
 def _make(path: Path, secret: bytes) -> None:

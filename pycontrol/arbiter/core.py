@@ -29,7 +29,7 @@ from pycontrol.arbiter.ledger.facts import (
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
-from pycontrol.arbiter.state import DRAINED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
+from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
 from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, classify, contradicted, validate
@@ -303,7 +303,9 @@ class Arbiter:
                 self.clerk.record(AppMoved(app_id, vc, now_s))
                 self.clerk.refresh_kind(app_id)
 
-    def reconfigure(self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None) -> list[str]:
+    def reconfigure(
+        self, layout: Layout, now_s: float, policies: Mapping[str, Policy] | None = None, user: str = ""
+    ) -> list[str]:
         """Changes the assignment of cells and the policies of virtual clusters; running containers continue.
 
         Returns the apps with guaranteed GPUs that are now borrowed. Raises ValueError without virtual clusters.
@@ -322,6 +324,7 @@ class Arbiter:
         self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
         downgrade(self.holdings, self.clerk, groups)
+        self.clerk.record(Switched(CELLS, False, user, now_s))
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
@@ -493,6 +496,7 @@ class Arbiter:
         elif verb == "boost":
             apps.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
+            self.clerk.record(Switched(KILLED + e.target, False, e.user, now_s))
             self._kill_app(e.target, e.user, now_s)
 
     def _watch_budgets(self, now_s: float) -> None:

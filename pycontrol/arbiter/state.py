@@ -48,6 +48,8 @@ KILL_RETRY_S = 5.0
 HOUR_S = 3600.0
 PAUSED = "paused"
 DRAINED = "drained:"
+KILLED = "killed:"
+CELLS = "cells"
 SET_LIMITS, RESET_LIMITS = "budget-set", "budget-reset"
 COPIED = "cluster", "agents", "gpus", "groups", "workers", "timer", "receipts"
 """The parts that a picture copies with their `copy()`."""

@@ -14,7 +14,6 @@ import errno
 import hmac
 import io
 import math
-import secrets
 import socket
 import threading
 import time
@@ -56,17 +55,11 @@ class BridgeError(Exception):
 
 
 def bridge_token(path: Path) -> str:
-    """The secret shared with the plugin, made on first use: 64 hexadecimal characters in a file of mode 0600."""
+    """The secret shared with the plugin; raises BridgeError."""
     try:
-        held = secretfile.read_or_make(path, lambda: f"{secrets.token_hex(32)}\n".encode(), follow_links=True)
+        return secretfile.token(path)
     except secretfile.SecretFileError as e:
         raise BridgeError(f"bridge.token_file: {e}") from e
-    token = held.decode("ascii", errors="replace").strip()
-    if len(token) != 64 or any(c not in "0123456789abcdef" for c in token):
-        raise BridgeError(
-            f"bridge.token_file: {path} does not hold 64 hexadecimal characters; remove it to have a new one made"
-        )
-    return token
 
 
 class BridgeServer:

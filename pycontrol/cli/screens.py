@@ -14,6 +14,9 @@ from pycontrol.words import count
 WIDE = 140
 """Columns from which reasons and bids have room in their line."""
 
+ACTS_SHOWN, ACTS_S = 3, 86400.0
+"""The newest acts of operators that `status` shows, and how old they are at most."""
+
 
 def status(d: Data) -> Group:
     """The cluster."""
@@ -32,6 +35,8 @@ def status(d: Data) -> Group:
     if d["held"]:
         head += f"\nleases are held and nothing is changed, as the state contradicts itself: {d['held']}"
     head += "".join(f"\n{x['target']} is {boosted(x)}" for x in d["boosts"])
+    news = [x for x in d["acts"] if d["now_s"] - x["at_s"] < ACTS_S][:ACTS_SHOWN]
+    head += "".join(f"\n{x['text']}, {moment(x['at_s'])}" for x in news)
     rules = f"policy {d['policy']}, f = {d['f']:g}, leases of {span(d['lease_s'])}; {d['rounds']} rounds held"
     last = d["last_round"]
     if last:

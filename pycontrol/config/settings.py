@@ -143,10 +143,11 @@ class CellExchange(Section):
 
 
 class MetricsListener(Section):
-    """Metrics on a port of their own, for a scraper on this machine; the ResourceManager's route needs SPNEGO there."""
+    """Metrics on a port of their own, for scrapers that SPNEGO keeps out of the ResourceManager's route."""
 
-    host: Literal["127.0.0.1", "localhost"] = "127.0.0.1"
-    """The address it listens on: only this machine reaches it."""
+    host: Host = "127.0.0.1"
+    """The address it listens on. One that other machines reach has the certificate of agents.tls and asks for the
+    bearer token in `metrics.token` of `state_dir`."""
     port: Port
     """The port it listens on."""
 
@@ -233,6 +234,12 @@ class Config(Section):
     def _tokens_are_not_read_on_the_way(self) -> Self:
         if self.hdfs_tokens is not None and self.agents.tls is None and not on_loopback(self.agents.host):
             raise ValueError("hdfs_tokens: users' HDFS tokens would cross the network in the clear; set agents.tls")
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_are_not_open(self) -> Self:
+        if self.metrics is not None and self.agents.tls is None and not on_loopback(self.metrics.host):
+            raise ValueError("metrics.host: other machines reach it: set agents.tls, whose certificate it has, too")
         return self
 
     @property

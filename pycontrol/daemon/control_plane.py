@@ -6,11 +6,12 @@ import gc
 import hashlib
 import os
 import re
+import shutil
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
-from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeServer
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
@@ -56,7 +56,7 @@ from pycontrol.simulation.scene import picture
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 
-TOKEN_KEY_FILE = "tokens.key"
+TOKEN_KEY_FILE, METRICS_TOKEN_FILE = "tokens.key", "metrics.token"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
 HOUSEKEEPING_S = 2.0
@@ -121,6 +121,8 @@ class ControlPlane:
         self.config = config
         self._policy, self._name = policy_of(config, policy), policy
         self._found: Layout | None = None
+        self._cells_text = ""
+        """The cells file as it is in force."""
         self._topology: Topology | None = None
         self.notice = notice_of(self._policy)
         self._parts = ExitStack()
@@ -189,7 +191,7 @@ class ControlPlane:
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
-        self._watch_parts(core.feed.metrics, core.endpoint)
+        self._watch_parts(core.feed.metrics, arbiter)
         parts.callback(questions.stop)
         self._start_parts(parts, forecaster, durable)
 
@@ -246,32 +248,37 @@ class ControlPlane:
             feed.notifier.start()
             parts.callback(feed.notifier.stop)
         if config.metrics is not None:
-            listener = MetricsServer(config.metrics, self._router.metrics_text)
+            listener = MetricsServer(
+                config.metrics, self._router.metrics_text, config.agents.tls, config.state_dir / METRICS_TOKEN_FILE
+            )
             listener.start()
             parts.callback(listener.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
         if self._takeover is not None:
             threading.Thread(target=self._keep, args=(self._takeover,), name="isonomy-keep", daemon=True).start()
 
-    def _watch_parts(self, metrics: Metrics, endpoint: BridgeEndpoint) -> None:
+    def _watch_parts(self, metrics: Metrics, arbiter: Arbiter) -> None:
         """Register gauges for the process's parts."""
-        journal = self.config.journal_file
+        journal, endpoint, takeover = self.config.journal_file, self._endpoint, self._takeover
         files = [journal, journal.with_name(journal.name + "-wal")]
-        metrics.watch(
-            "isonomy_arbiter_queue_depth",
-            "Events and queries that wait for the Arbiter.",
-            lambda: float(self._driver.waiting),
-        )
-        metrics.watch(
-            "isonomy_bridge_silence_seconds",
-            "Since the ResourceManager's plugin was last heard of.",
-            lambda: endpoint.silent_s,
-        )
-        metrics.watch(
-            "isonomy_journal_bytes",
-            "The journal with its write-ahead log.",
-            lambda: float(sum(f.stat().st_size for f in files if f.exists())),
-        )
+        for name, about, source in (
+            ("arbiter_queue_depth", "Events and queries that wait for the Arbiter.",
+             lambda: self._driver.waiting),
+            ("bridge_silence_seconds", "Since the ResourceManager's plugin was last heard of.",
+             lambda: endpoint.silent_s),
+            ("journal_bytes", "The journal with its write-ahead log.",
+             lambda: sum(f.stat().st_size for f in files if f.exists())),
+            ("state_dir_free_bytes", "Free on the journal's disk.",
+             lambda: shutil.disk_usage(journal.parent).free),
+            ("clock_behind_seconds", "How far this machine's clock is behind the ResourceManager's or the journal's.",
+             lambda: max(0.0, arbiter.durable.behind_s, self._driver.clock.now_s() - time.time())),
+            ("standing_by", "1 while another ResourceManager is the active one.",
+             lambda: takeover is not None and not endpoint.connected),
+            ("standby_age_seconds", "Since the state that a standby would take over was stored; 0 without a standby, or"
+             " while standing by.",
+             lambda: takeover.age_s if takeover is not None and endpoint.connected else 0.0),
+        ):  # fmt: skip
+            metrics.watch(f"isonomy_{name}", about, source)
 
     def _from_cluster(self, event: Event) -> None:
         """Submit a plugin's event; a control plane with a standby takes over before it handles a snapshot."""
@@ -285,7 +292,7 @@ class ControlPlane:
         self._driver.submit(event)
 
     def _close_journal(self) -> None:
-        self._journal.close(time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) if self._stale else "")
+        self._journal.close(_utc() if self._stale else "")
 
     def _keep(self, takeover: Takeover) -> None:
         """Store apps and clocks on HDFS periodically while this control plane's ResourceManager is active."""
@@ -302,11 +309,12 @@ class ControlPlane:
 
     def _cells(self) -> CellSupply:
         """The cells of the cells file; raises ConfigError."""
-        self._found = self._layout()
+        self._found, self._cells_text = self._layout()
         return CellSupply(self._found)
 
-    def _layout(self) -> Layout:
-        """The cells file's layout; raises ConfigError if the file is wrong or not feasible, or lacks a trader's."""
+    def _layout(self) -> tuple[Layout, str]:
+        """The cells file's layout and its text; raises ConfigError if the file is wrong or not feasible, or lacks a
+        trader's."""
         path = self.config.cells
         assert path is not None
         try:
@@ -323,7 +331,7 @@ class ControlPlane:
         if unknown:
             known = ", ".join(vc.name for vc in found.vcs)
             raise ConfigError([f"exchange.traders: no virtual cluster {unknown[0]}; the cells file has {known}"])
-        return found
+        return found, text
 
     def _policies(self, found: Layout) -> dict[str, Policy]:
         """The policies of virtual clusters that set a policy, options or private schedule; raises ConfigError."""
@@ -332,13 +340,22 @@ class ControlPlane:
             CellSupply(found), self._name, {}, lambda name, **own: policy_of(self.config, name, own), file
         )
 
-    def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy]]:
-        """Read the cells file again and check it; `named`: the path that the operator gave, or empty."""
+    def read_cells(self, named: str) -> tuple[Layout, Mapping[str, Policy], str]:
+        """Read the cells file again and check it; `named`: the path that the operator gave, or empty.
+
+        The third is the command that puts the former cells back; they are kept in the state folder.
+        """
         assert self.config.cells is not None
         if named and Path(named).resolve() != self.config.cells.resolve():
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
-        found = self._layout()
-        return found, self._policies(found)
+        found, text = self._layout()
+        policies, back = self._policies(found), ""
+        former, self._cells_text = self._cells_text, text
+        if former not in ("", text):
+            kept = self.config.state_dir / f"cells-{_utc()}.yaml"
+            kept.write_text(former, encoding="utf-8")
+            back = f"cp {kept} {self.config.cells} && isonomy cells apply {self.config.cells}"
+        return found, policies, back
 
     def _watch_driver(self) -> None:
         self._driver.stopped.wait()
@@ -363,6 +380,8 @@ class ControlPlane:
             if self._takeover is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:
+                self._driver.call(lambda a, now_s: None)
+                _tell_supervisor("WATCHDOG=1")
                 self._report_mismatches()
                 self._feed.trends.keep()
                 now_s = self._driver.clock.now_s()
@@ -413,6 +432,19 @@ class ControlPlane:
             if line not in self._mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)
         self._mismatches = found
+
+
+def _tell_supervisor(state: str) -> None:
+    """Tell systemd, where it started this process (sd_notify(3)): the unit's WatchdogSec ends one that is silent."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to, suppress(OSError):
+            to.sendto(state.encode(), "\0" + address[1:] if address[0] == "@" else address)
+
+
+def _utc() -> str:
+    """The time as in names of files."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
 
 def _ca_of(config: Config) -> str:

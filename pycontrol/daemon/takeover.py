@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -54,6 +55,8 @@ class Takeover:
         """(journal id, epoch) of the snapshot that this run continued from; it may still be the newest in the store."""
         self._serves = False
         """Its ResourceManager has become active, so this control plane writes the snapshots."""
+        self._kept_s = time.monotonic()
+        """When one was stored last, or the start."""
 
     def before_snapshot(self, driver: OwnDriver) -> None:
         """Take over; called when this control plane's ResourceManager has become active.
@@ -92,6 +95,12 @@ class Takeover:
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
         """Store apps and clocks (`Durable.kept`)."""
         self._store.put(StandbySnapshot(self._journal.id, self._journal.epoch, state), now_s)
+        self._kept_s = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it last stored the state, or since the start."""
+        return time.monotonic() - self._kept_s
 
     def secure(self, driver: OwnDriver) -> None:
         """Store the present state before the caller continues, so that any later takeover starts from it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
-from pycontrol.hadoopconf import properties, rules, secure, sitechecks
+from pycontrol.hadoopconf import preflight, properties, rules, secure, sitechecks
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import CORE, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
@@ -18,6 +19,7 @@ from pycontrol.hadoopconf.sitefile import included, read_site
 from pycontrol.policies import registry
 
 TOKEN_HEX_DIGITS = 64
+HERE = preflight.Machine()
 
 
 @dataclass
@@ -29,8 +31,11 @@ class SiteFacts:
     """Hadoop's files by name."""
 
 
-def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
-    """All findings for a directory, or for one file by its name; raises OSError if it cannot be read."""
+def check(path: Path, hadoop: Distribution | None = None, machine: preflight.Machine = HERE) -> list[Finding]:
+    """All findings for a directory, or for one file by its name; raises OSError if it cannot be read.
+
+    Of the machine's own directory also whether the machine keeps containers from each other's GPUs.
+    """
     seen = SiteFacts()
     hadoop = hadoop or Distribution()
     if not path.is_dir():
@@ -54,6 +59,9 @@ def check(path: Path, hadoop: Distribution | None = None) -> list[Finding]:
         findings += sitechecks.agreement(seen.sites[YARN], seen.config)
     findings += secure.together(seen.sites, seen.config)
     findings += hadoop.findings(seen.sites)
+    here = Path(os.environ.get("HADOOP_CONF_DIR") or "/etc/hadoop/conf")
+    if machine.at("/dev/nvidia0").exists() and machine.at(here).resolve() == path.resolve():
+        findings += preflight.isolation(machine, seen.sites.get(YARN, {}))
     return findings
 
 

@@ -15,7 +15,7 @@ from pycontrol.config import Config
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, YARN
-from pycontrol.hadoopconf.properties import EXECUTOR, RM, TABLE, Choices, Sites, names
+from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, RM, TABLE, Choices, Sites, names
 
 HOST = "host"
 """What findings name in place of a file."""
@@ -24,6 +24,8 @@ CLOCK_S = 2.0
 FREE_BYTES = 4 << 30
 _REMOTE = ("nfs", "cifs", "ceph", "fuse", "gluster", "lustre")
 _LINUX = "yarn.nodemanager.linux-container-executor."
+DENIES = "/usr/local/sbin/isonomy-devices"
+"""confs/nodemanager/isonomy-devices where the executor calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,14 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
     for folder in names(yarn.get("yarn.nodemanager.local-dirs", "")):
         if not machine.at(folder.removeprefix("file://")).is_dir():
             yield error(YARN, "yarn.nodemanager.local-dirs", f"{folder} does not exist; evidence lies beside the first")
-    if machine.says("dmesg") is None:
-        yield note(
-            HOST, "dmesg", "cannot be read (kernel.dmesg_restrict): isonomy-bad-gpus sees ECC errors but no Xids"
-        )
+    if machine.says("dmesg") is None and not machine.says("journalctl", "--dmesg", "--boot", "--quiet", "-n1"):
+        said = "cannot be read (kernel.dmesg_restrict): isonomy-bad-gpus sees ECC errors but no Xids; add the"
+        yield note(HOST, "dmesg", f"{said} NodeManager's user to the group systemd-journal")
+    yield from isolation(machine, yarn)
+
+
+def isolation(machine: Machine, yarn: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether containers with Isonomy's executor can open the GPUs of others."""
     hole = _not_isolated(machine, yarn)
     if hole and yarn.get(EXECUTOR) in OUR_EXECUTORS:
         yield error(HOST, "", f"GPUs are not isolated on this host: {hole}")
@@ -139,11 +145,14 @@ def _not_isolated(machine: Machine, site: Mapping[str, str]) -> str:
     """Why a container can open the GPUs of others; empty if it cannot."""
     if not site.get(EXECUTOR, "").endswith("LinuxContainerExecutor"):
         return "containers run as the NodeManager's user (no LinuxContainerExecutor)"
-    if machine.at("/sys/fs/cgroup/cgroup.controllers").exists():
-        return "it has cgroup v2, where container-executor knows no devices controller"
-    folder = machine.at(f"/sys/fs/cgroup/devices/{site.get(f'{_LINUX}cgroups.hierarchy', '/hadoop-yarn').strip('/')}")
+    mount = Path(site.get(f"{_LINUX}cgroups.mount-path", "/sys/fs/cgroup"))
+    kind = "" if machine.at(mount / "cgroup.controllers").exists() else "devices"
+    folder = machine.at(mount / kind / site.get(f"{_LINUX}cgroups.hierarchy", "/hadoop-yarn").strip("/"))
     if not os.access(folder, os.W_OK):
         return f"the cgroup {folder} is missing or not writable for this user"
-    if site.get(f"{_LINUX}resources-handler.class") != "isonomy.nm.GpuDevices":
-        return f"{_LINUX}resources-handler.class is not isonomy.nm.GpuDevices"
-    return ""
+    if site.get(CONFINES) != "isonomy.nm.GpuDevices":
+        return f"{CONFINES} is not isonomy.nm.GpuDevices"
+    check = ("sudo", "-n", DENIES, "--check")
+    return f"`{' '.join(check)}` fails: it is not installed, or this user or kernel may not" * (
+        machine.says(*check) is None
+    )

@@ -33,6 +33,8 @@ EXECUTOR, PLUGINS = "yarn.nodemanager.container-executor.class", "yarn.nodemanag
 STORE = "yarn.scheduler.configuration.store.class"
 NM_PORT = "45454"
 _RM, _NM = "yarn.resourcemanager.", "yarn.nodemanager."
+TOKEN_FILE = "isonomy.bridge.token-file"
+CONFINES = f"{_NM}linux-container-executor.resources-handler.class"
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _OLDER = f"3.3's and 3.4's ResourceManager does not start with it, theirs is {OLD_WEB_KEY} = {OLD_WEB}"
 _PLAIN = "org.apache.hadoop.yarn.server.nodemanager."
@@ -192,6 +194,19 @@ def _executor(sites: Sites, _choices: Choices) -> str:
     return OURS_OF.get(used, used)
 
 
+def _confines(sites: Sites, choices: Choices) -> str | None:
+    """Who denies containers the GPUs of others: with LinuxContainerExecutor that, else the kernel asks nobody."""
+    found = sites.get(YARN, {}).get(CONFINES)
+    return "isonomy.nm.GpuDevices" if _executor(sites, choices) == LINUX_EXECUTOR else found
+
+
+def _cpu(sites: Sites, _choices: Choices) -> str | None:
+    """What a former handler of cgroups did beside: it limited CPUs."""
+    yarn = sites.get(YARN, {})
+    former = yarn.get(CONFINES, "").endswith(".CgroupsLCEResourcesHandler")
+    return "true" if former else yarn.get(f"{_NM}resource.cpu.enabled")
+
+
 def _plugins(sites: Sites, _choices: Choices) -> str | None:
     found = sites.get(YARN, {}).get(PLUGINS)
     if GPU not in names(found or ""):
@@ -244,12 +259,14 @@ TABLE = (
     Property(SCHEDULER_CLASS, RM, _scheduler, "GPUs would not be shared by Isonomy"),
     Property(WEB_KEY, RM, _web, f"there is no REST on Hadoop 3.5; {_OLDER}"),
     Property(OLD_WEB_KEY, RM, _old_web, "the isonomy command would find no REST"),
-    Property("isonomy.bridge.token-file", RM, lambda _s, _c: "/var/lib/isonomy/bridge.token"),
+    Property(TOKEN_FILE, RM, lambda s, _c: s.get(YARN, {}).get(TOKEN_FILE, "/var/lib/isonomy/bridge.token")),
     Property(f"{_RM}recovery.enabled", RM, _true, "applications end when the ResourceManager restarts", "note"),
     Property("isonomy.scheduler.mode-dir", RM, _mode_dir, "the mode has no place: the ResourceManager keeps no state"),
     Property(f"{_RM}placement-constraints.handler", RM, _handler, "it would place GPUs past Isonomy"),
     Property(_CALCULATOR, RM, _calculator, "GPUs are not counted", file=SCHEDULER),
     Property(EXECUTOR, NM, _executor, "containers would not get the GPUs they were granted"),
+    Property(CONFINES, NM, _confines),
+    Property(f"{_NM}resource.cpu.enabled", NM, _cpu),
     Property(PLUGINS, NM, _plugins, "YARN's own plugin would choose other GPUs for a container than Isonomy granted"),
     Property(f"{_NM}env-whitelist", NM, _environment, "programs could choose their GPUs themselves"),
     Property(f"{_NM}recovery.enabled", NM, _true, "containers end when their NodeManager restarts", "note"),

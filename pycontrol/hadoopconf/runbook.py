@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from pycontrol.hadoopconf.formats import Format
 from pycontrol.hadoopconf.install import PropertyChange, edited_sites, plan
 from pycontrol.hadoopconf.names import ISONOMY, OUR_EXECUTORS, OUR_SCHEDULER, SUBMARINE, YARN
+from pycontrol.hadoopconf.preflight import DENIES
 from pycontrol.hadoopconf.properties import (
     ALL,
+    CONFINES,
     EXECUTOR,
     NM,
     RM,
@@ -150,6 +152,15 @@ def _resourcemanagers(
     )
 
 
+_ISOLATION = (
+    f"install -m 0755 confs/nodemanager/isonomy-devices {DENIES}",
+    f"echo 'yarn ALL=(root) NOPASSWD: {DENIES}' > /etc/sudoers.d/isonomy; chmod 0440 /etc/sudoers.d/isonomy",
+    "echo 'd /sys/fs/cgroup/hadoop-yarn 0755 yarn hadoop' > /etc/tmpfiles.d/isonomy-nm.conf, with cgroup v1"
+    " /sys/fs/cgroup/devices/hadoop-yarn; systemd-tmpfiles --create",
+)
+"""What denies containers the GPUs of others, where containers run as their users."""
+
+
 def _gpu_nodes(said: str, changes: tuple[PropertyChange, ...], how: Format) -> Step:
     return Step(
         said,
@@ -157,6 +168,7 @@ def _gpu_nodes(said: str, changes: tuple[PropertyChange, ...], how: Format) -> S
         changes,
         (
             f"put jars/isonomy-yarn-nm.jar into {how.library}, and Python as on the ResourceManagers",
+            *(_ISOLATION if any(c.key == CONFINES and c.new for c in changes) else ()),
             "isonomy preflight /etc/hadoop/conf",
             *_emptied(how),
             "isonomy status: the node has an executor",

@@ -26,6 +26,7 @@ from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.views import node_counts
 from pycontrol.runtime.spans import LeaseInterval
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -109,6 +110,7 @@ class Metrics:
 
     def _gauges(self, r: CollectorRegistry) -> None:
         self._gpus = Gauge("isonomy_gpus", "GPUs by state.", ["state"], registry=r)
+        self._nodes = Gauge("isonomy_nodes", "NodeManagers by state: up, drained, closed, down.", ["state"], registry=r)
         self._held = Gauge("isonomy_queue_gpus_held", "GPUs that apps hold.", ["queue", "user"], registry=r)
         self._pending = Gauge(
             "isonomy_queue_gpus_pending", "GPUs that apps could use and do not hold, by the reason.",
@@ -209,6 +211,8 @@ class Metrics:
         for state, n in gpus.items():
             if state != "total":
                 self._gpus.labels(state).set(n)
+        for state, n in node_counts(a).items():
+            self._nodes.labels(state).set(n)
         running = sum(a.holdings.holding(app_id) > 0 for app_id in a.holdings.active_apps())
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)

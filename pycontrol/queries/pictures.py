@@ -70,7 +70,7 @@ class Camera:
         own.apps = {app_id: self._apps[app_id] for app_id in d.apps}  # in the order of their arrival
         own.held.update(d.held)
         own.grants.update(d.grants)
-        own.switches, own.boosts, own.rounds = set(d.switches), dict(d.boosts), d.rounds
+        own.switches, own.acts, own.boosts, own.rounds = set(d.switches), d.acts, dict(d.boosts), d.rounds
         own.memory, own.clocks, own.exchange = dict(d.memory), dict(d.clocks), d.exchange
         own.uses, own.limits, own.spent = dict(d.uses), dict(d.limits), dict(d.spent)
         own.plain = dict(d.plain)

@@ -5,13 +5,14 @@ Times are in Unix seconds (`_s`); GPUs are counted (`gpus`) or named host:index.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.facts import Boosted
+from pycontrol.arbiter.ledger.facts import Boosted, Switched
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
-from pycontrol.arbiter.state import DRAINED, RECEIPTS_KEPT
+from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, RECEIPTS_KEPT
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, count_by_host
@@ -46,6 +47,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "recovering": _recovering(a, now_s),
         "paused": a.holdings.paused,
         "drained": sorted(s.removeprefix(DRAINED) for s in a.durable.switches if s.startswith(DRAINED)),
+        "acts": [{"at_s": x.at_s, "user": x.user, "text": act(x)} for x in reversed(a.durable.acts)],
         "boosts": [boost_row(b) for b in sorted(a.durable.boosts.values(), key=lambda b: b.until_s)],
         "policy": a.policy_name,
         "f": a.settings.f,
@@ -63,6 +65,17 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "next_round_s": a.rounds.due_s(),
         "last_round": _short(a.receipts[-1]) if a.receipts else None,
     }
+
+
+def act(fact: Switched) -> str:
+    """Who did what."""
+    kind, _, of = fact.switch.partition(":")
+    done = {
+        DRAINED: f"{'drains' if fact.on else 'undrains'} {of}",
+        KILLED: f"ended {of}",
+        CELLS: "applied the cells file",
+    }.get(f"{kind}:" if of else kind, f"{'paused' if fact.on else 'resumed'} the rounds")
+    return f"{fact.user or 'an operator'} {done}"
 
 
 def _recovering(a: Arbiter, now_s: float) -> bool:
@@ -97,8 +110,18 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
     }
 
 
+def node_counts(a: Arbiter) -> dict[str, int]:
+    """NodeManagers by state; `down`: those that YARN lost or that are decommissioned."""
+    states = Counter(_node_state(a, n.host) for n in a.cluster.nodes.values())
+    return {"up": 0, "drained": 0, "closed": 0, **states, "down": len(a.cluster.down)}
+
+
+def _node_state(a: Arbiter, host: str) -> str:
+    return "drained" if a.holdings.drained(host) else "closed" if host in a.cluster.closed else "up"
+
+
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
-    h, free = a.holdings, count_by_host(a.gpus.free)
+    free = count_by_host(a.gpus.free)
     held: dict[str, dict[str, int]] = {}
     for gpu, lease in a.durable.leases.items():
         holders = held.setdefault(gpu.host, {})
@@ -118,7 +141,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "free": free.get(node.host, 0),
             "leased": sum(holders.values()),
             "apps": holders,
-            "state": "drained" if h.drained(node.host) else "closed" if node.host in a.cluster.closed else "up",
+            "state": _node_state(a, node.host),
             "reason": a.cluster.closed.get(node.host, node.note),
         })  # fmt: skip
     for node_id, why in sorted(a.cluster.down.items()):

@@ -35,7 +35,6 @@ from pycontrol.arbiter.ledger.facts import (
     RoundHeld,
     Switched,
 )
-from pycontrol.arbiter.state import DRAINED
 from pycontrol.arbiter.supply.port import deals_of
 from pycontrol.model.cluster import STANDIN
 from pycontrol.model.receipt import Receipt
@@ -43,6 +42,7 @@ from pycontrol.model.topology import Gpu
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.spans import Spans
 from pycontrol.queries.trends import Trends
+from pycontrol.queries.views import act
 from pycontrol.runtime.journal import Journal
 from pycontrol.runtime.spans import IntervalChange
 from pycontrol.web.notify import Notifier
@@ -164,7 +164,7 @@ class Feed:
             case RoundHeld():
                 return [("", round_line(fact.receipt, self._names), ())]
             case Switched():
-                return [("", _switched(fact), ())]
+                return [("", act(fact), ())]
             case LimitsSet() | BudgetSpent():
                 return [("", _limits_told(fact), ())]
             case Boosted():
@@ -215,13 +215,6 @@ def _text_of(fact: OfLease) -> str:
         case LeaseIdle():
             return "container ended on"
     return ""
-
-
-def _switched(fact: Switched) -> str:
-    who, what = fact.user or "an operator", fact.switch
-    if what.startswith(DRAINED):
-        return f"{who} {'drains' if fact.on else 'undrains'} {what.removeprefix(DRAINED)}"
-    return f"{who} {'paused' if fact.on else 'resumed'} the rounds"
 
 
 def _limits_told(fact: LimitsSet | BudgetSpent) -> str:

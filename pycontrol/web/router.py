@@ -76,8 +76,8 @@ class Route:
     params: frozenset[str] = field(default_factory=frozenset)
 
 
-CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy]]]
-"""Reads the cells file again; the argument is the path that the operator gave."""
+CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str]]
+"""Reads the cells file again and says how to get the former back; the argument is the path that the operator gave."""
 
 WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]], dict[str, Any]]
 """Answers `why not me?` in a picture: (Arbiter, time, parameters, user, names of the apps that the user may view)."""
@@ -411,13 +411,13 @@ class Router:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         with self._applying:  # else of two, the one that read the file first might apply it last
             try:
-                layout, policies = self.read_cells(request.params.get("file", ""))
+                layout, policies, back = self.read_cells(request.params.get("file", ""))
             except ConfigError as error:
                 raise Refusal(400, "; ".join(error.lines)) from error
 
             def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str], list[str]]:
                 before = exchange.deals(a)
-                borrowing = a.reconfigure(layout, now_s, policies)
+                borrowing = a.reconfigure(layout, now_s, policies, request.user)
                 return borrowing, sorted(before - exchange.deals(a)), cells.without_queue(a)
 
             borrowing, over, idle = self._driver.call(apply)
@@ -429,7 +429,15 @@ class Router:
             text += f"; exchange has ended for {', '.join(over)}: the file has no cells for it any more"
         if idle:
             text += f"; YARN has no leaf queue {', '.join(idle)}: nobody can use its cells until it has"
-        return {"ok": True, "verb": request.path, "borrowing": borrowing, "deals_over": over, "text": text}
+        text += f"; the way back: {back}" * bool(back)
+        return {
+            "ok": True,
+            "verb": request.path,
+            "borrowing": borrowing,
+            "deals_over": over,
+            "back": back,
+            "text": text,
+        }
 
     def _exchange(self, request: RestRequest) -> dict[str, Any]:
         """An offer, a request or a withdrawal; the answer says what became of it."""

@@ -45,7 +45,7 @@ class Rm(ThreadingHTTPServer):
             if path.endswith("/mode"):
                 return self._mode(method, params)
             if self.down:
-                return 503, "application/json", b'{"error": "the control plane does not answer"}'
+                return 503, "application/json", b'{"error": "no answer from the control plane at 127.0.0.1:26500"}'
             user = params.pop("user.name", "")
             with self.lock:
                 status, found = self.scene.router.handle(

@@ -40,7 +40,7 @@ def floor(rm: Rm) -> Rm:
 
 def test_a_queue_that_yarn_does_not_have_is_named_when_cells_are_applied(floor: Rm, tmp_path: Path) -> None:
     """A misspelt queue would leave its apps without their cells, and nothing would say so."""
-    floor.scene.router.read_cells = lambda _: (assignment(), {})
+    floor.scene.router.read_cells = lambda _: (assignment(), {}, "")
     world, file = floor.scene.world, tmp_path / "cells.yaml"
     file.write_text(CELLS)
     for paths, said in (((), ""), ((A, B), ""), ((A, "root.bb"), f"; YARN has no leaf queue {B}: nobody can use")):
@@ -80,12 +80,15 @@ def test_the_output_for_a_deal_from_posting_to_its_end(floor: Rm) -> None:
 
 def test_a_changed_file_names_the_deals_that_it_ends(floor: Rm, tmp_path: Path) -> None:
     changed = assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
-    floor.scene.router.read_cells = lambda _: (changed, {})
+    floor.scene.router.read_cells = lambda _: (changed, {}, "cp kept FILE")
     run(floor, "exchange", "offer", A, "small:1", "--for", "10m", user=ADMIN)
     run(floor, "exchange", "request", B, "small:1", "--for", "5m", user=ADMIN)
     (file := tmp_path / "cells.yaml").touch()
     applied = run(floor, "cells", "apply", str(file), user=ADMIN)
     assert "exchange has ended for deal1: the file has no cells for it any more" in applied.output
+    assert applied.output.endswith("; the way back: cp kept FILE\n")
+    assert run(floor, "status").output.count("root applied the cells file") == 1
+    assert [(x.switch, x.user) for x in floor.scene.world.arbiter.durable.acts] == [("cells", ADMIN)]
 
 
 def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> None:

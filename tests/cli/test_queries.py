@@ -128,7 +128,7 @@ def test_wrong_usage_exits_2(rm: Rm, tmp_path: Path) -> None:
 def test_a_control_plane_that_does_not_answer_exits_3(rm: Rm) -> None:
     rm.down = True
     result = run(rm, "status")
-    assert (result.exit_code, result.stderr) == (3, "error: the control plane does not answer\n")
+    assert (result.exit_code, result.stderr) == (3, "error: no answer from the control plane at 127.0.0.1:26500\n")
     rm.plugin = False
     result = run(rm, "status")
     assert (result.exit_code, "isonomy config check DIR --hadoop" in result.stderr) == (3, True)

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import queue
+import re
 import shutil
 import socket
 import threading
@@ -177,6 +178,51 @@ def test_housekeeping_goes_on_after_an_error(config: Path, monkeypatch: pytest.M
         plane.stop()
         running.join(60.0)
     assert ended == [0]
+
+
+@pytest.mark.timeout(120)
+def test_the_watchdog_hears_of_it_while_its_arbiter_answers(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd listens; the unit ends a control plane that is silent for a minute or more."""
+    unit = (Path(__file__).parents[2] / "packaging" / "isonomy.service").read_text()
+    silence = re.search(r"^WatchdogSec=(\d+)$", unit, re.MULTILINE)
+    assert silence is not None
+    assert int(silence[1]) >= 10 * control_plane.HOUSEKEEPING_S
+    monkeypatch.setattr(control_plane, "HOUSEKEEPING_S", 0.01)
+    plane = control_plane.ControlPlane(load_config(config), "isonomy")
+    plane.start()
+    tried, driver = threading.Semaphore(0), plane._driver
+    call = driver.call
+
+    def busy(fn: Any, timeout_s: float = 5.0) -> Any:
+        tried.release()
+        raise TimeoutError
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(60.0)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        running = threading.Thread(target=plane.run, daemon=True)
+        running.start()
+        try:
+            assert systemd.recv(100) == b"WATCHDOG=1"
+            monkeypatch.setattr(driver, "call", busy)
+            tried.acquire()
+            systemd.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while systemd.recv(100):
+                    pass
+            for _ in range(3):
+                assert tried.acquire(timeout=60.0)
+            with pytest.raises(BlockingIOError):
+                systemd.recv(100)
+            monkeypatch.setattr(driver, "call", call)
+            systemd.settimeout(60.0)
+            assert systemd.recv(100) == b"WATCHDOG=1"
+        finally:
+            plane.stop()
+            running.join(60.0)
 
 
 def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> None:

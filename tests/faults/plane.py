@@ -250,7 +250,7 @@ class Plane:
             token_ttl_s=TOKEN_TTL_S,
             serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
             monotonic_s=lambda: sim.now,
-            read_cells=(lambda named: world.read_cells()) if supply is not None else None,
+            read_cells=(lambda named: (*world.read_cells(), "")) if supply is not None else None,
             secure=lambda: secure(self.takeover, self.driver),
         )  # fmt: skip
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router

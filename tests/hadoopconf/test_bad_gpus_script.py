@@ -17,12 +17,21 @@ FINE = "0, 00000000:3B:00.0, 0\n1, 00000000:5E:00.0, 0\n2, 00000000:AF:00.0, 0\n
 LOST = "Unable to determine the device handle for GPU0000:5E:00.0: GPU is lost. Reboot the system to recover this GPU\n"
 
 
-def script(tmp_path: Path, listed: str, log: str = "", status: int = 0, *args: str) -> subprocess.CompletedProcess[str]:
-    """Runs the script with an nvidia-smi that prints `listed` and a kernel log."""
-    for name, text, code in (("nvidia-smi", listed, status), ("dmesg", log, 0)):
+def script(
+    tmp_path: Path, listed: str, log: str = "", status: int = 0, *args: str, rows: str = "", reader: str = "dmesg"
+) -> subprocess.CompletedProcess[str]:
+    """Runs the script with an nvidia-smi that prints `listed`, or remapped `rows`, and a kernel log that `reader` may
+    read."""
+    (tmp_path / "rows").write_text(rows or 'Field "--query-remapped-rows" is not known to this driver\n')
+    for name, text, code in (("nvidia-smi", listed, status), ("dmesg", log, 0), ("journalctl", log, 0)):
         (tmp_path / f"{name}.txt").write_text(text)
         fake = tmp_path / name
-        fake.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/{name}.args\ncat {tmp_path}/{name}.txt\nexit {code}\n')
+        lines = f'echo "$@" >> {tmp_path}/{name}.args\ncat {tmp_path}/{name}.txt\nexit {code}\n'
+        if name == "nvidia-smi":
+            lines = f'case "$1" in --query-remapped-rows*) cat {tmp_path}/rows; exit;; esac\n' + lines
+        elif name != reader:
+            lines = "echo Operation not permitted >&2; exit 1\n"
+        fake.write_text(f"#!/bin/sh\n{lines}")
         fake.chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     return subprocess.run([SCRIPT, *args], env=env, capture_output=True, text=True, timeout=20, check=False)
@@ -59,6 +68,30 @@ def test_bad_gpus_are_named_as_the_plugin_reads_them(
     named = {"none": set(), "all": {0, 1, 2, 3}}.get(bad)
     assert node.bad_gpus == (named if named is not None else {int(i) for i in bad.split("_")})
     assert not node.note
+
+
+ROWS = "00000000:3B:00.0, No, No\n00000000:5E:00.0, {}, {}\n00000000:AF:00.0, No, No\n00000000:D8:00.0, No, No\n"
+
+
+@pytest.mark.parametrize(
+    ("pending", "failure", "bad"),
+    [("No", "No", "none"), ("Yes", "No", "1"), ("No", "Yes", "1"), ("0", "1", "1"), ("[N/A]", "[N/A]", "none")],
+)
+def test_a_gpu_that_must_or_cannot_remap_a_row_is_bad(tmp_path: Path, pending: str, failure: str, bad: str) -> None:
+    done = script(tmp_path, FINE, "", 0, "4", rows=ROWS.format(pending, failure))
+    assert done.stdout == f"NODE_ATTRIBUTE:bad-gpus,STRING,{bad}\n"
+
+
+@pytest.mark.parametrize(
+    ("reader", "lines"),
+    [("journalctl", ["bad-gpus,STRING,2"]), ("nobody", ["bad-gpus,STRING,none", "gpu-xids,STRING,unseen"])],
+)
+def test_without_rights_to_dmesg_the_journal_is_read_or_it_is_said(
+    tmp_path: Path, reader: str, lines: list[str]
+) -> None:
+    log = "Nov 24 03:00:00 n1 kernel: NVRM: Xid (PCI:0000:af:00): 79, pid=7, off the bus\n"
+    done = script(tmp_path, FINE, log, 0, "4", reader=reader)
+    assert done.stdout.splitlines() == [f"NODE_ATTRIBUTE:{line}" for line in lines]
 
 
 @pytest.mark.parametrize("listed", ["", "NVIDIA-SMI has failed because it couldn't communicate with the driver.\n"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from pycontrol.hadoopconf.preflight import DENIES
 from pycontrol.hadoopconf.render import confs_dir
 
 SCRIPT = confs_dir() / "nodemanager" / "isonomy-bootstrap"
@@ -18,6 +20,7 @@ FILES = {
     "jars/isonomy-yarn-nm.jar": b"jar",
     "python/isonomy-1.0-py3-none-any.whl": b"wheel",
     "python/wheelhouse/x.whl": b"other",
+    "confs/nodemanager/isonomy-devices": b"helper",
 }
 
 
@@ -65,6 +68,11 @@ def test_a_new_gpu_node_gets_jar_python_and_settings(layout: str, tmp_path: Path
     assert (tmp_path / "pip.args").read_text().split()[-1] == str(wheel)
     assert "--no-index --find-links" in (tmp_path / "pip.args").read_text()
     assert (tmp_path / "set").exists()
+    assert (root / DENIES.lstrip("/")).stat().st_mode & 0o777 == 0o755
+    assert (root / "etc/sudoers.d/isonomy").read_text() == f"yarn ALL=(root) NOPASSWD: {DENIES}\n"
+    assert re.fullmatch(
+        r"d /sys/fs/cgroup/(devices/)?hadoop-yarn 0755 yarn\n", (root / "etc/tmpfiles.d/isonomy-nm.conf").read_text()
+    )
 
 
 def test_it_comes_from_the_clouds_store_too(tmp_path: Path, archive: Path) -> None:

@@ -17,6 +17,7 @@ from pycontrol.cli.install import install_command
 from pycontrol.config import ConfigError, load_config
 from pycontrol.hadoopconf import sitetext
 from pycontrol.hadoopconf.distribution import Distribution
+from pycontrol.hadoopconf.preflight import DENIES
 from pycontrol.hadoopconf.sitefile import read_site
 from tests.hadoopconf import distributions, samples
 
@@ -186,6 +187,8 @@ def test_the_plan_is_a_run_book_with_the_remaining_findings(tmp_path: Path) -> N
     assert f"   yarn-site.xml (GPU nodes)\n     - {NM}container-executor.class = org.apache" in result.output
     assert f"  + {NM}container-executor.class = isonomy.nm.IsonomyLinuxContainerExecutor\n" in result.output
     assert f"  - {NM}resource-plugins = yarn.io/gpu\n" in result.output
+    assert f"  + {NM}linux-container-executor.resources-handler.class = isonomy.nm.GpuDevices\n" in result.output
+    assert f"   * install -m 0755 confs/nodemanager/isonomy-devices {DENIES}\n" in result.output
     assert "   * isonomy mode on --queues root.research\n" in result.output
     assert "error: core-site.xml: hadoop.security.auth_to_local: " in result.output
     assert "say each machine's number of GPUs" in result.output
@@ -407,3 +410,9 @@ def test_each_tool_gets_every_change_in_its_own_form(form: str, tmp_path: Path) 
         ET.fromstring(f"<configuration>{found[0]['items'][0]['value']}</configuration>")
     else:
         assert found[0]["desired_config"][0]["type"] == "yarn-site"
+
+
+def test_a_token_file_elsewhere_stays(tmp_path: Path) -> None:
+    site = {**distributions.EMR["yarn-site.xml"], "isonomy.bridge.token-file": "/data/isonomy/bridge.token"}
+    conf = samples.write({**distributions.EMR, "yarn-site.xml": site}, tmp_path)
+    assert "isonomy.bridge.token-file" not in [c["key"] for c in planned(conf, "--hadoop", "3.4")["changes"]]

@@ -13,9 +13,11 @@ from click.testing import CliRunner
 
 from pycontrol.cli import main
 from pycontrol.config import Config, load_config
+from pycontrol.hadoopconf.check import check
 from pycontrol.hadoopconf.distribution import Distribution
-from pycontrol.hadoopconf.preflight import Machine, findings
+from pycontrol.hadoopconf.preflight import DENIES, Machine, findings
 
+YARN = "yarn-site.xml"
 NM = "yarn.nodemanager."
 EXECUTOR = f"{NM}container-executor.class"
 LINUX = f"{NM}linux-container-executor."
@@ -45,6 +47,7 @@ class World:
     def gpu_node(self) -> None:
         program(self.bin, "nvidia-smi", "echo 0; echo 1")
         program(self.bin, "dmesg", "echo fine")
+        program(self.bin, "sudo", f'[ "$*" = "-n {DENIES} --check" ]')
         self.mkdir("/dev/nvidia0", "/data/nm-local", "/sys/fs/cgroup/devices/hadoop-yarn")
         (self.library / "isonomy-yarn-nm.jar").touch()
         self.sites["yarn-site.xml"] = {
@@ -86,7 +89,11 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-V2 = "it has cgroup v2, where container-executor knows no devices controller"
+REFUSED = f"`sudo -n {DENIES} --check` fails: it is not installed, or this user or kernel may not"
+
+
+def unhelped(w: World) -> None:
+    program(w.bin, "sudo", "exit 1")
 
 
 def v2(w: World) -> None:
@@ -100,7 +107,8 @@ def v2(w: World) -> None:
     (lambda w: (w.bin / "dmesg").unlink(), "note: host: dmesg: cannot be read"),
     (lambda w: w.machine.at("/data/nm-local").rmdir(), "error: yarn-site.xml: yarn.nodemanager.local-dirs: /data/nm-l"),
     (lambda w: (w.library / "isonomy-yarn-nm.jar").unlink(), "error: host: isonomy-yarn-nm.jar: is not in"),
-    (v2, f"error: host: GPUs are not isolated on this host: {V2}"),
+    (v2, "error: host: GPUs are not isolated on this host: the cgroup"),
+    (unhelped, f"error: host: GPUs are not isolated on this host: {REFUSED}"),
     (lambda w: w.machine.at("/sys/fs/cgroup/devices/hadoop-yarn").rmdir(), "error: host: GPUs are not isolated"),
     (lambda w: w.sites["yarn-site.xml"].pop(f"{LINUX}resources-handler.class"), "error: host: GPUs are not isolated"),
     (lambda w: w.sites["yarn-site.xml"].update({EXECUTOR: "isonomy.nm.IsonomyContainerExecutor"}),
@@ -119,9 +127,32 @@ def test_a_gpu_node_says_what_it_lacks(world: World, lost: Callable[[World], obj
 def test_before_the_executors_a_missing_isolation_is_a_note(world: World) -> None:
     world.gpu_node()
     v2(world)
+    world.mkdir("/sys/fs/cgroup/hadoop-yarn")
+    unhelped(world)
     hadoops = "org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor"
     world.sites["yarn-site.xml"][f"{NM}container-executor.class"] = hadoops
-    assert world.found() == [f"note: host: with Isonomy's executor GPUs will not be isolated on this host: {V2}"]
+    assert world.found() == [f"note: host: with Isonomy's executor GPUs will not be isolated on this host: {REFUSED}"]
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_config_check_says_so_of_the_machines_own_folder(
+    world: World, monkeypatch: pytest.MonkeyPatch, mine: bool
+) -> None:
+    world.gpu_node()
+    v2(world)
+    world.mkdir("/sys/fs/cgroup/hadoop-yarn")
+    folder = world.root / "etc/hadoop/conf"
+    folder.mkdir(parents=True)
+    own = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in world.sites[YARN].items())
+    (folder / YARN).write_text(f"<configuration>{own}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf" if mine else "/etc/other")
+
+    def told() -> list[str]:
+        return [str(f) for f in check(folder, world.hadoop, world.machine) if "isolated" in f.message]
+
+    assert told() == []
+    unhelped(world)
+    assert told() == [f"error: host: GPUs are not isolated on this host: {REFUSED}"] * mine
 
 
 def take_port(w: World) -> None:

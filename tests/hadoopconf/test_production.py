@@ -125,12 +125,8 @@ def test_containers_are_confined_to_their_gpus_if_configured() -> None:
     assert "<value>isonomy.nm.GpuDevices</value>" in site
     assert "<value>/opt/container-executor</value>" in site
     assert "<value>0,1,2</value>" in site
-    cfg = files["container-executor.cfg"]
-    assert "yarn-hierarchy=/hadoop-yarn" in cfg
-    assert "gpu.allowed-device-minor-numbers=0,1,2\n" in cfg
     plain = render.render({"nodemanager": {"executor": "linux"}})
     assert "GpuDevices" not in plain["yarn-site.xml"]
-    assert "[gpu]" not in plain["container-executor.cfg"]
 
 
 def test_a_cluster_without_kerberos_needs_none_of_this() -> None:

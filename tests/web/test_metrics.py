@@ -1,8 +1,11 @@
 """Metrics by queue, user and reason; the shipped rules and dashboard use only existing metrics."""
 
+import inspect
 import json
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -16,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.config import ConfigError, MetricsListener
+from pycontrol.config import Config, ConfigError, MetricsListener, Tls, parse
+from pycontrol.daemon import control_plane
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.model.reasons import EndReason
@@ -26,7 +30,9 @@ from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.reasons import REASONS
 from pycontrol.runtime.driver import Overloaded
+from pycontrol.web import metrics_server
 from pycontrol.web.metrics_server import MetricsServer
+from tests.cli.test_certificates import certificate
 from tests.web.scene import EARLY, Scene
 from tests.web.stage import Stage, add_troubles, busy, router_of
 
@@ -53,9 +59,8 @@ def samples(text: str) -> Samples:
 
 @pytest.fixture(scope="module")
 def seen(stage: Stage) -> Samples:
-    stage.feed.metrics.watch("isonomy_arbiter_queue_depth", "x", lambda: 0.0)
-    stage.feed.metrics.watch("isonomy_bridge_silence_seconds", "x", lambda: 0.0)
-    stage.feed.metrics.watch("isonomy_journal_bytes", "x", lambda: 1.0)
+    for name in re.findall(r'\("(\w+)", "[A-Z0-9].*"', inspect.getsource(control_plane)):
+        stage.feed.metrics.watch(f"isonomy_{name}", "x", lambda: 1.0)
     return samples(router_of(stage).metrics_text())
 
 
@@ -93,6 +98,15 @@ def test_the_process_and_the_build_are_known(seen: Samples) -> None:
     assert total(seen["process_cpu_seconds_total"]) > 0
     ((labels, value),) = seen["isonomy_build_info"]
     assert (labels["policy"], value) == ("isonomy", 1.0)
+
+
+def test_nodes_are_counted_by_state() -> None:
+    scene = Scene(run_s=5)
+    scene.submit(ev.OperatorCommand("drain", "n2", "root"))
+    down = next(n for n in scene.world.nodes if not n.startswith("n2"))
+    scene.submit(ev.NodeDown(down, "LOST"))
+    found = {labels["state"]: n for labels, n in samples(scene.router.metrics_text())["isonomy_nodes"]}
+    assert found == {"up": len(scene.world.nodes) - 2, "drained": 1, "closed": 0, "down": 1}
 
 
 def test_jobs_that_cannot_save_are_counted_by_queue() -> None:
@@ -157,7 +171,7 @@ def asked(expression: str, known: Samples) -> None:
         for label in re.findall(r"(\w+)\s*[=!]", selector):
             assert label in labels, f"{label} of {name} in {expression}"
     names = re.findall(r"\b((?:isonomy|process)_\w+)", bare)
-    every = {label for name in names for found, _ in known.get(name, []) for label in found}
+    every = {"job"} | {label for name in names for found, _ in known.get(name, []) for label in found}
     for group in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", bare):
         for label in filter(None, (part.strip() for part in group.split(","))):
             assert label in every, f"{label} in {expression}"
@@ -232,16 +246,17 @@ def test_prometheus_itself_accepts_the_exposition(stage: Stage, seen: Samples) -
 
 @pytest.fixture
 def listener(stage: Stage) -> Iterator[MetricsServer]:
-    server = MetricsServer(MetricsListener.model_construct(host="127.0.0.1", port=0), router_of(stage).metrics_text)
+    server = MetricsServer(
+        MetricsListener.model_construct(host="127.0.0.1", port=0), router_of(stage).metrics_text, None, Path("none")
+    )
     server.start()
     yield server
     server.stop()
 
 
 def get(server: MetricsServer, path: str) -> tuple[int, str]:
-    assert server._server is not None
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server._server.server_port}{path}", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -264,7 +279,49 @@ def test_the_listener_serves_only_metrics(
 
 
 def test_a_port_that_is_taken_is_one_line(listener: MetricsServer, stage: Stage) -> None:
-    assert listener._server is not None
-    taken = MetricsListener.model_construct(host="127.0.0.1", port=listener._server.server_port)
+    taken = MetricsListener.model_construct(host="127.0.0.1", port=listener.port)
     with pytest.raises(ConfigError, match="cannot listen"):
-        MetricsServer(taken, str).start()
+        MetricsServer(taken, str, None, Path("none")).start()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[tuple[int, Path, Path]]:
+    """A listener that other machines reach: (port, certificate, token's file)."""
+    key, pem = certificate(tmp_path, "rm", "IP:127.0.0.1")
+    at, token_file = MetricsListener.model_construct(host="0.0.0.0", port=0), tmp_path / "metrics.token"
+    server = MetricsServer(at, lambda: "isonomy_ready 1\n", Tls(cert=pem, key=key, ca=pem), token_file)
+    server.start()
+    yield server.port, pem, token_file
+    server.stop()
+
+
+def scraped(remote: tuple[int, Path, Path], given: str) -> tuple[int, bytes]:
+    port, pem, token_file = remote
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    header = {"Authorization": given.format(token_file.read_text().strip())}
+    request = urllib.request.Request(f"https://127.0.0.1:{port}/metrics", headers=header)
+    try:
+        with urllib.request.urlopen(request, context=ssl.create_default_context(cafile=pem), timeout=10) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read()
+
+
+def test_another_machine_scrapes_with_tls_and_the_token(remote: tuple[int, Path, Path]) -> None:
+    assert scraped(remote, "Bearer {}") == (200, b"isonomy_ready 1\n")
+    for given in ("Bearer x", "{}", ""):
+        status, said = scraped(remote, given)
+        assert (status, b"metrics.token" in said) == (401, True)
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_out(
+    remote: tuple[int, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_S", 0.2)
+    with socket.create_connection(("127.0.0.1", remote[0])):
+        assert scraped(remote, "Bearer {}")[0] == 200
+
+
+def test_metrics_are_open_to_other_machines_only_with_tls() -> None:
+    with pytest.raises(ConfigError, match=r"metrics.host: other machines reach it: set agents.tls"):
+        parse("metrics: {host: 0.0.0.0, port: 26502}", Config, "isonomy.yaml")

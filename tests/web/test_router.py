@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Switched
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded
@@ -62,6 +63,14 @@ def test_an_admin_pauses_drains_and_kills(scene: Scene) -> None:
     assert not scene.world.arbiter.holdings.drained("n2")
     post("kill", app=EARLY)
     assert ("finish", EARLY) in scene.world.history
+    done = [f"ended {EARLY}", "undrains n2", "drains n2", "resumed the rounds", "paused the rounds"]
+    assert [x["text"] for x in scene.get("status")["acts"]] == [f"root {x}" for x in done]
+    a = scene.world.arbiter
+    assert (
+        Durable.load(a.durable.dump()).acts
+        == a.durable.acts
+        == tuple(fact for _, _, fact in scene.kept.facts if isinstance(fact, Switched))
+    )
     assert scene.error("POST", "drain", user="root", admin=True, node="n9")[0] == 404
 
 

@@ -67,6 +67,7 @@ FOREIGN = "foreign"
 """`AppRecord.kind` of an unmanaged app."""
 PREEMPTIONS_KEPT = 60
 LAUNCHES_MIN = 3
+ACTS_KEPT = 20
 LAUNCHES_KEPT = 30
 """Measured launches kept of each kind."""
 
@@ -130,6 +131,8 @@ class Durable:
         self.leases, self.reservations = self._table.leases, self._table.reservations
         self.held, self.grants = self._table.held, self._table.grants
         self.switches: set[str] = set()
+        self.acts: tuple[Switched, ...] = ()
+        """The newest that operators did, the oldest first."""
         self.boosts: dict[str, Boosted] = {}
         """Target -> the boost in force."""
         self.rounds = 0
@@ -335,6 +338,7 @@ class Durable:
 
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
+        self.acts = (*self.acts, f)[-ACTS_KEPT:]
 
     def _on_Boosted(self, f: Boosted) -> None:
         if f.until_s > f.at_s:
@@ -377,6 +381,7 @@ class Durable:
         self.live.update(kept.live)
         self.ended.update(kept.ended)
         self.switches.update(kept.switches)
+        self.acts = kept.acts
         self.boosts.update(kept.boosts)
         self.memory.update(kept.memory)
         self.clocks.update(kept.clocks)
@@ -433,6 +438,7 @@ class Durable:
             "leases": [],
             "next": [],
             "switches": sorted(self.switches),
+            "acts": [dataclasses.asdict(x) for x in self.acts],
             "boosts": [dataclasses.asdict(b) for b in self.boosts.values()],
             "rounds": self.rounds,
             "memory": plain(self.memory),
@@ -460,6 +466,7 @@ class Durable:
         for reservation in map(load_reservation, data["next"]):
             state._table.load(reservation)
         state.switches = set(data["switches"])
+        state.acts = tuple(Switched(**x) for x in data.get("acts", ()))
         state.boosts = {b["target"]: Boosted(**b) for b in data.get("boosts", ())}
         state.rounds = data["rounds"]
         state.memory = dict(data.get("memory", {}))

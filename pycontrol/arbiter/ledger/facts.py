@@ -158,7 +158,7 @@ class NextDropped:
 
 @value
 class Switched:
-    """An operator's switch: paused, or drained:HOST."""
+    """An operator's act: a switch, `paused` or `drained:HOST`, or `killed:APP` or `cells`, which leave nothing on."""
 
     switch: str
     on: bool

@@ -6,51 +6,56 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
-import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.util.Shell;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.linux.privileged.PrivilegedOperation;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.linux.privileged.PrivilegedOperation.OperationType;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.linux.privileged.PrivilegedOperationException;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.linux.privileged.PrivilegedOperationExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.util.LCEResourcesHandler;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Denies a container the GPUs that are not its own, by a devices cgroup (v1): CUDA_VISIBLE_DEVICES is only a request to
+ * Denies a container the GPUs that are not its own, by its cgroup (v1 or v2): CUDA_VISIBLE_DEVICES is only a request to
  * the program, but the kernel enforces the cgroup. The value of
  * {@code yarn.nodemanager.linux-container-executor.resources-handler.class}.
  *
- * <p>The NodeManager makes a cgroup for each container. Only root may deny devices in it, so that is done by the setuid
- * binary's {@code --module-gpu} is for (YARN's own GPU plugin calls it in the same way).
+ * <p>The NodeManager makes a cgroup for each container, where YARN's own handlers look for it too. Only root may deny
+ * devices in it, so that is done by {@code confs/nodemanager/isonomy-devices}, by sudo.
  */
 @SuppressWarnings("deprecation")  // the interface has no successor that is public
 public class GpuDevices implements LCEResourcesHandler {
-  /** Minor device number of each GPU, in the order of their ids: N of /dev/nvidiaN. */
+  /** Minor device number of each GPU, in the order of their ids: N of /dev/nvidiaN; by default the ids. */
   static final String MINORS = "isonomy.nm.gpu-minors";
+  private static final String[] HELPER = {"sudo", "-n", "/usr/local/sbin/isonomy-devices"};
+  private static final long HELPER_MS = 30_000;
+  /** Major device number of /dev/nvidiaN. */
+  private static final String NVIDIA = "195:";
   private static final int DELETE_TRIES = 20;
   private static final long DELETE_AGAIN_MS = 50;
   private static final Logger LOG = LoggerFactory.getLogger(GpuDevices.class);
 
-  /** The setuid binary, as the NodeManager's user may call it. */
-  interface Binary {
-    void denyGpus(List<String> arguments) throws PrivilegedOperationException;
+  /** Root's helper, as the NodeManager's user may call it: a cgroup, and devices as MAJOR:MINOR. */
+  interface Helper {
+    void deny(String... arguments) throws IOException;
   }
 
   private final Set<ContainerId> confined = ConcurrentHashMap.newKeySet();
   private Configuration conf;
   private Function<ContainerId, GpuUse> uses;
-  private Binary binary;
+  private Helper helper;
   private List<Integer> minors;
   private Path cgroups;
+  private String entry;
 
   @Override
   public void setConf(Configuration conf) {
@@ -68,29 +73,33 @@ public class GpuDevices implements LCEResourcesHandler {
       throw new IOException(getClass().getName() + " needs " + IsonomyLinuxContainerExecutor.class.getName() + " as "
           + YarnConfiguration.NM_CONTAINER_EXECUTOR);
     }
-    PrivilegedOperationExecutor privileged = PrivilegedOperationExecutor.getInstance(conf);
     init(((IsonomyLinuxContainerExecutor) executor)::use, arguments -> {
-      PrivilegedOperation operation = new PrivilegedOperation(OperationType.GPU, arguments);
-      privileged.executePrivilegedOperation(operation, true);
+      String[] command = Stream.of(HELPER, arguments).flatMap(Stream::of).toArray(String[]::new);
+      new Shell.ShellCommandExecutor(command, null, null, HELPER_MS).execute();
     });
+    helper.deny("--check");
   }
 
-  void init(Function<ContainerId, GpuUse> uses, Binary binary) throws IOException {
+  void init(Function<ContainerId, GpuUse> uses, Helper helper) throws IOException {
     this.uses = uses;
-    this.binary = binary;
-    minors = minors(conf.getTrimmedStrings(MINORS));
+    this.helper = helper;
+    minors = minors(conf.getTrimmedStrings(MINORS), ResourceUtils.getNodeResourceInformation(conf));
     String mount = conf.getTrimmed(YarnConfiguration.NM_LINUX_CONTAINER_CGROUPS_MOUNT_PATH, "/sys/fs/cgroup");
     String hierarchy = conf.getTrimmed(YarnConfiguration.NM_LINUX_CONTAINER_CGROUPS_HIERARCHY, "/hadoop-yarn");
-    cgroups = Path.of(mount, "devices", hierarchy);
+    boolean v2 = Files.exists(Path.of(mount, "cgroup.controllers"));
+    cgroups = Path.of(mount, v2 ? "" : "devices", hierarchy);
+    entry = v2 ? "cgroup.procs" : "tasks";
     if (!Files.isWritable(cgroups)) {
-      throw new IOException(cgroups + " is no cgroup that the NodeManager may write to: make it and give it to its user"
-          + " (cgroup v2 has no devices controller: there remove " + YarnConfiguration.NM_LINUX_CONTAINER_RESOURCES_HANDLER
-          + ")");
+      throw new IOException(cgroups + " is no cgroup that the NodeManager may write to: make it and give it to its user");
     }
   }
 
-  private static List<Integer> minors(String[] values) throws IOException {
+  private static List<Integer> minors(String[] values, Map<String, ResourceInformation> machine) throws IOException {
     List<Integer> found = new ArrayList<>();
+    ResourceInformation gpus = machine.get(ResourceInformation.GPU_URI);
+    for (int id = 0; values.length == 0 && gpus != null && id < gpus.getValue(); id++) {
+      found.add(id);
+    }
     for (String value : values) {
       if (!value.matches("\\d{1,3}") || found.contains(Integer.valueOf(value))) {
         throw new IOException(MINORS + ": minor device numbers, such as 0,1,2,3 (got " + String.join(",", values) + ")");
@@ -124,19 +133,19 @@ public class GpuDevices implements LCEResourcesHandler {
     }
     Files.createDirectories(cgroup(id));
     confined.add(id);
-    String numbers = denied.stream().map(String::valueOf).collect(Collectors.joining(","));
     try {
-      binary.denyGpus(List.of("--container_id", id.toString(), "--excluded_gpus", numbers));
-    } catch (PrivilegedOperationException e) {
+      helper.deny(Stream.concat(Stream.of(cgroup(id).toString()), denied.stream().map(minor -> NVIDIA + minor))
+          .toArray(String[]::new));
+    } catch (IOException e) {
       postExecute(id);
-      throw new IOException("the GPUs " + numbers + " cannot be denied to " + id + " ([gpu] in container-executor.cfg?)", e);
+      throw new IOException("the GPUs " + denied + " cannot be denied to " + id + " (isonomy preflight)", e);
     }
   }
 
   /** The option by which container-executor moves the container's first process into its cgroup. */
   @Override
   public String getResourcesOption(ContainerId id) {
-    return "cgroups=" + (confined.contains(id) ? cgroup(id).resolve("tasks") : "none");
+    return "cgroups=" + (confined.contains(id) ? cgroup(id).resolve(entry) : "none");
   }
 
   /** Deletes the cgroup once the processes have ended; a surviving process keeps the cgroup, as it keeps its GPUs. */

@@ -19,7 +19,6 @@ import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.linux.privileged.PrivilegedOperationException;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -50,9 +49,9 @@ class GpuDevicesTest {
   private void init() throws IOException {
     devices.setConf(conf);
     devices.init(uses::get, arguments -> {
-      called.add(arguments);
+      called.add(List.of(arguments));
       if (broken) {
-        throw new PrivilegedOperationException("refused");
+        throw new IOException("refused");
       }
     });
   }
@@ -67,7 +66,7 @@ class GpuDevicesTest {
   @Test
   void aContainerIsDeniedTheGpusOfOthersByTheirMinorNumbers() throws IOException {
     ContainerId id = started(1, Tokens.use(1, 2, "gpu=0,2;lease=a"));
-    assertEquals(List.of(List.of("--container_id", id.toString(), "--excluded_gpus", "1,2")), called);
+    assertEquals(List.of(List.of(cgroups.resolve(id.toString()).toString(), "195:1", "195:2")), called);
     assertEquals("cgroups=" + cgroups.resolve(id.toString()).resolve("tasks"), devices.getResourcesOption(id));
     assertTrue(Files.isDirectory(cgroups.resolve(id.toString())));
     devices.postExecute(id);
@@ -76,20 +75,46 @@ class GpuDevicesTest {
   }
 
   @Test
+  void withoutTheKeyTheMinorNumbersAreTheIdsOfTheMachinesGpus() throws IOException {
+    conf.unset(GpuDevices.MINORS);
+    init();
+    ContainerId id = started(1, Tokens.use(1, 2, "gpu=0,2;lease=a"));
+    assertEquals("195:1", denied(0).get(0));
+    devices.postExecute(id);
+  }
+
+  @Test
   void aContainerWithoutGpusIsDeniedAllAndOneWithAllNone() throws IOException {
     started(1, Tokens.use(1, 0));
     started(2, null);
     ContainerId all = started(3, Tokens.use(3, 4, "gpu=0,1,2,3;lease=a"));
-    assertEquals(List.of("0,1,2,3", "0,1,2,3"), List.of(called.get(0).get(3), called.get(1).get(3)));
+    List<String> every = List.of("195:0", "195:1", "195:2", "195:3");
+    assertEquals(List.of(every, every), List.of(denied(0), denied(1)));
     assertEquals(2, called.size());
     assertEquals("cgroups=none", devices.getResourcesOption(all));
     devices.postExecute(all);
   }
 
+  private List<String> denied(int call) {
+    return called.get(call).subList(1, called.get(call).size());
+  }
+
+  @Test
+  void inCgroupV2TheOneHierarchyHasTheContainers() throws IOException {
+    Path own = Files.createDirectories(mount.resolve("hadoop-yarn"));
+    Files.createFile(mount.resolve("cgroup.controllers"));
+    init();
+    ContainerId id = started(1, Tokens.use(1, 2, "gpu=0,2;lease=a"));
+    assertEquals(List.of(List.of(own.resolve(id.toString()).toString(), "195:1", "195:2")), called);
+    assertEquals("cgroups=" + own.resolve(id.toString()).resolve("cgroup.procs"), devices.getResourcesOption(id));
+    devices.postExecute(id);
+    assertFalse(Files.exists(own.resolve(id.toString())));
+  }
+
   @Test
   void aContainerWithoutTagsIsDeniedTheGpusThatItWasNotAllotted() throws IOException {
     started(1, GpuUse.of(Tokens.token(1, 2, ExecutionType.GUARANTEED), List.of(1, 3)));
-    assertEquals("0,3", called.get(0).get(3));
+    assertEquals(List.of("195:0", "195:3"), denied(0));
   }
 
   @Test
@@ -103,7 +128,7 @@ class GpuDevicesTest {
   void aContainerThatCannotBeConfinedDoesNotStart() {
     broken = true;
     String why = assertThrows(IOException.class, () -> started(1, Tokens.use(1, 1, "gpu=1;lease=a"))).getMessage();
-    assertTrue(why.contains("GPUs 0,2,3 cannot be denied"), why);
+    assertTrue(why.contains("GPUs [0, 2, 3] cannot be denied"), why);
     assertFalse(Files.exists(cgroups.resolve(Tokens.id(1).toString())));
     broken = false;
     conf.set(GpuDevices.MINORS, "0");
@@ -123,13 +148,13 @@ class GpuDevicesTest {
 
   @Test
   void whatIsNotConfiguredIsSaidAtTheStart() throws IOException {
-    for (String minors : List.of("", "a", "0,0", "-1")) {
+    for (String minors : List.of("a", "0,0", "-1")) {
       conf.set(GpuDevices.MINORS, minors);
       assertTrue(assertThrows(IOException.class, this::init).getMessage().startsWith(GpuDevices.MINORS));
     }
     conf.set(GpuDevices.MINORS, "0");
     Files.delete(cgroups);
-    assertTrue(assertThrows(IOException.class, this::init).getMessage().contains("cgroup v2"));
+    assertTrue(assertThrows(IOException.class, this::init).getMessage().contains("is no cgroup"));
     assertThrows(IOException.class, () -> devices.init(mock(LinuxContainerExecutor.class)));
   }
 }
