@@ -427,7 +427,9 @@ class Arbiter:
                         self.clerk.drop_worker(worker)
             leases.end(self.holdings, self.clerk, gpus, now_s, why)
             for gang in gangs:
-                leases.mend(self.holdings, self.clerk, gang, gpus, now_s, self.rounds.eligibility.closed_hosts)
+                grant = leases.mend(self.holdings, self.clerk, gang, gpus, now_s, self.rounds.eligibility.closed_hosts)
+                if grant:
+                    self.clerk.emit(grant)
         for container_id in self.cluster.containers_on(host):
             leases.container_gone(self.holdings, self.clerk, container_id, now_s)
 

@@ -201,35 +201,37 @@ def _leave(s: Holdings, clerk: Clerk, lease: Claim, gpu: Gpu, now_s: float, why:
         cancel_reservations(s, clerk, coming, now_s, why)
         clerk.request_round(now_s + s.settings.settle_s)
     bad = [g for g in gpus_in(gang) if s.cluster.bad(g)]
-    if not coming and mend(s, clerk, gang, bad, now_s, closed):
-        gang = s.durable.leases.parts(bad)
-    revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
+    grant = None if coming else mend(s, clerk, gang, bad, now_s, closed)
+    revoke(s, clerk, s.durable.leases.parts(bad) if grant else gang, now_s, now_s + s.lead_s, why)
+    if grant:  # after the notice: an Agent returns GPUs for which none of its jobs waits or stops
+        clerk.emit(grant)
 
 
-def mend(s: Holdings, clerk: Clerk, gang: Sequence[Lease], lost: Collection[Gpu], now_s: float, closed: Closed) -> bool:
+def mend(
+    s: Holdings, clerk: Clerk, gang: Sequence[Lease], lost: Collection[Gpu], now_s: float, closed: Closed
+) -> SendGrant | None:
     """Gives a gang with an Agent free GPUs for those that it loses, for the time that its leases last.
 
-    They join its grant, and the others keep their places; the job resumes from its checkpoint on all of them. False if
-    nothing is left of the gang, or no free GPUs suit it: then a round decides.
+    They join its grant, and the others keep their places; the job resumes from its checkpoint on all of them. Returns
+    what is to be sent to the Agent; None if nothing is left of the gang, or no free GPUs suit it: then a round decides.
     """
     gone = set(gpus_in(gang)).intersection(lost)
     kept = [gpu for gpu in gpus_in(gang) if gpu not in gone]
     agent, first = s.agents.get(gang[0].app_id), s.durable.leases.get(kept[0]) if kept else None
     if agent is None or agent.demand.within or first is None or suspended(s, now_s) or s.over(first.app_id, now_s):
-        return False
+        return None
     gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
     if not gpus:
-        return False
+        return None
     claims: list[Claim] = [*itertools.chain(*s.gangs_of(first.app_id)), *s.reservations_of(first.app_id)]
     mine = {*gpus_in(x for x in claims if x.grant_id == first.grant_id), *gpus} - gone
     held = GroupGpus(first.grant_id, s.vc_of_app(first.app_id), first.guaranteed, tuple(sorted(mine)))
     if not s.supply.shrink(held):  # no cells of its own can be bound there
         s.supply.shrink(replace(held, gpus=tuple(sorted(mine.difference(gpus)))))
-        return False
+        return None
     until_s = min(x.end_s for x in gang)
     clerk.record(LeaseMended(gpus, first.app_id, first.grant_id, now_s, until_s, first.gang, (), first.guaranteed))
-    clerk.emit(SendGrant(first.app_id, "", HeldGrant(first.grant_id, gpus, until_s)))
-    return True
+    return SendGrant(first.app_id, "", HeldGrant(first.grant_id, gpus, until_s))
 
 
 def _instead(

@@ -141,3 +141,12 @@ def test_an_app_without_an_agent_asks_again() -> None:
     later(w, 10)
     w.lose_node(sorted(places(w, "shell"))[-1])
     assert mended(w) == []
+
+
+def test_an_agent_hears_of_the_loss_before_it_gets_the_gpus_that_mend_its_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, told = running(), list[str]()
+    carry_out = w.carry_out
+    monkeypatch.setattr(w, "carry_out", lambda e: (told.append(type(e).__name__), carry_out(e)))
+    w.mark(sorted(places(w, "wide"))[1], 0)
+    sent = [name for name in told if name in ("SendGrant", "SendRevoke")]
+    assert sent[:2] == ["SendRevoke", "SendGrant"], "else it would return GPUs for which none of its jobs waits"
