@@ -76,9 +76,13 @@ class Isonomy(Filling):
         return replace(super().decide(seen, bids, rng), memory=memory)
 
     def key(self, view: AppView, gpus: int, pool: Offered) -> float:
-        """The app's virtual finish time, Unix seconds; earlier if a restart would cost work, and if it cannot wait."""
+        """The app's virtual finish time, Unix seconds; earlier if a restart would cost work, and if it cannot wait.
+
+        Inside a virtual cluster the cost of a restart does not count: it depends on what was borrowed, and a tenant's
+        own GPUs are to be shared as on its private cluster.
+        """
         first_s = CANNOT_WAIT_S if self.cannot_wait(view, pool) else 0.0
-        stays_s = self.stays_s(view, pool.lease_s) if runs(view, gpus) else 0.0
+        stays_s = self.stays_s(view, pool.lease_s) if runs(view, gpus) and not pool.snapshot.private else 0.0
         return pool.snapshot.now_s + self.standing(view, pool) - first_s - stays_s
 
     def standing(self, view: AppView, pool: Offered) -> float:

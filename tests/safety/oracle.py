@@ -92,7 +92,8 @@ class Watched(World):
             lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=case.f, seed=case.seed,
             validate=True,
         )  # fmt: skip
-        policy: Policy = registry.make(case.policy)
+        options = {"loss": 0.0} if case.policy == "isonomy" and supply is None else {}
+        policy: Policy = registry.make(case.policy, **options)  # inside a virtual cluster lost work does not count
         mine = (
             ByVirtualCluster(OnSchedule(policy) if case.private_schedule else policy)
             if supply
@@ -173,7 +174,7 @@ class Shared(Watched):
     def __init__(self, case: Case) -> None:
         self.file_s = 0.0
         self.struck: set[str] = set()
-        """Queues that ran guaranteed gangs on the machine of a GPU when it went bad."""
+        """Queues that had guaranteed gangs, or were about to, on the machine of a GPU when it went bad."""
         super().__init__(case, case.machines(), self.cells(case))
 
     def cells(self, case: Case) -> CellSupply:
@@ -206,7 +207,7 @@ class Shared(Watched):
 
     def break_gpu(self, host: str, index: int) -> None:
         """A GPU goes bad permanently."""
-        mine = [x.app_id for x in self.arbiter.durable.leases.each() if x.guaranteed and x.gpus[0].host == host]
+        mine = [x.app_id for x in self.arbiter.durable.claims() if x.guaranteed and host in {g.host for g in x.gpus}]
         self.struck = {self.asked[app_id].queue for app_id in mine}
         self.mark(host, index)
 
