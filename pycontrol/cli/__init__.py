@@ -103,7 +103,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "preview": (
         "preview:preview_command",
-        "Who would lose which GPUs, when and by which rule, and who would get some, with changed files.",
+        "Who would lose which GPUs, when and by which rule, who would get some, what would start, with changed files.",
     ),
     "experiment": (
         ".lab.command:experiment_command",

@@ -44,7 +44,7 @@ def _file(name: str, text: str) -> Callable[[F], F]:
 def preview_command(
     snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None, output: str
 ) -> None:
-    """Who would lose which GPUs, when and by which rule, who would get some, and what would start, with changed files.
+    """Who would lose which GPUs, when and by which rule, who would get some, what would start, with changed files.
 
     The Arbiter itself decides it on a copy of its state, on this machine, until all that runs now is decided; nobody is
     touched. The state is the present one, or that of SNAPSHOT. --cells FILE also says whether the assignment is

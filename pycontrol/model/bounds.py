@@ -99,7 +99,8 @@ BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(
         ("gpus", "gangs", "gang_gpus", "job_gpus_max", "job_demand_max", "new_gangs", "interactive_gpus", "slot_gpus",
          "gang", "cluster_gpus", "max_gpus", "untagged_gpus", "num_gpus", "count", "leaf_index", "indices", "levels",
-         "cells", "jobs", "num_jobs", "num_replicas", "plan_gpu", "inst_num", "num_gpu", "gpu_num", "gpu_count"),
+         "segments", "cells", "jobs", "num_jobs", "num_replicas", "plan_gpu", "inst_num", "num_gpu", "gpu_num",
+         "gpu_count"),
         GPUS),
     "isonomy.gang": Bound(0.0, GPUS_MAX),
     "gpu_ids": Bound(0.0, 1023.0),
@@ -131,7 +132,7 @@ BOUNDS: Mapping[str, Bound] = {
     "slowdown": SLOWDOWN,
     **dict.fromkeys(("speedups",), SPEEDUP),
     "loss_rate": Bound(0.0, 1e12),
-    "speeds": Bound(0.0, 1e6),
+    **dict.fromkeys(("speeds", "prices"), Bound(0.0, 1e6)),
     **dict.fromkeys(("loss", "accuracy", "metric", "best_accuracy", "best_metric"), METRIC),
     "n_avg": Bound(0.0, GPUS_MAX),
     **dict.fromkeys(("weight", "weights"), Bound(1e-6, 1e6)),

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.interpreted
 BOUNDED = {
     "holdings.durable.apps",
     "holdings.durable.ended",
+    "holdings.durable.acts",
     "holdings.receipts",
     "receipts",
     "configured",

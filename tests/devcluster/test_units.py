@@ -232,7 +232,7 @@ def test_the_cells_of_demo_all_are_on_its_machines_and_of_one_type_each() -> Non
     [
         ({}, []),
         ({"auctions": [{"cnn": {"slow"}, "rnn": {"fast"}}]}, ["the first auction", "only 0 of 1"]),
-        ({"fast": 1.0}, ["less than 60%"]),
+        ({"fast": 0.9}, ["less than 50%"]),
         ({"recalled": 0}, ["taken back"]),
         ({"policy": "themis"}, ["rounds by other policies"]),
         ({"why": ""}, ["equal sharing"]),

@@ -14,8 +14,8 @@ ARBITER, POLICIES, AUCTION, QUERIES = (
 PLANTED: dict[str, tuple[str, str, str]] = {
     "fewer_leases_end_together": (ARBITER, "now_s + 1.5 * self.s.lead_s", "now_s + 1.0 * self.s.lead_s"),
     "losers_stay_half_a_lead": (
-        ARBITER, "max(min(x.end_s for x in gang), now_s + s.lead_s), why)",
-        "max(min(x.end_s for x in gang), now_s + 1.5 * s.lead_s), why)"),
+        ARBITER, "deadline_s = max(min(x.end_s for x in all_of), now_s + s.lead_s)",
+        "deadline_s = max(min(x.end_s for x in all_of), now_s + 1.5 * s.lead_s)"),
     "a_renewal_is_shorter": (
         ARBITER, "extend(s, clerk, ((x.end_s, gpus_in(x.leases))",
         "extend(s, clerk, ((x.end_s - 0.5, gpus_in(x.leases))"),
@@ -27,9 +27,9 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     "a_wide_gang_takes_small_remainders": (
         AUCTION, "min(left, key=lambda h: (-left[h], h))", "min(left, key=lambda h: (left[h], h))"),
     "any_home_will_do": (
-        POLICIES, "homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g)))",
+        POLICIES, "homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g), -lost_s[g] // 60))",
         "homes.reverse()"),
-    "the_first_to_stay_loses": (POLICIES, "return self.stays.pop(next(able, -1))", "return self.stays.pop(0)"),
+    "the_first_to_stay_loses": (POLICIES, "pick = self.stays.pop()", "pick = self.stays.pop(0)"),
     "no_place_is_better": (POLICIES, "gang = self._better(pick, home)", "gang = None"),
     "used_hosts_last": (
         AUCTION, "(whole.get(h) == n, h) for h, m in self.free.items()", "(True, h) for h, m in self.free.items()"),

@@ -45,6 +45,14 @@ ALERTS: Mapping[str, Callable[[Exposed], bool]] = {
     "IsonomyAgentsLate": lambda m: m.sum("sat_out_total") > 0,
     "IsonomyArbiterBehind": lambda m: m.sum("arbiter_queue_depth") > 1000,
     "IsonomyCheckpointsFail": lambda m: m.sum("jobs_unsaved") > 0,
+    "IsonomyBridgeSilent": lambda m: m.sum("bridge_silence_seconds") > 60,
+    "IsonomyNodesOut": lambda m: m.sum("nodes", "down") + m.sum("nodes", "closed") > 0,
+    "IsonomyNobodyServes": lambda m: m.sum("standing_by") == 1,
+    "IsonomyPaused": lambda m: m.sum("paused") == 1,
+    "IsonomyDiskFills": lambda m: 0 < m.sum("state_dir_free_bytes") < 2e9,
+    "IsonomyClockBehind": lambda m: m.sum("clock_behind_seconds") > 5,
+    "IsonomyStandbyStale": lambda m: m.sum("standby_age_seconds") > 600,
+    "IsonomyJobsHang": lambda m: m.sum("jobs_hanging") > 0,
     "IsonomyBadGpus": lambda m: m.sum("gpus", "bad") > 0,
 }
 """What each alert asks of one moment; how long it must last is not counted. Down: no control plane is there to ask."""

@@ -36,7 +36,23 @@ NUMBERS = {
     FieldDescriptor.CPPTYPE_FLOAT,
 }
 TEXTS = frozenset(
-    {"account", "app", "target", "file", "node", "vc", "cells", "in_return", "id", "queue", "scope", "type", "within"}
+    {
+        "account",
+        "app",
+        "target",
+        "file",
+        "node",
+        "vc",
+        "cells",
+        "in_return",
+        "id",
+        "queue",
+        "scope",
+        "type",
+        "within",
+        "by",
+        "segment",
+    }
 )
 """REST parameters that are no numbers."""
 

@@ -5,6 +5,7 @@ The schemas describe real answers of simulated clusters; test_rest.py checks the
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -201,6 +202,8 @@ def stages() -> list[Stage]:
     first, second, *_ = made[0].arbiter.durable.live.values()
     first.best = {"configuration": {"lr": "0.1"}, "accuracy": 0.9}
     second.best = {**first.best, "metric": "loss", "value": 0.2}
+    receipts = made[0].arbiter.holdings.receipts
+    receipts[-1] = dataclasses.replace(receipts[-1], unsaved_gpu_s={first.app_id: 90.0})
     for app_id in list(made[0].arbiter.durable.live)[:8]:
         made[0].arbiter.agents[app_id].links = (("TensorBoard", "http://n1:6006"),)
     made[1].submit(OperatorCommand("boost", f"app {next(iter(made[1].arbiter.durable.live))}", ADMIN, 3600.0))

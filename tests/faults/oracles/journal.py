@@ -27,7 +27,8 @@ class Journal(Oracle):
         """Checks that the facts of an effect are in the journal."""
         known_to = self.oracles.shadow_of(plane)
         if isinstance(e, ev.SendGrant):
-            for gpu in e.grant.gpus:
+            now = plane.arbiter.durable  # a GPU that it has not was lost in the same step
+            for gpu in (g for g in e.grant.gpus if g in now.leases or g in now.reservations):
                 known = (known_to.leases.get(gpu), known_to.reservations.get(gpu))
                 if not any(x is not None and x.app_id == e.app_id for x in known):
                     raise Violation("journal first", f"{gpu} is granted to {e.app_id}, the journal does not know",
