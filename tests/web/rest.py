@@ -203,7 +203,10 @@ def stages() -> list[Stage]:
     first.best = {"configuration": {"lr": "0.1"}, "accuracy": 0.9}
     second.best = {**first.best, "metric": "loss", "value": 0.2}
     receipts = made[0].arbiter.holdings.receipts
-    receipts[-1] = dataclasses.replace(receipts[-1], unsaved_gpu_s={first.app_id: 90.0})
+    k, outcome = next((k, r.outcome) for k, r in reversed([*enumerate(receipts)]) if r.outcome is not None)
+    receipts[k] = dataclasses.replace(
+        receipts[k], outcome=dataclasses.replace(outcome, unsaved_gpu_s={first.app_id: 90.0})
+    )
     for app_id in list(made[0].arbiter.durable.live)[:8]:
         made[0].arbiter.agents[app_id].links = (("TensorBoard", "http://n1:6006"),)
     made[1].submit(OperatorCommand("boost", f"app {next(iter(made[1].arbiter.durable.live))}", ADMIN, 3600.0))
