@@ -30,6 +30,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
+    LeaseMended,
     LeaseOwned,
     LeaseRevoking,
     LeaseStarted,
@@ -228,7 +229,8 @@ class Durable:
         self.apps[f.app_id].leases += len(f.gpus)
         return self._table.take(f)
 
-    _on_LeaseMended = _on_LeaseGranted
+    def _on_LeaseMended(self, f: LeaseMended) -> Step:
+        return self._on_LeaseGranted(f)
 
     def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
         step = self._changed(f)
