@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.supply.port import GroupGpus, Placed, RoundPart
+from pycontrol.arbiter.supply.port import GroupGpus, Placed, RoundPart, Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
@@ -21,10 +21,11 @@ from tests.arbiter.world import NODES, World
 OWNERS = {"n1": "root.a", "n2": "root.a", "n3": "root.b", "n4": "root.b"}
 
 
-class Fixed:
+class Fixed(Supply):
     """Virtual clusters that own whole machines permanently: the simplest possible cells."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.up: dict[str, Collection[int]] = {}
         self.groups: dict[str, GroupGpus] = {}
 

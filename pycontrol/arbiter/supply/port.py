@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field, replace
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
 from pycontrol.cells.exchange import Deal, Exchange
 from pycontrol.cells.layout import Layout, Terms
@@ -90,6 +92,7 @@ class Placed:
     evicted: tuple[str, ...] = ()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have the simplest possible cells
 class Supply:
     """Which GPUs exist for whom. This one is of a cluster without virtual clusters: any app may use any GPU, and
     nothing is owned, lent or evicted; `CellSupply` has the cells of virtual clusters.

@@ -67,7 +67,9 @@ class Player(Told):
         self.feed = Feed(NoJournal(), first_seq=0)
         self.stubborn, self.idle, self.refusing = set[str](), set[str](), set[str]()
         hosts = [(host, "r", int(gpus)) for host, gpus in (m.split(":") for m in machines)]
-        how = dataclasses.replace(SETTINGS, **{k: float(v) for k, v in settings.items()})  # type: ignore[arg-type]
+        how = dataclasses.replace(
+            SETTINGS, **{k: v == "true" if v in ("true", "false") else float(v) for k, v in settings.items()}
+        )  # type: ignore[arg-type]
         chosen, supply = registry.make(policy), None
         if owners:
             cells = ", ".join(f"{{type: box, hosts: [{host}]}}" for host, _, _ in hosts)
