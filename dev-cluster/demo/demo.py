@@ -37,7 +37,7 @@ from pycontrol.words import count
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"
 BIN = Path(sys.executable).parent
-SETTINGS = ("isonomy.f=0.3", "yarn.node_expiry_ms=30000")
+SETTINGS = ("isonomy.f=0.3", "isonomy.policy_options={loss: 0}", "yarn.node_expiry_ms=30000")
 """f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth."""
 TIMES_S = {
     "lease_s": 30.0, "grant_timeout_s": 30.0, "round_retry_s": 4.0,
