@@ -38,7 +38,8 @@ REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"
 BIN = Path(sys.executable).parent
 SETTINGS = ("isonomy.f=0.3", "isonomy.policy_options={loss: 0}", "yarn.node_expiry_ms=30000")
-"""f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth."""
+"""f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth. loss = 0: a restart
+costs more than a lease that is so short, so that with the default no running gang would give way."""
 TIMES_S = {
     "lease_s": 30.0, "grant_timeout_s": 30.0, "round_retry_s": 4.0,
     "rho_deadline_s": 0.5, "bid_deadline_s": 2.0, "solve_deadline_s": 2.0,

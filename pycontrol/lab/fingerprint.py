@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking
+from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseMended, LeaseRevoking
 from pycontrol.lab.catalogue import load
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.report import text
@@ -23,7 +23,7 @@ from pycontrol.simulation.engine import Simulator
 
 TIMED = frozenset({"hived-profile", "oef-fig10", "oef-map", "themis-overheads"})
 """Experiments whose claims are times on this machine: only their code's hash tells."""
-DECISIONS = {LeaseGranted: "+", LeaseRevoking: "!", LeaseEnded: "-"}
+DECISIONS = {LeaseGranted: "+", LeaseMended: "+", LeaseRevoking: "!", LeaseEnded: "-"}
 
 
 @dataclass

@@ -56,6 +56,10 @@ def gang_sizes(least: int, most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+SEGMENTS_MAX = 1024
+"""The most segments of a gang."""
+
+
 def segments(gang_gpus: int, count: int, scope: Scope) -> tuple[int, ...]:
     """`Demand.members` of a gang of `count` equal segments, each within `scope`: MACHINE or RACK."""
     each = gang_gpus // max(1, count)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pycontrol.fairness.plausible import alike
-from pycontrol.model.auction import SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of, segments
+from pycontrol.model.auction import SEGMENTS_MAX, SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of, segments
 from pycontrol.model.bounds import COUNT_MAX, DURATION_S, GPUS_MAX, METRIC, SLOWDOWN, SPEEDUP, WORK_GPU_S
 from pycontrol.model.events import (
     AgentDone,
@@ -63,7 +63,6 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 # ---- Agent to Arbiter
 
 LINKS_MAX = 20
-SEGMENTS_MAX = 1024
 LINK = re.compile(r"https?://[^\s\"'<>]+|/proxy/application_[0-9_]+/tensorboard/")
 """Link targets that are allowed on an app's page."""
 

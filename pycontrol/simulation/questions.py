@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.model.auction import Demand, segments
+from pycontrol.model.auction import SEGMENTS_MAX, Demand, segments
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
@@ -28,7 +28,6 @@ SHARE = 0.25
 SHORT_S = 1.0
 USERS_MAX = 4096
 GPUS_MAX = int(BOUNDS["gpus"].high)
-SEGMENTS_MAX = 1024
 OTHER = "another app"
 """An app that the asker may not view."""
 

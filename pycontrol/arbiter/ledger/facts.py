@@ -82,7 +82,7 @@ class LeaseStarted:
     speed: float = 1.0
     """The GPUs of the reference type for which each of its GPUs counts in budgets."""
     gpu_type: str = ""
-    """As in the topology file; empty in journals before 0.4."""
+    """As in the topology file; empty in journals before version 5."""
 
 
 @value
@@ -273,7 +273,7 @@ class Restored:
 
     data: Mapping[str, Any]
     at_s: float = 0.0
-    """Until then the gangs count as running that ran when the state was stored; 0 in journals before 0.4."""
+    """Until then the gangs count as running that ran when the state was stored; 0 in older journals."""
 
 
 @value
