@@ -367,25 +367,28 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     - where an app has no Agent: its work is taken for twice what it attained;
     - where the journal is lost: running gangs are bound to virtual cells anew, and which gangs fit beside an app that
       waits depends on where others run;
-    - where a gang wants one rack: two cells of a queue may lie in one, so that an earlier app gets more than there.
+    - where a gang wants one rack, or one machine: two cells of a queue may lie in one, so that an earlier app gets more
+      than there.
 
     Where a GPU goes bad on a machine of the queue, its spared gangs may stay there until their leases end, before all
-    get a spare machine: from then on an app may wait a lease longer, as in an overloaded queue.
+    get a spare machine: from then on an app may wait a lease longer, as in an overloaded queue. Such a lease may have
+    been promised only: then it begins a lead later, and lasts to the common end at least half a lease away.
     """
     asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
     if case.lent and case.lent[2] == queue:
         until_s = loan_end_s(case)
     bound_anew = any(kind == "lost journal" for _, kind in case.failovers)
-    stable = case.policy in STABLE and not bound_anew and not any(a.foreign or a.one_rack for a in asks)
+    more_here = any(a.one_rack or (a.together and _side_by_side(case, queue, a.gang_gpus)) for a in asks)
+    stable = case.policy in STABLE and not bound_anew and not more_here and not any(a.foreign for a in asks)
     if not stable and not case.private_schedule:
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
     found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
-    if case.bad and queue in shared.struck:
-        overloaded_s = min(overloaded_s, case.bad[0])
+    broken_s = case.bad[0] if case.bad and queue in shared.struck else math.inf
     for ask in asks:
-        late = _longest_gap(private.log[ask.name], shared.log[ask.name], min(until_s, ask.end_s), case, overloaded_s)
+        logs = private.log[ask.name], shared.log[ask.name]
+        late = _longest_gap(*logs, min(until_s, ask.end_s), case, overloaded_s, broken_s)
         if late is not None:
             since_s, gap_s, have, here = late
             agent = shared.arbiter.durable.apps.get(ask.name)
@@ -396,6 +399,12 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
                 f" {here} of {have} gangs from {since_s:.0f} s on for {gap_s:.0f} s; at the end: {why}"
             )
     return found
+
+
+def _side_by_side(case: Case, queue: str, gpus: int) -> bool:
+    """Whether cells of a queue that are smaller than a gang lie on one machine."""
+    hosts = [c.hosts for c in case.cells if c.owner == queue and len(c.hosts) == 1 and c.gpus < gpus]
+    return len(set(hosts)) < len(hosts)
 
 
 def _first_wait_s(log: Sequence[tuple[float, int]], ask: Ask) -> float:
@@ -414,6 +423,7 @@ def _longest_gap(
     until_s: float,
     case: Case,
     overloaded_s: float,
+    broken_s: float,
 ) -> tuple[float, float, int, int] | None:
     """The first time that an app runs fewer gangs than on its private cluster for too long (since, s, there, here)."""
     times = sorted({t for t, _ in (*private, *shared)} | {until_s})
@@ -423,15 +433,21 @@ def _longest_gap(
         if at_s > until_s:
             break
         there, here = _at(private, at_s), _at(shared, at_s)
-        more_s = 0.0 if since_s is None or since_s < overloaded_s else LEASE_S
-        more_s += case.min_lend_s
-        if since_s is not None and at_s - since_s > GRACE_S + more_s + _standstill_s(case, since_s, at_s):
+        if since_s is not None and at_s - since_s > _allowed_s(case, since_s, at_s, overloaded_s, broken_s):
             return since_s, at_s - since_s, *worst
         if here >= there or at_s == until_s:
             since_s = None
         elif since_s is None:
             since_s, worst = at_s, (there, here)
     return None
+
+
+def _allowed_s(case: Case, since_s: float, until_s: float, overloaded_s: float, broken_s: float) -> float:
+    """How long an app may run fewer gangs than on its private cluster, if it began then and lasts at least so long."""
+    allowed_s = GRACE_S + case.min_lend_s + _standstill_s(case, since_s, until_s)
+    if since_s >= min(overloaded_s, broken_s - allowed_s) and until_s >= broken_s:
+        return allowed_s + max(0.0, broken_s - since_s) + LEAD_S + 1.5 * LEASE_S
+    return allowed_s + (LEASE_S if since_s >= overloaded_s else 0.0)
 
 
 def _standstill_s(case: Case, since_s: float, until_s: float) -> float:
