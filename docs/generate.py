@@ -29,7 +29,7 @@ NAMES = {"str": "text", "int": "whole number", "float": "number", "bool": "true 
          "Mapping": "mapping", "dict": "mapping", "tuple": "list"}  # fmt: skip
 CLI_IS = """\
 Generated from the commands (`make docs`); `isonomy COMMAND --help` says the same. So does `man isonomy`, and TAB
-completes commands and options, where [both are installed](install.md#completion-and-man-page)."""
+completes commands and options, where [both are installed](running/commands.md#completion-and-man-page)."""
 DEFAULTS = DOCS.parent / "confs/defaults.yaml"
 
 
