@@ -48,7 +48,7 @@ def shared(dist: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheels(tmp_path: Path, dist: ModuleType, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A wheel, and jars if this checkout has not built them."""
     (tmp_path / "wheels").mkdir()
-    (tmp_path / "wheels" / "isonomy-0.1.0-py3-none-any.whl").write_bytes(b"wheel")
+    (tmp_path / "wheels" / "isonomy-0.3.0-py3-none-any.whl").write_bytes(b"wheel")
     (tmp_path / "wheels" / "wheelhouse").mkdir()
     (tmp_path / "wheels" / "wheelhouse" / LONG).write_bytes(b"long")
     for place in dist.JARS:
@@ -62,35 +62,35 @@ def wheels(tmp_path: Path, dist: ModuleType, shared: Path, monkeypatch: pytest.M
 
 
 def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) -> None:
-    data = dist.archive("isonomy-0.1.0-hadoop3", dist.contents(wheels), 1_700_000_000)
+    data = dist.archive("isonomy-0.3.0-hadoop3", dist.contents(wheels), 1_700_000_000)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         names = tar.getnames()
         assert {m.mtime for m in tar.getmembers()} == {1_700_000_000}
         assert {(m.uid, m.uname) for m in tar.getmembers()} == {(0, "")}
         modes = {m.name: m.mode for m in tar.getmembers()}
-        sums = tar.extractfile("isonomy-0.1.0-hadoop3/SHA256SUMS")
-        unit = tar.extractfile("isonomy-0.1.0-hadoop3/systemd/isonomy.service")
+        sums = tar.extractfile("isonomy-0.3.0-hadoop3/SHA256SUMS")
+        unit = tar.extractfile("isonomy-0.3.0-hadoop3/systemd/isonomy.service")
         assert sums is not None
         assert unit is not None
         for line in sums.read().decode().splitlines():
             digest, place = line.split("  ")
-            file = tar.extractfile(f"isonomy-0.1.0-hadoop3/{place}")
+            file = tar.extractfile(f"isonomy-0.3.0-hadoop3/{place}")
             assert file is not None
             assert hashlib.sha256(file.read()).hexdigest() == digest
     folders = ("confs", "docs", "submarine_patch/examples")
     tracked = subprocess.run(["git", "ls-files", *folders], cwd=REPO, capture_output=True, text=True, check=True)
-    assert {n.removeprefix("isonomy-0.1.0-hadoop3/") for n in names} == {
+    assert {n.removeprefix("isonomy-0.3.0-hadoop3/") for n in names} == {
         *(f for f in tracked.stdout.splitlines() if f != "docs/generate.py"),
         "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SHA256SUMS", "dev-cluster/topology.yaml",
         "jars/isonomy-yarn-nm.jar", "jars/isonomy-yarn-rm.jar", "licenses/protobuf.txt", "licenses/py4j.txt",
-        "python/isonomy-0.1.0-py3-none-any.whl", "python/lock.txt", f"python/wheelhouse/{LONG}",
+        "python/isonomy-0.3.0-py3-none-any.whl", "python/lock.txt", f"python/wheelhouse/{LONG}",
         "share/bash-completion/completions/isonomy", "share/fish/vendor_completions.d/isonomy.fish",
         "share/man/man1/isonomy.1", "share/zsh/site-functions/_isonomy",
         "submarine/isonomy-am.jar", "submarine/lib/isonomy-submarine-runtime.jar",
         "submarine/lib/submarine-client-0.6.0.jar", "systemd/isonomy.logrotate", "systemd/isonomy.service",
         "systemd/isonomy.sysusers", "systemd/isonomy.tmpfiles",
     }  # fmt: skip
-    assert modes["isonomy-0.1.0-hadoop3/confs/nodemanager/isonomy-bad-gpus"] == 0o755
+    assert modes["isonomy-0.3.0-hadoop3/confs/nodemanager/isonomy-bad-gpus"] == 0o755
 
 
 def test_the_same_sources_give_the_same_bytes(dist: ModuleType, wheels: Path) -> None:
