@@ -93,6 +93,10 @@ class TogetherDemo(CellsDemo):
         names = {a["id"]: n for n, a in self.yarn_apps().items()}
         return {names[s.app_id] for s in self.leases() if s.app_id in names}
 
+    def paused(self) -> set[str]:
+        """The apps that have asked for GPUs and wait for the pause to end."""
+        return {a["name"] for a in self.get("queue").get("apps", ()) if a["reason"] == "Paused"}
+
     def borrowers(self) -> set[str]:
         """The apps that run on prod's machine without a guarantee."""
         return {n for n in APPS for x in self.held(n) if x["gpu"].startswith(PROD_HOST) and not x["guaranteed"]}
@@ -110,8 +114,11 @@ def contend(demo: TogetherDemo) -> None:
         "vision decides by auction, speech by OEF's shares; each owns two fast GPUs and two slow ones. In each, one app"
         " is four times as fast on the fast type and the other 1.2 times; each wants four GPUs"
     )
+    demo.isonomy("pause")  # who borrows must not depend on which client is the quickest
     for name in APPS:
         demo.search(name)
+    demo.see("all four apps ask for GPUs, while rounds are paused", 150, lambda: demo.paused() >= set(APPS))
+    demo.isonomy("pause", "--end")
     demo.see("all four apps have had GPUs", 150, lambda: demo.served() >= set(APPS))
     demo.see("prod has no app, and another one borrows its fast machine", 60, demo.borrowers)
     demo.isonomy("cells", "status")
