@@ -4,9 +4,6 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
 import java.io.IOException;
 import java.io.StringWriter;
-import java.nio.ByteBuffer;
-import java.nio.channels.FileChannel;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
@@ -31,53 +28,44 @@ final class Evidence {
     }
     this.path = path;
     this.node = node;
-    open().close();
-  }
-
-  private FileChannel open() throws IOException {
-    return FileChannel.open(path, StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.APPEND);
+    append("");
   }
 
   void started(GpuUse use) {
-    append(use, "start", null);
+    record("start", use, null);
   }
 
   void ended(GpuUse use, int exitCode) {
-    append(use, "end", exitCode);
+    record("end", use, exitCode);
   }
 
-  private String line(GpuUse use, String event, Integer exitCode) throws IOException {
+  /** A failure is only logged, because a full disk must not stop containers. */
+  private void record(String event, GpuUse use, Integer exitCode) {
     StringWriter line = new StringWriter();
     try (JsonGenerator json = JSON.createGenerator(line)) {
       json.writeStartObject();
       json.writeStringField("event", event);
-      json.writeStringField("container", use.container());
+      json.writeStringField("container", use.container);
       json.writeStringField("node", node);
       json.writeArrayFieldStart("gpu_ids");
-      for (int id : use.gpuIds()) {
+      for (int id : use.gpuIds) {
         json.writeNumber(id);
       }
       json.writeEndArray();
-      json.writeStringField("lease", use.lease());
+      json.writeStringField("lease", use.lease);
       json.writeNumberField("time_ms", System.currentTimeMillis());
       if (exitCode != null) {
         json.writeNumberField("exit", exitCode);
       }
       json.writeEndObject();
+      json.flush();
+      append(line + "\n");
+    } catch (IOException e) {
+      LOG.error("evidence lost: {} of {} with GPUs {}", event, use.container, use.visibleDevices(), e);
     }
-    return line.toString();
   }
 
-  /** Appends a line; a failure is only logged, because a full disk must not stop containers. */
-  private synchronized void append(GpuUse use, String event, Integer exitCode) {
-    try (FileChannel file = open()) {
-      ByteBuffer bytes = ByteBuffer.wrap((line(use, event, exitCode) + "\n").getBytes(StandardCharsets.UTF_8));
-      while (bytes.hasRemaining()) {
-        file.write(bytes);
-      }
-      file.force(false);
-    } catch (IOException e) {
-      LOG.error("evidence lost: {} of {} with GPUs {}", event, use.container(), use.visibleDevices(), e);
-    }
+  private synchronized void append(String text) throws IOException {
+    Files.writeString(path, text, StandardOpenOption.CREATE, StandardOpenOption.APPEND, StandardOpenOption.DSYNC);
   }
 }

@@ -28,7 +28,6 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   private static final String VERSION = "3";
 
   private NodeAttributesProvider configured;
-  private Idleness idleness;
   private GpuLaunches gpus;
 
   public ExecutorAttributes() {
@@ -47,7 +46,6 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   @Override
   protected void serviceInit(Configuration conf) throws Exception {
     configured = provider(conf);
-    idleness = Idleness.of(conf);
     gpus = GpuLaunches.of(conf);
     if (configured != null) {
       configured.init(conf);
@@ -89,11 +87,11 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   public Set<NodeAttribute> getDescriptors() {
     Set<NodeAttribute> all = new HashSet<>();
     all.add(attribute(NAME, VERSION));
-    String idle = idleness.value();
-    if (!idle.isEmpty()) {
-      all.add(attribute(IDLE, idle));
-    }
     if (gpus != null) {
+      String idle = gpus.idleness.value();
+      if (!idle.isEmpty()) {
+        all.add(attribute(IDLE, idle));
+      }
       gpus.allotted().forEach((gpu, container) -> all.add(attribute(ALLOTTED + gpu, container)));
     }
     Set<NodeAttribute> others = configured == null ? null : configured.getDescriptors();
@@ -115,7 +113,9 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
     return new TimerTask() {
       @Override
       public void run() {
-        idleness.sample(System.currentTimeMillis());
+        if (gpus != null) {
+          gpus.idleness.sample(System.currentTimeMillis());
+        }
       }
     };
   }

@@ -1,7 +1,6 @@
 package isonomy.nm;
 
 import java.io.IOException;
-import java.nio.file.DirectoryNotEmptyException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -116,12 +115,12 @@ public class GpuDevices implements LCEResourcesHandler {
   @Override
   public void preExecute(ContainerId id, Resource resource) throws IOException {
     GpuUse use = uses.apply(id);
-    if (use != null && use.isUnmanaged() && use.gpuIds().isEmpty()) {
+    if (use != null && use.unmanaged && use.gpuIds.isEmpty()) {
       return;  // YARN's own plugin for GPUs confines it
     }
     Set<Integer> denied = new TreeSet<>(minors);
     if (use != null) {
-      for (int gpu : use.gpuIds()) {
+      for (int gpu : use.gpuIds) {
         if (gpu >= minors.size()) {
           throw new IOException("GPU " + gpu + " has no minor device number in " + MINORS);
         }
@@ -153,16 +152,13 @@ public class GpuDevices implements LCEResourcesHandler {
   public void postExecute(ContainerId id) {
     confined.remove(id);
     try {
-      for (int k = 0; Files.exists(cgroup(id)); k++) {
+      for (int k = 0; k < DELETE_TRIES; k++) {
         if (delete(cgroup(id))) {
-          return;
-        }
-        if (k == DELETE_TRIES) {
-          LOG.warn("{} still has processes and is left", cgroup(id));
           return;
         }
         Thread.sleep(DELETE_AGAIN_MS);
       }
+      LOG.warn("{} still has processes and is left", cgroup(id));
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
     }
@@ -171,9 +167,8 @@ public class GpuDevices implements LCEResourcesHandler {
   /** Removes a cgroup's directory, which needs no removal of its files; false while it has processes. */
   private static boolean delete(Path cgroup) {
     try {
-      return Files.deleteIfExists(cgroup);
-    } catch (DirectoryNotEmptyException e) {
-      return false;
+      Files.deleteIfExists(cgroup);
+      return true;
     } catch (IOException e) {
       LOG.debug("{} cannot be removed yet", cgroup, e);
       return false;

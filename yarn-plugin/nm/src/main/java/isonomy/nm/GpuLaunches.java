@@ -14,16 +14,19 @@ import java.util.TreeMap;
 import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
+import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
+import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -61,61 +64,30 @@ final class GpuLaunches {
     T run() throws InterruptedException;
   }
 
-  /** The executor's access to containers' processes. */
-  interface Processes {
-    /** The first process of a container, which leads its session; null if unknown. */
-    String leader(ContainerId id);
-
-    /** Sends SIGKILL to a process group. */
-    void kill(Container container, String group) throws IOException;
-  }
-
-  /** The previous container did not free the GPUs in time. */
-  private static final class GpusHeldException extends IOException {
-    private static final long serialVersionUID = 1L;
-
-    GpusHeldException(String message) {
-      super(message);
-    }
-  }
-
-  private static final class Overstayer {
-    final GpuUse use;
-    final String leader;
-    final int exitCode;
-
-    Overstayer(GpuUse use, String leader, int exitCode) {
-      this.use = use;
-      this.leader = leader;
-      this.exitCode = exitCode;
-    }
-  }
-
   /** By the NodeManager's configuration: its executor and its attributes provider share nothing else. */
   private static final Map<Configuration, GpuLaunches> OF = Collections.synchronizedMap(new WeakHashMap<>());
 
   private final Context nm;
-  private final Processes processes;
+  private final ContainerExecutor executor;
   private final Evidence evidence;
-  private final Idleness idleness;
+  final Idleness idleness = new Idleness();
   private final GpuGate gate = new GpuGate();
-  /** By id, containers whose processes survived SIGKILL: they keep their GPUs. */
-  private final Map<String, Overstayer> overstayers = new ConcurrentHashMap<>();
+  /** Of each container whose processes survived SIGKILL, which keeps its GPUs: frees them if it has ended by now. */
+  private final Set<BooleanSupplier> overstayers = ConcurrentHashMap.newKeySet();
   /** GPUs of the machine; 0 where YARN's own plugin counts them and gives them out. */
   private final int total;
   private final int[] minors;
   private final long waitMs;
   private final long graceMs;
 
-  GpuLaunches(Context nm, Configuration conf, Processes processes) throws IOException {
+  GpuLaunches(Context nm, Configuration conf, ContainerExecutor executor) throws IOException {
     this.nm = nm;
-    this.processes = processes;
+    this.executor = executor;
     this.waitMs = conf.getLong(GPU_WAIT_MS, GPU_WAIT_MS_DEFAULT);
     this.graceMs = GRACE_MS + conf.getLong(
         YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, YarnConfiguration.DEFAULT_NM_SLEEP_DELAY_BEFORE_SIGKILL_MS);
     String node = conf.get(YarnConfiguration.NM_ADDRESS, "").replaceAll(":\\d+$", "");
     this.evidence = new Evidence(evidenceFile(conf), node);
-    this.idleness = Idleness.of(conf);
     ResourceInformation gpus = ResourceUtils.getNodeResourceInformation(conf).get(ResourceInformation.GPU_URI);
     this.total = gpus == null ? 0 : (int) gpus.getValue();
     this.minors = conf.getInts(GpuDevices.MINORS);
@@ -141,13 +113,13 @@ final class GpuLaunches {
     String id = environment.get("CONTAINER_ID");
     Container container = id == null ? null : nm.getContainers().get(ContainerId.fromString(id));
     GpuUse use = container == null ? null : allot(container);
-    if (use != null && use.isUnmanaged() && total == 0) {
+    if (use != null && use.unmanaged && total == 0) {
       return;
     }
     environment.put(VISIBLE, use == null ? "" : use.visibleDevices());
     nmVars.add(VISIBLE);
     if (use != null) {
-      environment.put(LEASE, use.lease());
+      environment.put(LEASE, use.lease);
       nmVars.add(LEASE);
     }
   }
@@ -160,15 +132,14 @@ final class GpuLaunches {
 
   int launch(Container container, Launch launch) throws IOException, ConfigurationException {
     GpuUse use = use(container);
-    if (use.gpuIds().isEmpty() && !(use.isUnmanaged() && total > 0)) {
+    if (use.gpuIds.isEmpty() && !(use.unmanaged && total > 0)) {
       return launch.run();
     }
-    try {
-      enter(use);
-    } catch (GpusHeldException e) {
+    String held = enter(use);
+    if (held != null) {
       // A failed launch would exit with -1 and count as the job's failure, which it is not.
-      LOG.warn("{} does not start: {}", use.container(), e.getMessage());
-      container.handle(new ContainerDiagnosticsUpdateEvent(container.getContainerId(), e.getMessage() + "\n"));
+      LOG.warn("{} does not start: {}", use.container, held);
+      container.handle(new ContainerDiagnosticsUpdateEvent(container.getContainerId(), held + "\n"));
       return NOT_STARTED;
     }
     int exitCode = -1;
@@ -185,11 +156,14 @@ final class GpuLaunches {
   /** Reserves the container's GPUs again after a restart of the NodeManager, and waits for it. */
   int reacquire(ContainerId id, Wait wait) throws IOException, InterruptedException {
     Container container = nm.getContainers().get(id);
-    if (container == null || use(container).gpuIds().isEmpty()) {
+    if (container == null || use(container).gpuIds.isEmpty()) {
       return wait.run();
     }
     GpuUse use = use(container);
-    enter(use);
+    String held = enter(use);
+    if (held != null) {
+      throw new IOException(held);
+    }
     int exitCode = -1;
     try {
       watch(id, use);
@@ -205,10 +179,10 @@ final class GpuLaunches {
     forgetEnded();
     synchronized (gate) {
       GpuUse use = use(container);
-      if (!use.isUnmanaged() || total == 0 || !use.gpuIds().isEmpty()) {
+      if (!use.unmanaged || total == 0 || !use.gpuIds.isEmpty()) {
         return use;
       }
-      List<Integer> ids = uninterrupted(use, () -> gate.free(use.gpus(), total, () -> named(container), waitMs));
+      List<Integer> ids = uninterrupted(use, () -> gate.free(use.gpus, total, () -> named(container), waitMs));
       if (ids != null) {
         List<Serializable> devices = new ArrayList<>();
         ids.forEach(id -> devices.add(new GpuDevice(id, id < minors.length ? minors[id] : id)));
@@ -222,7 +196,7 @@ final class GpuLaunches {
   private Set<Integer> named(Container but) {
     Set<Integer> named = new HashSet<>();
     nm.getContainers().values().stream().filter(c -> c != but && !c.isContainerInFinalStates())
-        .forEach(c -> named.addAll(use(c).gpuIds()));
+        .forEach(c -> named.addAll(use(c).gpuIds));
     return named;
   }
 
@@ -231,33 +205,30 @@ final class GpuLaunches {
     Map<Integer, String> allotted = new TreeMap<>();
     for (Container container : nm.getContainers().values()) {
       GpuUse use = use(container);
-      if (use.isUnmanaged() && !container.isContainerInFinalStates()) {
-        use.gpuIds().forEach(id -> allotted.put(id, use.container()));
+      if (use.unmanaged && !container.isContainerInFinalStates()) {
+        use.gpuIds.forEach(id -> allotted.put(id, use.container));
       }
     }
     return allotted;
   }
 
   private void forgetEnded() {
-    overstayers.values().forEach(o -> {
-      if (Session.groups(o.leader, o.use.container()).isEmpty()) {
-        overstayers.remove(o.use.container());
-        open(o.use, o.exitCode);
-      }
-    });
+    overstayers.removeIf(BooleanSupplier::getAsBoolean);
   }
 
-  private void enter(GpuUse use) throws IOException {
+  /** Takes the container's GPUs; why the others did not free them in time, or null. */
+  private String enter(GpuUse use) throws IOException {
     forgetEnded();
-    if (use.gpuIds().isEmpty()) {
-      throw new GpusHeldException("other containers still held the GPUs after " + waitMs + " ms (" + GPU_WAIT_MS + ")");
+    if (use.gpuIds.isEmpty()) {
+      return "other containers still held the GPUs after " + waitMs + " ms (" + GPU_WAIT_MS + ")";
     }
     String other = uninterrupted(use, () -> gate.enter(use, waitMs));
     if (other != null) {
-      throw new GpusHeldException("GPUs " + use.visibleDevices() + " are still held by " + other + " after " + waitMs
-          + " ms (" + GPU_WAIT_MS + ")");
+      return "GPUs " + use.visibleDevices() + " are still held by " + other + " after " + waitMs + " ms (" + GPU_WAIT_MS
+          + ")";
     }
-    LOG.info("{} has GPUs {} by lease {}", use.container(), use.visibleDevices(), use.lease());
+    LOG.info("{} has GPUs {} by lease {}", use.container, use.visibleDevices(), use.lease);
+    return null;
   }
 
   private static <T> T uninterrupted(GpuUse use, Gated<T> action) throws IOException {
@@ -265,26 +236,27 @@ final class GpuLaunches {
       return action.run();
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
-      throw new IOException("interrupted while " + use.container() + " waited for its GPUs", e);
+      throw new IOException("interrupted while " + use.container + " waited for its GPUs", e);
     }
   }
 
   /** Frees the GPUs once all processes have ended; the parent class waits only for the container's shell. */
   private void leave(Container container, GpuUse use, int exitCode) {
     idleness.forget(use);
-    String leader = processes.leader(container.getContainerId());
-    if (!awaitEnd(leader, use.container(), graceMs)) {
-      LOG.warn("Processes of {} continue {} ms after its end; they are killed", use.container(), graceMs);
-      for (String group : Session.groups(leader, use.container())) {
+    String leader = executor.getProcessId(container.getContainerId());
+    if (!awaitEnd(leader, use.container, graceMs)) {
+      LOG.warn("Processes of {} continue {} ms after its end; they are killed", use.container, graceMs);
+      for (String group : Session.groups(leader, use.container)) {
         try {
-          processes.kill(container, group);
+          executor.signalContainer(new ContainerSignalContext.Builder().setContainer(container)
+              .setUser(container.getUser()).setPid(group).setSignal(ContainerExecutor.Signal.KILL).build());
         } catch (IOException e) {
-          LOG.error("Process group {} of {} cannot be killed", group, use.container(), e);
+          LOG.error("Process group {} of {} cannot be killed", group, use.container, e);
         }
       }
-      if (!awaitEnd(leader, use.container(), GRACE_MS)) {
-        LOG.error("Processes of {} cannot be killed: GPUs {} stay blocked", use.container(), use.visibleDevices());
-        overstayers.put(use.container(), new Overstayer(use, leader, exitCode));
+      if (!awaitEnd(leader, use.container, GRACE_MS)) {
+        LOG.error("Processes of {} cannot be killed: GPUs {} stay blocked", use.container, use.visibleDevices());
+        overstayers.add(() -> openIfEnded(leader, use, exitCode));
         return;
       }
     }
@@ -293,9 +265,17 @@ final class GpuLaunches {
 
   private void watch(ContainerId id, GpuUse use) {
     idleness.watch(use, () -> {
-      String leader = processes.leader(id);
-      return leader == null ? -1 : Session.cpuMs(leader, use.container());
+      String leader = executor.getProcessId(id);
+      return leader == null ? -1 : Session.cpuMs(leader, use.container);
     });
+  }
+
+  private boolean openIfEnded(String leader, GpuUse use, int exitCode) {
+    boolean ended = Session.groups(leader, use.container).isEmpty();
+    if (ended) {
+      open(use, exitCode);
+    }
+    return ended;
   }
 
   private void open(GpuUse use, int exitCode) {

@@ -10,11 +10,13 @@ import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 
 /** A container's GPUs according to its RM-signed token, or as the executor allotted them if that names none. */
 final class GpuUse {
-  private final String container;
-  private final int gpus;
-  private final List<Integer> gpuIds;
-  private final String lease;
-  private final boolean unmanaged;
+  final String container;
+  /** The GPUs of its resource. */
+  final int gpus;
+  final List<Integer> gpuIds;
+  final String lease;
+  /** Whether it has GPUs and its token names none, so that this NodeManager must say which. */
+  final boolean unmanaged;
 
   private GpuUse(String container, int gpus, List<Integer> gpuIds, String lease, boolean unmanaged) {
     this.container = container;
@@ -48,28 +50,6 @@ final class GpuUse {
     } catch (ResourceNotFoundException e) {
       return 0;
     }
-  }
-
-  String container() {
-    return container;
-  }
-
-  /** The GPUs of its resource. */
-  int gpus() {
-    return gpus;
-  }
-
-  List<Integer> gpuIds() {
-    return gpuIds;
-  }
-
-  String lease() {
-    return lease;
-  }
-
-  /** Whether it has GPUs and its token names none, so that this NodeManager must say which. */
-  boolean isUnmanaged() {
-    return unmanaged;
   }
 
   /** The value of CUDA_VISIBLE_DEVICES; empty: no GPU is visible. */

@@ -1,12 +1,9 @@
 package isonomy.nm;
 
-import java.util.Collections;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.LongSupplier;
-import org.apache.hadoop.conf.Configuration;
 
 /**
  * Which GPUs have an idle container: for a minute or more its processes used less than a thirtieth of a core. Who
@@ -18,8 +15,6 @@ final class Idleness {
   static final long BUSY_MS = 2_000;
   /** YARN's limit for the value of a node attribute. */
   private static final int VALUE_MAX = 255;
-  /** By the NodeManager's configuration: its executor and its attributes provider share nothing else. */
-  private static final Map<Configuration, Idleness> OF = Collections.synchronizedMap(new WeakHashMap<>());
 
   /** One container. */
   private static final class Watched {
@@ -53,16 +48,12 @@ final class Idleness {
 
   private final Map<String, Watched> watched = new ConcurrentHashMap<>();
 
-  static Idleness of(Configuration conf) {
-    return OF.computeIfAbsent(conf, c -> new Idleness());
-  }
-
   void watch(GpuUse use, LongSupplier cpuMs) {
-    watched.put(use.container(), new Watched(use, cpuMs));
+    watched.put(use.container, new Watched(use, cpuMs));
   }
 
   void forget(GpuUse use) {
-    watched.remove(use.container());
+    watched.remove(use.container);
   }
 
   /** Looks at all containers; to be called several times a window. */
@@ -75,7 +66,7 @@ final class Idleness {
     Map<Integer, Long> since = new TreeMap<>();
     for (Watched w : watched.values()) {
       if (w.idleSinceMs > 0) {
-        w.use.gpuIds().forEach(gpu -> since.put(gpu, w.idleSinceMs / 1000));
+        w.use.gpuIds.forEach(gpu -> since.put(gpu, w.idleSinceMs / 1000));
       }
     }
     StringBuilder text = new StringBuilder();

@@ -6,17 +6,14 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.DefaultContainerExecutor;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerReacquisitionContext;
-import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerStartContext;
 
 /** DefaultContainerExecutor, with a container's GPUs from the token that the ResourceManager signed. */
-public class IsonomyContainerExecutor extends DefaultContainerExecutor implements GpuLaunches.Processes {
+public class IsonomyContainerExecutor extends DefaultContainerExecutor {
   private GpuLaunches gpus;
 
   @Override
@@ -24,17 +21,6 @@ public class IsonomyContainerExecutor extends DefaultContainerExecutor implement
     super.init(context);
     gpus = new GpuLaunches(context, getConf(), this);
     ExecutorAttributes.addTo(getConf());
-  }
-
-  @Override
-  public String leader(ContainerId id) {
-    return getProcessId(id);
-  }
-
-  @Override
-  public void kill(Container container, String group) throws IOException {
-    signalContainer(new ContainerSignalContext.Builder()
-        .setContainer(container).setUser(container.getUser()).setPid(group).setSignal(Signal.KILL).build());
   }
 
   @Override

@@ -10,13 +10,11 @@ import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerReacquisitionContext;
-import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerStartContext;
 
 /** LinuxContainerExecutor, with a container's GPUs from the token that the ResourceManager signed. */
-public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor implements GpuLaunches.Processes {
+public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor {
   private GpuLaunches gpus;
 
   @Override
@@ -29,17 +27,6 @@ public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor implem
   /** The GPUs that a container may use; null if unknown. */
   GpuUse use(ContainerId id) {
     return gpus.use(id);
-  }
-
-  @Override
-  public String leader(ContainerId id) {
-    return getProcessId(id);
-  }
-
-  @Override
-  public void kill(Container container, String group) throws IOException {
-    signalContainer(new ContainerSignalContext.Builder()
-        .setContainer(container).setUser(container.getUser()).setPid(group).setSignal(Signal.KILL).build());
   }
 
   @Override

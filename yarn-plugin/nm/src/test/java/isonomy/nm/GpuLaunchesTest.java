@@ -3,8 +3,8 @@ package isonomy.nm;
 import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.mockito.ArgumentMatchers.any;
 import static org.mockito.Mockito.mock;
 import static org.mockito.Mockito.verify;
 import static org.mockito.Mockito.when;
@@ -27,11 +27,13 @@ import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
+import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
+import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.server.nodemanager.recovery.NMNullStateStoreService;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -62,20 +64,18 @@ class GpuLaunchesTest {
     conf.set(YarnConfiguration.NM_ADDRESS, "n1:8041");
     conf.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, -4_900);
     conf.setLong(GpuLaunches.GPU_WAIT_MS, 200);
-    gpus = new GpuLaunches(nm, conf, new GpuLaunches.Processes() {
-      @Override
-      public String leader(ContainerId id) {
-        return leader;
+    ContainerExecutor executor = mock(ContainerExecutor.class);
+    when(executor.getProcessId(any())).thenAnswer(call -> leader);
+    when(executor.signalContainer(any())).thenAnswer(call -> {
+      ContainerSignalContext signal = call.getArgument(0);
+      assertEquals(ContainerExecutor.Signal.KILL, signal.getSignal());
+      killed.add(signal.getPid());
+      if (!deaf) {
+        new ProcessBuilder("bash", "-c", "kill -9 -- -" + signal.getPid()).start();
       }
-
-      @Override
-      public void kill(Container container, String group) throws IOException {
-        killed.add(group);
-        if (!deaf) {
-          new ProcessBuilder("bash", "-c", "kill -9 -- -" + group).start();
-        }
-      }
+      return true;
     });
+    gpus = new GpuLaunches(nm, conf, executor);
   }
 
   private Container container(int number, int gpuCount, ExecutionType type, String... tags) {

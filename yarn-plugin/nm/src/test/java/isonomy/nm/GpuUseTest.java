@@ -15,18 +15,18 @@ class GpuUseTest {
   @Test
   void theTagOfItsGpusIsWhatItSees() {
     GpuUse use = Tokens.use(1, 2, "gpu=2,0;lease=r1.0");
-    assertEquals(List.of(0, 2), use.gpuIds());
+    assertEquals(List.of(0, 2), use.gpuIds);
     assertEquals("0,2", use.visibleDevices());
-    assertEquals("r1.0", use.lease());
-    assertEquals(Tokens.id(1).toString(), use.container());
-    assertFalse(use.isUnmanaged());
+    assertEquals("r1.0", use.lease);
+    assertEquals(Tokens.id(1).toString(), use.container);
+    assertFalse(use.unmanaged);
   }
 
   @Test
   void twoTagsOfVersion01AreRead() {
     GpuUse use = Tokens.use(1, 1, "gpu=3", "lease=r1.0");
     assertEquals("3", use.visibleDevices());
-    assertEquals("r1.0", use.lease());
+    assertEquals("r1.0", use.lease);
   }
 
   /** Neither GPUs of ours nor those of a container that plain CapacityScheduler placed. */
@@ -45,8 +45,8 @@ class GpuUseTest {
   void aTagThatIsNotThatOfItsGpusGivesNone(int gpus, String tag) {
     GpuUse use = Tokens.use(1, gpus, tag);
     assertEquals("", use.visibleDevices());
-    assertEquals("", use.lease());
-    assertFalse(use.isUnmanaged());
+    assertEquals("", use.lease);
+    assertFalse(use.unmanaged);
   }
 
   @Test
@@ -57,9 +57,9 @@ class GpuUseTest {
   @Test
   void gpusWithoutATagAreThoseOfPlainCapacityScheduler() {
     GpuUse use = Tokens.use(1, 2, "spark");
-    assertTrue(use.isUnmanaged());
+    assertTrue(use.unmanaged);
     assertEquals("", use.visibleDevices());
-    assertFalse(Tokens.use(1, 0).isUnmanaged());
-    assertFalse(GpuUse.of(Tokens.token(1, 2, ExecutionType.OPPORTUNISTIC)).isUnmanaged());
+    assertFalse(Tokens.use(1, 0).unmanaged);
+    assertFalse(GpuUse.of(Tokens.token(1, 2, ExecutionType.OPPORTUNISTIC)).unmanaged);
   }
 }

@@ -2,15 +2,22 @@ package isonomy.nm;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.when;
 
 import java.io.IOException;
+import java.nio.file.Path;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
+import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** A container idles if its processes compute nothing for a minute. */
 @Timeout(60)
@@ -73,14 +80,18 @@ class IdlenessTest {
   }
 
   @Test
-  void aNodeAttributeSaysIt() {
+  void aNodeAttributeSaysIt(@TempDir Path dir) throws IOException {
     Configuration conf = new Configuration(false);
+    conf.set(GpuLaunches.EVIDENCE_FILE, dir.resolve("evidence.jsonl").toString());
+    Context nm = mock(Context.class);
+    when(nm.getContainers()).thenReturn(new ConcurrentHashMap<>());
+    Idleness idleness = new GpuLaunches(nm, conf, mock(ContainerExecutor.class)).idleness;
     ExecutorAttributes.addTo(conf);
     ExecutorAttributes provider = new ExecutorAttributes();
     provider.init(conf);
-    Idleness.of(conf).watch(use(2, 1), () -> 0);
-    Idleness.of(conf).sample(START_MS);
-    Idleness.of(conf).sample(START_MS + Idleness.WINDOW_MS);
+    idleness.watch(use(2, 1), () -> 0);
+    idleness.sample(START_MS);
+    idleness.sample(START_MS + Idleness.WINDOW_MS);
     String value = provider.getDescriptors().stream()
         .filter(a -> a.getAttributeKey().getAttributeName().equals(ExecutorAttributes.IDLE))
         .map(NodeAttribute::getAttributeValue).collect(Collectors.joining());

@@ -13,10 +13,13 @@ import org.apache.hadoop.yarn.server.api.ContainerType;
 
 /** Container tokens as the ResourceManager would sign them. */
 final class Tokens {
+  /** Of this JVM alone: a container's processes are found by its id, and killed. */
+  private static final ApplicationId APP = ApplicationId.newInstance(ProcessHandle.current().pid(), 1);
+
   private Tokens() {}
 
   static ContainerId id(int number) {
-    return ContainerId.newContainerId(ApplicationAttemptId.newInstance(ApplicationId.newInstance(1L, 1), 1), number);
+    return ContainerId.newContainerId(ApplicationAttemptId.newInstance(APP, 1), number);
   }
 
   static ContainerTokenIdentifier token(int number, int gpus, ExecutionType type, String... tags) {

@@ -7,15 +7,14 @@ import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
-import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
  * The outstanding asks for GPUs, held back from the queues.
@@ -31,89 +30,39 @@ final class AskBook {
   /** The most containers of one ask that are reported at a time; the others follow as these are served. */
   static final int TOLD_MAX = 65_536;
 
-  /** Identifies an ask of an attempt. */
-  static final class Key {
-    private final int priority;
-    private final long allocationRequestId;
-
-    Key(int priority, long allocationRequestId) {
-      this.priority = priority;
-      this.allocationRequestId = allocationRequestId;
-    }
-
-    static Key of(ResourceRequest r) {
-      return new Key(r.getPriority().getPriority(), r.getAllocationRequestId());
-    }
-
-    static Key of(SchedulingRequest r) {
-      return new Key(r.getPriority().getPriority(), r.getAllocationRequestId());
-    }
-
-    long allocationRequestId() {
-      return allocationRequestId;
-    }
-
-    @Override
-    public boolean equals(Object other) {
-      return other instanceof Key && ((Key) other).priority == priority
-          && ((Key) other).allocationRequestId == allocationRequestId;
-    }
-
-    @Override
-    public int hashCode() {
-      return Objects.hash(priority, allocationRequestId);
-    }
-  }
-
-  /** An ask as it was when it was looked up. */
-  static final class Held {
-    final ApplicationAttemptId attempt;
-    final Key key;
-    final Resource capability;
-    final int count;
-    /** The node label that its nodes must have; empty: the default partition. */
-    final String partition;
-    /** The hosts and racks to which it is limited; empty: any. */
-    final List<String> onlyOn;
-    /** Set if it came through the constraint API. */
-    final SchedulingRequest original;
-
-    private Held(ApplicationAttemptId attempt, Key key, Entry entry) {
-      this.attempt = attempt;
-      this.key = key;
-      this.capability = entry.capability;
-      this.count = entry.count;
-      this.partition = entry.partition();
-      this.onlyOn = entry.onlyOn;
-      this.original = entry.original;
-    }
-  }
-
   /** Counts an attempt's pending containers in the metrics of its queue. */
   interface Pending {
     /** `containers` may be negative. */
     void add(String partition, int containers, Resource each);
   }
 
-  private static final class Entry {
+  /** An ask; it keeps its label and places while the scheduler's write lock is held. */
+  static final class Entry {
+    final SchedulerRequestKey key;
     final Resource capability;
     int count;
-    /** How often the AM has asked; its first ask may still count recovered containers. */
-    int asks;
-    /** The node label; null: the queue's default. */
-    String label;
-    SchedulingRequest original;
+    /** The hosts and racks to which it is limited; empty: any. */
     List<String> onlyOn = List.of();
-    final Map<String, ResourceRequest> locations = new HashMap<>();
-    Ask published;
+    /** Set if it came through the constraint API. */
+    SchedulingRequest original;
+    private final Attempt attempt;
+    /** How often the AM has asked; its first ask may still count recovered containers. */
+    private int asks;
+    /** The node label; null: the queue's default. */
+    private String label;
+    private final Map<String, ResourceRequest> locations = new HashMap<>();
+    private Ask published;
     /** Its containers that the queue's metrics count, and their partition. */
-    int pending;
-    String pendingIn = "";
+    private int pending;
+    private String pendingIn = "";
 
-    Entry(Resource capability) {
+    Entry(Attempt attempt, SchedulerRequestKey key, Resource capability) {
+      this.attempt = attempt;
+      this.key = key;
       this.capability = capability;
     }
 
+    /** The node label that its nodes must have; empty: the default partition. */
     String partition() {
       return original != null ? Partitions.of(original) : label == null ? "" : label;
     }
@@ -121,28 +70,34 @@ final class AskBook {
     int toldCount() {
       return Math.min(count, TOLD_MAX);
     }
+
+    /** Has the queue's metrics count this many containers. */
+    void countPending(int now) {
+      if (attempt.pending == null) {
+        return;
+      }
+      String partition = partition();
+      if (!partition.equals(pendingIn)) {
+        attempt.pending.add(pendingIn, -pending, capability);
+        pending = 0;
+        pendingIn = partition;
+      }
+      if (now != pending) {
+        attempt.pending.add(partition, now - pending, capability);
+        pending = now;
+      }
+    }
   }
 
   private static final class Attempt {
-    final Map<Key, Entry> entries = new HashMap<>();
-    final Map<Key, Integer> recovered = new HashMap<>();
+    final ApplicationAttemptId id;
+    final Map<SchedulerRequestKey, Entry> entries = new HashMap<>();
+    final Map<SchedulerRequestKey, Integer> recovered = new HashMap<>();
+    /** Null where the asks wait at CapacityScheduler, which counts them itself. */
     Pending pending;
 
-    Attempt(Pending pending) {
-      this.pending = pending;
-    }
-
-    void count(Entry entry, int now) {
-      String partition = entry.partition();
-      if (!partition.equals(entry.pendingIn)) {
-        pending.add(entry.pendingIn, -entry.pending, entry.capability);
-        entry.pending = 0;
-        entry.pendingIn = partition;
-      }
-      if (now != entry.pending) {
-        pending.add(partition, now - entry.pending, entry.capability);
-        entry.pending = now;
-      }
+    Attempt(ApplicationAttemptId id) {
+      this.id = id;
     }
   }
 
@@ -153,35 +108,30 @@ final class AskBook {
     this.sink = sink;
   }
 
-  /** Accepts an attempt's asks from now on. */
+  /** Accepts an attempt's asks from now on; `pending` null: those at CapacityScheduler, only to report them. */
   synchronized void open(ApplicationAttemptId id, Pending pending) {
-    attempts.computeIfAbsent(id, a -> new Attempt(pending));
+    Attempt attempt = attempts.computeIfAbsent(id, Attempt::new);
+    if (attempt.pending == null && pending != null) {
+      attempt.entries.clear();  // they come again, now to be held back
+    }
+    attempt.entries.values().forEach(e -> e.countPending(0));
+    attempt.pending = pending;
+    attempt.entries.values().forEach(e -> e.countPending(e.toldCount()));
   }
 
   /** Drops the asks of an attempt that has ended. */
   synchronized void close(ApplicationAttemptId id) {
     Attempt attempt = attempts.remove(id);
     if (attempt != null) {
-      attempt.entries.values().forEach(e -> attempt.count(e, 0));
+      attempt.entries.values().forEach(e -> e.countPending(0));
     }
   }
 
-  /** An attempt was moved to another queue. */
-  synchronized void moved(ApplicationAttemptId id, Pending pending) {
-    Attempt attempt = attempts.get(id);
-    if (attempt == null) {
-      return;
-    }
-    attempt.entries.values().forEach(e -> attempt.count(e, 0));
-    attempt.pending = pending;
-    attempt.entries.values().forEach(e -> attempt.count(e, e.toldCount()));
-  }
-
-  /** Forgets an attempt and adds its asks to the lists, for CapacityScheduler. */
+  /** Forgets an attempt and adds its asks to the lists, for CapacityScheduler, unless they wait there. */
   synchronized void giveBack(
       ApplicationAttemptId id, List<ResourceRequest> asks, List<SchedulingRequest> constrained) {
     Attempt attempt = attempts.get(id);
-    for (Entry entry : attempt == null ? List.<Entry>of() : attempt.entries.values()) {
+    for (Entry entry : attempt == null || attempt.pending == null ? List.<Entry>of() : attempt.entries.values()) {
       if (entry.original != null) {
         entry.original.getResourceSizing().setNumAllocations(entry.count);
         constrained.add(entry.original);
@@ -195,16 +145,15 @@ final class AskBook {
 
   /** A copy of the request with another number of containers. */
   static ResourceRequest copy(ResourceRequest r, int containers) {
-    return ResourceRequest.newBuilder().priority(r.getPriority()).resourceName(r.getResourceName())
-        .capability(r.getCapability()).numContainers(containers).relaxLocality(r.getRelaxLocality())
-        .nodeLabelExpression(r.getNodeLabelExpression()).executionTypeRequest(r.getExecutionTypeRequest())
-        .allocationRequestId(r.getAllocationRequestId()).build();
+    ResourceRequest copy = ResourceRequest.clone(r);
+    copy.setNumContainers(containers);
+    return copy;
   }
 
   /** Why an attempt may not ask under these keys too; null if it may. `keys`: those with a count above 0. */
-  synchronized String refusal(ApplicationAttemptId id, Set<Key> keys) {
+  synchronized String refusal(ApplicationAttemptId id, Set<SchedulerRequestKey> keys) {
     Attempt attempt = attempts.get(id);
-    Set<Key> all = new HashSet<>(keys);
+    Set<SchedulerRequestKey> all = new HashSet<>(keys);
     if (attempt != null) {
       all.addAll(attempt.entries.keySet());
     }
@@ -221,15 +170,14 @@ final class AskBook {
       ApplicationAttemptId id,
       List<ResourceRequest> asks,
       List<SchedulingRequest> constrained,
-      Map<Key, Integer> notPulled) {
+      Map<SchedulerRequestKey, Integer> notPulled) {
     Attempt attempt = attempts.get(id);
     if (attempt == null) {
       return;
     }
-    Set<Key> touched = new LinkedHashSet<>();
+    Set<SchedulerRequestKey> touched = new LinkedHashSet<>();
     for (ResourceRequest r : asks) {
-      Key key = Key.of(r);
-      Entry entry = entry(id, attempt, key, r.getCapability(), r.getNumContainers());
+      Entry entry = entry(attempt, SchedulerRequestKey.create(r), r.getCapability(), r.getNumContainers());
       if (entry == null) {
         continue;
       }
@@ -242,24 +190,23 @@ final class AskBook {
       if (any) {
         entry.label = r.getNodeLabelExpression();
         entry.original = null;
-        setCount(attempt, key, entry, r.getNumContainers(), notPulled);
+        setCount(entry, r.getNumContainers(), notPulled);
       }
-      touched.add(key);
+      touched.add(entry.key);
     }
     for (SchedulingRequest r : constrained) {
-      Key key = Key.of(r);
       int count = r.getResourceSizing().getNumAllocations();
-      Entry entry = entry(id, attempt, key, r.getResourceSizing().getResources(), count);
+      Entry entry = entry(attempt, SchedulerRequestKey.create(r), r.getResourceSizing().getResources(), count);
       if (entry != null) {
         entry.original = r;
-        setCount(attempt, key, entry, count, notPulled);
-        touched.add(key);
+        setCount(entry, count, notPulled);
+        touched.add(entry.key);
       }
     }
-    for (Key key : touched) {
+    for (SchedulerRequestKey key : touched) {
       Entry entry = attempt.entries.get(key);
       entry.onlyOn = onlyOn(entry);
-      publish(id, attempt, key, entry);
+      publish(entry);
       if (entry.count == 0) {
         attempt.entries.remove(key);
       }
@@ -273,11 +220,11 @@ final class AskBook {
       return;
     }
     List<ResourceRequest> all = new ArrayList<>(asks);
-    Set<Key> kept = asks.stream().map(Key::of).collect(Collectors.toSet());
+    Set<SchedulerRequestKey> kept = asks.stream().map(SchedulerRequestKey::create).collect(Collectors.toSet());
     attempt.entries.forEach((key, entry) -> {
       if (!kept.contains(key)) {
-        all.add(ResourceRequest.newBuilder().priority(Priority.newInstance(key.priority))
-            .allocationRequestId(key.allocationRequestId).resourceName(ResourceRequest.ANY)
+        all.add(ResourceRequest.newBuilder().priority(key.getPriority())
+            .allocationRequestId(key.getAllocationRequestId()).resourceName(ResourceRequest.ANY)
             .capability(entry.capability).numContainers(0).build());
       }
     });
@@ -285,7 +232,7 @@ final class AskBook {
   }
 
   /** The entry of a key; null if the ask only withdraws an entry that does not exist. */
-  private Entry entry(ApplicationAttemptId id, Attempt attempt, Key key, Resource capability, int count) {
+  private Entry entry(Attempt attempt, SchedulerRequestKey key, Resource capability, int count) {
     Entry entry = attempt.entries.get(key);
     if (entry != null && entry.capability.equals(capability)) {
       return entry;
@@ -295,16 +242,16 @@ final class AskBook {
     }
     if (entry != null) {
       entry.count = 0;
-      publish(id, attempt, key, entry);
+      publish(entry);
     }
-    Entry fresh = new Entry(capability);
+    Entry fresh = new Entry(attempt, key, capability);
     attempt.entries.put(key, fresh);
     return fresh;
   }
 
-  private static void setCount(Attempt attempt, Key key, Entry entry, int asked, Map<Key, Integer> notPulled) {
-    Integer recovered = attempt.recovered.remove(key);
-    int known = notPulled.getOrDefault(key, 0) + (recovered == null ? 0 : recovered);
+  private static void setCount(Entry entry, int asked, Map<SchedulerRequestKey, Integer> notPulled) {
+    Integer recovered = entry.attempt.recovered.remove(entry.key);
+    int known = notPulled.getOrDefault(entry.key, 0) + (recovered == null ? 0 : recovered);
     entry.asks++;
     entry.count = Math.max(0, asked - known);
   }
@@ -313,47 +260,50 @@ final class AskBook {
    * Notes a container recovered after a restart of the ResourceManager. An AM that repeats its asks after the
    * restart may still count it, so its first ask is reduced by it, if it has an allocationRequestId.
    */
-  synchronized void recovered(ApplicationAttemptId id, Key key) {
+  synchronized void recovered(ApplicationAttemptId id, SchedulerRequestKey key) {
     Attempt attempt = attempts.get(id);
-    if (attempt == null || key.allocationRequestId() <= 0) {
+    if (attempt == null || attempt.pending == null || key.getAllocationRequestId() <= 0) {
       return;
     }
     Entry entry = attempt.entries.get(key);
     if (entry == null) {
       attempt.recovered.merge(key, 1, Integer::sum);
     } else if (entry.asks == 1) {
-      change(id, attempt, key, -1);
+      change(entry, -1);
     }
   }
 
   /** Counts down an ask for an allocated container, which YARN has already removed from the queue's metrics. */
-  synchronized void placed(ApplicationAttemptId id, Key key) {
-    Attempt attempt = attempts.get(id);
-    Entry entry = attempt == null ? null : attempt.entries.get(key);
+  synchronized void placed(ApplicationAttemptId id, SchedulerRequestKey key) {
+    Entry entry = entry(id, key);
     if (entry != null) {
       entry.pending--;
-      change(id, attempt, key, -1);
+      change(entry, -1);
     }
   }
 
   /** Reopens an ask whose container ended before its AM received it. */
-  synchronized void restored(ApplicationAttemptId id, Key key) {
-    Attempt attempt = attempts.get(id);
-    if (attempt != null && attempt.entries.containsKey(key)) {
-      change(id, attempt, key, 1);
+  synchronized void restored(ApplicationAttemptId id, SchedulerRequestKey key) {
+    Entry entry = entry(id, key);
+    if (entry != null && entry.attempt.pending != null) {
+      change(entry, 1);
     }
   }
 
-  private void change(ApplicationAttemptId id, Attempt attempt, Key key, int by) {
-    Entry entry = attempt.entries.get(key);
+  private Entry entry(ApplicationAttemptId id, SchedulerRequestKey key) {
+    Attempt attempt = attempts.get(id);
+    return attempt == null ? null : attempt.entries.get(key);
+  }
+
+  private void change(Entry entry, int by) {
     entry.count = Math.max(0, entry.count + by);
-    publish(id, attempt, key, entry);
+    publish(entry);
   }
 
   /** Sends an ask to the sink and the metrics if it has changed since the last time. */
-  private void publish(ApplicationAttemptId id, Attempt attempt, Key key, Entry entry) {
-    attempt.count(entry, entry.toldCount());
-    Ask message = message(id, key, entry);
+  private void publish(Entry entry) {
+    entry.countPending(entry.toldCount());
+    Ask message = message(entry);
     if (!message.equals(entry.published)) {
       entry.published = message;
       sink.accept(message);
@@ -361,29 +311,24 @@ final class AskBook {
   }
 
   /** The ask of this key; null if nothing is outstanding. */
-  synchronized Held find(ApplicationAttemptId id, Key key) {
-    Attempt attempt = attempts.get(id);
-    Entry entry = attempt == null ? null : attempt.entries.get(key);
-    return entry == null || entry.count == 0 ? null : new Held(id, key, entry);
+  synchronized Entry find(ApplicationAttemptId id, SchedulerRequestKey key) {
+    Entry entry = entry(id, key);
+    return entry == null || entry.count == 0 ? null : entry;
   }
 
   /** Every outstanding ask. */
   synchronized List<Ask> all() {
-    List<Ask> all = new ArrayList<>();
-    attempts.forEach((id, attempt) -> attempt.entries.forEach((key, entry) -> {
-      if (entry.count > 0) {
-        all.add(message(id, key, entry));
-      }
-    }));
-    return all;
+    return attempts.values().stream().flatMap(attempt -> attempt.entries.values().stream())
+        .filter(entry -> entry.count > 0).map(AskBook::message).collect(Collectors.toList());
   }
 
-  private static Ask message(ApplicationAttemptId id, Key key, Entry entry) {
+  private static Ask message(Entry entry) {
+    ApplicationAttemptId id = entry.attempt.id;
     Ask.Builder ask = Ask.newBuilder()
         .setAttemptId(id.toString())
         .setAppId(id.getApplicationId().toString())
-        .setAllocationRequestId(key.allocationRequestId)
-        .setPriority(key.priority)
+        .setAllocationRequestId(entry.key.getAllocationRequestId())
+        .setPriority(entry.key.getPriority().getPriority())
         .setGpus(Gpus.of(entry.capability))
         .setMemoryMb(entry.capability.getMemorySize())
         .setVcores(entry.capability.getVirtualCores())

@@ -30,6 +30,7 @@ import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.YarnScheduler;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
  * Refuses requests for GPUs that are not allowed, early enough that application masters get the reason: opportunistic
@@ -89,20 +90,20 @@ public final class AskGate implements ApplicationMasterServiceProcessor {
 
   private static void check(ApplicationAttemptId id, IsonomyScheduler scheduler, AllocateRequest request)
       throws YarnException {
-    Set<AskBook.Key> keys = new HashSet<>();
+    Set<SchedulerRequestKey> keys = new HashSet<>();
     for (ResourceRequest r : orNone(request.getAskList())) {
       if (r.getNumContainers() > 0 && Gpus.of(r.getCapability()) > 0) {
         refuseOpportunistic(id, r.getExecutionTypeRequest());
-        keys.add(AskBook.Key.of(r));
+        keys.add(SchedulerRequestKey.create(r));
       }
     }
     for (SchedulingRequest r : orNone(request.getSchedulingRequests())) {
       if (Gpus.of(r) > 0 && r.getResourceSizing().getNumAllocations() > 0) {
         refuseOpportunistic(id, r.getExecutionType());
-        keys.add(AskBook.Key.of(r));
+        keys.add(SchedulerRequestKey.create(r));
       }
     }
-    String refusal = keys.isEmpty() ? null : scheduler.refusal(id, keys);
+    String refusal = keys.isEmpty() ? null : scheduler.asks.refusal(id, keys);
     if (refusal != null) {
       throw new InvalidResourceRequestException(refusal);
     }

@@ -28,7 +28,7 @@ import org.slf4j.LoggerFactory;
 final class Bridge implements AutoCloseable {
   static final int EXCHANGE_MS = 10_000;
   static final int QUERY_MS = 30_000;
-  private static final int POLL_MS = 2_000;
+  static final int POLL_MS = 2_000;
   private static final int EVENTS_AT_ONCE = 1_000;
   private static final int IDLE_MS = 250;
   private static final long BACKOFF_MIN_MS = 100;
@@ -47,42 +47,16 @@ final class Bridge implements AutoCloseable {
     DirectiveResult.Builder carryOut(Directive directive);
   }
 
-  /** The links to the control plane, each with its own deadline and connections. */
-  static final class Links implements AutoCloseable {
-    private final ControlPlane events;
-    private final ControlPlane directives;
-    private final ControlPlane queries;
-
-    Links(ControlPlane events, ControlPlane directives, ControlPlane queries) {
-      this.events = events;
-      this.directives = directives;
-      this.queries = queries;
-    }
-
-    static Links py4j(BridgeConfig config) {
-      return new Links(
-          new Py4jControlPlane(config, EXCHANGE_MS),
-          new Py4jControlPlane(config, POLL_MS + EXCHANGE_MS),
-          new Py4jControlPlane(config, QUERY_MS));
-    }
-
-    @Override
-    public void close() {
-      for (ControlPlane link : List.of(events, directives, queries)) {
-        if (link instanceof Py4jControlPlane) {
-          ((Py4jControlPlane) link).close();
-        }
-      }
-    }
-  }
-
   private final Cluster cluster;
-  private final Links links;
+  /** The links to the control plane, each with its own deadline and connections. */
+  private final ControlPlane events;
+  private final ControlPlane polls;
+  private final ControlPlane queries;
   private final EventQueue queue;
   private final String epoch = UUID.randomUUID().toString();
   private final AtomicLong lastId = new AtomicLong();
   private final DirectiveLog log = new DirectiveLog(DIRECTIVES_KEPT);
-  private final QuerySlots queries = new QuerySlots();
+  private final QuerySlots slots = new QuerySlots();
   private final Thread eventThread = new Thread(this::sendEvents, "isonomy-events");
   private final Thread directiveThread = new Thread(this::takeDirectives, "isonomy-directives");
   private volatile boolean stopped;
@@ -91,9 +65,11 @@ final class Bridge implements AutoCloseable {
 
   private long taken;
 
-  Bridge(Cluster cluster, Links links, int queueSize) {
+  Bridge(Cluster cluster, ControlPlane events, ControlPlane polls, ControlPlane queries, int queueSize) {
     this.cluster = cluster;
-    this.links = links;
+    this.events = events;
+    this.polls = polls;
+    this.queries = queries;
     this.queue = new EventQueue(queueSize);
     eventThread.setDaemon(true);
     directiveThread.setDaemon(true);
@@ -109,7 +85,7 @@ final class Bridge implements AutoCloseable {
     stopped = true;
     eventThread.interrupt();
     directiveThread.interrupt();
-    links.close();
+    List.of(events, polls, queries).forEach(ControlPlane::close);
   }
 
   /** Queues an event for the control plane; never blocks. */
@@ -170,10 +146,10 @@ final class Bridge implements AutoCloseable {
     while (!stopped) {
       try {
         // Check first that the control plane answers, because a snapshot is expensive.
-        once(links.events, request().setEvents(Events.getDefaultInstance()).build());
+        once(events, request().setEvents(Events.getDefaultInstance()).build());
         long number = wanted();
         Snapshot snapshot = cluster.snapshot(queue.restart()).toBuilder().setRmLife(epoch).build();
-        Response response = once(links.events, request().setHello(Hello.newBuilder().setSnapshot(snapshot)
+        Response response = once(events, request().setHello(Hello.newBuilder().setSnapshot(snapshot)
             .setHadoopVersion(VersionInfo.getVersion()).setPluginVersion(version())).build());
         if (response.getError().isEmpty()) {
           LOG.info("The control plane has taken a snapshot: {} nodes, {} applications, {} asks, {} containers",
@@ -190,9 +166,9 @@ final class Bridge implements AutoCloseable {
     throw new InterruptedException();
   }
 
-  private void send(List<Event> events) throws InterruptedException {
-    Request request = request().setEvents(Events.newBuilder().addAllEvents(events)).build();
-    Response response = exchange(links.events, request);
+  private void send(List<Event> oldest) throws InterruptedException {
+    Request request = request().setEvents(Events.newBuilder().addAllEvents(oldest)).build();
+    Response response = exchange(events, request);
     if (response == null || response.getHelloRequired()) {
       resend();
       return;
@@ -213,7 +189,7 @@ final class Bridge implements AutoCloseable {
     while (!stopped) {
       try {
         awaitKnown();
-        Response response = exchange(links.directives, request().setPoll(poll).build());
+        Response response = exchange(polls, request().setPoll(poll).build());
         poll.clearReceived();
         if (response == null || response.getHelloRequired()) {
           resend();
@@ -256,25 +232,25 @@ final class Bridge implements AutoCloseable {
 
   /** Forwards a REST call; from any thread that holds no lock. */
   QueryReply query(Query query) {
-    queries.take(query.getUser(), query.getAdmin());
+    slots.take(query.getUser(), query.getAdmin());
     try {
       Request request = request().setQuery(query).build();
       long begin = System.nanoTime();
       Response response;
       try {
-        response = once(links.queries, request);
+        response = once(queries, request);
       } catch (BridgeException e) {
         if (System.nanoTime() - begin > QUERY_MS * 500_000L) {
           throw e;
         }
-        response = once(links.queries, request);
+        response = once(queries, request);
       }
       if (!response.getError().isEmpty()) {
         throw new BridgeException("the control plane: " + response.getError());
       }
       return response.getQueryReply();
     } finally {
-      queries.give(query.getUser());
+      slots.give(query.getUser());
     }
   }
 

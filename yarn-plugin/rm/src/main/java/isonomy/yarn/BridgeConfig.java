@@ -16,32 +16,16 @@ final class BridgeConfig {
   private static final Set<PosixFilePermission> OWNER_ONLY =
       Set.of(PosixFilePermission.OWNER_READ, PosixFilePermission.OWNER_WRITE);
 
-  private final String host;
-  private final int port;
-  private final Path tokenFile;
-  private final int queueSize;
+  final String host;
+  final int port;
+  final Path tokenFile;
+  final int queueSize;
 
   BridgeConfig(String host, int port, Path tokenFile, int queueSize) {
     this.host = host;
     this.port = port;
     this.tokenFile = tokenFile;
     this.queueSize = queueSize;
-  }
-
-  String host() {
-    return host;
-  }
-
-  int port() {
-    return port;
-  }
-
-  Path tokenFile() {
-    return tokenFile;
-  }
-
-  int queueSize() {
-    return queueSize;
   }
 
   static BridgeConfig of(Configuration conf) {

@@ -32,9 +32,8 @@ final class ClusterView {
   }
 
   Node node(RMNode node) {
-    Node.Builder message = Messages.node(
-        node, scheduler.getRMContext().getNodeAttributesManager().getAttributesForNode(node.getHostName()));
-    FiCaSchedulerNode scheduled = scheduler.node(node.getNodeID());
+    Node.Builder message = Messages.node(node).putAllAttributes(scheduler.attributes(node));
+    FiCaSchedulerNode scheduled = scheduler.getNode(node.getNodeID());
     if (node.getState() != NodeState.DECOMMISSIONING) {
       gpus.put(node.getNodeID(), message.getGpus());
     }
@@ -49,7 +48,7 @@ final class ClusterView {
       }
     }
     return message.setGpus(most).setUntaggedGpus(untagged)
-        .setWithheld(scheduler.withheld(message.getAttributesMap())).build();
+        .setWithheld(scheduler.withheld(node)).build();
   }
 
   /** One more than the container's highest GPU id; 0 without known GPUs. */
@@ -77,7 +76,7 @@ final class ClusterView {
 
   /** The whole state, read under the scheduler's lock except for the asks. */
   Snapshot.Builder snapshot() {
-    Managed mode = scheduler.managed();
+    Managed mode = scheduler.managed;
     Snapshot.Builder snapshot = Snapshot.newBuilder()
         .setReady(scheduler.ready()).setShadow(mode.isShadow()).setMode(mode.toWire());
     if (!mode.isOn()) {
@@ -100,6 +99,6 @@ final class ClusterView {
         snapshot.addQueues(Messages.queue(queue, scheduler.getConfiguration(), scheduler.manages(queue)));
       }
     });
-    return snapshot.addAllAsks(scheduler.outstanding()).addAllContainers(ending.all());
+    return snapshot.addAllAsks(scheduler.asks.all()).addAllContainers(ending.all());
   }
 }

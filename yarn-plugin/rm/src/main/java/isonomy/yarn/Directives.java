@@ -8,9 +8,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
-import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
@@ -28,6 +26,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerAppUtils
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerUtils;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.Resources;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -54,8 +53,8 @@ final class Directives {
   DirectiveResult.Builder carryOut(Directive directive) {
     DirectiveResult.Builder result = DirectiveResult.newBuilder();
     try {
-      if (!scheduler.managed().places()) {
-        throw new RejectedException("the mode is " + scheduler.managed().name() + ": nothing is carried out");
+      if (!scheduler.managed.places()) {
+        throw new RejectedException("the mode is " + scheduler.managed.name() + ": nothing is carried out");
       }
       switch (directive.getKindCase()) {
         case PLACE:
@@ -85,38 +84,39 @@ final class Directives {
       throw new RejectedException("the ResourceManager is recovering");
     }
     FiCaSchedulerApp app = attempt(ApplicationAttemptId.fromString(place.getAttemptId()));
-    AskBook.Held ask = ask(app, place);
+    AskBook.Entry ask = ask(app, place);
     FiCaSchedulerNode node = node(app, place);
     checkLimitedTo(app, ask, node);
     checkGpusFree(node, place.getGpuIdsList());
 
     Set<ContainerId> before = new HashSet<>();
     app.getLiveContainers().forEach(c -> before.add(c.getContainerId()));
-    if (!scheduler.allocateNow(app, request(ask, place), node)) {
+    if (!scheduler.allocateNow(app, request(app, ask, place), node)) {
       throw new RejectedException(whyNot(app, ask, node));
     }
     RMContainer container = app.getLiveContainers().stream()
         .filter(c -> !before.contains(c.getContainerId()))
         .findFirst()
         .orElseThrow(() -> new RejectedException("the container ended at once"));
-    asks.placed(ask.attempt, ask.key);
-    scheduler.events().allocated(container);
+    asks.placed(app.getApplicationAttemptId(), ask.key);
+    scheduler.events.allocated(container);
     LOG.info("Placed {} on {} with GPUs {} of lease {}",
         container.getContainerId(), place.getNodeId(), place.getGpuIdsList(), place.getLeaseId());
     return container.getContainerId().toString();
   }
 
   private FiCaSchedulerApp attempt(ApplicationAttemptId id) throws RejectedException {
-    FiCaSchedulerApp app = scheduler.getApplicationAttempt(id);
-    if (app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id)) {
+    FiCaSchedulerApp app = scheduler.running(id);
+    if (app == null) {
       throw new RejectedException("attempt " + id + " is not running");
     }
     return app;
   }
 
-  private AskBook.Held ask(FiCaSchedulerApp app, Place place) throws RejectedException {
-    AskBook.Key key = new AskBook.Key(place.getPriority(), place.getAllocationRequestId());
-    AskBook.Held ask = asks.find(app.getApplicationAttemptId(), key);
+  private AskBook.Entry ask(FiCaSchedulerApp app, Place place) throws RejectedException {
+    SchedulerRequestKey key =
+        new SchedulerRequestKey(Priority.newInstance(place.getPriority()), place.getAllocationRequestId(), null);
+    AskBook.Entry ask = asks.find(app.getApplicationAttemptId(), key);
     if (ask == null) {
       throw new RejectedException("attempt " + place.getAttemptId() + " does not ask under allocationRequestId "
           + place.getAllocationRequestId() + " and priority " + place.getPriority() + " (any more)");
@@ -130,7 +130,7 @@ final class Directives {
   }
 
   private FiCaSchedulerNode node(FiCaSchedulerApp app, Place place) throws RejectedException {
-    FiCaSchedulerNode node = scheduler.node(NodeId.fromString(place.getNodeId()));
+    FiCaSchedulerNode node = scheduler.getNode(NodeId.fromString(place.getNodeId()));
     if (node == null) {
       throw RejectedException.ofMachine("node " + place.getNodeId() + " is not registered");
     }
@@ -138,8 +138,7 @@ final class Directives {
     if (state != NodeState.RUNNING) {
       throw RejectedException.ofMachine("node " + place.getNodeId() + " is " + state);
     }
-    String withheld = scheduler.withheld(Messages.attributes(scheduler.getRMContext().getNodeAttributesManager()
-        .getAttributesForNode(node.getRMNode().getHostName())));
+    String withheld = scheduler.withheld(node.getRMNode());
     if (!withheld.isEmpty()) {
       throw RejectedException.ofMachine("node " + place.getNodeId() + ": " + withheld);
     }
@@ -165,15 +164,15 @@ final class Directives {
   }
 
   /** Checks, as CapacityScheduler would, the ask's partition, the queue's access to it, and its hosts and racks. */
-  private static void checkLimitedTo(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) throws RejectedException {
-    if (!ask.partition.equals(node.getPartition())) {
-      throw new RejectedException("the ask is for " + partition(ask.partition) + ", node " + node.getNodeID() + " is in "
+  private static void checkLimitedTo(FiCaSchedulerApp app, AskBook.Entry ask, FiCaSchedulerNode node) throws RejectedException {
+    if (!ask.partition().equals(node.getPartition())) {
+      throw new RejectedException("the ask is for " + partition(ask.partition()) + ", node " + node.getNodeID() + " is in "
           + partition(node.getPartition()));
     }
     Set<String> open = app.getQueue().getAccessibleNodeLabels();
-    if (!ask.partition.isEmpty() && (open == null
-        || !open.contains(ask.partition) && !open.contains(RMNodeLabelsManager.ANY))) {
-      throw new RejectedException("queue " + app.getQueueName() + " may not use " + partition(ask.partition));
+    if (!ask.partition().isEmpty() && (open == null
+        || !open.contains(ask.partition()) && !open.contains(RMNodeLabelsManager.ANY))) {
+      throw new RejectedException("queue " + app.getQueueName() + " may not use " + partition(ask.partition()));
     }
     if (!ask.onlyOn.isEmpty() && !ask.onlyOn.contains(node.getNodeName()) && !ask.onlyOn.contains(node.getRackName())) {
       throw new RejectedException("the ask is limited to " + ask.onlyOn + ", which node " + node.getNodeID() + " is not on");
@@ -184,14 +183,13 @@ final class Directives {
     return name.isEmpty() ? "the default partition" : "partition " + name;
   }
 
-  private SchedulingRequest request(AskBook.Held ask, Place place) {
+  private SchedulingRequest request(FiCaSchedulerApp app, AskBook.Entry ask, Place place) {
     PlacementConstraint constraint = null;
     SchedulingRequest original = ask.original;
     Set<String> tags = Gpus.tags(place.getGpuIdsList(), place.getLeaseId(), original);
     if (original != null) {
-      ApplicationId app = ask.attempt.getApplicationId();
       constraint = scheduler.getRMContext().getPlacementConstraintManager().getMultilevelConstraint(
-          app, original.getAllocationTags(), original.getPlacementConstraint());
+          app.getApplicationId(), original.getAllocationTags(), original.getPlacementConstraint());
     }
     return SchedulingRequest.newBuilder()
         .priority(Priority.newInstance(place.getPriority()))
@@ -203,7 +201,7 @@ final class Directives {
         .build();
   }
 
-  private static String whyNot(FiCaSchedulerApp app, AskBook.Held ask, FiCaSchedulerNode node) {
+  private static String whyNot(FiCaSchedulerApp app, AskBook.Entry ask, FiCaSchedulerNode node) {
     Resource free = node.getUnallocatedResource();
     if (node.getReservedContainer() != null) {
       return "node " + node.getNodeID() + " is reserved for " + node.getReservedContainer().getContainerId();

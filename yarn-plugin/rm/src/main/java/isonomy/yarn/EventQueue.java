@@ -3,13 +3,12 @@ package isonomy.yarn;
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.EventOrBuilder;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 
 /**
  * The bounded queue between the scheduler and the control plane. Adding never blocks. An event with an object's whole
@@ -26,9 +25,6 @@ final class EventQueue {
   private boolean overflowed;
 
   EventQueue(int capacity) {
-    if (capacity < 1) {
-      throw new IllegalArgumentException("the capacity of the event queue must be at least 1, not " + capacity);
-    }
     this.capacity = capacity;
   }
 
@@ -67,24 +63,12 @@ final class EventQueue {
     }
   }
 
-  /** The oldest events, which stay queued until they are discarded; waits for the first one. */
+  /** The oldest events, which stay queued until they are discarded; waits for the first one. None: look again. */
   synchronized List<Event> peek(int max, long waitMs) throws InterruptedException {
-    long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(waitMs);
-    while (events.isEmpty()) {
-      long leftMs = TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime());
-      if (leftMs <= 0) {
-        return List.of();
-      }
-      wait(leftMs);
+    if (events.isEmpty() && waitMs > 0) {
+      wait(waitMs);
     }
-    List<Event> oldest = new ArrayList<>(Math.min(max, events.size()));
-    for (Event event : events.values()) {
-      if (oldest.size() == max) {
-        break;
-      }
-      oldest.add(event);
-    }
-    return oldest;
+    return events.values().stream().limit(max).collect(Collectors.toList());
   }
 
   /** Removes the events up to this sequence number. */

@@ -70,7 +70,7 @@ final class GpuIds {
     SchedulerContainer<FiCaSchedulerApp, FiCaSchedulerNode> placed = coming == null || coming.isEmpty() ? null
         : request.getFirstAllocatedOrReservedContainer().getAllocatedOrReservedContainer();
     if (placed == null || !Gpus.has(placed.getRmContainer()) || Gpus.tag(placed.getRmContainer()) != null
-        || !numbers(placed.getSchedulerNode())) {
+        || !scheduler.numbers(placed.getSchedulerNode().getRMNode())) {
       return rest.test(request);
     }
     boolean[] done = new boolean[1];
@@ -84,13 +84,13 @@ final class GpuIds {
       Predicate<ResourceCommitRequest<FiCaSchedulerApp, FiCaSchedulerNode>> rest) {
     RMContainer[] numbered = new RMContainer[1];
     scheduler.guarded("the GPUs of a container", () -> numbered[0] = numbered(placed));
-    if (numbered[0] == null && scheduler.places()) {
+    if (numbered[0] == null && scheduler.managed.places()) {
       placed.getSchedulerApplicationAttempt().decUnconfirmedRes(request.getTotalAllocatedResource());
       return false;
     }
     boolean done = rest.test(numbered[0] == null ? request : replaced(request, placed, numbered[0]));
     if (done && numbered[0] != null) {
-      scheduler.guarded("a container with GPUs", () -> scheduler.events().allocated(numbered[0]));
+      scheduler.guarded("a container with GPUs", () -> scheduler.events.allocated(numbered[0]));
     }
     return done;
   }
@@ -142,11 +142,6 @@ final class GpuIds {
     return all;
   }
 
-  /** Whether tokens name the GPUs of each container on a node. */
-  boolean numbers(FiCaSchedulerNode node) {
-    return scheduler.numbers(attributes(node));
-  }
-
   /** The ids in use on a node, and why each is. Throws RejectedException if the node has not said which they are. */
   Map<Integer, String> held(FiCaSchedulerNode node) throws RejectedException {
     learn(node);
@@ -160,7 +155,7 @@ final class GpuIds {
       }
     }
     // While nothing is placed, CapacityScheduler gives GPUs to the next container at once; the executor lets it wait.
-    for (GpuContainer container : scheduler.places() ? ending.on(node.getNodeID().toString()) : List.<GpuContainer>of()) {
+    for (GpuContainer container : scheduler.managed.places() ? ending.on(node.getNodeID().toString()) : List.<GpuContainer>of()) {
       if (container.getGpuIdsCount() == 0) {
         throw RejectedException.ofMachine(container.getContainerId() + ", whose GPUs are unknown, has not ended yet");
       }
@@ -180,7 +175,7 @@ final class GpuIds {
           // It takes them out when the container ends.
           scheduler.getRMContext().getAllocationTagsManager()
               .addContainer(node.getNodeID(), container.getContainerId(), own);
-          scheduler.events().learned(container);
+          scheduler.events.learned(container);
         }
       }
     }
@@ -188,16 +183,11 @@ final class GpuIds {
 
   private List<Integer> allotted(FiCaSchedulerNode node, RMContainer container) {
     List<Integer> ids = new ArrayList<>();
-    attributes(node).forEach((name, value) -> {
+    scheduler.attributes(node.getRMNode()).forEach((name, value) -> {
       if (name.matches(ALLOTTED + "\\d{1,5}") && value.equals(container.getContainerId().toString())) {
         ids.add(Integer.valueOf(name.substring(ALLOTTED.length())));
       }
     });
     return ids;
-  }
-
-  private Map<String, String> attributes(FiCaSchedulerNode node) {
-    return Messages.attributes(scheduler.getRMContext().getNodeAttributesManager()
-        .getAttributesForNode(node.getRMNode().getHostName()));
   }
 }

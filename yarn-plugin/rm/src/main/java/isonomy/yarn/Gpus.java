@@ -4,7 +4,6 @@ import isonomy.wire.GpuTag;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
-import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
@@ -12,6 +11,7 @@ import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -48,10 +48,9 @@ final class Gpus {
     return GpuTag.read(container.getAllocationTags(), of(container.getAllocatedResource()));
   }
 
-  /** The ask that a container answers. */
-  static AskBook.Key key(RMContainer container) {
-    Container allocated = container.getContainer();
-    return new AskBook.Key(allocated.getPriority().getPriority(), allocated.getAllocationRequestId());
+  /** Of the ask that a container answers. */
+  static SchedulerRequestKey key(RMContainer container) {
+    return SchedulerRequestKey.extractFrom(container.getContainer());
   }
 
   /** Whether it has GPUs with unknown ids. */
@@ -61,26 +60,26 @@ final class Gpus {
 
   /** Removes from an application master's request the tags that only the plugin may write. */
   static void strip(SchedulingRequest request) {
-    Set<String> tags = request.getAllocationTags();
-    if (tags == null || tags.stream().noneMatch(Gpus::reserved)) {
-      return;
+    Set<String> own = own(request);
+    if (request.getAllocationTags() != null && own.size() < request.getAllocationTags().size()) {
+      request.setAllocationTags(own);
+      LOG.debug("Allocation tags that name GPUs were taken out of a request");
     }
-    Set<String> own = new TreeSet<>();
-    tags.stream().filter(t -> t != null && !reserved(t)).forEach(own::add);
-    request.setAllocationTags(own);
-    LOG.debug("Allocation tags that name GPUs were taken out of a request");
   }
 
-  private static boolean reserved(String tag) {
-    return tag != null && GpuTag.isReserved(tag);
+  /** The tags that the application master may write. */
+  private static Set<String> own(SchedulingRequest request) {
+    Set<String> own = new TreeSet<>();
+    if (request != null && request.getAllocationTags() != null) {
+      request.getAllocationTags().stream().filter(t -> t != null && !GpuTag.isReserved(t)).forEach(own::add);
+    }
+    return own;
   }
 
   /** The tags of a container to place: the plugin's, and those of the application master. */
   static Set<String> tags(List<Integer> gpuIds, String leaseId, SchedulingRequest original) {
-    Set<String> tags = new TreeSet<>(GpuTag.of(gpuIds, leaseId));
-    if (original != null && original.getAllocationTags() != null) {
-      original.getAllocationTags().stream().filter(t -> t != null && !reserved(t)).forEach(tags::add);
-    }
+    Set<String> tags = own(original);
+    tags.addAll(GpuTag.of(gpuIds, leaseId));
     return tags;
   }
 }

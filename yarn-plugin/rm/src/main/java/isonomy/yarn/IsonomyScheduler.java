@@ -1,6 +1,5 @@
 package isonomy.yarn;
 
-import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Directive;
 import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
@@ -10,8 +9,8 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.function.Supplier;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.SettableFuture;
@@ -19,7 +18,6 @@ import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
-import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
@@ -29,6 +27,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerEventType;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.Allocation;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ContainerUpdates;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.QueueMetrics;
@@ -40,9 +39,9 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ResourceCommitRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.AppAttemptRemovedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeAddedSchedulerEvent;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEvent;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -64,21 +63,21 @@ import org.slf4j.LoggerFactory;
 public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluster {
   private static final Logger LOG = LoggerFactory.getLogger(IsonomyScheduler.class);
 
-  private final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
-  private final ShadowAsks shadowAsks = new ShadowAsks(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
+  final AskBook asks = new AskBook(ask -> emit(() -> Event.newBuilder().setAsk(ask)));
   private final DrainingContainers ending = new DrainingContainers((gone, end) -> this.events.drained(gone, end));
   private final GpuIds ids = new GpuIds(this, ending);
   private final ClusterView view = new ClusterView(this, ending, ids);
-  private final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending, this::emit);
+  /** Also for containers that are placed without the scheduler's own events. */
+  final SchedulerEvents events = new SchedulerEvents(this, view, asks, ending);
   private final Directives directives = new Directives(this, asks, ids);
   /** Null before start, and where yarn-site.xml does not say how to reach the control plane. */
-  private volatile Bridge bridge;
-
+  volatile Bridge bridge;
   /** Null before start. */
-  private volatile ModeSwitch modeSwitch;
-
+  volatile ModeSwitch modeSwitch;
   volatile Managed managed = Managed.nothing();
   private volatile boolean requireExecutor;
+  /** Held while an attempt's asks are read and reported, so that the latest are reported last. */
+  private final Object shadowing = new Object();
 
   // ---- life
 
@@ -119,7 +118,8 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   private void startBridge() {
     try {
       BridgeConfig config = BridgeConfig.of(getConfig());
-      Bridge started = new Bridge(this, links(config), config.queueSize());
+      Bridge started = new Bridge(this, link(config, Bridge.EXCHANGE_MS),
+          link(config, Bridge.POLL_MS + Bridge.EXCHANGE_MS), link(config, Bridge.QUERY_MS), config.queueSize);
       bridge = started;
       started.start();
     } catch (IllegalArgumentException e) {
@@ -144,28 +144,9 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     super.serviceStop();
   }
 
-  /** The links to the control plane. */
-  Bridge.Links links(BridgeConfig config) {
-    return Bridge.Links.py4j(config);
-  }
-
-  /** Null before start, and where yarn-site.xml does not say how to reach the control plane. */
-  Bridge bridge() {
-    return bridge;
-  }
-
-  /** Null before start. */
-  ModeSwitch modeSwitch() {
-    return modeSwitch;
-  }
-
-  Managed managed() {
-    return managed;
-  }
-
-  /** Whether it is on and places GPUs. */
-  boolean places() {
-    return managed.places();
+  /** A link to the control plane; `deadlineMs`: how long one call may take. */
+  ControlPlane link(BridgeConfig config, int deadlineMs) {
+    return new Py4jControlPlane(config, deadlineMs);
   }
 
   /** `yarn rmadmin -refreshQueues`, which also reads yarn-site.xml. */
@@ -186,18 +167,14 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     if (anew) {
       stopBridge();
     }
-    writeLock.lock();
-    try {
+    underWriteLock(() -> {
       managed = wanted;
       for (SchedulerApplication<FiCaSchedulerApp> app : applications.values()) {
         if (app.getCurrentAppAttempt() != null && !app.getCurrentAppAttempt().isStopped()) {
           handOver(app.getCurrentAppAttempt());
-          shadow(app.getCurrentAppAttempt());
         }
       }
-    } finally {
-      writeLock.unlock();
-    }
+    });
     if (anew) {
       startBridge();
     } else {
@@ -210,15 +187,8 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     ApplicationAttemptId id = app.getApplicationAttemptId();
     if (manages(id)) {
       asks.open(id, pendingOf(id));
-      List<ResourceRequest> taken = new ArrayList<>();
-      List<ResourceRequest> withdrawn = new ArrayList<>();
-      for (ResourceRequest r : app.getAppSchedulingInfo().getAllResourceRequests()) {
-        if (Gpus.of(r.getCapability()) > 0 && r.getNumContainers() > 0) {
-          taken.add(AskBook.copy(r, r.getNumContainers()));
-          withdrawn.add(AskBook.copy(r, 0));
-        }
-      }
-      app.updateResourceRequests(withdrawn);
+      List<ResourceRequest> taken = waiting(app);
+      app.updateResourceRequests(taken.stream().map(r -> AskBook.copy(r, 0)).collect(Collectors.toList()));
       asks.ask(id, taken, List.of(), Map.of());
     } else {
       List<ResourceRequest> back = new ArrayList<>();
@@ -226,7 +196,15 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       asks.giveBack(id, back, constrained);
       app.updateResourceRequests(back);
       app.updateSchedulingRequests(constrained);
+      shadow(app);
     }
+  }
+
+  /** Copies of an attempt's asks for GPUs at CapacityScheduler, which does not expose those by the constraint API. */
+  private static List<ResourceRequest> waiting(FiCaSchedulerApp app) {
+    return app.getAppSchedulingInfo().getAllResourceRequests().stream()
+        .filter(r -> Gpus.of(r.getCapability()) > 0 && r.getNumContainers() > 0)
+        .map(r -> AskBook.copy(r, r.getNumContainers())).collect(Collectors.toList());
   }
 
   // ---- guarding the ResourceManager
@@ -238,6 +216,12 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     } catch (Throwable e) {
       LOG.error("Isonomy failed on {}; the ResourceManager continues, the control plane gets a snapshot", what, e);
       resend();
+    }
+  }
+
+  private void whenOn(String what, Runnable action) {
+    if (managed.isOn()) {
+      guarded(what, action);
     }
   }
 
@@ -268,25 +252,30 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return managed.isOn() && app != null && app.getQueue() instanceof CSQueue && manages((CSQueue) app.getQueue());
   }
 
-  /** Why nothing is placed on a node with these attributes; empty where something may be. */
-  String withheld(Map<String, String> attributes) {
-    return Managed.withheld(requireExecutor, attributes);
+  /** What the node's host reports of itself. */
+  Map<String, String> attributes(RMNode node) {
+    return Messages.attributes(rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
   }
 
-  /** Whether tokens name the GPUs of each container on a node with these attributes. */
-  boolean numbers(Map<String, String> attributes) {
-    return managed.numbers(requireExecutor, attributes);
+  private boolean hasExecutor(RMNode node) {
+    return !attributes(node).getOrDefault(Managed.EXECUTOR, "").isEmpty();
+  }
+
+  /** Why nothing is placed on a node; empty where something may be. */
+  String withheld(RMNode node) {
+    return !requireExecutor || hasExecutor(node) ? "" : "its NodeManager has no Isonomy executor (node attribute "
+        + Managed.EXECUTOR + ", yarn.nodemanager.container-executor.class)";
+  }
+
+  /** Whether tokens name the GPUs of each container on a node: there an executor obeys them. */
+  boolean numbers(RMNode node) {
+    return hasExecutor(node) || managed.places() && !requireExecutor;
   }
 
   /** Whether an update may not change the GPUs of a container. */
   boolean fixesGpus(RMContainer container) {
     FiCaSchedulerNode node = getNode(container.getAllocatedNode());
-    return manages(container.getApplicationAttemptId()) || node != null && ids.numbers(node);
-  }
-
-  /** Why an attempt may not ask for GPUs under these keys, too; null where it may. */
-  String refusal(ApplicationAttemptId id, Set<AskBook.Key> keys) {
-    return asks.refusal(id, keys);
+    return manages(container.getApplicationAttemptId()) || node != null && numbers(node.getRMNode());
   }
 
   @Override
@@ -325,47 +314,51 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return super.allocate(id, others, otherConstrained, release, blacklistAdditions, blacklistRemovals, updates);
   }
 
-  /** In mode shadow, reports the asks that wait at CapacityScheduler. */
+  /** In mode shadow, reports the asks that wait at CapacityScheduler; with or without the scheduler's lock. */
   private void shadow(FiCaSchedulerApp app) {
-    if (app != null && managed.isShadow()) {
-      shadowAsks.look(app);
-    } else if (app != null) {
-      shadowAsks.close(app.getApplicationAttemptId());
-    }
+    // The mode must not change in between: the asks that are held back would count as CapacityScheduler's.
+    underReadLock(() -> {
+      synchronized (shadowing) {
+        if (app != null && app.isStopped()) {
+          asks.close(app.getApplicationAttemptId());
+        } else if (app != null && managed.isShadow()) {
+          asks.open(app.getApplicationAttemptId(), null);
+          asks.replace(app.getApplicationAttemptId(), waiting(app));
+        }
+      }
+    });
   }
 
-  /** The outstanding asks for the control plane. */
-  List<Ask> outstanding() {
-    return managed.isShadow() ? shadowAsks.all() : asks.all();
+  /** The attempt; null if it does not run. */
+  FiCaSchedulerApp running(ApplicationAttemptId id) {
+    FiCaSchedulerApp app = getApplicationAttempt(id);
+    return app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id) ? null : app;
   }
 
   private void hold(ApplicationAttemptId id, List<ResourceRequest> held, List<SchedulingRequest> constrained) {
     normalizeResourceRequests(held);
     // No container may be placed between reading the attempt's containers and recording the ask.
-    readLock.lock();
-    try {
-      FiCaSchedulerApp app = getApplicationAttempt(id);
-      if (app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id)) {
+    underReadLock(() -> {
+      FiCaSchedulerApp app = running(id);
+      if (app == null) {
         return;
       }
-      Map<AskBook.Key, Integer> notPulled = new HashMap<>();
+      Map<SchedulerRequestKey, Integer> notPulled = new HashMap<>();
       for (RMContainer container : app.getLiveContainers()) {
         if (container.getState() == RMContainerState.ALLOCATED && Gpus.has(container)) {
           notPulled.merge(Gpus.key(container), 1, Integer::sum);
         }
       }
       asks.ask(id, held, constrained, notPulled);
-    } finally {
-      readLock.unlock();
-    }
+    });
   }
 
-  /** Counts an attempt's pending containers in the metrics, as CapacityScheduler would. */
+  /** Counts an attempt's pending containers in the metrics, as CapacityScheduler does those that it has: null then. */
   AskBook.Pending pendingOf(ApplicationAttemptId id) {
-    FiCaSchedulerApp app = getApplicationAttempt(id);
-    if (app == null) {
-      return (partition, containers, each) -> { };
+    if (!manages(id)) {
+      return null;
     }
+    FiCaSchedulerApp app = getApplicationAttempt(id);
     QueueMetrics metrics = app.getQueue().getMetrics();
     String user = app.getUser();
     return (partition, containers, each) -> {
@@ -403,33 +396,20 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   public void handle(SchedulerEvent event) {
     if (event instanceof NodeAddedSchedulerEvent) {
       // No container may be placed on a node between its registration and the recovery of its containers.
-      writeLock.lock();
-      try {
-        super.handle(event);
-      } finally {
-        writeLock.unlock();
-      }
+      underWriteLock(() -> super.handle(event));
     } else {
       super.handle(event);
     }
-    if (!managed.isOn()) {
-      return;
-    }
-    guarded("event " + event.getType(), () -> events.publish(event));
-    if (event instanceof AppAttemptRemovedSchedulerEvent) {
-      shadowAsks.close(((AppAttemptRemovedSchedulerEvent) event).getApplicationAttemptID());
-    }
+    whenOn("event " + event.getType(), () -> events.publish(event));
   }
 
   @Override
   public String moveApplication(ApplicationId id, String queue) throws YarnException {
     String moved = super.moveApplication(id, queue);
-    if (managed.isOn()) {
-      guarded("the move of " + id, () -> {
-        moved(id);
-        events.updated(id);
-      });
-    }
+    whenOn("the move of " + id, () -> {
+      moved(id);
+      events.updated(id);
+    });
     return moved;
   }
 
@@ -437,10 +417,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     SchedulerApplication<FiCaSchedulerApp> app = applications.get(id);
     FiCaSchedulerApp attempt = app == null ? null : app.getCurrentAppAttempt();
     if (attempt != null && !attempt.isStopped()) {
-      underWriteLock(() -> {
-        asks.moved(attempt.getApplicationAttemptId(), pendingOf(attempt.getApplicationAttemptId()));
-        handOver(attempt);
-      });
+      underWriteLock(() -> handOver(attempt));
     }
   }
 
@@ -449,23 +426,19 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       Priority priority, ApplicationId id, SettableFuture<Object> future, UserGroupInformation user)
       throws YarnException {
     Priority updated = super.updateApplicationPriority(priority, id, future, user);
-    if (managed.isOn()) {
-      guarded("the priority of " + id, () -> events.updated(id));
-    }
+    whenOn("the priority of " + id, () -> events.updated(id));
     return updated;
   }
 
   @Override
   protected void containerLaunchedOnNode(ContainerId id, SchedulerNode node) {
     super.containerLaunchedOnNode(id, node);
-    if (managed.isOn()) {
-      guarded("the launch of " + id, () -> {
-        events.launched(id, node);
-        if (managed.isShadow() && getRMContainer(id) != null && Gpus.has(getRMContainer(id))) {
-          shadow(getApplicationAttempt(id.getApplicationAttemptId()));
-        }
-      });
-    }
+    whenOn("the launch of " + id, () -> {
+      events.launched(id, node);
+      if (managed.isShadow() && getRMContainer(id) != null && Gpus.has(getRMContainer(id))) {
+        shadow(getApplicationAttempt(id.getApplicationAttemptId()));
+      }
+    });
   }
 
   @Override
@@ -528,14 +501,5 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   /** Allocates one container outside the queues' order, but within their limits. */
   boolean allocateNow(FiCaSchedulerApp app, SchedulingRequest request, FiCaSchedulerNode node) {
     return super.attemptAllocationOnNode(app, request, node);
-  }
-
-  FiCaSchedulerNode node(NodeId id) {
-    return getNode(id);
-  }
-
-  /** The events, for containers that are placed without the scheduler's own events. */
-  SchedulerEvents events() {
-    return events;
   }
 }

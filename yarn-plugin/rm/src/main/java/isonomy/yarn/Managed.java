@@ -3,12 +3,11 @@ package isonomy.yarn;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import isonomy.wire.v1.Mode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
-import java.util.Locale;
-import java.util.Map;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
@@ -32,26 +31,14 @@ final class Managed {
   private static final ObjectMapper JSON = new ObjectMapper();
 
   /** What the plugin does: nothing, report only (CapacityScheduler places GPUs), or place GPUs. */
-  private enum Mode {
-    OFF,
-    SHADOW,
-    ON,
-    /** Never stored. Nothing with GPUs is placed, by nobody, and nothing is ended. */
-    UNREADABLE
-  }
+  private static final List<String> MODES = List.of("off", "shadow", "on");
+  /** Never stored. Nothing with GPUs is placed, by nobody, and nothing is ended. */
+  private static final String UNREADABLE = "unreadable";
 
   private final Mode mode;
-  private final List<String> queues;
-  private final String by;
-  private final long atMs;
-  private final String problem;
 
-  private Managed(Mode mode, Collection<String> queues, String by, long atMs, String problem) {
-    this.mode = mode;
-    this.queues = List.copyOf(queues);
-    this.by = by;
-    this.atMs = atMs;
-    this.problem = problem;
+  private Managed(String name, Collection<String> queues, String by, long atMs, String problem) {
+    mode = Mode.newBuilder().setName(name).addAllQueues(queues).setBy(by).setAtMs(atMs).setProblem(problem).build();
   }
 
   /** Throws IllegalArgumentException for an unknown mode or a queue without a full path. */
@@ -61,18 +48,18 @@ final class Managed {
         throw new IllegalArgumentException("queues: must be full paths as in root.research (got " + queue + ")");
       }
     }
-    return Stream.of(Mode.OFF, Mode.SHADOW, Mode.ON).filter(m -> m.toString().equalsIgnoreCase(named)).findFirst()
-        .map(m -> new Managed(m, queues, by, atMs, ""))
+    return MODES.stream().filter(named::equalsIgnoreCase).findFirst()
+        .map(name -> new Managed(name, queues, by, atMs, ""))
         .orElseThrow(() -> new IllegalArgumentException("mode: must be on, shadow or off (got " + named + ")"));
   }
 
   /** Off, as where nobody has switched it on. */
   static Managed nothing() {
-    return new Managed(Mode.OFF, List.of(), "", 0, "");
+    return new Managed("off", List.of(), "", 0, "");
   }
 
   static Managed unreadable(String problem) {
-    return new Managed(Mode.UNREADABLE, List.of(), "", 0, String.valueOf(problem));
+    return new Managed(UNREADABLE, List.of(), "", 0, String.valueOf(problem));
   }
 
   /** The keys of earlier versions that are set. */
@@ -115,68 +102,54 @@ final class Managed {
   }
 
   ObjectNode toJson() {
-    ObjectNode json = JSON.createObjectNode().put("mode", name()).put("by", by).put("at_ms", atMs);
-    queues.forEach(json.putArray("queues")::add);
+    ObjectNode json = JSON.createObjectNode().put("mode", name()).put("by", mode.getBy()).put("at_ms", mode.getAtMs());
+    queues().forEach(json.putArray("queues")::add);
     return json;
   }
 
   /** on, shadow, off or unreadable. */
   String name() {
-    return mode.name().toLowerCase(Locale.ROOT);
+    return mode.getName();
   }
 
   /** The queues that are named; none: all are served. */
   List<String> queues() {
-    return queues;
+    return mode.getQueuesList();
   }
 
-  isonomy.wire.v1.Mode toWire() {
-    return isonomy.wire.v1.Mode.newBuilder().setName(name()).addAllQueues(queues).setBy(by).setAtMs(atMs)
-        .setProblem(problem).build();
+  Mode toWire() {
+    return mode;
   }
 
   /** Why the stored mode cannot be read or be in force; empty where it is. */
   String problem() {
-    return problem;
+    return mode.getProblem();
   }
 
   /** Whether events are reported to the control plane. */
   boolean isOn() {
-    return mode != Mode.OFF;
+    return !name().equals("off");
   }
 
   /** Whether events are reported but no directive is carried out. */
   boolean isShadow() {
-    return mode == Mode.SHADOW;
+    return name().equals("shadow");
   }
 
   /** Whether directives are carried out. */
   boolean places() {
-    return mode == Mode.ON;
+    return name().equals("on");
   }
 
   /** Whether this queue's asks for GPUs are held back: it or a parent is named, or no queue is. */
   boolean has(String queue) {
     return isOn() && !isShadow()
-        && (queues.isEmpty() || queues.stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
-  }
-
-  /** Whether tokens name the GPUs of each container on a node with these attributes: there an executor obeys them. */
-  boolean numbers(boolean requireExecutor, Map<String, String> attributes) {
-    return !attributes.getOrDefault(EXECUTOR, "").isEmpty() || places() && !requireExecutor;
-  }
-
-  /** Why nothing is placed on a node with these attributes; empty where something may be. */
-  static String withheld(boolean requireExecutor, Map<String, String> attributes) {
-    return requireExecutor && attributes.getOrDefault(EXECUTOR, "").isEmpty()
-        ? "its NodeManager has no Isonomy executor (node attribute " + EXECUTOR + ", "
-            + "yarn.nodemanager.container-executor.class)"
-        : "";
+        && (queues().isEmpty() || queues().stream().anyMatch(q -> queue.equals(q) || queue.startsWith(q + ".")));
   }
 
   @Override
   public String toString() {
-    return name() + (queues.isEmpty() ? "" : " for " + String.join(", ", queues))
-        + (by.isEmpty() ? "" : ", by " + by) + (problem.isEmpty() ? "" : ": " + problem);
+    return name() + (queues().isEmpty() ? "" : " for " + String.join(", ", queues()))
+        + (mode.getBy().isEmpty() ? "" : ", by " + mode.getBy()) + (problem().isEmpty() ? "" : ": " + problem());
   }
 }

@@ -31,10 +31,9 @@ import org.apache.hadoop.yarn.util.resource.Resources;
 final class Messages {
   private Messages() {}
 
-  /** `attributes`: the host's, with present values (a map's key may still contain the original value). */
-  static Node.Builder node(RMNode node, Map<NodeAttribute, AttributeValue> attributes) {
+  static Node.Builder node(RMNode node) {
     Resource total = node.getTotalCapability();
-    Node.Builder message = Node.newBuilder()
+    return Node.newBuilder()
         .setNodeId(node.getNodeID().toString())
         .setHost(node.getHostName())
         .setRack(text(node.getRackName()))
@@ -42,9 +41,9 @@ final class Messages {
         .setMemoryMb(total.getMemorySize())
         .setVcores(total.getVirtualCores())
         .setDecommissioning(node.getState() == NodeState.DECOMMISSIONING);
-    return message.putAllAttributes(attributes(attributes));
   }
 
+  /** `attributes`: the host's, with present values (a map's key may still contain the original value). */
   static Map<String, String> attributes(Map<NodeAttribute, AttributeValue> attributes) {
     Map<String, String> values = new HashMap<>();
     attributes.forEach((attribute, value) -> {

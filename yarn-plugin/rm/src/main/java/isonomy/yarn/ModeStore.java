@@ -15,6 +15,7 @@ import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.util.curator.ZKCuratorManager;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.RMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.ZKRMStateStore;
@@ -34,7 +35,7 @@ interface ModeStore {
   static ModeStore beside(RMContext rm, Configuration conf) {
     RMStateStore state = rm.getStateStore();
     if (state instanceof ZKRMStateStore) {
-      return new InZooKeeper(conf, few -> rm.getResourceManager().createAndStartZKManager(few));
+      return new InZooKeeper(conf, rm.getResourceManager());
     }
     if (state instanceof FileSystemRMStateStore) {
       return new InFolder(conf, conf.get(YarnConfiguration.FS_RM_STATE_STORE_URI));
@@ -107,24 +108,19 @@ interface ModeStore {
   final class InZooKeeper implements ModeStore {
     private static final int TRIES = 5;
 
-    /** Connects as the ResourceManager does. */
-    interface Opener {
-      ZKCuratorManager open(Configuration conf) throws IOException;
-    }
-
     /** What is done in one connection. */
     private interface Call<T> {
       T on(ZKCuratorManager zookeeper) throws Exception;
     }
 
     private final Configuration conf;
-    private final Opener opener;
+    private final ResourceManager rm;
     private final String node;
 
-    InZooKeeper(Configuration conf, Opener opener) {
+    InZooKeeper(Configuration conf, ResourceManager rm) {
       this.conf = new Configuration(conf);
       this.conf.setInt(CommonConfigurationKeys.ZK_NUM_RETRIES, TRIES);  // somebody waits for the answer
-      this.opener = opener;
+      this.rm = rm;
       this.node = ZKCuratorManager.getNodePath(conf.get(
           YarnConfiguration.ZK_RM_STATE_STORE_PARENT_PATH, YarnConfiguration.DEFAULT_ZK_RM_STATE_STORE_PARENT_PATH), NAME);
     }
@@ -145,7 +141,7 @@ interface ModeStore {
     }
 
     private <T> T connected(Call<T> call) throws IOException {
-      ZKCuratorManager zookeeper = opener.open(conf);
+      ZKCuratorManager zookeeper = rm.createAndStartZKManager(conf);
       try {
         return call.on(zookeeper);
       } catch (Exception e) {

@@ -7,7 +7,8 @@ import java.net.Socket;
 import java.util.concurrent.TimeUnit;
 import java.util.logging.Level;
 import java.util.logging.Logger;
-import javax.net.SocketFactory;
+import org.apache.hadoop.net.StandardSocketFactory;
+import org.apache.hadoop.thirdparty.com.google.common.base.Throwables;
 import py4j.CallbackClient;
 import py4j.Gateway;
 import py4j.Protocol;
@@ -17,7 +18,7 @@ import py4j.Py4JNetworkException;
  * The control plane over py4j, as a client only, without a listening port. Each concurrent call has its own connection;
  * connections are opened on demand and closed when a call fails.
  */
-final class Py4jControlPlane implements ControlPlane, AutoCloseable {
+final class Py4jControlPlane implements ControlPlane {
   private static final int CONNECT_MS = 2_000;
   /** py4j logs whole messages, which contain secrets. A strong reference, as the log manager's is weak. */
   private static final Logger PY4J_LOG = Logger.getLogger(CallbackClient.class.getPackageName());
@@ -53,7 +54,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
       return used.proxy.exchange(request);
     } catch (RuntimeException e) {
       drop(used);
-      throw new BridgeException("no answer from the control plane at " + config.host() + ":" + config.port()
+      throw new BridgeException("no answer from the control plane at " + config.host + ":" + config.port
           + " (" + rootOf(e) + ")", e);
     }
   }
@@ -61,9 +62,9 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   private synchronized Link link() {
     if (link == null) {
       try {
-        InetAddress address = InetAddress.getByName(config.host());
+        InetAddress address = InetAddress.getByName(config.host);
         CallbackClient client = new CallbackClient(
-            config.port(), address, config.token(), 0, TimeUnit.SECONDS, new NoDelay(), false, deadlineMs);
+            config.port, address, config.token(), 0, TimeUnit.SECONDS, new NoDelay(), false, deadlineMs);
         Object proxy = new Gateway(null, client).createProxy(
             ControlPlane.class.getClassLoader(), new Class<?>[] {ControlPlane.class}, Protocol.ENTRY_POINT_OBJECT_ID);
         link = new Link(client, (ControlPlane) proxy);
@@ -90,14 +91,11 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
 
   /** The cause of a failed call in one line, without the sent message that py4j puts into its exceptions. */
   private String rootOf(Throwable e) {
-    Throwable root = e;
-    while (root.getCause() != null) {
-      root = root.getCause();
-    }
+    Throwable root = Throwables.getRootCause(e);
     if (root instanceof IOException) {
       String kind = root.getClass().getSimpleName();
       if (root.getMessage() != null && root.getMessage().startsWith("Authentication")) {
-        return "it did not take the token in " + config.tokenFile()
+        return "it did not take the token in " + config.tokenFile
             + ": it is just ending, or that is not bridge.token_file of isonomy.yaml";
       }
       return root.getMessage() == null ? kind : root.getMessage().lines().findFirst().orElse(kind);
@@ -106,7 +104,7 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
   }
 
   /** Sockets with TCP_NODELAY: Nagle's algorithm with delayed acknowledgements would cost 40 ms per call. */
-  static final class NoDelay extends SocketFactory {
+  static final class NoDelay extends StandardSocketFactory {
     @Override
     public Socket createSocket(InetAddress host, int port) throws IOException {
       Socket socket = new Socket();
@@ -114,21 +112,6 @@ final class Py4jControlPlane implements ControlPlane, AutoCloseable {
       socket.connect(new InetSocketAddress(host, port), CONNECT_MS);
       socket.setSoTimeout(CONNECT_MS);
       return socket;
-    }
-
-    @Override
-    public Socket createSocket(String host, int port) throws IOException {
-      return createSocket(InetAddress.getByName(host), port);
-    }
-
-    @Override
-    public Socket createSocket(String host, int port, InetAddress localHost, int localPort) {
-      throw new UnsupportedOperationException("sockets are bound to no local address");
-    }
-
-    @Override
-    public Socket createSocket(InetAddress host, int port, InetAddress localHost, int localPort) {
-      throw new UnsupportedOperationException("sockets are bound to no local address");
     }
   }
 }

@@ -67,18 +67,18 @@ final class QueryForwarder {
           503, "yarn-site.xml: yarn.resourcemanager.scheduler.class is not " + IsonomyScheduler.class.getName());
     }
     IsonomyScheduler scheduler = (IsonomyScheduler) rm.getResourceScheduler();
-    ModeSwitch modes = scheduler.modeSwitch();
+    ModeSwitch modes = scheduler.modeSwitch;
     if (modes == null) {
       return error(503, "this ResourceManager is not active");
     }
     if (path.equals("mode")) {
-      return method.equals("POST") ? switched(scheduler, http, uri) : mode(scheduler.managed(), modes);
+      return method.equals("POST") ? switched(scheduler, http, uri) : mode(scheduler.managed, modes);
     }
-    Managed managed = scheduler.managed();
+    Managed managed = scheduler.managed;
     if (!managed.isOn() && (!method.equals("GET") || path.equals("token"))) {
       return error(503, "the mode is " + managed + ": Isonomy schedules nothing (isonomy mode)");
     }
-    Bridge bridge = scheduler.bridge();
+    Bridge bridge = scheduler.bridge;
     if (bridge == null) {
       return away(path, managed, "yarn-site.xml does not say how to reach the control plane");
     }
@@ -134,10 +134,10 @@ final class QueryForwarder {
           + " is no queue's full path, as root.research is");
     }
     try {
-      Managed now = scheduler.modeSwitch().to(String.valueOf(uri.getQueryParameters().getFirst("mode")), queues, who);
+      Managed now = scheduler.modeSwitch.to(String.valueOf(uri.getQueryParameters().getFirst("mode")), queues, who);
       RMAuditLogger.logSuccess(who, OPERATION + " " + now.name() + " for "
           + (now.queues().isEmpty() ? "all queues" : String.join(",", now.queues())), TARGET);
-      return mode(now, scheduler.modeSwitch());
+      return mode(now, scheduler.modeSwitch);
     } catch (IllegalArgumentException e) {
       return error(400, e.getMessage());
     } catch (IOException e) {

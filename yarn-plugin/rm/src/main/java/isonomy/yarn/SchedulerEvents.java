@@ -8,12 +8,11 @@ import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.NodeDown;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.function.Predicate;
-import java.util.function.Supplier;
+import java.util.function.BiFunction;
+import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -45,26 +44,18 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.SchedulerEv
 
 /** Reports the events that the scheduler has handled to the control plane. */
 final class SchedulerEvents {
-  /** Receives events; calls the supplier only if someone listens. */
-  interface Sink {
-    void emit(Supplier<Event.Builder> event);
-  }
-
   private final IsonomyScheduler scheduler;
   private final ClusterView view;
   private final AskBook asks;
   private final DrainingContainers ending;
-  private final Sink sink;
   /** Nodes that were reported as decommissioning. */
   private final Set<NodeId> decommissioning = ConcurrentHashMap.newKeySet();
 
-  SchedulerEvents(
-      IsonomyScheduler scheduler, ClusterView view, AskBook asks, DrainingContainers ending, Sink sink) {
+  SchedulerEvents(IsonomyScheduler scheduler, ClusterView view, AskBook asks, DrainingContainers ending) {
     this.scheduler = scheduler;
     this.view = view;
     this.asks = asks;
     this.ending = ending;
-    this.sink = sink;
   }
 
   void publish(SchedulerEvent event) {
@@ -80,20 +71,17 @@ final class SchedulerEvents {
         node(((NodeResourceUpdateSchedulerEvent) event).getRMNode());
         break;
       case NODE_ATTRIBUTES_UPDATE:
-        Set<String> hosts = ((NodeAttributesUpdateSchedulerEvent) event).getUpdatedNodeToAttributes().keySet();
-        nodes(node -> hosts.contains(node.getHostName()));
+        nodesOf(((NodeAttributesUpdateSchedulerEvent) event).getUpdatedNodeToAttributes().keySet());
         break;
       case NODE_LABELS_UPDATE:
-        Set<String> labelled = new HashSet<>();
-        ((NodeLabelsUpdateSchedulerEvent) event).getUpdatedNodeToLabels().keySet()
-            .forEach(id -> labelled.add(id.getHost()));
-        nodes(node -> labelled.contains(node.getNodeID().getHost()));
+        nodesOf(((NodeLabelsUpdateSchedulerEvent) event).getUpdatedNodeToLabels().keySet().stream()
+            .map(NodeId::getHost).collect(Collectors.toSet()));
         break;
       case NODE_REMOVED:
         nodeRemoved(((NodeRemovedSchedulerEvent) event).getRemovedRMNode());
         break;
       case APP_ADDED:
-        added(((AppAddedSchedulerEvent) event).getApplicationId());
+        application(((AppAddedSchedulerEvent) event).getApplicationId(), Event.Builder::setAppAdded);
         break;
       case APP_REMOVED:
         appRemoved((AppRemovedSchedulerEvent) event);
@@ -126,12 +114,12 @@ final class SchedulerEvents {
     } else {
       decommissioning.remove(node.getNodeID());
     }
-    sink.emit(() -> Event.newBuilder().setNodeUp(view.node(node)));
+    scheduler.emit(() -> Event.newBuilder().setNodeUp(view.node(node)));
   }
 
-  private void nodes(Predicate<RMNode> like) {
+  private void nodesOf(Set<String> hosts) {
     for (FiCaSchedulerNode node : scheduler.getNodeTracker().getAllNodes()) {
-      if (like.test(node.getRMNode())) {
+      if (hosts.contains(node.getNodeID().getHost())) {
         node(node.getRMNode());
       }
     }
@@ -139,7 +127,7 @@ final class SchedulerEvents {
 
   private void nodeRemoved(RMNode node) {
     NodeId id = node.getNodeID();
-    sink.emit(() -> Event.newBuilder().setNodeDown(
+    scheduler.emit(() -> Event.newBuilder().setNodeDown(
         NodeDown.newBuilder().setNodeId(id.toString()).setReason(node.getState().name())));
     decommissioning.remove(id);
     view.nodeGone(id);
@@ -155,32 +143,29 @@ final class SchedulerEvents {
       }
       asks.recovered(report.getContainerId().getApplicationAttemptId(), Gpus.key(container));
       GpuContainer message = Messages.container(container);
-      sink.emit(() -> Event.newBuilder().setContainerAllocated(message));
+      scheduler.emit(() -> Event.newBuilder().setContainerAllocated(message));
       if (report.getContainerState() == ContainerState.RUNNING) {
-        sink.emit(() -> Event.newBuilder().setContainerRunning(message));
+        scheduler.emit(() -> Event.newBuilder().setContainerRunning(message));
       }
     }
   }
 
   // ---- applications
 
-  private void added(ApplicationId id) {
-    sink.emit(() -> {
-      Application app = view.application(id);
-      return app == null ? null : Event.newBuilder().setAppAdded(app);
-    });
-  }
-
   /** Its queue or its priority changed. */
   void updated(ApplicationId id) {
-    sink.emit(() -> {
+    application(id, Event.Builder::setAppUpdated);
+  }
+
+  private void application(ApplicationId id, BiFunction<Event.Builder, Application, Event.Builder> put) {
+    scheduler.emit(() -> {
       Application app = view.application(id);
-      return app == null ? null : Event.newBuilder().setAppUpdated(app);
+      return app == null ? null : put.apply(Event.newBuilder(), app);
     });
   }
 
   private void appRemoved(AppRemovedSchedulerEvent event) {
-    sink.emit(() -> Event.newBuilder().setAppRemoved(AppRemoved.newBuilder()
+    scheduler.emit(() -> Event.newBuilder().setAppRemoved(AppRemoved.newBuilder()
         .setAppId(event.getApplicationID().toString()).setFinalState(finalState(event))));
   }
 
@@ -195,15 +180,15 @@ final class SchedulerEvents {
   }
 
   private void attemptAdded(ApplicationAttemptId id) {
-    asks.open(id, scheduler.pendingOf(id));
-    sink.emit(() -> Event.newBuilder().setAttemptAdded(AttemptAdded.newBuilder()
+    scheduler.underReadLock(() -> asks.open(id, scheduler.pendingOf(id)));
+    scheduler.emit(() -> Event.newBuilder().setAttemptAdded(AttemptAdded.newBuilder()
         .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())));
   }
 
   private void attemptRemoved(AppAttemptRemovedSchedulerEvent event) {
     ApplicationAttemptId id = event.getApplicationAttemptID();
     asks.close(id);
-    sink.emit(() -> Event.newBuilder().setAttemptRemoved(AttemptRemoved.newBuilder()
+    scheduler.emit(() -> Event.newBuilder().setAttemptRemoved(AttemptRemoved.newBuilder()
         .setAttemptId(id.toString()).setAppId(id.getApplicationId().toString())
         .setKeepContainers(event.getKeepContainersAcrossAppAttempts())));
   }
@@ -211,12 +196,12 @@ final class SchedulerEvents {
   // ---- containers
 
   void allocated(RMContainer container) {
-    sink.emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
+    scheduler.emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
   }
 
   /** The GPUs of a container without a lease became known. */
   void learned(RMContainer container) {
-    sink.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+    scheduler.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
   }
 
   void launched(ContainerId id, SchedulerNode node) {
@@ -224,7 +209,7 @@ final class SchedulerEvents {
     if (container == null) {
       ending.started(node.getNodeID().toString(), id.toString());
     } else if (Gpus.has(container)) {
-      sink.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+      scheduler.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
       if (Gpus.untagged(container)) {
         node(node.getRMNode());
       }
@@ -236,7 +221,7 @@ final class SchedulerEvents {
     GpuContainer message = Messages.container(container);
     ContainerCompleted end = Messages.completed(message, status);
     if (event == RMContainerEventType.FINISHED || before == RMContainerState.ALLOCATED) {
-      sink.emit(() -> Event.newBuilder().setContainerCompleted(end));
+      scheduler.emit(() -> Event.newBuilder().setContainerCompleted(end));
     } else {
       ending.begin(message, end, before == RMContainerState.RUNNING, System.currentTimeMillis());
     }
@@ -250,14 +235,14 @@ final class SchedulerEvents {
 
   /** The processes of a container that YARN has ended are gone. */
   void drained(GpuContainer container, ContainerCompleted end) {
-    sink.emit(() -> Event.newBuilder().setContainerCompleted(end));
+    scheduler.emit(() -> Event.newBuilder().setContainerCompleted(end));
     if (container.getGpuIdsCount() == 0) {
       tellNode(NodeId.fromString(container.getNodeId()));
     }
   }
 
   private void tellNode(NodeId id) {
-    FiCaSchedulerNode node = scheduler.node(id);
+    FiCaSchedulerNode node = scheduler.getNode(id);
     if (node != null) {
       node(node.getRMNode());
     }

@@ -1,9 +1,9 @@
 package isonomy.yarn;
 
-import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
 import java.util.function.BiPredicate;
+import java.util.stream.Collectors;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.records.ApplicationAccessType;
 import org.apache.hadoop.yarn.api.records.QueueACL;
@@ -33,17 +33,9 @@ final class Viewers {
 
   /** The ids of those apps that the caller may view; none if the caller is unknown. */
   List<String> viewable(UserGroupInformation caller, Collection<RMApp> apps) {
-    List<String> found = new ArrayList<>();
-    if (caller == null) {
-      return found;
-    }
-    for (RMApp app : apps) {
-      boolean may = acls.checkAccess(caller, ApplicationAccessType.VIEW_APP, app.getUser(), app.getApplicationId())
-          || administersQueue.test(caller, app);
-      if (may) {
-        found.add(app.getApplicationId().toString());
-      }
-    }
-    return found;
+    return apps.stream().filter(app -> caller != null
+            && (acls.checkAccess(caller, ApplicationAccessType.VIEW_APP, app.getUser(), app.getApplicationId())
+                || administersQueue.test(caller, app)))
+        .map(app -> app.getApplicationId().toString()).collect(Collectors.toList());
   }
 }

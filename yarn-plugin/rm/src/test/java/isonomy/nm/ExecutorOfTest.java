@@ -17,6 +17,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
+import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
@@ -46,15 +47,7 @@ public final class ExecutorOfTest {
     when(nm.getNMStateStore()).thenReturn(new NMNullStateStoreService());
     Configuration conf = new Configuration(false);
     conf.set(GpuLaunches.EVIDENCE_FILE, dir.resolve("evidence.jsonl").toString());
-    gpus = new GpuLaunches(nm, conf, new GpuLaunches.Processes() {
-      @Override
-      public String leader(ContainerId id) {
-        return null;
-      }
-
-      @Override
-      public void kill(Container container, String group) {}
-    });
+    gpus = new GpuLaunches(nm, conf, mock(ContainerExecutor.class));
     attributes = new ExecutorAttributes();
     attributes.init(conf);
   }

@@ -17,19 +17,24 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
 class AskBookTest {
   private static final ApplicationAttemptId ATTEMPT =
       ApplicationAttemptId.newInstance(ApplicationId.newInstance(1L, 1), 1);
-  private static final AskBook.Key KEY = new AskBook.Key(3, 7);
+  private static final SchedulerRequestKey KEY = key(3, 7);
 
   private final List<Ask> told = new ArrayList<>();
   private final AskBook book = new AskBook(told::add);
   private final Map<String, Integer> waiting = new HashMap<>();
   private final AskBook.Pending pending =
       (partition, containers, each) -> waiting.merge(partition, containers * Gpus.of(each), Integer::sum);
+
+  private static SchedulerRequestKey key(int priority, long allocationRequestId) {
+    return new SchedulerRequestKey(Priority.newInstance(priority), allocationRequestId, null);
+  }
 
   @BeforeEach
   void open() {
@@ -154,14 +159,14 @@ class AskBookTest {
 
   @Test
   void tooManyKeysAreRefusedWithTheirNumber() {
-    Set<AskBook.Key> keys = new HashSet<>();
+    Set<SchedulerRequestKey> keys = new HashSet<>();
     for (int i = 0; i < AskBook.KEYS_MAX; i++) {
-      keys.add(new AskBook.Key(3, i));
+      keys.add(key(3, i));
     }
     assertNull(book.refusal(ATTEMPT, keys));
     ask(1, 0);
     assertNull(book.refusal(ATTEMPT, keys), "the same key again");
-    keys.add(new AskBook.Key(4, 1));
+    keys.add(key(4, 1));
     String why = book.refusal(ATTEMPT, keys);
     assertTrue(why.contains("under 4097 different") && why.contains("at most 4096"), why);
   }
@@ -181,9 +186,9 @@ class AskBookTest {
     labelled.setNodeLabelExpression("fast");
     book.ask(ATTEMPT, List.of(labelled), List.of(), Map.of());
     assertEquals(Map.of("", 0, "fast", 6), waiting);
-    assertEquals("fast", book.find(ATTEMPT, KEY).partition);
+    assertEquals("fast", book.find(ATTEMPT, KEY).partition());
     Map<String, Integer> other = new HashMap<>();
-    book.moved(ATTEMPT, (partition, containers, each) -> other.merge(partition, containers, Integer::sum));
+    book.open(ATTEMPT, (partition, containers, each) -> other.merge(partition, containers, Integer::sum));
     assertEquals(Map.of("", 0, "fast", 0), waiting);
     assertEquals(Map.of("fast", 3), other);
     book.close(ATTEMPT);
@@ -200,5 +205,26 @@ class AskBookTest {
     assertEquals(2, back.get(0).getNumContainers());
     assertEquals(7, back.get(0).getAllocationRequestId());
     assertTrue(book.all().isEmpty());
+  }
+
+  @Test
+  void whatWaitsAtCapacitySchedulerIsOnlyReported() {
+    book.open(ATTEMPT, null);
+    book.replace(ATTEMPT, List.of(request("*", gpus(2, 512), 3, true)));
+    assertEquals(3, lastCount());
+    book.recovered(ATTEMPT, KEY);
+    book.restored(ATTEMPT, KEY);
+    book.open(ATTEMPT, null);
+    assertEquals(1, told.size());
+    assertEquals(3, book.all().get(0).getCount());
+    assertTrue(waiting.isEmpty(), "CapacityScheduler counts it");
+    book.open(ATTEMPT, pending);
+    assertTrue(book.all().isEmpty(), "it comes again, to be held back");
+
+    book.open(ATTEMPT, null);
+    book.replace(ATTEMPT, List.of(request("*", gpus(2, 512), 3, true)));
+    List<ResourceRequest> back = new ArrayList<>();
+    book.giveBack(ATTEMPT, back, new ArrayList<>());
+    assertTrue(back.isEmpty(), "it is there");
   }
 }

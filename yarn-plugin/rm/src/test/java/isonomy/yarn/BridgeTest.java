@@ -117,7 +117,7 @@ class BridgeTest {
   }
 
   private void start(ControlPlane polls, int queueSize) {
-    bridge = new Bridge(cluster, new Bridge.Links(this::events, polls, this::events), queueSize);
+    bridge = new Bridge(cluster, this::events, polls, this::events, queueSize);
     bridge.start();
   }
 

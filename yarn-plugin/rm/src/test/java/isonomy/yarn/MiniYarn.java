@@ -31,8 +31,8 @@ abstract class MiniYarn {
   /** The scheduler with the test in the control plane's place. */
   public static final class TestScheduler extends IsonomyScheduler {
     @Override
-    Bridge.Links links(BridgeConfig config) {
-      return new Bridge.Links(control, control, control);
+    ControlPlane link(BridgeConfig config, int deadlineMs) {
+      return control;
     }
 
     @Override
@@ -119,7 +119,7 @@ abstract class MiniYarn {
   }
 
   void mode(String mode) throws Exception {
-    scheduler().modeSwitch().to(mode, null, "the test");
+    scheduler().modeSwitch.to(mode, null, "the test");
   }
 
   IsonomyScheduler scheduler() {

@@ -311,25 +311,25 @@ class MiniYarnTest extends MiniYarn {
     for (String wrong : List.of("mode=dark", "mode=on&queues=other", "mode=on&queues=root.other%0AX", "queues=root")) {
       assertEquals(400, rest("POST", "isonomy/mode?" + wrong + "&user.name=root-of-test").statusCode(), wrong);
     }
-    assertFalse(scheduler().managed().isOn());
+    assertFalse(scheduler().managed.isOn());
     assertEquals(403, rest("POST", "isonomy/mode?mode=on&user.name=root-of-test", "X-Other").statusCode());
 
     String on = rest("POST", "isonomy/mode?mode=on&queues=root.other&user.name=root-of-test").body();
     JsonNode switched = new ObjectMapper().readTree(on);
     assertEquals("on", switched.get("mode").asText());
     assertEquals("root-of-test", switched.get("by").asText());
-    assertTrue(scheduler().managed().has("root.other"));
-    assertFalse(scheduler().managed().has("root.default"));
+    assertTrue(scheduler().managed.has("root.other"));
+    assertFalse(scheduler().managed.has("root.default"));
     assertTrue(scheduler().ready());
 
     // What yarn-site.xml says counts no more.
     scheduler().reinitialize(conf, cluster.getResourceManager().getRMContext());
-    assertTrue(scheduler().managed().places());
+    assertTrue(scheduler().managed.places());
     cluster.restartResourceManager(0);
     JsonNode after = new ObjectMapper().readTree(rest("GET", "isonomy/mode").body());
     assertEquals(switched, after);
-    assertTrue(scheduler().managed().has("root.other"));
-    assertFalse(scheduler().managed().has("root.default"));
+    assertTrue(scheduler().managed.has("root.other"));
+    assertFalse(scheduler().managed.has("root.default"));
     assertEquals(503, rest("GET", "isonomy/metrics").statusCode(), "in mode on a stopped control plane is a fault");
   }
 

@@ -66,7 +66,7 @@ class ModePairTest {
   private void awaitMode(int index) throws Exception {
     ResourceManager rm = pair.getResourceManager(index);
     GenericTestUtils.waitFor(() -> rm.getRMContext().getHAServiceState() == HAServiceState.ACTIVE
-        && scheduler(index).modeSwitch() != null && scheduler(index).bridge() != null, 100, 120_000);
+        && scheduler(index).modeSwitch != null && scheduler(index).bridge != null, 100, 120_000);
   }
 
   @Test
@@ -74,12 +74,12 @@ class ModePairTest {
     GenericTestUtils.waitFor(() -> pair.getActiveRMIndex() >= 0, 100, 120_000);
     int first = pair.getActiveRMIndex();
     awaitMode(first);
-    assertFalse(scheduler(first).managed().isOn(), "nobody has switched it on");
-    Managed on = scheduler(first).modeSwitch().to("on", List.of("root.default"), "ann");
-    assertEquals("ZooKeeper's /rmstore/isonomy-mode", scheduler(first).modeSwitch().place());
+    assertFalse(scheduler(first).managed.isOn(), "nobody has switched it on");
+    Managed on = scheduler(first).modeSwitch.to("on", List.of("root.default"), "ann");
+    assertEquals("ZooKeeper's /rmstore/isonomy-mode", scheduler(first).modeSwitch.place());
     pair.getResourceManager(first).stop();
     awaitMode(1 - first);
-    assertEquals(on.toJson(), scheduler(1 - first).managed().toJson());
-    assertTrue(scheduler(1 - first).managed().places());
+    assertEquals(on.toJson(), scheduler(1 - first).managed.toJson());
+    assertTrue(scheduler(1 - first).managed.places());
   }
 }

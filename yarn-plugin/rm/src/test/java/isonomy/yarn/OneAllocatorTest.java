@@ -41,6 +41,7 @@ import org.apache.hadoop.yarn.api.resource.PlacementConstraints;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -65,14 +66,14 @@ class OneAllocatorTest {
     static volatile boolean stock;
 
     @Override
-    Bridge.Links links(BridgeConfig config) {
+    ControlPlane link(BridgeConfig config, int deadlineMs) {
       ScriptedControlPlane control = new ScriptedControlPlane();
-      return new Bridge.Links(control, control, control);
+      return control;
     }
 
     @Override
-    boolean numbers(Map<String, String> attributes) {
-      return !stock && super.numbers(attributes);
+    boolean numbers(RMNode node) {
+      return !stock && super.numbers(node);
     }
   }
 
@@ -314,7 +315,7 @@ class OneAllocatorTest {
     mode = next;
     TestScheduler.stock = next == Mode.STOCK;
     String named = next == Mode.STOCK ? "off" : next.name().toLowerCase(Locale.ROOT);
-    scheduler().modeSwitch().to(named, List.of("root.served"), "the test");
+    scheduler().modeSwitch.to(named, List.of("root.served"), "the test");
   }
 
   private void restart(Node node) throws Exception {

@@ -6,7 +6,6 @@ import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
-import java.util.TreeSet;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
@@ -61,7 +60,8 @@ public final class GpuTag {
     if (parts == null || !parts.matches()) {
       return null;
     }
-    String lease = parts.group(2) == null ? apart(tags) : parts.group(2);
+    String apart = only(tags, LEASE);
+    String lease = parts.group(2) != null ? parts.group(2) : apart == null ? "" : apart.substring(LEASE.length());
     List<Integer> ids = new ArrayList<>();
     for (String id : parts.group(1).split(",")) {
       ids.add(Integer.valueOf(id));
@@ -73,24 +73,11 @@ public final class GpuTag {
     return new GpuTag(ids, lease);
   }
 
-  /** The lease in a tag of its own; empty without one. */
-  private static String apart(Set<String> tags) {
-    String tag = only(tags, LEASE);
-    return tag == null ? "" : tag.substring(LEASE.length());
-  }
-
   /** The only tag with this prefix; null without one or with several. */
   private static String only(Set<String> tags, String beginning) {
-    String found = null;
-    for (String tag : tags == null ? Set.<String>of() : new TreeSet<>(tags)) {
-      if (tag.startsWith(beginning)) {
-        if (found != null) {
-          return null;
-        }
-        found = tag;
-      }
-    }
-    return found;
+    List<String> found = tags == null ? List.of()
+        : tags.stream().filter(tag -> tag.startsWith(beginning)).collect(Collectors.toList());
+    return found.size() == 1 ? found.get(0) : null;
   }
 
   /** The GPU ids, sorted and unique. */
@@ -100,11 +87,6 @@ public final class GpuTag {
 
   public String lease() {
     return lease;
-  }
-
-  /** The ids in the form of CUDA_VISIBLE_DEVICES. */
-  public String joined() {
-    return joined(gpuIds);
   }
 
   /** Ids in the form of CUDA_VISIBLE_DEVICES and the tag. */

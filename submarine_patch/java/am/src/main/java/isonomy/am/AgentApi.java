@@ -2,13 +2,12 @@ package isonomy.am;
 
 import com.google.protobuf.InvalidProtocolBufferException;
 import isonomy.wire.v1.AmCommand;
-import isonomy.wire.v1.AmFinish;
 import isonomy.wire.v1.AmReply;
 import java.io.IOException;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.Consumer;
 import java.util.function.IntConsumer;
+import org.apache.hadoop.yarn.util.LRUCacheHashMap;
 
 /** The Agent's API: {@code poll} for events, {@code call} for commands; both use bytes of am.proto. */
 public final class AgentApi {
@@ -19,14 +18,7 @@ public final class AgentApi {
   private final Consumer<Float> progress;
   private final Consumer<Outcome> end;
   private final IntConsumer board;
-  private final Map<String, AmReply> replies = new LinkedHashMap<>() {
-    private static final long serialVersionUID = 1L;
-
-    @Override
-    protected boolean removeEldestEntry(Map.Entry<String, AmReply> eldest) {
-      return size() > REPLIES_KEPT;
-    }
-  };
+  private final Map<String, AmReply> replies = new LRUCacheHashMap<>(REPLIES_KEPT, false);
 
   AgentApi(EventQueue events, Containers containers, Consumer<Float> progress, Consumer<Outcome> end,
       IntConsumer board) {
@@ -74,7 +66,7 @@ public final class AgentApi {
           containers.release(command.getRelease().getContainerId());
           break;
         case FINISH:
-          finish(command.getFinish());
+          end.accept(Outcome.finished(command.getFinish()));
           break;
         case PROGRESS:
           progress.accept(command.getProgress().getFraction());
@@ -89,9 +81,5 @@ public final class AgentApi {
     } catch (IOException | RuntimeException e) {
       return AmReply.newBuilder().setError(String.valueOf(e.getMessage())).build();
     }
-  }
-
-  private void finish(AmFinish finish) {
-    end.accept(Outcome.finished(finish));
   }
 }

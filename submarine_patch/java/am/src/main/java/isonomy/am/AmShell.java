@@ -46,14 +46,13 @@ public final class AmShell {
   private final CompletableFuture<Outcome> outcome = new CompletableFuture<>();
   private final EventQueue events = new EventQueue(EVENTS_MAX, FULL_WAIT_MS,
       why -> outcome.complete(Outcome.attemptFailed(why, Outcome.SOFTWARE)));
-  private final RmCallbacks rmCallbacks = new RmCallbacks(events, outcome::complete);
+  private final Containers containers = new Containers(events, outcome::complete);
   private final AMRMClientAsync<ContainerRequest> rm =
-      AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, rmCallbacks);
+      AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, containers);
   private final NMClientAsync nm =
       NMClientAsync.createNMClientAsync(new NmCallbacks(events, rm::releaseAssignedContainer));
-
-  private final String appId = ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name()))
-      .getApplicationAttemptId().getApplicationId().toString();
+  private final ApplicationAttemptId attempt =
+      ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name())).getApplicationAttemptId();
   private AppPage page;
 
   private AmShell() {
@@ -82,12 +81,12 @@ public final class AmShell {
     nm.getClient().cleanupRunningContainersOnStop(false);
     rm.start();
     nm.start();
-    Containers containers = new Containers(rm, nm, new WorkerLaunch(conf, own));
-    rmCallbacks.connect(containers);
+    containers.connect(rm, nm, new WorkerLaunch(conf, own));
     register();
     LoopbackGateway gateway =
-        new LoopbackGateway(new AgentApi(events, containers, rmCallbacks::setProgress, outcome::complete, this::board));
-    AgentProcess agent = AgentProcess.start(List.of(python, "-m", "submarine_patch.agent"), greeting(gateway));
+        new LoopbackGateway(new AgentApi(events, containers, containers::setProgress, outcome::complete, this::board));
+    AgentProcess agent = AgentProcess.start(List.of(python, "-m", "submarine_patch.agent"),
+        greeting(gateway.port(), gateway.token, attempt));
     Runtime.getRuntime().addShutdownHook(new Thread(agent::stop, "stop-agent"));
     agent.onExit(outcome::complete);
     int exitCode = end(outcome.join(), agent);
@@ -106,7 +105,7 @@ public final class AmShell {
     String given = System.getenv(Environment.NM_HOST.name());
     String host = given == null ? InetAddress.getLocalHost().getHostName() : given;
     RegisterApplicationMasterResponse response = rm.registerApplicationMaster(host, -1, trackingUrl(host));
-    rmCallbacks.onContainersReceivedFromPreviousAttempts(response.getContainersFromPreviousAttempts());
+    containers.onContainersReceivedFromPreviousAttempts(response.getContainersFromPreviousAttempts());
     LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
   }
 
@@ -117,7 +116,8 @@ public final class AmShell {
 
   private String trackingUrl(String host) {
     return trackingUrl(host, () -> {
-      page = AppPage.start(InetAddress.getByName(host), ProxyHosts.pageOf(appId, conf), ProxyHosts.of(conf));
+      String target = ProxyHosts.pageOf(attempt.getApplicationId(), conf);
+      page = AppPage.start(InetAddress.getByName(host), target, ProxyHosts.of(conf));
       return page.port();
     });
   }
@@ -130,11 +130,6 @@ public final class AmShell {
       LOG.warn("there is no page for this app at {}", host, e);
       return "";
     }
-  }
-
-  private static String greeting(LoopbackGateway gateway) throws IOException {
-    ContainerId container = ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name()));
-    return greeting(gateway.port(), gateway.token(), container.getApplicationAttemptId());
   }
 
   static String greeting(int port, String token, ApplicationAttemptId attempt) throws IOException {
@@ -151,22 +146,22 @@ public final class AmShell {
   }
 
   private int end(Outcome how, AgentProcess agent) throws IOException, YarnException, InterruptedException {
-    if (how.status() != null) {
-      LOG.info("finished: {} {}", how.status(), how.message());
-      rm.unregisterApplicationMaster(how.status(), how.message(), finalUrl(how));
+    if (how.status != null) {
+      LOG.info("finished: {} {}", how.status, how.message);
+      rm.unregisterApplicationMaster(how.status, how.message, finalUrl(how));
       agent.awaitExit(AGENT_EXIT_S);
     } else {
-      LOG.error("this attempt fails: {}", how.message());
-      System.err.println(how.message());
+      LOG.error("this attempt fails: {}", how.message);
+      System.err.println(how.message);
     }
     agent.stop();
     if (page != null) {
       page.close();
     }
-    if (how.status() != null) {
+    if (how.status != null) {
       clear(new Path(staging(new File(SPEC))), conf);
     }
-    return how.exitCode();
+    return how.exitCode;
   }
 
   /** The app's folder in the staging area. */
@@ -205,7 +200,6 @@ public final class AmShell {
 
   /** The URL to which YARN sends browsers once the app has ended: by default its page in the ResourceManager. */
   private String finalUrl(Outcome how) {
-    String own = how.trackingUrl();
-    return own == null || own.isEmpty() ? ProxyHosts.finalPageOf(appId, conf) : own;
+    return how.trackingUrl.isEmpty() ? ProxyHosts.finalPageOf(attempt.getApplicationId(), conf) : how.trackingUrl;
   }
 }

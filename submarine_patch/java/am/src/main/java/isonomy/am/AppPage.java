@@ -10,6 +10,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.function.Predicate;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.ThreadFactoryBuilder;
 
 /**
  * The tracking URL of an app: a small page that sends the browser to the app's page in the ResourceManager.
@@ -24,7 +25,8 @@ final class AppPage {
   private static final String POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
   private final HttpServer server;
-  private final ExecutorService threads = Executors.newFixedThreadPool(THREADS, AppPage::daemon);
+  private final ExecutorService threads = Executors.newFixedThreadPool(THREADS,
+      new ThreadFactoryBuilder().setDaemon(true).setNameFormat("app-page").build());
   private final Predicate<InetAddress> admitted;
   private final byte[] page;
   private final Board board = new Board();
@@ -90,11 +92,5 @@ final class AppPage {
     return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Isonomy</title>"
         + "<meta http-equiv=\"refresh\" content=\"0; url=" + safe + "\"></head>\n"
         + "<body><p><a href=\"" + safe + "\">This app's page</a></p></body></html>\n";
-  }
-
-  private static Thread daemon(Runnable work) {
-    Thread thread = new Thread(work, "app-page");
-    thread.setDaemon(true);
-    return thread;
   }
 }

@@ -23,34 +23,13 @@ import java.util.stream.Collectors;
 final class Board {
   static final String PATH = "/tensorboard/";
   static final String SCRIPT = "isonomy.js";
+  /** As in the script. */
   static final String POSTED = "_isonomy_post=";
   private static final int CONNECT_MS = 2_000;
   private static final int READ_MS = 30_000;
   private static final int PAGE_MAX = 1 << 20;
   private static final List<String> PASSED_ON = List.of("Content-Type", "Content-Security-Policy", "Cache-Control",
       "Expires", "X-Content-Type-Options");
-  private static final String SOURCE = String.join("\n",
-      "(() => {",
-      "  const asGet = (url, body) => {",
-      "    const whole = new URL(url, document.baseURI);",
-      "    const form = btoa(new URLSearchParams(body || '')).replaceAll('+', '-').replaceAll('/', '_');",
-      "    return whole + (whole.search ? '&' : '?') + '" + POSTED + "' + form.replaceAll('=', '');",
-      "  };",
-      "  const posts = method => String(method || 'GET').toUpperCase() === 'POST';",
-      "  const {open, send} = XMLHttpRequest.prototype;",
-      "  XMLHttpRequest.prototype.open = function (method, url, ...rest) {",
-      "    this.isonomyUrl = posts(method) ? url : null;",
-      "    return open.call(this, method, url, ...rest);",
-      "  };",
-      "  XMLHttpRequest.prototype.send = function (body) {",
-      "    if (this.isonomyUrl === null) return send.call(this, body);",
-      "    open.call(this, 'GET', asGet(this.isonomyUrl, body));",
-      "    return send.call(this);",
-      "  };",
-      "  const fetched = window.fetch;",
-      "  window.fetch = (url, init) => init && posts(init.method)",
-      "    ? fetched(asGet(url, init.body), {credentials: init.credentials}) : fetched(url, init);",
-      "})();", "");
 
   private volatile int port;
 
@@ -63,7 +42,9 @@ final class Board {
   void answer(HttpExchange http) throws IOException {
     if (http.getRequestURI().getPath().equals(PATH + SCRIPT)) {
       http.getResponseHeaders().set("Content-Type", "text/javascript; charset=utf-8");
-      send(http, 200, SOURCE.getBytes(StandardCharsets.UTF_8));
+      try (InputStream script = Board.class.getResourceAsStream(SCRIPT)) {
+        send(http, 200, script.readAllBytes());
+      }
       return;
     }
     if (port == 0) {

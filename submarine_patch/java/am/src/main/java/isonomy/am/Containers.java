@@ -1,17 +1,28 @@
 package isonomy.am;
 
 import isonomy.wire.v1.AmAsk;
+import isonomy.wire.v1.AmCompleted;
+import isonomy.wire.v1.AmEvent;
 import isonomy.wire.v1.AmLaunch;
+import isonomy.wire.v1.AmPreempt;
 import java.io.IOException;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.function.Consumer;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.ThreadFactoryBuilder;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.NodeReport;
+import org.apache.hadoop.yarn.api.records.PreemptionContainer;
+import org.apache.hadoop.yarn.api.records.PreemptionMessage;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
+import org.apache.hadoop.yarn.api.records.UpdatedContainer;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
 import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
@@ -20,27 +31,42 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The open asks and the held containers.
+ * The open asks and the held containers, and the ResourceManager's callbacks on them, which are passed on as events.
  *
  * <p>Invariants: an allocation request id has at most one open ask; a container answers exactly one open ask (any other
  * container is released without telling the Agent); the end of a container is reported once.
  */
-final class Containers {
+final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
   private static final Logger LOG = LoggerFactory.getLogger(Containers.class);
 
-  private final AMRMClientAsync<ContainerRequest> rm;
-  private final NMClientAsync nm;
-  private final WorkerLaunch launches;
+  private final EventQueue events;
+  private final Consumer<Outcome> end;
   private final Map<Long, ContainerRequest> asks = new ConcurrentHashMap<>();
   private final Map<String, Container> held = new ConcurrentHashMap<>();
   private final Set<String> adopted = ConcurrentHashMap.newKeySet();
   private final Set<String> unseen = ConcurrentHashMap.newKeySet();
-  private final ExecutorService stops = Executors.newSingleThreadExecutor(Containers::daemon);
+  private final ExecutorService stops = Executors.newSingleThreadExecutor(
+      new ThreadFactoryBuilder().setDaemon(true).setNameFormat("stop-adopted").build());
 
-  Containers(AMRMClientAsync<ContainerRequest> rm, NMClientAsync nm, WorkerLaunch launches) {
-    this.rm = rm;
-    this.nm = nm;
-    this.launches = launches;
+  private volatile AMRMClientAsync<ContainerRequest> rm;
+  private volatile NMClientAsync nm;
+  private volatile WorkerLaunch launches;
+  private volatile float progress;
+
+  Containers(EventQueue events, Consumer<Outcome> end) {
+    this.events = events;
+    this.end = end;
+  }
+
+  /** Sets the clients; call it before the first heartbeat. */
+  void connect(AMRMClientAsync<ContainerRequest> newRm, NMClientAsync newNm, WorkerLaunch newLaunches) {
+    rm = newRm;
+    nm = newNm;
+    launches = newLaunches;
+  }
+
+  void setProgress(float fraction) {
+    progress = Math.max(0f, Math.min(1f, fraction));
   }
 
   void ask(AmAsk ask) {
@@ -71,31 +97,43 @@ final class Containers {
     }
   }
 
-  /** Whether the container answers an open ask; if not, releases it. */
-  boolean allocated(Container container) {
-    ContainerRequest request = asks.remove(container.getAllocationRequestId());
-    if (request == null) {
-      LOG.warn("{} answers no open ask ({}): released", container.getId(), container.getAllocationRequestId());
-      unseen.add(container.getId().toString());
-      rm.releaseAssignedContainer(container.getId());
-      return false;
+  @Override
+  public void onContainersAllocated(List<Container> allocated) {
+    for (Container container : allocated) {
+      ContainerRequest request = asks.remove(container.getAllocationRequestId());
+      if (request == null) {
+        LOG.warn("{} answers no open ask ({}): released", container.getId(), container.getAllocationRequestId());
+        unseen.add(container.getId().toString());
+        rm.releaseAssignedContainer(container.getId());
+        continue;
+      }
+      rm.removeContainerRequest(request);
+      held.put(container.getId().toString(), container);
+      events.add(AmEvent.newBuilder().setAllocated(Gpus.describe(container)).build());
     }
-    rm.removeContainerRequest(request);
-    held.put(container.getId().toString(), container);
-    return true;
   }
 
-  /** Adds a container of a previous attempt; returns whether it is new. */
-  boolean adopt(Container container) {
-    adopted.add(container.getId().toString());
-    return held.putIfAbsent(container.getId().toString(), container) == null;
+  @Override
+  public void onContainersReceivedFromPreviousAttempts(List<Container> previous) {
+    for (Container container : previous) {
+      adopted.add(container.getId().toString());
+      if (held.putIfAbsent(container.getId().toString(), container) == null) {
+        events.add(AmEvent.newBuilder().setAdopted(Gpus.describe(container)).build());
+      }
+    }
   }
 
-  /** Removes a container that has ended; returns whether the Agent knows it. */
-  boolean completed(String id) {
-    held.remove(id);
-    adopted.remove(id);
-    return !unseen.remove(id);
+  @Override
+  public void onContainersCompleted(List<ContainerStatus> completed) {
+    for (ContainerStatus status : completed) {
+      String id = status.getContainerId().toString();
+      held.remove(id);
+      adopted.remove(id);
+      if (!unseen.remove(id)) {
+        events.add(AmEvent.newBuilder().setCompleted(AmCompleted.newBuilder().setContainerId(id)
+            .setExitStatus(status.getExitStatus()).setDiagnostics(status.getDiagnostics())).build());
+      }
+    }
   }
 
   void launch(AmLaunch launch) throws IOException {
@@ -135,9 +173,48 @@ final class Containers {
     }
   }
 
-  private static Thread daemon(Runnable work) {
-    Thread thread = new Thread(work, "stop-adopted");
-    thread.setDaemon(true);
-    return thread;
+  @Override
+  public void onPreemptionMessageReceived(PreemptionMessage message) {
+    AmPreempt.Builder preempt = AmPreempt.newBuilder();
+    if (message.getStrictContract() != null) {
+      message.getStrictContract().getContainers().forEach(container -> add(preempt, container));
+    }
+    if (message.getContract() != null) {
+      message.getContract().getContainers().forEach(container -> add(preempt, container));
+    }
+    if (preempt.getContainerIdsCount() > 0) {
+      events.add(AmEvent.newBuilder().setPreempt(preempt).build());
+    }
+  }
+
+  private static void add(AmPreempt.Builder preempt, PreemptionContainer container) {
+    preempt.addContainerIds(container.getId().toString());
+  }
+
+  @Override
+  public void onShutdownRequest() {
+    String why = "the ResourceManager asked this attempt to end";
+    events.add(AmEvent.newBuilder().setShutdown(why).build());
+    end.accept(Outcome.attemptFailed(why, Outcome.SOFTWARE));
+  }
+
+  @Override
+  public void onError(Throwable error) {
+    end.accept(Outcome.attemptFailed("the ResourceManager client failed: " + error, Outcome.SOFTWARE));
+  }
+
+  @Override
+  public float getProgress() {
+    return progress;
+  }
+
+  @Override
+  public void onContainersUpdated(List<UpdatedContainer> updated) {
+    // Containers keep their size.
+  }
+
+  @Override
+  public void onNodesUpdated(List<NodeReport> updated) {
+    // The Agent gets the machines from the control plane.
   }
 }

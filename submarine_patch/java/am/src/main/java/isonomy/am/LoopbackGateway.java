@@ -1,34 +1,33 @@
 package isonomy.am;
 
-import java.io.IOException;
 import java.math.BigInteger;
 import java.net.InetAddress;
-import java.net.ServerSocket;
-import java.net.Socket;
+import java.net.SocketException;
 import java.security.SecureRandom;
-import javax.net.ServerSocketFactory;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import py4j.DefaultGatewayServerListener;
 import py4j.GatewayServer;
+import py4j.Py4JServerConnection;
 
 /** A py4j server on a free port of the loopback interface, protected by a token. */
 final class LoopbackGateway {
+  private static final Logger LOG = LoggerFactory.getLogger(LoopbackGateway.class);
   private static final int TOKEN_BYTES = 32;
 
+  final String token = newToken();
   private final GatewayServer server;
-  private final String token = newToken();
 
   LoopbackGateway(Object entryPoint) {
     InetAddress loopback = InetAddress.getLoopbackAddress();
     server = new GatewayServer.GatewayServerBuilder(entryPoint).javaPort(0).javaAddress(loopback)
-        .callbackClient(0, loopback, token).serverSocketFactory(new NoDelaySockets()).authToken(token).build();
+        .callbackClient(0, loopback, token).authToken(token).build();
+    server.addListener(new NoDelay());
     server.start();
   }
 
   int port() {
     return server.getListeningPort();
-  }
-
-  String token() {
-    return token;
   }
 
   void close() {
@@ -42,41 +41,14 @@ final class LoopbackGateway {
   }
 
   /** Nagle's algorithm with delayed acknowledgement costs some 40 ms for each larger message. */
-  private static final class NoDelaySockets extends ServerSocketFactory {
+  private static final class NoDelay extends DefaultGatewayServerListener {
     @Override
-    public ServerSocket createServerSocket() throws IOException {
-      return new NoDelayServerSocket(0, 50, null);
-    }
-
-    @Override
-    public ServerSocket createServerSocket(int port) throws IOException {
-      return createServerSocket(port, 50);
-    }
-
-    @Override
-    public ServerSocket createServerSocket(int port, int backlog) throws IOException {
-      return createServerSocket(port, backlog, InetAddress.getLoopbackAddress());
-    }
-
-    @Override
-    public ServerSocket createServerSocket(int port, int backlog, InetAddress address) throws IOException {
-      return new NoDelayServerSocket(port, backlog, address);
-    }
-  }
-
-  private static final class NoDelayServerSocket extends ServerSocket {
-    NoDelayServerSocket(int port, int backlog, InetAddress address) throws IOException {
-      super();
-      if (address != null) {
-        bind(new java.net.InetSocketAddress(address, port), backlog);
+    public void connectionStarted(Py4JServerConnection connection) {
+      try {
+        connection.getSocket().setTcpNoDelay(true);
+      } catch (SocketException e) {
+        LOG.debug("closed already", e);
       }
-    }
-
-    @Override
-    public Socket accept() throws IOException {
-      Socket socket = super.accept();
-      socket.setTcpNoDelay(true);
-      return socket;
     }
   }
 }

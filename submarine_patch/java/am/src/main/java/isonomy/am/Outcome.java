@@ -8,34 +8,18 @@ final class Outcome {
   /** EX_SOFTWARE: used if the Agent's own exit code does not show the failure. */
   static final int SOFTWARE = 70;
 
-  private final FinalApplicationStatus status;
-  private final String message;
-  private final String trackingUrl;
-  private final int exitCode;
+  /** The status to report to the ResourceManager; null: none, so that another attempt may follow. */
+  final FinalApplicationStatus status;
+  final String message;
+  final String trackingUrl;
+  /** The exit code of this process. */
+  final int exitCode;
 
   private Outcome(FinalApplicationStatus status, String message, String trackingUrl, int exitCode) {
     this.status = status;
     this.message = message;
     this.trackingUrl = trackingUrl;
     this.exitCode = exitCode;
-  }
-
-  /** The status to report to the ResourceManager; null: none, so that another attempt may follow. */
-  FinalApplicationStatus status() {
-    return status;
-  }
-
-  String message() {
-    return message;
-  }
-
-  String trackingUrl() {
-    return trackingUrl;
-  }
-
-  /** The exit code of this process. */
-  int exitCode() {
-    return exitCode;
   }
 
   static Outcome finished(AmFinish finish) {

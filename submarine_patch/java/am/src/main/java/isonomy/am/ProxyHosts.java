@@ -12,6 +12,7 @@ import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.net.NetUtils;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 import org.slf4j.Logger;
@@ -79,16 +80,16 @@ final class ProxyHosts implements Predicate<InetAddress> {
    * The URL of an app's page for a browser: relative to its host if YARN's proxy is part of the
    * ResourceManager; with a separate proxy ({@code yarn.web-proxy.address}) at the ResourceManager's address.
    */
-  static String pageOf(String appId, Configuration conf) {
+  static String pageOf(ApplicationId app, Configuration conf) {
     String proxy = conf.get(YarnConfiguration.PROXY_ADDRESS, "");
-    return proxy.isEmpty() ? AppPage.UI + appId : finalPageOf(appId, conf);
+    return proxy.isEmpty() ? AppPage.UI + app : finalPageOf(app, conf);
   }
 
   /** The absolute URL of an app's page; empty if the configuration does not name the ResourceManager. */
-  static String finalPageOf(String appId, Configuration conf) {
+  static String finalPageOf(ApplicationId app, Configuration conf) {
     String address = rmAddress(conf);
     String scheme = YarnConfiguration.useHttps(conf) ? "https://" : "http://";
-    return address.isEmpty() ? "" : scheme + address + AppPage.UI + appId;
+    return address.isEmpty() ? "" : scheme + address + AppPage.UI + app;
   }
 
   /** HOST:PORT of the ResourceManager's web app; of a pair the first one's, because the standby redirects browsers. */

@@ -13,7 +13,6 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.io.DataOutputBuffer;
 import org.apache.hadoop.security.Credentials;
-import org.apache.hadoop.security.token.Token;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.LocalResource;
@@ -54,17 +53,13 @@ final class WorkerLaunch {
 
   static Credentials withoutMasterToken(Credentials credentials) {
     Credentials kept = new Credentials();
-    for (var alias : credentials.getAllSecretKeys()) {
-      kept.addSecretKey(alias, credentials.getSecretKey(alias));
-    }
-    credentials.getTokenMap().forEach((alias, token) -> addUnlessMaster(kept, alias, token));
+    credentials.getAllSecretKeys().forEach(alias -> kept.addSecretKey(alias, credentials.getSecretKey(alias)));
+    credentials.getTokenMap().forEach((alias, token) -> {
+      if (!token.getKind().equals(AMRMTokenIdentifier.KIND_NAME)) {
+        kept.addToken(alias, token);
+      }
+    });
     return kept;
-  }
-
-  private static void addUnlessMaster(Credentials kept, org.apache.hadoop.io.Text alias, Token<?> token) {
-    if (!token.getKind().equals(AMRMTokenIdentifier.KIND_NAME)) {
-      kept.addToken(alias, token);
-    }
   }
 
   private LocalResource localResource(AmResource resource) throws IOException {

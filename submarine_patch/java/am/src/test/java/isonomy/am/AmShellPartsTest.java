@@ -97,13 +97,13 @@ class AmShellPartsTest {
     assertEquals("a command without a kind", refused.getError());
     api.call(AmCommand.newBuilder().setId("f").setFinish(AmFinish.newBuilder().setMessage("bad data")).build()
         .toByteArray());
-    assertEquals(FinalApplicationStatus.FAILED, outcome.join().status());
-    assertEquals("bad data", outcome.join().message());
+    assertEquals(FinalApplicationStatus.FAILED, outcome.join().status);
+    assertEquals("bad data", outcome.join().message);
   }
 
   @Test
   void aLaunchOfAnUnknownContainerIsAnError() throws Exception {
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null, null), f -> { }, o -> { },
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null), f -> { }, o -> { },
         port -> { });
     AmReply reply = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("1")
         .setLaunch(AmLaunch.newBuilder().setContainerId("container_1")).build().toByteArray()));
@@ -170,12 +170,12 @@ class AmShellPartsTest {
   @Test
   void aDeadAgentFailsTheAttemptWithItsLastLines() throws Exception {
     Outcome outcome = outcomeOf("read line; echo \"$line\" >&2; echo why >&2; exit 9");
-    assertNull(outcome.status());
-    assertEquals(9, outcome.exitCode());
-    assertTrue(outcome.message().contains("exit code 9"), outcome.message());
-    assertTrue(outcome.message().endsWith("{\"port\": 1}\nwhy"), outcome.message());
-    assertEquals(Outcome.SOFTWARE, outcomeOf("exit 0").exitCode());
-    assertTrue(outcomeOf("kill -9 $$").message().contains("killed by signal 9"));
+    assertNull(outcome.status);
+    assertEquals(9, outcome.exitCode);
+    assertTrue(outcome.message.contains("exit code 9"), outcome.message);
+    assertTrue(outcome.message.endsWith("{\"port\": 1}\nwhy"), outcome.message);
+    assertEquals(Outcome.SOFTWARE, outcomeOf("exit 0").exitCode);
+    assertTrue(outcomeOf("kill -9 $$").message.contains("killed by signal 9"));
   }
 
   private static Outcome outcomeOf(String script) throws Exception {

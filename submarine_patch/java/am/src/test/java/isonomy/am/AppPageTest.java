@@ -15,11 +15,12 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.junit.jupiter.api.Test;
 
 class AppPageTest {
-  private static final String APP = "application_1_0001";
+  private static final ApplicationId APP = ApplicationId.newInstance(1, 1);
 
   @Test
   void theProxyGetsAPageThatSendsTheBrowserOnAndIsNoRedirectItself() throws Exception {

@@ -4,8 +4,6 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
-import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
@@ -19,17 +17,12 @@ final class CellsCheck {
   static void check(RmRest rest, String queue, JobSpec job, GroupOptions group, Configuration conf)
       throws IOException {
     checkPriority(group.priority(), conf);
-    String pinned = value(group, "pinned");
-    String within = value(group, "within");
+    String pinned = group.given("pinned");
+    String within = group.given("within");
     boolean cellType = "socket".equals(within) || "switch".equals(within);
     if (pinned != null || cellType) {
       checkCells(rest.get("cells"), queue, job.gpusPerJob(), pinned, cellType ? within : null);
     }
-  }
-
-  private static String value(GroupOptions group, String key) {
-    String value = group.isonomyConf().get(GroupOptions.PREFIX + key);
-    return value == null || value.isEmpty() ? null : value;
   }
 
   /** Checks the priority only if the client's own configuration sets the limit, which is the ResourceManager's. */
@@ -37,48 +30,47 @@ final class CellsCheck {
     String[] sources = conf.getPropertySources(YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY);
     boolean own = sources != null && sources.length > 0 && !sources[sources.length - 1].contains("yarn-default.xml");
     long highest = conf.getLong(YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY, 0);
-    if (priority != null && own && priority > highest) {
-      throw new UserError("--priority " + priority + ": the cluster's highest is " + highest + " ("
-          + YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY + " in yarn-site.xml)");
-    }
+    UserError.when(priority != null && own && priority > highest,
+        "--priority " + priority + ": the cluster's highest is " + highest + " ("
+        + YarnConfiguration.MAX_CLUSTER_LEVEL_APPLICATION_PRIORITY + " in yarn-site.xml)");
   }
 
   /** Package-private for tests: {@code cells} is the answer of /ws/v1/cluster/isonomy/cells. */
   static void checkCells(JsonNode cells, String queue, long gangGpus, String pinned, String within)
       throws UserError {
-    JsonNode clusters = cells.path("virtual_clusters");
-    if (within != null && !types(cells).containsKey(within)) {
-      throw new UserError("--conf isonomy.within=" + within + ": no cells of this type are known; the cells file has "
-          + (types(cells).isEmpty() ? "none" : String.join(", ", types(cells).keySet())));
-    }
-    if (within != null && types(cells).get(within) < gangGpus) {
-      throw new UserError("--conf isonomy.within=" + within + ": a job asks for " + gangGpus + " GPUs, a " + within
-          + " has at most " + types(cells).get(within));
+    if (within != null) {
+      checkType(cells.path("cell_types"), gangGpus, within);
     }
     if (pinned == null) {
       return;
     }
+    JsonNode clusters = cells.path("virtual_clusters");
     JsonNode mine = clusters.has(queue) ? clusters.get(queue) : clusters.path(queue.replaceFirst("^root\\.", ""));
     List<String> pins = new ArrayList<>();
     for (JsonNode cell : mine.path("cells")) {
-      if (!cell.path("pinned").asText("").isEmpty() && !cell.path("pinned").isNull()) {
-        pins.add(cell.get("pinned").asText());
-        if (pinned.equals(cell.get("pinned").asText()) && cell.path("gpus").asLong() < gangGpus) {
-          throw new UserError("--conf isonomy.pinned=" + pinned + ": a job asks for " + gangGpus
-              + " GPUs, the cell has " + cell.path("gpus").asLong());
-        }
+      String pin = cell.path("pinned").asText("");
+      UserError.when(pin.equals(pinned) && cell.path("gpus").asLong() < gangGpus,
+          "--conf isonomy.pinned=" + pinned + ": a job asks for " + gangGpus
+          + " GPUs, the cell has " + cell.path("gpus").asLong());
+      if (cell.hasNonNull("pinned") && !pin.isEmpty()) {
+        pins.add(pin);
       }
     }
-    if (!pins.contains(pinned)) {
-      throw new UserError("--conf isonomy.pinned=" + pinned + ": the pinned cells of " + queue + " are "
-          + (pins.isEmpty() ? "none" : String.join(", ", new TreeSet<>(pins))));
-    }
+    UserError.when(!pins.contains(pinned),
+        "--conf isonomy.pinned=" + pinned + ": the pinned cells of " + queue + " are " + listed(pins));
   }
 
-  /** The cells file's types below a machine, with the GPUs of the largest cell of each. */
-  private static Map<String, Long> types(JsonNode cells) {
-    Map<String, Long> found = new TreeMap<>();
-    cells.path("cell_types").fields().forEachRemaining(type -> found.put(type.getKey(), type.getValue().asLong()));
-    return found;
+  /** {@code types}: the cells file's types below a machine, with the GPUs of the largest cell of each. */
+  private static void checkType(JsonNode types, long gangGpus, String within) throws UserError {
+    List<String> known = new ArrayList<>();
+    types.fieldNames().forEachRemaining(known::add);
+    UserError.when(!known.contains(within), "--conf isonomy.within=" + within
+        + ": no cells of this type are known; the cells file has " + listed(known));
+    UserError.when(types.get(within).asLong() < gangGpus, "--conf isonomy.within=" + within + ": a job asks for "
+        + gangGpus + " GPUs, a " + within + " has at most " + types.get(within).asLong());
+  }
+
+  private static String listed(List<String> names) {
+    return names.isEmpty() ? "none" : String.join(", ", new TreeSet<>(names));
   }
 }

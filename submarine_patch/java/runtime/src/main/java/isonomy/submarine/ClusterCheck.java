@@ -56,39 +56,36 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
    */
   String check(JobSpec job, GroupOptions group) throws UserError {
     String queue = leafQueue(job.queue());
-    Matcher parts = GroupOptions.SEGMENTS.matcher(group.isonomyConf().getOrDefault(GroupOptions.PREFIX + "segments", ""));
+    Matcher parts = GroupOptions.SEGMENTS.matcher(String.valueOf(group.given("segments")));
     if (parts.matches() && Long.parseLong(parts.group(1)) * Long.parseLong(parts.group(2)) != job.gpusPerJob()) {
       throw new UserError("--segments " + parts.group() + ": must be all GPUs of a job, " + job.gpusPerJob());
     }
     if (!nodes.isEmpty()) {
-      checkSizes(job, "machine".equals(group.isonomyConf().get(GroupOptions.PREFIX + "within")));
+      checkSizes(job, "machine".equals(group.given("within")));
     }
     return queue;
   }
 
   private void checkSizes(JobSpec job, boolean onOneMachine) throws UserError {
     long gpus = nodes.stream().mapToLong(JobSpec::gpusOf).sum();
-    if (job.gpusPerJob() > gpus) {
-      throw new UserError("a job asks for " + job.gpusPerJob() + " GPUs (isonomy.gpus_per_job or -worker_resources);"
-          + " the largest gang that the cluster can hold has " + gpus + counted());
-    }
+    UserError.when(job.gpusPerJob() > gpus,
+        "a job asks for " + job.gpusPerJob() + " GPUs (isonomy.gpus_per_job or -worker_resources);"
+        + " the largest gang that the cluster can hold has " + gpus + counted());
     long largestNodeGpus = nodes.stream().mapToLong(JobSpec::gpusOf).max().orElse(0);
-    if (job.gpusPerWorker() > largestNodeGpus) {
-      throw new UserError("-worker_resources gpu=" + job.gpusPerWorker() + ": the largest machine has "
-          + largestNodeGpus + " GPUs" + counted());
-    }
-    if (onOneMachine && job.gpusPerJob() > largestNodeGpus) {
-      throw new UserError("--within machine: a job asks for at least " + job.gpusPerJob() + " GPUs; the largest machine has "
-          + largestNodeGpus + counted());
-    }
+    UserError.when(job.worker().gpus() > largestNodeGpus,
+        "-worker_resources gpu=" + job.worker().gpus() + ": the largest machine has "
+        + largestNodeGpus + " GPUs" + counted());
+    UserError.when(onOneMachine && job.gpusPerJob() > largestNodeGpus,
+        "--within machine: a job asks for at least " + job.gpusPerJob() + " GPUs; the largest machine has "
+        + largestNodeGpus + counted());
     // a gang may lie on one machine, where one worker has all servers beside it
     JobSpec.Servers servers = job.servers();
-    long memoryMb = job.memoryMb() + servers.count() * servers.memoryMb();
-    long vcores = job.vcores() + (long) servers.count() * servers.vcores();
+    long memoryMb = job.worker().memoryMb() + servers.count() * servers.memoryMb();
+    long vcores = job.worker().vcores() + (long) servers.count() * servers.vcores();
     boolean fits = nodes.stream().anyMatch(
         node -> node.getMemorySize() >= memoryMb && node.getVirtualCores() >= vcores);
     if (!fits) {
-      throw new UserError("-worker_resources memory=" + job.memoryMb() + "M,vcores=" + job.vcores()
+      throw new UserError("-worker_resources memory=" + job.worker().memoryMb() + "M,vcores=" + job.worker().vcores()
           + (servers.count() == 0 ? "" : ", and -ps_resources for each of " + servers.count() + " servers") + ": no running machine has as much; the machines have "
           + nodes.stream().map(node -> node.getMemorySize() + "M and " + node.getVirtualCores() + " vcores").distinct()
               .collect(Collectors.joining(", or ")));
@@ -104,9 +101,8 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
     if (found.size() == 1) {
       return found.get(0);
     }
-    if (found.size() > 1) {
-      throw new UserError("-queue " + name + ": there are several, write the full path: " + String.join(", ", found));
-    }
+    UserError.when(found.size() > 1,
+        "-queue " + name + ": there are several, write the full path: " + String.join(", ", found));
     String what = matching(parentQueues, name).isEmpty() ? "no such queue" : "not a leaf queue";
     String wanted = name.substring(name.lastIndexOf('.') + 1);
     LevenshteinDistance distance = new LevenshteinDistance(2);

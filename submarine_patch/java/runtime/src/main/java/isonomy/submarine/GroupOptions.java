@@ -1,10 +1,13 @@
 package isonomy.submarine;
 
+import static java.util.Map.entry;
+
 import java.nio.file.Path;
-import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import org.apache.commons.text.similarity.LevenshteinDistance;
 
@@ -12,27 +15,15 @@ import org.apache.commons.text.similarity.LevenshteinDistance;
  * The options of a group of jobs, from {@code --conf isonomy.*}; null if not given.
  *
  * @param appScheduler one of {@link #APP_SCHEDULERS}
- * @param searchSpace the parameters of the search space file
  * @param gpusPerJob GPUs of one job (its gang); for an elastic job (1:8) the fewest
- * @param maxIterations most iterations of one job (R of Hyperband)
- * @param minIterations iterations of the lowest rung (r)
- * @param eta one of eta jobs continues to the next rung
- * @param jobs configurations to try
- * @param budgetIterations iterations of all jobs together
- * @param metric the reported value that ranks jobs; isonomy.mode says which direction is better
- * @param maxRetries how often a failed worker is started again
- * @param iterationS serial GPU-seconds of one iteration
- * @param slowdown S on one machine, in one rack, across racks
  * @param python Python executable on the NodeManagers
- * @param gpuType type of GPU asked for
  * @param priority YARN's priority of the application
+ * @param spec what isonomy-app.json says of the group, by its keys; null: the Agent's default
  * @param isonomyConf all pairs with an isonomy.* key, as given
  * @param hadoopConf all other pairs, as given
  */
-record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long gpusPerJob, Long maxIterations,
-    long minIterations, long eta, Long jobs, Long budgetIterations, String metric, long seed, long maxRetries,
-    Double iterationS, List<Double> slowdown, String python, String gpuType, Long priority, Map<String, String> isonomyConf,
-    Map<String, String> hadoopConf) {
+record GroupOptions(String appScheduler, Long gpusPerJob, String python, Long priority, Map<String, Object> spec,
+    Map<String, String> isonomyConf, Map<String, String> hadoopConf) {
 
   static final String PREFIX = "isonomy.";
   static final List<String> KEYS = List.of("app_scheduler", "search_space", "gpus_per_job", "max_iterations",
@@ -49,20 +40,29 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
       "jobs", SEARCHES, "budget", SEARCHES, "eta", List.of("hyperband", "successive_halving", "asha"),
       "target", List.of("curve"), "sampler", List.of("optuna"), "parallel", List.of("optuna"));
   private static final Pattern NUMBER = Pattern.compile("\\s*[+-]?(\\d+\\.?\\d*|\\.\\d+)([eE][+-]?\\d+)?\\s*");
-  private static final List<String> SAMPLERS = List.of("tpe", "random", "gp");
-  private static final List<String> MODES = List.of("min", "max");
-  private static final List<String> FRAMEWORKS = List.of("tensorflow", "pytorch", "mxnet", "keras", "command");
-  private static final List<String> WITHIN = List.of("machine", "socket", "switch", "rack", "cluster");
+  private static final List<String> SWITCH = List.of("true", "false");
+  /** The values of keys that have few. */
+  private static final Map<String, List<String>> ONE_OF = Map.of("sampler", List.of("tpe", "random", "gp"),
+      "mode", List.of("min", "max"), "framework", List.of("tensorflow", "pytorch", "mxnet", "keras", "command"),
+      "within", List.of("machine", "socket", "switch", "rack", "cluster"), "mix_types", SWITCH, "unsaved", SWITCH,
+      "tensorboard", SWITCH, "lazy_preemption", SWITCH, "opportunistic", SWITCH);
+  /** The least value of keys that are whole numbers. */
+  private static final Map<String, Integer> LEAST = Map.ofEntries(entry("max_iterations", 1), entry("epochs", 1),
+      entry("min_iterations", 1), entry("eta", 2), entry("jobs", 1), entry("parallel", 1), entry("trial_steps", 0),
+      entry("budget", 1), entry("seed", 0), entry("max_retries", 0), entry("priority", 0));
   /** The values of within that name a cell type. */
   private static final List<String> CELL_TYPES = List.of("socket", "switch");
   /** Equal parts of a job's GPUs. */
   static final Pattern SEGMENTS = Pattern.compile("([1-9]\\d{0,2})x([1-9]\\d{0,5})(/machine|/rack)?");
-  private static final List<String> SWITCH = List.of("true", "false");
   private static final int PIN_CHARS = 256;
-  private static final List<Double> DEFAULT_SLOWDOWN = List.of(1.0, 1.1, 1.3);
 
   boolean isSearch() {
     return !appScheduler.equals("single");
+  }
+
+  /** The value of an isonomy.* key, named without the prefix. */
+  String given(String key) {
+    return new Values(isonomyConf).text(key);
   }
 
   /**
@@ -74,50 +74,42 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
     Map<String, String> hadoop = new LinkedHashMap<>();
     for (String pair : pairs == null ? List.<String>of() : pairs) {
       int equals = pair.indexOf('=');
-      if (equals <= 0) {
-        throw new UserError("--conf " + pair + ": write key=value");
-      }
+      UserError.when(equals <= 0, "--conf " + pair + ": write key=value");
       String key = pair.substring(0, equals).strip();
       Map<String, String> target = key.startsWith(PREFIX) ? isonomy : hadoop;
       if (target == isonomy && !KEYS.contains(key.substring(PREFIX.length()))) {
         throw new UserError("--conf " + key + ": unknown key; the nearest known one is " + PREFIX + nearest(key));
       }
-      if (target.put(key, pair.substring(equals + 1).strip()) != null) {
-        throw new UserError("--conf " + key + ": given twice");
-      }
+      UserError.when(target.put(key, pair.substring(equals + 1).strip()) != null, "--conf " + key + ": given twice");
     }
-    return fromValues(isonomy, hadoop);
+    Values values = new Values(isonomy);
+    values.check();
+    return fromValues(values, isonomy, hadoop);
   }
 
-  private static GroupOptions fromValues(Map<String, String> isonomy, Map<String, String> hadoop) throws UserError {
-    Values values = new Values(isonomy);
+  private static GroupOptions fromValues(Values values, Map<String, String> isonomy, Map<String, String> hadoop)
+      throws UserError {
     String appScheduler = values.appScheduler();
-    boolean search = !appScheduler.equals("single");
-    values.checkPassedOn();
-    for (String key : KEYS) {
-      List<String> schedulers = KEYS_OF.getOrDefault(key, APP_SCHEDULERS);
-      if (values.text(key) != null && APP_SCHEDULERS.contains(appScheduler) && !schedulers.contains(appScheduler)) {
-        throw new UserError("--conf " + PREFIX + key + ": needs --conf isonomy.app_scheduler= one of "
-            + String.join(", ", schedulers));
-      }
-    }
-    Long maxIterations = values.whole("max_iterations", 1, null);
-    long minIterations = values.whole("min_iterations", 1, 1L);
-    if (search) {
-      values.require("search_space", appScheduler);
-      values.require("max_iterations", appScheduler);
-      if (minIterations > maxIterations) {
-        throw new UserError("--conf isonomy.min_iterations=" + minIterations + ": above isonomy.max_iterations="
-            + maxIterations);
-      }
-    }
-    Map<String, Object> space = search ? SearchSpace.load(Path.of(values.text("search_space"))) : null;
-    return new GroupOptions(appScheduler, space, values.gpusPerJob(), maxIterations,
-        minIterations, values.whole("eta", 2, 3L), values.whole("jobs", 1, null), values.whole("budget", 1, null),
-        values.metric(), values.whole("seed", 0, 0L),
-        values.whole("max_retries", 0, 3L), values.positive("iteration_s"), values.slowdown(),
-        values.text("python"), values.text("gpu_type"),
-        values.whole("priority", 0, null), isonomy, hadoop);
+    Long minIterations = values.whole("min_iterations");
+    Map<String, Object> spec = new LinkedHashMap<>();
+    spec.put("app_scheduler", appScheduler);
+    spec.put("search_space",
+        appScheduler.equals("single") ? null : SearchSpace.load(Path.of(values.text("search_space"))));
+    spec.put("max_iterations", values.whole("max_iterations"));
+    spec.put("min_iterations", minIterations == null ? 1 : minIterations);
+    spec.put("eta", values.whole("eta"));
+    spec.put("jobs", values.whole("jobs"));
+    spec.put("budget_iterations", values.whole("budget"));
+    spec.put("metric", values.text("metric"));
+    spec.put("seed", values.whole("seed"));
+    spec.put("max_retries", values.whole("max_retries"));
+    spec.put("iteration_s", values.text("iteration_s") == null ? null : Values.real(values.text("iteration_s")));
+    spec.put("slowdown", values.text("slowdown") == null ? null : Values.reals(values.text("slowdown")));
+    spec.put("gpu_type", values.text("gpu_type"));
+    spec.put("conf", isonomy);
+    String gpus = values.text("gpus_per_job");
+    return new GroupOptions(appScheduler, gpus == null ? null : (long) Values.real(gpus.split(":")[0]),
+        values.text("python"), values.whole("priority"), spec, isonomy, hadoop);
   }
 
   private static String nearest(String key) {
@@ -127,187 +119,139 @@ record GroupOptions(String appScheduler, Map<String, Object> searchSpace, Long g
         .orElseThrow();
   }
 
-  /** Reads values and checks their types and ranges. */
+  /** The values and their rules. */
   private record Values(Map<String, String> conf) {
     String text(String key) {
       String value = conf.get(PREFIX + key);
       return value == null || value.isEmpty() ? null : value;
     }
 
-    void require(String key, String appScheduler) throws UserError {
-      if (text(key) == null) {
-        throw new UserError("--conf isonomy." + key + " is absent: " + appScheduler + " needs it");
+    String appScheduler() {
+      return text("app_scheduler") == null ? "single" : text("app_scheduler");
+    }
+
+    Long whole(String key) {
+      return text(key) == null ? null : Long.valueOf(text(key));
+    }
+
+    /** Checks a value, if there is one. */
+    void must(String key, Predicate<String> good, String be) throws UserError {
+      UserError.when(text(key) != null && !good.test(text(key)),
+          "--conf isonomy." + key + "=" + text(key) + ": must be " + be);
+    }
+
+    void check() throws UserError {
+      // one of another distribution has a dot and is checked by the Agent
+      must("app_scheduler", value -> value.matches("\\w+(\\.\\w+)+") || APP_SCHEDULERS.contains(value),
+          "one of " + String.join(", ", APP_SCHEDULERS));
+      for (String key : KEYS) {
+        if (ONE_OF.containsKey(key)) {
+          must(key, ONE_OF.get(key)::contains, "one of " + String.join(", ", ONE_OF.get(key)));
+        } else if (LEAST.containsKey(key)) {
+          must(key, value -> isWhole(value, LEAST.get(key)), "a whole number, at least " + LEAST.get(key));
+        }
+      }
+      must("metric", value -> value.matches("[A-Za-z_][A-Za-z0-9_./@-]*"),
+          "the name of a value that the training reports, for example val_loss");
+      must("keep_folder", value -> !value.startsWith("/") && !value.matches("\\./?")
+          && !List.of(value.split("/")).contains(".."), "a folder below the one where the script runs");
+      must("notify", value -> value.matches("https?://[^\\s/@]+(/\\S*)?"), "an address like https://hooks.example.com/t1");
+      must("gpu_bound", value -> real(value) >= 0 && real(value) <= 1, "a number from 0 to 1");
+      must("target", value -> Double.isFinite(real(value)), "a number");
+      must("iteration_s", Values::isPositive, "a number above 0");
+      must("hours", Values::isPositive, "a number above 0");
+      must("speedups", value -> Arrays.stream(value.split(",")).allMatch(Values::isSpeedup),
+          "GPU types with speeds, like K80=1,V100=3.2");
+      must("slowdown", Values::isSlowdown,
+          "three numbers from 1.0 that do not fall (machine, rack, cluster), for example 1.0,1.1,1.3");
+      checkGpus();
+      for (String key : KEYS) {
+        checkUsed(key);
+      }
+      checkEnds();
+    }
+
+    /** Checks that its app scheduler uses the key. */
+    private void checkUsed(String key) throws UserError {
+      List<String> schedulers = KEYS_OF.getOrDefault(key, APP_SCHEDULERS);
+      UserError.when(
+          text(key) != null && APP_SCHEDULERS.contains(appScheduler()) && !schedulers.contains(appScheduler()),
+          "--conf " + PREFIX + key + ": needs --conf isonomy.app_scheduler= one of " + String.join(", ", schedulers));
+    }
+
+    /** Checks how many GPUs a job takes, and which. */
+    private void checkGpus() throws UserError {
+      boolean elastic = text("gpus_per_job") != null && text("gpus_per_job").contains(":");
+      boolean inOneCell = text("within") != null && CELL_TYPES.contains(text("within"));
+      must("gpus_per_job", value -> elastic ? isRange(value) : isWhole(value, 1),
+          elastic ? "like 4, or 1:8 (the most a multiple of the fewest)" : "a whole number, at least 1");
+      UserError.when(elastic && inOneCell,
+          "--conf isonomy.gpus_per_job=" + text("gpus_per_job") + ": jobs within one " + text("within")
+          + " have as many GPUs throughout");
+      must("segments", value -> !elastic && !inOneCell && SEGMENTS.matcher(value).matches(),
+          "like 2x4 (each on one machine) or 2x4/rack, of jobs of one size that need no socket or switch");
+      String pin = text("pinned");
+      UserError.when(pin != null && (pin.length() > PIN_CHARS || pin.chars().anyMatch(Character::isISOControl)),
+          "--conf isonomy.pinned: must be the pinned_id of a cell, up to " + PIN_CHARS + " characters");
+      for (String key : List.of("pinned", "lazy_preemption")) {
+        UserError.when("true".equals(text("opportunistic")) && text(key) != null && !text(key).equals("false"),
+            "--conf isonomy." + key + ": an opportunistic job owns no cells; leave it or the other out");
       }
     }
 
-    /** A built-in app scheduler, or one of another distribution, which has a dot and is checked by the Agent. */
-    String appScheduler() throws UserError {
-      String value = text("app_scheduler");
-      return value != null && value.matches("\\w+(\\.\\w+)+") ? value : oneOf("app_scheduler", APP_SCHEDULERS, "single");
+    /** Checks what says when a job ends. */
+    private void checkEnds() throws UserError {
+      UserError.when(text("hours") != null && text("iteration_s") != null && text("max_iterations") != null,
+          "--conf isonomy.hours: isonomy.iteration_s and isonomy.max_iterations say it already;"
+          + " leave it or one of them out");
+      UserError.when(text("epochs") != null && text("max_iterations") != null,
+          "--conf isonomy.epochs: isonomy.max_iterations says the end already; leave one out");
+      for (String key : List.of("search_space", "max_iterations")) {
+        UserError.when(!appScheduler().equals("single") && text(key) == null,
+            "--conf isonomy." + key + " is absent: " + appScheduler() + " needs it");
+      }
+      UserError.when(whole("min_iterations") != null && whole("min_iterations") > whole("max_iterations"),
+          "--conf isonomy.min_iterations=" + whole("min_iterations") + ": above isonomy.max_iterations="
+          + whole("max_iterations"));
     }
 
-    String oneOf(String key, List<String> allowed, String otherwise) throws UserError {
-      String value = text(key);
-      if (value != null && !allowed.contains(value)) {
-        throw new UserError("--conf isonomy." + key + "=" + value + ": must be one of "
-            + String.join(", ", allowed));
-      }
-      return value == null ? otherwise : value;
-    }
-
-    Long whole(String key, long least, Long otherwise) throws UserError {
-      String value = text(key);
-      if (value == null) {
-        return otherwise;
-      }
+    private static boolean isWhole(String value, int least) {
       try {
         long number = Long.parseLong(value);
-        if (number >= least && number <= Integer.MAX_VALUE) {
-          return number;
-        }
+        return number >= least && number <= Integer.MAX_VALUE;
       } catch (NumberFormatException e) {
-        // reported below, together with the range
+        return false;
       }
-      throw new UserError("--conf isonomy." + key + "=" + value + ": must be a whole number, at least " + least);
     }
 
-    /** The fewest GPUs of a job: of 4, or 1:8. */
-    Long gpusPerJob() throws UserError {
-      String value = text("gpus_per_job");
-      int colon = value == null ? -1 : value.indexOf(':');
-      if (colon < 0) {
-        return whole("gpus_per_job", 1, null);
-      }
+    private static boolean isPositive(String value) {
+      return real(value) > 0 && real(value) < Double.POSITIVE_INFINITY;
+    }
+
+    private static boolean isRange(String value) {
+      int colon = value.indexOf(':');
       double least = real(value.substring(0, colon));
       double most = real(value.substring(colon + 1));
-      if (!(least >= 1 && most >= least && most <= Integer.MAX_VALUE && least % 1 == 0 && most % least == 0)) {
-        throw new UserError("--conf isonomy.gpus_per_job=" + value
-            + ": must be like 4, or 1:8 (the most a multiple of the fewest)");
-      }
-      if (text("within") != null && CELL_TYPES.contains(text("within"))) {
-        throw new UserError("--conf isonomy.gpus_per_job=" + value + ": jobs within one " + text("within")
-            + " have as many GPUs throughout");
-      }
-      return (long) least;
+      return least >= 1 && most >= least && most <= Integer.MAX_VALUE && least % 1 == 0 && most % least == 0;
     }
 
-    /** The name of a value that the training reports. */
-    String metric() throws UserError {
-      String name = text("metric");
-      if (name != null && !name.matches("[A-Za-z_][A-Za-z0-9_./@-]*")) {
-        throw new UserError("--conf isonomy.metric=" + name + ": must be the name of a value that the training reports,"
-            + " for example val_loss");
-      }
-      return name == null ? "accuracy" : name;
-    }
-
-    /** Keys that only the Agent reads, from {@link GroupOptions#isonomyConf}. */
-    void checkPassedOn() throws UserError {
-      oneOf("sampler", SAMPLERS, null);
-      oneOf("mode", MODES, null);
-      oneOf("framework", FRAMEWORKS, null);
-      oneOf("mix_types", SWITCH, null);
-      oneOf("unsaved", SWITCH, null);
-      oneOf("tensorboard", SWITCH, null);
-      String folder = text("keep_folder");
-      if (folder != null && (folder.startsWith("/") || folder.matches("\\./?") || List.of(folder.split("/")).contains(".."))) {
-        throw new UserError("--conf isonomy.keep_folder=" + folder
-            + ": must be a folder below the one where the script runs");
-      }
-      checkCells();
-      whole("parallel", 1, null);
-      if (positive("hours") != null && text("iteration_s") != null && text("max_iterations") != null) {
-        throw new UserError("--conf isonomy.hours: isonomy.iteration_s and isonomy.max_iterations say it already;"
-            + " leave it or one of them out");
-      }
-      if (whole("epochs", 1, null) != null && text("max_iterations") != null) {
-        throw new UserError("--conf isonomy.epochs: isonomy.max_iterations says the end already; leave one out");
-      }
-      whole("trial_steps", 0, null);
-      String notify = text("notify");
-      if (notify != null && !notify.matches("https?://[^\\s/@]+(/\\S*)?")) {
-        throw new UserError("--conf isonomy.notify=" + notify + ": must be an address like https://hooks.example.com/t1");
-      }
-      String bound = text("gpu_bound");
-      if (bound != null && !(real(bound) >= 0 && real(bound) <= 1)) {
-        throw new UserError("--conf isonomy.gpu_bound=" + bound + ": must be a number from 0 to 1");
-      }
-      String target = text("target");
-      if (target != null && !Double.isFinite(real(target))) {
-        throw new UserError("--conf isonomy.target=" + target + ": must be a number");
-      }
-      for (String pair : text("speedups") == null ? new String[0] : text("speedups").split(",")) {
-        int equals = pair.indexOf('=');
-        double speed = real(pair.substring(equals + 1));
-        if (pair.isBlank()) {
-          continue;
-        }
-        if (equals < 1 || !(speed > 0) || Double.isInfinite(speed)) {
-          throw new UserError("--conf isonomy.speedups=" + text("speedups")
-              + ": must be GPU types with speeds, like K80=1,V100=3.2");
-        }
-      }
-    }
-
-    /** Checks the keys that limit which GPUs a job takes. */
-    private void checkCells() throws UserError {
-      oneOf("within", WITHIN, null);
-      oneOf("lazy_preemption", SWITCH, null);
-      String parts = text("segments");
-      boolean apart = text("gpus_per_job") != null && text("gpus_per_job").contains(":")
-          || text("within") != null && CELL_TYPES.contains(text("within"));
-      if (parts != null && (apart || !SEGMENTS.matcher(parts).matches())) {
-        throw new UserError("--conf isonomy.segments=" + parts + ": must be like 2x4 (each on one machine) or 2x4/rack, of"
-            + " jobs of one size that need no socket or switch");
-      }
-      String pin = text("pinned");
-      if (pin != null && (pin.length() > PIN_CHARS || pin.chars().anyMatch(Character::isISOControl))) {
-        throw new UserError("--conf isonomy.pinned: must be the pinned_id of a cell, up to " + PIN_CHARS
-            + " characters");
-      }
-      if (!"true".equals(oneOf("opportunistic", SWITCH, null))) {
-        return;
-      }
-      for (String key : List.of("pinned", "lazy_preemption")) {
-        if (text(key) != null && !text(key).equals("false")) {
-          throw new UserError("--conf isonomy." + key + ": an opportunistic job owns no cells;"
-              + " leave it or the other out");
-        }
-      }
-    }
-
-    Double positive(String key) throws UserError {
-      String value = text(key);
-      if (value == null) {
-        return null;
-      }
-      double number = real(value);
-      if (!(number > 0) || Double.isInfinite(number)) {
-        throw new UserError("--conf isonomy." + key + "=" + value + ": must be a number above 0");
-      }
-      return number;
+    private static boolean isSpeedup(String pair) {
+      int equals = pair.indexOf('=');
+      return pair.isBlank() || equals > 0 && isPositive(pair.substring(equals + 1));
     }
 
     /** Themis, section 4.1: S is 1 on one machine and grows with the distance. */
-    List<Double> slowdown() throws UserError {
-      String value = text("slowdown");
-      if (value == null) {
-        return DEFAULT_SLOWDOWN;
-      }
-      List<Double> numbers = new ArrayList<>();
-      for (String part : value.split(",")) {
-        numbers.add(real(part.strip()));
-      }
-      boolean good = numbers.size() == 3 && numbers.get(0) >= 1.0 && numbers.get(1) >= numbers.get(0)
-          && numbers.get(2) >= numbers.get(1) && Double.isFinite(numbers.get(2));
-      if (!good) {
-        throw new UserError("--conf isonomy.slowdown=" + value + ": must be three numbers from 1.0 that do not"
-            + " fall (machine, rack, cluster), for example 1.0,1.1,1.3");
-      }
-      return List.copyOf(numbers);
+    private static boolean isSlowdown(String value) {
+      List<Double> s = reals(value);
+      return s.size() == 3 && s.get(0) >= 1.0 && s.get(1) >= s.get(0) && s.get(2) >= s.get(1)
+          && Double.isFinite(s.get(2));
     }
 
-    private static double real(String text) {
+    static List<Double> reals(String value) {
+      return Arrays.stream(value.split(",")).map(Values::real).toList();
+    }
+
+    static double real(String text) {
       return NUMBER.matcher(text).matches() ? Double.parseDouble(text) : Double.NaN;
     }
   }

@@ -47,7 +47,11 @@ final class IsonomyJobMonitor extends JobMonitor {
       }
       String line = status == null ? "the ResourceManager does not answer, waiting" : status.line();
       if (!line.equals(printed)) {
-        print(status, line);
+        if (status == null) {
+          System.err.println(line);
+        } else {
+          status.nicePrint(System.err);
+        }
         printed = line;
       }
       if (status != null && JobState.isFinal(status.getState())) {
@@ -55,14 +59,6 @@ final class IsonomyJobMonitor extends JobMonitor {
         return;
       }
       pause();
-    }
-  }
-
-  private static void print(IsonomyJobStatus status, String line) {
-    if (status == null) {
-      System.err.println(line);
-    } else {
-      status.nicePrint(System.err);
     }
   }
 
@@ -83,7 +79,7 @@ final class IsonomyJobMonitor extends JobMonitor {
   /** A line of progress; empty on an error, because the control plane may be away. */
   private String progress(ApplicationId app) {
     try {
-      return new RmRest(clientContext.getYarnConfig()).get("explain", app.toString()).path("line").asText("");
+      return new RmRest(clientContext.getYarnConfig()).get("explain", app).path("line").asText("");
     } catch (IOException e) {
       return "";
     }

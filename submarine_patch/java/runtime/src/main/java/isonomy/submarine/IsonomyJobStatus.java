@@ -18,10 +18,7 @@ final class IsonomyJobStatus extends JobStatus {
     setJobName(jobName);
     setState(stateOf(report));
     setComponentStatus(new ArrayList<>());
-    String states = report.getYarnApplicationState().toString();
-    if (JobState.isFinal(getState())) {
-      states = getState().toString();
-    }
+    String states = (JobState.isFinal(getState()) ? getState() : report.getYarnApplicationState()).toString();
     diagnostics = report.getDiagnostics() == null ? "" : report.getDiagnostics().strip();
     String more = getState() == JobState.SUCCEEDED ? diagnostics : progress;
     line = jobName + " " + report.getApplicationId() + " " + states + (more.isEmpty() ? "" : ": " + more);

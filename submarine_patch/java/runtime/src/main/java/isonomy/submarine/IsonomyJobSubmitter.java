@@ -2,6 +2,7 @@ package isonomy.submarine;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -51,21 +52,16 @@ final class IsonomyJobSubmitter implements JobSubmitter {
 
   @Override
   public ApplicationId submitJob(Parameter holder) throws IOException, YarnException {
-    String name = ((RunJobParameters) holder.getParameters()).getName();
-    boolean submitted = false;
+    RunJobParameters parameters = (RunJobParameters) holder.getParameters();
     try {
-      ApplicationId id = submit(holder);
-      submitted = true;
-      return id;
-    } finally {
-      if (!submitted) {
-        Staging.deleteEmpty(context.getRemoteDirectoryManager(), name);
-      }
+      return submit(parameters);
+    } catch (Throwable e) {
+      Staging.deleteEmpty(context.getRemoteDirectoryManager(), parameters.getName());
+      throw e;
     }
   }
 
-  private ApplicationId submit(Parameter holder) throws IOException, YarnException {
-    RunJobParameters parameters = (RunJobParameters) holder.getParameters();
+  private ApplicationId submit(RunJobParameters parameters) throws IOException, YarnException {
     GroupOptions group = GroupOptions.parse(parameters.getConfPairs());
     JobSpec job = JobSpec.of(parameters, group);
     SiteConf site = SiteConf.load(context.getYarnConfig(), group.hadoopConf());
@@ -86,7 +82,6 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     AgentToken token = AgentToken.fetch(new RmRest(site.hadoop()), id);
     Path folder = new Path(context.getRemoteDirectoryManager().getJobStagingArea(job.name(), true), id.toString());
     Staging staging = new Staging(site.hadoop(), folder);
-    boolean submitted = false;
     try {
       staging.create();
       AppSpec.Submission submission = new AppSpec.Submission(id.toString(),
@@ -98,11 +93,9 @@ final class IsonomyJobSubmitter implements JobSubmitter {
       describe(app, job, group, queue, site.hadoop());
       app.setAMContainerSpec(masterContainer(files, submission.python(), token, folder, site.hadoop()));
       yarn.submitApplication(app);
-      submitted = true;
-    } finally {
-      if (!submitted) {
-        staging.delete();
-      }
+    } catch (Throwable e) {
+      staging.delete();
+      throw e;
     }
     if (cluster.nodes().isEmpty()) {
       System.err.println("submarine: no machine of the cluster runs now; the app waits for the first");
@@ -142,14 +135,10 @@ final class IsonomyJobSubmitter implements JobSubmitter {
   }
 
   static String classPath(Configuration conf) {
-    String separator = ApplicationConstants.CLASS_PATH_SEPARATOR;
-    StringBuilder path = new StringBuilder(Environment.PWD.$$() + "/" + AM_JAR);
-    path.append(separator).append(Environment.HADOOP_CONF_DIR.$$());
-    for (String entry : conf.getTrimmedStrings(YarnConfiguration.YARN_APPLICATION_CLASSPATH,
-        YarnConfiguration.DEFAULT_YARN_CROSS_PLATFORM_APPLICATION_CLASSPATH)) {
-      path.append(separator).append(entry);
-    }
-    return path.toString();
+    List<String> path = new ArrayList<>(List.of(Environment.PWD.$$() + "/" + AM_JAR, Environment.HADOOP_CONF_DIR.$$()));
+    path.addAll(List.of(conf.getTrimmedStrings(YarnConfiguration.YARN_APPLICATION_CLASSPATH,
+        YarnConfiguration.DEFAULT_YARN_CROSS_PLATFORM_APPLICATION_CLASSPATH)));
+    return String.join(ApplicationConstants.CLASS_PATH_SEPARATOR, path);
   }
 
   /** The Isonomy token, and with security HDFS's delegation tokens. */
@@ -166,9 +155,8 @@ final class IsonomyJobSubmitter implements JobSubmitter {
 
   /** The text in single quotes, as the NodeManager puts the command in double quotes; refuses special characters. */
   private static String singleQuoted(String text) throws UserError {
-    if (!text.matches("[^'\"$`\\\\\\s]+")) {
-      throw new UserError("isonomy.python " + text + ": a path without blanks, quotes, '$' and '\\'");
-    }
+    UserError.when(!text.matches("[^'\"$`\\\\\\s]+"),
+        "isonomy.python " + text + ": a path without blanks, quotes, '$' and '\\'");
     return "'" + text + "'";
   }
 }

@@ -14,6 +14,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hdfs.web.URLConnectionFactory;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.security.authentication.client.AuthenticationException;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 
 /** Isonomy's resource in the ResourceManager's web app, under its authentication (simple or SPNEGO). */
@@ -30,16 +31,12 @@ final class RmRest {
   }
 
   /** GET of /ws/v1/cluster/isonomy/{path}?app={app}, from the active ResourceManager. */
-  JsonNode get(String path, String app) throws IOException {
-    return ask(path + "?app=" + URLEncoder.encode(app, StandardCharsets.UTF_8));
+  JsonNode get(String path, ApplicationId app) throws IOException {
+    return get(path + "?app=" + app);
   }
 
   /** GET of a view that takes no app. */
-  JsonNode get(String path) throws IOException {
-    return ask(path);
-  }
-
-  private JsonNode ask(String view) throws IOException {
+  JsonNode get(String view) throws IOException {
     String query = "/ws/v1/cluster/isonomy/" + view;
     try {
       // SPNEGO uses the thread's Subject: outside of doAs that is the ticket cache, not a keytab's login

@@ -3,6 +3,7 @@ package isonomy.submarine;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -29,11 +30,9 @@ final class SearchSpace {
       throw new UserError(file + ": a search space needs 'parameters:' with at least one parameter");
     }
     for (Object key : top.keySet()) {
-      if (!"parameters".equals(key)) {
-        throw new UserError(file + ": unknown key '" + key + "'; the only one is 'parameters'");
-      }
+      UserError.when(!"parameters".equals(key), file + ": unknown key '" + key + "'; the only one is 'parameters'");
     }
-    Map<String, Object> checked = new java.util.LinkedHashMap<>();
+    Map<String, Object> checked = new LinkedHashMap<>();
     for (Map.Entry<?, ?> entry : parameters.entrySet()) {
       String name = String.valueOf(entry.getKey());
       checkParameter(file + ": parameter '" + name + "': ", name, entry.getValue());
@@ -53,21 +52,16 @@ final class SearchSpace {
   }
 
   private static void checkParameter(String where, String name, Object value) throws UserError {
-    if (!name.matches("[A-Za-z_][A-Za-z0-9_-]*")) {
-      throw new UserError(where + "a name has letters, digits, '_' and '-' only");
-    }
+    UserError.when(!name.matches("[A-Za-z_][A-Za-z0-9_-]*"), where + "a name has letters, digits, '_' and '-' only");
     if (!(value instanceof Map<?, ?> spec)) {
       throw new UserError(where + "write {type: float|int|choice, ...}");
     }
     Object type = spec.get("type");
     Set<String> known = type instanceof String text ? KEYS.get(text) : null;
-    if (known == null) {
-      throw new UserError(where + "type is '" + type + "'; it must be float, int or choice");
-    }
+    UserError.when(known == null, where + "type is '" + type + "'; it must be float, int or choice");
     for (Object key : spec.keySet()) {
-      if (!known.contains(key)) {
-        throw new UserError(where + "unknown key '" + key + "'; " + type + " has " + new TreeSet<>(known));
-      }
+      UserError.when(!known.contains(key),
+          where + "unknown key '" + key + "'; " + type + " has " + new TreeSet<>(known));
     }
     if (type.equals("choice")) {
       checkValues(where, spec.get("values"));
@@ -90,16 +84,12 @@ final class SearchSpace {
   private static void checkRange(String where, boolean whole, Map<?, ?> spec) throws UserError {
     double min = number(where, "min", whole, spec.get("min"));
     double max = number(where, "max", whole, spec.get("max"));
-    if (min > max) {
-      throw new UserError(where + "min " + spec.get("min") + " is above max " + spec.get("max"));
-    }
+    UserError.when(min > max, where + "min " + spec.get("min") + " is above max " + spec.get("max"));
     Object log = spec.get("log");
     if (log != null && !(log instanceof Boolean)) {
       throw new UserError(where + "'log' must be true or false");
     }
-    if (Boolean.TRUE.equals(log) && min <= 0) {
-      throw new UserError(where + "with 'log: true' min must be above 0");
-    }
+    UserError.when(Boolean.TRUE.equals(log) && min <= 0, where + "with 'log: true' min must be above 0");
   }
 
   /** A number, also from a string, because YAML reads 1e-3 as one. */
@@ -110,9 +100,8 @@ final class SearchSpace {
     } catch (NumberFormatException e) {
       throw new UserError(where + "'" + key + "' must be a number, not '" + value + "'", e);
     }
-    if (!Double.isFinite(number) || whole && number != Math.rint(number)) {
-      throw new UserError(where + "'" + key + "' must be a " + (whole ? "whole " : "finite ") + "number");
-    }
+    UserError.when(!Double.isFinite(number) || whole && number != Math.rint(number),
+        where + "'" + key + "' must be a " + (whole ? "whole " : "finite ") + "number");
     return number;
   }
 }

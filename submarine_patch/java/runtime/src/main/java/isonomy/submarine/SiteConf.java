@@ -4,12 +4,12 @@ import java.io.File;
 import java.io.IOException;
 import java.net.URI;
 import java.nio.file.Files;
-import java.util.ArrayList;
-import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.hdfs.DFSUtilClient;
 import org.apache.hadoop.hdfs.HdfsConfiguration;
 
 /**
@@ -53,18 +53,15 @@ final class SiteConf {
   /** Where isonomy-am.jar is: the file exists if it is local. */
   Path amJar() throws UserError {
     String place = site.getTrimmed(AM_JAR, System.getProperty(AM_JAR));
-    if (place == null || place.isEmpty()) {
-      throw new UserError("submarine-site.xml: isonomy.am.jar is absent: the path of isonomy-am.jar");
-    }
+    UserError.when(place == null || place.isEmpty(),
+        "submarine-site.xml: isonomy.am.jar is absent: the path of isonomy-am.jar");
     Path path = new Path(place);
     String scheme = path.toUri().getScheme();
     if (scheme != null && !scheme.equals("file")) {
       return path;
     }
     File file = new File(path.toUri().getPath());
-    if (!file.isFile()) {
-      throw new UserError("submarine-site.xml: isonomy.am.jar: no file " + file);
-    }
+    UserError.when(!file.isFile(), "submarine-site.xml: isonomy.am.jar: no file " + file);
     return new Path(file.toURI());
   }
 
@@ -92,32 +89,18 @@ final class SiteConf {
       return given.contains("://") ? given : "http://" + given;
     }
     URI fs = FileSystem.getDefaultUri(hadoop);
-    if (!"hdfs".equals(fs.getScheme())) {
-      throw new UserError("core-site.xml: fs.defaultFS is " + fs
-          + "; Isonomy keeps checkpoints on HDFS: set it to hdfs://..., or isonomy.webhdfs.address in"
-          + " submarine-site.xml");
-    }
+    UserError.when(!"hdfs".equals(fs.getScheme()),
+        "core-site.xml: fs.defaultFS is " + fs
+        + "; Isonomy keeps checkpoints on HDFS: set it to hdfs://..., or isonomy.webhdfs.address in"
+        + " submarine-site.xml");
     boolean https = "HTTPS_ONLY".equals(hadoop.get("dfs.http.policy"));
     String key = https ? "dfs.namenode.https-address" : "dfs.namenode.http-address";
-    List<String> urls = new ArrayList<>();
-    for (String suffix : nameNodes(fs.getHost())) {
-      String address = hadoop.getTrimmed(key + suffix, "0.0.0.0:" + (https ? 9871 : 9870));
-      String host = address.substring(0, address.lastIndexOf(':'));
-      String port = address.substring(address.lastIndexOf(':'));
-      urls.add((https ? "https://" : "http://") + (host.equals("0.0.0.0") ? fs.getHost() : host) + port);
-    }
-    return String.join(";", urls);
-  }
-
-  /** Key suffixes of the NameNodes behind a name: one empty suffix, or one for each of a nameservice. */
-  private List<String> nameNodes(String name) {
-    if (!hadoop.getTrimmedStringCollection("dfs.nameservices").contains(name)) {
-      return List.of("");
-    }
-    List<String> suffixes = new ArrayList<>();
-    for (String node : hadoop.getTrimmedStringCollection("dfs.ha.namenodes." + name)) {
-      suffixes.add("." + name + "." + node);
-    }
-    return suffixes.isEmpty() ? List.of("." + name) : suffixes;
+    String name = fs.getHost();
+    boolean several = hadoop.getTrimmedStringCollection("dfs.nameservices").contains(name);
+    String otherwise = "0.0.0.0:" + (https ? 9871 : 9870);
+    return DFSUtilClient.getAddressesForNameserviceId(hadoop, several ? name : null, otherwise, key).values().stream()
+        .map(node -> (https ? "https://" : "http://")
+            + (node.getHostString().equals("0.0.0.0") ? name : node.getHostString()) + ":" + node.getPort())
+        .collect(Collectors.joining(";"));
   }
 }

@@ -39,10 +39,6 @@ final class Staging {
     this.fs = folder.getFileSystem(conf);
   }
 
-  Path folder() {
-    return folder;
-  }
-
   /** Creates the folder and makes the job's staging area private, as it has checkpoints and models by default. */
   void create() throws IOException {
     fs.mkdirs(folder, PRIVATE);
@@ -110,22 +106,15 @@ final class Staging {
   /** Refuses localizations that are not possible, before anything is written. */
   static void check(List<Localization> localizations, Configuration conf) throws IOException {
     for (Localization localization : localizations) {
-      String name = localization.getLocalPath();
-      if (name.startsWith("/")) {
-        throw new UserError("-localization " + localization.getRemoteUri() + ":" + name
-            + ": an absolute target needs a Docker mount, which is not supported; write ./name");
-      }
-      if (isLocal(localization.getRemoteUri())) {
-        File file = new File(new Path(localization.getRemoteUri()).toUri().getPath());
-        if (!file.exists()) {
-          throw new UserError("-localization " + localization.getRemoteUri() + ": no such file or folder here");
-        }
-      } else if (!isWeb(localization.getRemoteUri())) {
-        Path path = new Path(localization.getRemoteUri());
-        if (!path.getFileSystem(conf).exists(path)) {
-          throw new UserError("-localization " + localization.getRemoteUri() + ": does not exist");
-        }
-      }
+      String uri = localization.getRemoteUri();
+      Path path = new Path(uri);
+      UserError.when(localization.getLocalPath().startsWith("/"),
+          "-localization " + uri + ":" + localization.getLocalPath()
+          + ": an absolute target needs a Docker mount, which is not supported; write ./name");
+      UserError.when(isLocal(uri) && !new File(path.toUri().getPath()).exists(),
+          "-localization " + uri + ": no such file or folder here");
+      UserError.when(!isLocal(uri) && !isWeb(uri) && !path.getFileSystem(conf).exists(path),
+          "-localization " + uri + ": does not exist");
     }
   }
 

@@ -14,6 +14,13 @@ final class UserError extends IOException {
     super(asTyped(message), cause);
   }
 
+  /** Throws where this is wrong. */
+  static void when(boolean wrong, String message) throws UserError {
+    if (wrong) {
+      throw new UserError(message);
+    }
+  }
+
   /** The stock command line takes options with one dash, people write two. */
   private static String asTyped(String message) {
     return message.replaceAll("(^|[ (])-(?=[a-z]{2})", "$1--");

@@ -11,6 +11,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -58,9 +59,9 @@ class GroupOptionsTest {
     GroupOptions group = GroupOptions.parse(null);
     assertEquals("single", group.appScheduler());
     assertFalse(group.isSearch());
-    assertNull(group.searchSpace());
-    assertEquals(List.of(1.0, 1.1, 1.3), group.slowdown());
-    assertEquals(3, group.maxRetries());
+    assertNull(group.spec().get("search_space"));
+    assertNull(group.spec().get("slowdown"), "the Agent knows the default");
+    assertEquals(1L, group.spec().get("min_iterations"));
   }
 
   @Test
@@ -69,12 +70,12 @@ class GroupOptionsTest {
         "isonomy.search_space=" + space, "isonomy.max_iterations=81", "isonomy.eta=4", "isonomy.gpus_per_job=2",
         "isonomy.slowdown=1.0, 1.2, 1.5", "isonomy.iteration_s=0.25", "yarn.resourcemanager.am.max-attempts=2"));
     assertTrue(group.isSearch());
-    assertEquals(List.of("learning_rate", "batch", "layers"), List.copyOf(group.searchSpace().keySet()));
-    assertEquals(81, group.maxIterations());
-    assertEquals(4, group.eta());
+    assertEquals(List.of("learning_rate", "batch", "layers"), List.copyOf(((Map<?, ?>) group.spec().get("search_space")).keySet()));
+    assertEquals(81L, group.spec().get("max_iterations"));
+    assertEquals(4L, group.spec().get("eta"));
     assertEquals(2, group.gpusPerJob());
-    assertEquals(List.of(1.0, 1.2, 1.5), group.slowdown());
-    assertEquals(0.25, group.iterationS());
+    assertEquals(List.of(1.0, 1.2, 1.5), group.spec().get("slowdown"));
+    assertEquals(0.25, group.spec().get("iteration_s"));
     assertEquals("2", group.hadoopConf().get("yarn.resourcemanager.am.max-attempts"));
     assertFalse(group.isonomyConf().containsKey("yarn.resourcemanager.am.max-attempts"));
   }

@@ -31,12 +31,12 @@ class JobSpecTest {
     JobSpec job = JobSpec.of(StockCli.parse("-worker_resources", "memory=2G,vcores=2,gpu=1", "-num_workers", "2",
         "-worker_launch_cmd", "python train.py --data %input_path% --out %checkpoint_path%", "-queue", "research",
         "-env", "A=b=c", "-env", "FLAG", "-localization", "./train.py:."), PLAIN);
-    assertEquals("python train.py --data /data --out hdfs://nn:8020/ckpt", job.launchCommand());
-    assertEquals(2048, job.memoryMb());
-    assertEquals(2, job.vcores());
+    assertEquals("python train.py --data /data --out hdfs://nn:8020/ckpt", job.worker().launchCmd());
+    assertEquals(2048, job.worker().memoryMb());
+    assertEquals(2, job.worker().vcores());
     assertEquals(2, job.gpusPerJob());
-    assertEquals("b=c", job.env().get("A"));
-    assertEquals("", job.env().get("FLAG"));
+    assertEquals("b=c", job.worker().env().get("A"));
+    assertEquals("", job.worker().env().get("FLAG"));
     assertEquals("./train.py", job.localizations().get(0).getRemoteUri());
   }
 
@@ -54,7 +54,7 @@ class JobSpecTest {
         GroupOptions.parse(List.of("isonomy.gpus_per_job=4")));
     assertEquals("prod", job.queue());
     assertEquals(4, job.gpusPerJob());
-    assertEquals(2, job.gpusPerWorker());
+    assertEquals(2, job.worker().gpus());
   }
 
   @Test
@@ -126,11 +126,10 @@ class JobSpecTest {
         "-worker_launch_cmd", "python train.py", "-tensorboard", "-quicklink", "UI=http://worker-0:8080",
         "-num_workers", "2", "-num_ps", "3", "-ps_resources", "memory=512M,vcores=1", "-ps_launch_cmd", "python ps.py");
     JobSpec parsed = JobSpec.of(parameters, PLAIN);
-    JobSpec job = new JobSpec(parsed.name(), parsed.queue(), parsed.launchCommand(), parsed.workers(),
-        parsed.memoryMb(), parsed.vcores(), parsed.gpusPerWorker(), parsed.gpusPerJob(), parsed.env(),
+    JobSpec job = new JobSpec(parsed.name(), parsed.queue(), parsed.worker(), parsed.gpusPerJob(),
         parsed.localizations(), parsed.input(), null, null, parsed.tensorboard(), parsed.quicklinks(),
         parsed.servers());
-    String text = AppSpec.toJson(job, PLAIN, new AppSpec.Submission("application_1_0001", "ada", "root.prod",
+    String text = AppSpec.toJson(job, GroupOptions.parse(List.of("isonomy.slowdown=1,1.1,1.3")), new AppSpec.Submission("application_1_0001", "ada", "root.prod",
         "hdfs://nn:8020/staging", "https://nn:9871", "a certificate", "/opt/python", new AgentToken("secret!", "arbiter:1", ""),
         List.of()), conf);
     JsonNode spec = new ObjectMapper().readTree(text);
@@ -141,11 +140,13 @@ class JobSpecTest {
     assertEquals(4, spec.get("gpus_per_job").asInt());
     assertEquals("{\"count\":3,\"memory_mb\":512,\"vcores\":1,\"launch_cmd\":\"python ps.py\"}",
         spec.get("servers").toString());
-    assertEquals(1024, spec.path("worker").get("memory_mb").asInt());
+    assertEquals("{\"launch_cmd\":\"python train.py\",\"memory_mb\":1024,\"vcores\":1,\"gpus\":2,\"count\":2,\"env\":{}}",
+        spec.get("worker").toString());
     assertTrue(spec.get("search_space").isNull());
     assertTrue(spec.get("tensorboard").asBoolean());
     assertEquals("[{\"label\":\"UI\",\"protocol\":\"http://\",\"host\":\"worker-0\",\"port\":8080}]",
         spec.get("quicklinks").toString());
+    assertEquals("{\"isonomy.slowdown\":\"1,1.1,1.3\"}", spec.get("conf").toString());
     assertEquals("[1.0,1.1,1.3]", spec.get("slowdown").toString());
   }
 
@@ -188,8 +189,8 @@ class JobSpecTest {
   }
 
   private static JobSpec job(long gpusPerJob, long gpusPerWorker, long memoryMb, String queue) {
-    return new JobSpec("j", queue, "true", 1, memoryMb, 1, gpusPerWorker, gpusPerJob, java.util.Map.of(), List.of(),
-        null, null, null, false, List.of(), JobSpec.Servers.NONE);
+    return new JobSpec("j", queue, new JobSpec.Worker("true", memoryMb, 1, gpusPerWorker, 1, java.util.Map.of()), gpusPerJob,
+        List.of(), null, null, null, false, List.of(), JobSpec.Servers.NONE);
   }
 
   private static Resource node(long memoryMb, int vcores, long gpus) {
