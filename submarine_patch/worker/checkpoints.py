@@ -15,7 +15,6 @@ import re
 import secrets
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -90,40 +89,34 @@ class Files(Protocol):
         """Unix time at which the directory's entries last changed, by the store's clock; None if it does not exist."""
 
 
-class LocalFiles:
+class LocalFiles(Files):
     """A local directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def names(self, path: str) -> list[str]:
-        """Entries of a directory."""
         folder = self.root / path
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
         return (self.root / path).read_bytes()
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """A file in chunks."""
         with (self.root / path).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
     def write(self, path: str, data: Data) -> None:
-        """A new file."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             file.writelines(_chunked(data))
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a directory."""
         (self.root / old).rename(self.root / new)
 
     def delete(self, path: str) -> None:
-        """Deletes a directory, or a file."""
         target = self.root / path
         if target.is_file():
             target.unlink(missing_ok=True)
@@ -131,14 +124,13 @@ class LocalFiles:
             shutil.rmtree(target, ignore_errors=True)
 
     def modified_s(self, path: str) -> float | None:
-        """When it changed, Unix seconds."""
         try:
             return (self.root / path).stat().st_mtime
         except FileNotFoundError:
             return None
 
 
-class HdfsFiles:
+class HdfsFiles(Files):
     """A directory on HDFS, over WebHDFS (package hdfs); calls without an answer are retried. Raises StoreError."""
 
     def __init__(self, webhdfs: str, user: str, root: str, ca: str = "") -> None:
@@ -160,7 +152,6 @@ class HdfsFiles:
         return kind(f"{self.where}{what}: {first_line(e)}")
 
     def names(self, path: str) -> list[str]:
-        """Entries of a directory."""
         try:
             return self._done(lambda: sorted(self.client.list(self._at(path))), " cannot be listed")
         except StoreError as e:
@@ -169,8 +160,6 @@ class HdfsFiles:
             raise
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
-
         def call() -> bytes:
             whole = io.BytesIO()  # avoids the second copy that joining chunks would make
             whole.writelines(self.chunks(path))
@@ -191,12 +180,10 @@ class HdfsFiles:
             raise FileNotFoundError(f"{path} of {self.where}: {first_line(e)}") from e
 
     def write(self, path: str, data: Data) -> None:
-        """A new file."""
         write = self.client.write
         self._done(lambda: write(self._at(path), data=_chunked(data), overwrite=True), f": {path} cannot be written")
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a directory."""
         try:
             self._done(lambda: self.client.rename(self._at(old), self._at(new)), f": {old} cannot be renamed")
         except StoreError:
@@ -205,11 +192,9 @@ class HdfsFiles:
                 raise
 
     def delete(self, path: str) -> None:
-        """Deletes a directory."""
         self._done(lambda: self.client.delete(self._at(path), recursive=True), f": {path} cannot be deleted")
 
     def modified_s(self, path: str) -> float | None:
-        """When it changed, Unix seconds of the NameNode."""
         status = self._done(lambda: self.client.status(self._at(path), strict=False), f": {path} cannot be looked at")
         return None if status is None else float(status["modificationTime"]) / 1000.0
 
@@ -308,7 +293,7 @@ def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Ch
     checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
     about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
     manifest = json.dumps({"step": step, "parts": about}).encode()
-    _write_whole(files, checkpoint, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
+    _write_whole(files, checkpoint.name, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
     names = files.names("")
     for old in _complete(names)[KEEP:]:
         files.delete(old.name)
@@ -321,12 +306,12 @@ def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Ch
     return checkpoint
 
 
-def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, Data], staged: str) -> None:
+def _write_whole(files: Files, name: str, parts: Mapping[str, Data], staged: str) -> None:
     with ThreadPoolExecutor(WRITERS) as writers:  # HDFS takes longer to close a file than to fill it
-        written = [writers.submit(files.write, f"{staged}/{name}", data) for name, data in parts.items()]
-    for part in written:
-        part.result()
-    files.rename(staged, checkpoint.name)
+        written = [writers.submit(files.write, f"{staged}/{part}", data) for part, data in parts.items()]
+    for done in written:
+        done.result()
+    files.rename(staged, name)
 
 
 def _digests(files: Files, checkpoint: Checkpoint) -> tuple[bytes, dict[str, str]]:
@@ -399,13 +384,19 @@ def sweep(files: Files) -> None:
 
 def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
     """Copy a checkpoint; False if it is incomplete or damaged."""
-    staged = f"_{checkpoint.name}-{secrets.token_hex(3)}"
     try:
         manifest, digests = _digests(source, checkpoint)
-        parts: dict[str, Data] = {
-            n: partial(as_told, source, f"{checkpoint.name}/{n}", digest) for n, digest in digests.items()
-        }
-        _write_whole(target, checkpoint, {**parts, MANIFEST: manifest}, staged)
+    except (FileNotFoundError, Damaged):
+        return False
+    parts: dict[str, Data] = {n: partial(as_told, source, f"{checkpoint.name}/{n}", of) for n, of in digests.items()}
+    return copied(target, checkpoint.name, {**parts, MANIFEST: manifest})
+
+
+def copied(target: Files, name: str, parts: Mapping[str, Data]) -> bool:
+    """Write a directory; False, with nothing left of it, if one of its sources is missing or damaged."""
+    staged = f"_{name}-{secrets.token_hex(3)}"
+    try:
+        _write_whole(target, name, parts, staged)
     except Exception as e:
         with suppress(StoreError):
             target.delete(staged)
@@ -417,8 +408,3 @@ def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
 
 def _pass_over(checkpoint: Checkpoint) -> None:
     print(f"WARNING:isonomy:{checkpoint.name} is incomplete or damaged: not used", file=sys.stderr)
-
-
-def scratch() -> LocalFiles:
-    """A new temporary directory, for scripts that run without Isonomy."""
-    return LocalFiles(Path(tempfile.mkdtemp(prefix="isonomy-checkpoints-")))

@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from submarine_patch.worker import checkpoints, training
 from submarine_patch.worker import session as base
+from submarine_patch.worker import training
 from submarine_patch.worker.batches import Batches
 from submarine_patch.worker.kept_callbacks import CALLBACKS, KeptCallbacks
-from submarine_patch.worker.rank import Rank
+from submarine_patch.worker.rank import Agreement, Rank
 from submarine_patch.worker.session import SessionError
 
 LEGACY = "TF_USE_LEGACY_KERAS"
@@ -161,7 +161,7 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
         return self.strategy.distribute_datasets_from_function(lambda _: _dataset(data, step, parts))
 
 
-class _Jax:
+class _Jax(Agreement):
     """The workers of a gang in JAX: data-parallel over all their devices, with agreement among them."""
 
     def __init__(self, place: Rank) -> None:
@@ -171,36 +171,28 @@ class _Jax:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         keras.distribution.initialize(address, num_processes=place.workers, process_id=place.index)
         keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
-        self.place, self.replicas = place, int(jax.device_count())
+        super().__init__(place)
+        self._devices = int(jax.device_count())
 
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's values, on every worker."""
-        return [float(v) for v in self._gathered(values)[0]]
+    @property
+    def replicas(self) -> int:
+        return self._devices
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
-        return bool(self._gathered([float(flag)]).any())
-
-    def barrier(self) -> None:
-        """Wait until every worker has called it."""
-        self.any(False)
-
-    def _gathered(self, values: Sequence[float]) -> np.ndarray[Any, Any]:
-        """Every worker's values, by rank; as bytes, for JAX would round them to 32 bits."""
+    def sum(self, values: Sequence[float]) -> list[float]:
         from jax.experimental.multihost_utils import process_allgather
 
         own = np.array(values, np.float64)
-        return np.asarray(process_allgather(own.view(np.uint8))).view(np.float64)
+        gathered = process_allgather(own.view(np.uint8))  # as bytes, for JAX would round them to 32 bits
+        return [float(v) for v in np.asarray(gathered).view(np.float64).sum(axis=0)]
 
 
 class _Elsewhere(_Fits, training.OfVariables):
     """Keras 3 on JAX, with any number of workers, or on PyTorch, with one."""
 
-    def _join(self, threads: int) -> base.Agreement:
-        self._state = training.Variables()
+    def _join(self, threads: int) -> Agreement:
         place = Rank.of_ranks(os.environ)
         if place.workers == 1:
-            return base.Alone(place)
+            return Agreement(place)
         if _backend() != "jax":
             raise ValueError(f"Keras on {_backend()} is for one worker here; use JAX, or tf_keras ({LEGACY}=1)")
         return _Jax(place)
@@ -326,8 +318,4 @@ def _backend() -> str:
 
 def session(steps: int = 1000, **options: Any) -> Any:
     """The session of this process; under Isonomy the Agent's last step replaces `steps`."""
-    make = _OnTensorFlow if _backend() == "tensorflow" else _Elsewhere
-    try:
-        return make(steps, **options)
-    except (ValueError, RuntimeError, checkpoints.StoreError) as e:  # RuntimeError: JAX was used before
-        raise SessionError(str(e)) from e
+    return (_OnTensorFlow if _backend() == "tensorflow" else _Elsewhere).of(steps, **options)

@@ -1,4 +1,4 @@
-"""A worker's rank in its gang, from the environment."""
+"""A worker's rank in its gang, from the environment, and agreement among the workers."""
 
 from __future__ import annotations
 
@@ -48,3 +48,31 @@ class Rank:
         if not 0 <= rank < workers:
             raise ClusterError(f"RANK={rank}, WORLD_SIZE={workers}: the rank lies outside")
         return Rank(workers, rank == 0, rank)
+
+
+class Agreement:
+    """Agreement among the workers of a gang, here of one; every worker makes the same calls in the same order."""
+
+    def __init__(self, place: Rank) -> None:
+        self.place = place
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas on all workers."""
+        return self.place.workers
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sums over the workers, each of which gives as many values."""
+        return [float(v) for v in values]
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any worker."""
+        return self.sum([float(flag)])[0] > 0
+
+    def from_chief(self, values: Sequence[float]) -> list[float]:
+        """The chief's values, on every worker."""
+        return self.sum(values if self.place.chief else [0.0] * len(values))
+
+    def barrier(self) -> None:
+        """Wait until every worker has called it."""
+        self.any(False)

@@ -16,12 +16,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from submarine_patch.worker import EXIT_STOPPED, checkpoints
 from submarine_patch.worker.batches import Array, Batches
 from submarine_patch.worker.pacing import Pacer, Pacing
-from submarine_patch.worker.rank import Rank
+from submarine_patch.worker.rank import Agreement
 from submarine_patch.worker.stopping import StopRequest
 
 METRICS = "metrics.json"
@@ -48,43 +48,6 @@ class SessionError(SystemExit):
         super().__init__(f"isonomy: {why}")
 
 
-class Agreement(Protocol):
-    """Agreement among the workers of a gang; every worker makes the same calls in the same order."""
-
-    place: Rank
-
-    @property
-    def replicas(self) -> int:
-        """The number of replicas on all workers."""
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
-
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's values, on every worker."""
-
-    def barrier(self) -> None:
-        """Wait until every worker has called it."""
-
-
-class Alone:
-    """The agreement of one worker."""
-
-    def __init__(self, place: Rank) -> None:
-        self.place, self.replicas = place, 1
-
-    def any(self, flag: bool) -> bool:
-        """The flag itself."""
-        return flag
-
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The values themselves."""
-        return list(values)
-
-    def barrier(self) -> None:
-        """Do nothing."""
-
-
 class Session(ABC):
     """One launch of a training script, alone or as a worker of a gang."""
 
@@ -108,7 +71,7 @@ class Session(ABC):
         self._stop_check_steps = max(1, stop_check_steps)
         self._seed = seed
         self.pacing = Pacing.parse(env)
-        self._pacer = Pacer(self.pacing.step_s, stop_request.wait) if self.pacing else None
+        self._pacer = Pacer(self.pacing, stop_request.wait)
         where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
         self._files = checkpoints.files_of_env(where, env) if where else None
         self._where = where.rstrip("/")
@@ -122,11 +85,19 @@ class Session(ABC):
         self._steps_s = 0.0
         self._logged_step = 0
 
+    @classmethod
+    def of(cls, steps: int = 1000, **options: Any) -> Self:
+        """The session of this process, see `__init__`; under Isonomy the Agent's last step replaces `steps`."""
+        try:
+            return cls(steps, **options)
+        except (ValueError, RuntimeError, checkpoints.StoreError) as e:
+            raise SessionError(str(e)) from e
+
     # ---- what an adapter says
 
     @abstractmethod
-    def _join(self, threads: int) -> Any:
-        """Join the other workers; returns an Agreement. `threads`: the framework's threads, 0: its default."""
+    def _join(self, threads: int) -> Agreement:
+        """Join the other workers. `threads`: the framework's threads, 0: its default."""
 
     @abstractmethod
     def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -157,12 +128,12 @@ class Session(ABC):
     @property
     def replicas(self) -> int:
         """The number of replicas on all workers."""
-        return int(self.gang.replicas)
+        return self.gang.replicas
 
     @property
     def chief(self) -> bool:
         """Whether this worker is the gang's chief, which writes checkpoints."""
-        return bool(self.gang.place.chief)
+        return self.gang.place.chief
 
     def batches(self, arrays: tuple[Array, ...], batch_size: int, rest: bool = False) -> Batches:
         """Shuffled batches, indexed by global step, with this worker's part of each. `rest`: as in `Batches`."""
@@ -278,12 +249,10 @@ class Session(ABC):
             if self.step % self._stop_check_steps == 0 and self.gang.any(stop_request.asked):
                 self._leave_stopped()
             began_s = time.monotonic()
-            if self._pacer:
-                self._pacer.begin()
+            self._pacer.begin()
             yield self.step
             self.step += 1
-            if self._pacer:
-                self._pacer.end()
+            self._pacer.end()
             self._steps_s += time.monotonic() - began_s
             self._log_steps_done()
             if self.step % self._checkpoint_steps == 0 and self.step < self.until_step:

@@ -28,23 +28,20 @@ class Steering:
         """The last step to train; 0: the script decides."""
         self.stopped = False
         try:
-            pacing = Pacing.parse(os.environ)
+            self._pacer = Pacer(Pacing.parse(os.environ), base.stop_request.wait)
         except PacingError as e:
             raise SessionError(str(e)) from e
-        self._pacer = Pacer(pacing.step_s, base.stop_request.wait) if pacing else None
 
     def begin(self) -> None:
         """Call when training begins: from now on a stop leads to a checkpoint. Replaces other SIGTERM handlers."""
         base.stop_request.take_over()
         base.stop_request.arm()
-        if self._pacer:
-            self._pacer.begin()
+        self._pacer.begin()
 
     def ends(self, step: int) -> bool:
         """Call after each optimizer step: whether to save and end here; all workers get the same answer."""
-        if self._pacer:
-            self._pacer.end()
-            self._pacer.begin()
+        self._pacer.end()
+        self._pacer.begin()
         self.stopped = _any(base.stop_request.asked)
         return self.stopped or 0 < self.until_step <= step
 

@@ -131,9 +131,10 @@ def test_a_worker_from_its_start_to_its_end(arbiter: FakeArbiter, run: Run) -> N
 TRIAL = """
 import helper, os, sys
 from submarine_patch.worker import session
+from submarine_patch.worker.rank import Agreement, Rank
 class Plain(session.Session):
     state_part = "state"
-    def _join(self, threads): return session.Alone(session.Rank(1, True))
+    def _join(self, threads): return Agreement(Rank(1, True))
     def _declare(self, owners, named): pass
     def _captured(self): return lambda: b""
     def _assign(self, name, state): pass
