@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pycontrol.words import suggest
+from submarine_patch.cli.checks import read_yaml
 from submarine_patch.cli.errors import UsageError
 
 _ROLE: dict[str, Any] = dict.fromkeys(
@@ -31,13 +30,7 @@ _KEYS: dict[str, Any] = {
 
 def check_spec(file: Path) -> None:
     """Raise a one-line UsageError for a file that cannot be read, is not YAML or has an unknown key."""
-    try:
-        root = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"-f {file}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"-f {file}: not YAML: {' '.join(str(error).split())}") from error
-    _check(f"-f {file}: ", "", root, _KEYS)
+    _check(f"-f {file}: ", "", read_yaml(file, "-f "), _KEYS)
 
 
 def _check(where: str, path: str, value: object, known: Mapping[str, Any]) -> None:
