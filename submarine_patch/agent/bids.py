@@ -9,8 +9,8 @@ from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent.profiler import JobProfile
-from submarine_patch.agent.schedulers import AppScheduler
+from submarine_patch.agent.schedulers.base import Scheduler
+from submarine_patch.agent.schedulers.port import Profile
 
 ALIKE_MAX = 1500
 """The most groups of jobs alike by which a phase's work left is told."""
@@ -25,7 +25,7 @@ def unknown_left_gpu_s(declared_gpu_s: float, least_gpu_s: float, done_gpu_s: fl
 
 
 def work_left(
-    scheduler: AppScheduler, profile: JobProfile, declared_gpu_s: float, least_gpu_s: float, done_gpu_s: float
+    scheduler: Scheduler, profile: Profile, declared_gpu_s: float, least_gpu_s: float, done_gpu_s: float
 ) -> tuple[PhaseWork, ...]:
     """The phases left, in serial GPU-seconds per job; one of `unknown_left_gpu_s` if only its script knows its end."""
     if scheduler.finished:
