@@ -28,9 +28,7 @@ from submarine_patch.agent.messages import (
     Publish,
     Published,
 )
-from submarine_patch.agent.readings import reading
 from submarine_patch.agent.schedulers.port import Verdict
-from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.agent.state import SavedState
 
@@ -45,9 +43,6 @@ LOSSES = 16
 
 class AgentCore(SavedState):
     """The Agent of one app."""
-
-    def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:
-        super().__init__(spec, attempt, saved)
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
         """Handle one event; returns the commands to carry out, in order."""
@@ -111,15 +106,13 @@ class AgentCore(SavedState):
         kind = m.WhichOneof("kind")
         if found is None:
             if kind == "ready":
-                grace_s, why = gangs.STOP_GRACE_S, "not a worker of a present launch"
-                stop = pb.Stop(deadline_s=now_s + grace_s, left_s=grace_s, reason=why)
-                self.send(to_worker=pb.WorkerCommand(worker_id=m.worker_id, stop=stop))
+                self.stop_worker(m.worker_id, now_s + gangs.STOP_GRACE_S, "not a worker of a present launch", now_s)
             return
         job, worker = found
         worker.last_heard_s = now_s
         if kind == "ready":
             gangs.ready(self, job, worker, m.ready, now_s)
-        elif kind == "progress" and (said := reading(m.progress)) is not None:
+        elif kind == "progress" and (said := report.reading(m.progress)) is not None:
             report.stepped(job, worker, said.step, now_s)
             if worker is job.workers[0]:
                 self._progressed(job, said, now_s)

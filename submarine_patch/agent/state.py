@@ -154,6 +154,11 @@ class SavedState:
         self._commands += 1
         self.out.append(am.AmCommand(id=f"{self.attempt_id}/{self._commands}", **kind))
 
+    def stop_worker(self, worker_id: str, deadline_s: float, reason: str, now_s: float) -> None:
+        """Ask a worker to end by the deadline."""
+        stop = pb.Stop(deadline_s=deadline_s, left_s=max(0.0, deadline_s - now_s), reason=reason)
+        self.send(to_worker=pb.WorkerCommand(worker_id=worker_id, stop=stop))
+
     def notify(self, event: str, at_s: float, **more: Any) -> None:
         """Post an event to the app's webhook, if it has one."""
         if self.spec.notify:

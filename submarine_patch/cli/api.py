@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import sys
 import tempfile
 import time
@@ -20,8 +19,7 @@ import yaml
 from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
 from pycontrol.cli.get import read_results
 from pycontrol.hadoopconf.sitefile import rm_web_url
-from submarine_patch.cli import check, stock
-from submarine_patch.cli.declared import Foresight
+from submarine_patch.cli import check, submitted
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.follow import NO_GOAL, Goal, Status, goal_of, shown, status_of, typed, until_final
 from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
@@ -170,15 +168,12 @@ def _submitted(words: list[str]) -> Handle:
     parsed = parse_run(words)
     for note in check(parsed):
         print(f"isonomy: {note}", file=sys.stderr)
-    installation = stock.find(os.environ)
-    stock.reach_rm(installation.conf)
-    foresight = Foresight(parsed, installation.conf)
-    ended = installation.run(parsed.stock, quiet=True, keep=True)
+    conf, foresight, ended = submitted(parsed, quiet=True, keep=True)
     if ended.application_id is None:
         raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
     if line := foresight.line():
         print(f"isonomy: {line}", file=sys.stderr)
-    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id, goal_of(parsed.conf))
+    return Handle(Rm(rm_web_url(conf_dir=conf)), ended.application_id, goal_of(parsed.conf))
 
 
 def app(name: str, *, rm: str | None = None) -> Handle:

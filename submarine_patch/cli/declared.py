@@ -99,7 +99,7 @@ class Foresight:
     """When an app would start and end; computed in a thread while the app is being submitted."""
 
     def __init__(self, parsed: RunArguments, conf: Path) -> None:
-        self._work, self._queue, self._conf = work_of(parsed), parsed.values.get("queue", ["default"])[-1], conf
+        self._work, self._queue, self._conf = work_of(parsed), parsed.value("queue", "default"), conf
         self._found: Outlook | None = None
         self._now_s, self._problem = 0.0, "that takes longer than a second here"
         self._until_s = float("inf")

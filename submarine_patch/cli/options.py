@@ -148,14 +148,20 @@ STOCK_OPTIONS = (
     Option("help", "", "this text"),
 )
 REPEATABLE = ("env", "localization", "conf", "quicklink")
-REFUSED_OPTIONS = (
-    Option("distribute_keytab", "", ""),
-    *(Option(name, "VALUE", "") for name in (
-        "docker_image", "worker_docker_image", "ps_docker_image", "num_schedulers", "scheduler_resources",
-        "scheduler_launch_cmd", "scheduler_docker_image", "tensorboard_resources", "tensorboard_docker_image",
-    )),
-)  # fmt: skip
-"""Stock options that the runtime does not support and refuses with one line."""
+NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy.python), leave it out"
+NO_MXNET_SERVERS = (
+    "MXNet's scheduler and servers are not supported, and its workers do not meet without them; "
+    "use one worker, or --framework command for a script that needs none (Horovod)"
+)
+NO_BOARD = "TensorBoard runs beside the application master; leave it out"
+REFUSED = {
+    **dict.fromkeys(("docker_image", "worker_docker_image", "ps_docker_image"), NO_DOCKER),
+    "num_schedulers": NO_MXNET_SERVERS,
+    **dict.fromkeys(("tensorboard_resources", "tensorboard_docker_image"), NO_BOARD),
+    "distribute_keytab": "not supported; the job runs on delegation tokens, leave it out",
+    **dict.fromkeys(("scheduler_resources", "scheduler_launch_cmd", "scheduler_docker_image"), ""),
+}
+"""Stock options that the runtime does not support, and why; without a reason they mean nothing here."""
 
 
 @dataclass(slots=True)
@@ -168,20 +174,22 @@ class RunArguments:
     """All isonomy.* pairs, without the prefix."""
     values: dict[str, list[str]] = field(default_factory=dict)
     """All stock options given, each with its values; a flag has "true"."""
-    spec_file: str | None = None
-    name: str | None = None
-    verbose: bool = False
     wants_help: bool = False
     json: bool = False
     dry_run: bool = False
     session: bool = False
     """Whether its script has an isonomy session, as far as the checks could tell."""
 
+    def value(self, option: str, default: str = "") -> str:
+        """The last value of a stock option."""
+        return self.values.get(option, [default])[-1]
+
 
 def parse_run(argv: Sequence[str]) -> RunArguments:
     """Parse the options of `job run`; raises UsageError, for an unknown one with the nearest known option."""
-    known = {option.name: option for option in (*STOCK_OPTIONS, *REFUSED_OPTIONS)}
-    group = {option.name: option for option in GROUP_OPTIONS}
+    takes = {option.name: bool(option.metavar) for option in STOCK_OPTIONS}
+    takes |= {name: name != "distribute_keytab" for name in REFUSED}
+    group = [option.name for option in GROUP_OPTIONS]
     result = RunArguments()
     rest = list(argv)
     while rest:
@@ -197,11 +205,11 @@ def parse_run(argv: Sequence[str]) -> RunArguments:
             result.wants_help = True
         elif name == "dry-run":
             result.dry_run = True
-        elif name in known:
-            value = "" if not known[name].metavar else inline if equals else _value(word, rest)
-            _add_stock(result, name, value, flag=not known[name].metavar)
+        elif name in takes:
+            value = "" if not takes[name] else inline if equals else _value(word, rest)
+            _add_stock(result, name, value, flag=not takes[name])
         else:
-            raise UsageError(_unknown(word, name, [*known, *group]))
+            raise UsageError(_unknown(word, name, [*takes, *group]))
     return result
 
 
@@ -230,12 +238,6 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
     if name == "tensorboard":  # of TensorFlow only, for the stock command line
         add_conf(result, name, "true")
         return
-    if name == "f":
-        result.spec_file = value
-    elif name == "name":
-        result.name = value
-    elif name == "verbose":
-        result.verbose = True
     result.stock += [f"--{name}"] if flag else [f"--{name}", value]
 
 
