@@ -25,7 +25,6 @@ from submarine_patch.agent.messages import (
     CommandRefused,
     End,
     Event,
-    HasBoard,
     HasToken,
     KeepSpeeds,
     LinkLost,
@@ -124,13 +123,7 @@ class Agent:
         if self.spec.notify:
             self.poster.start()
         if self.board is not None:
-            tell = self.inbox.put
-            board.serve(
-                sys.executable,
-                Path(board.FOLDER),
-                lambda port: tell(HasBoard(port)),
-                lambda problem: tell(HasBoard(problem=problem)),
-            )
+            board.serve(sys.executable, Path(board.FOLDER), self.inbox.put)
         while True:
             try:
                 event: Event = self.inbox.get(timeout=TICK_S)
@@ -198,14 +191,14 @@ class Agent:
 
     def _copied(self, p: Publish) -> str:
         """Where the model is now: the newest checkpoint of a session, else the script's own folder."""
-        spec = self.spec
+        source, target = self.spec.files_at(p.from_dir), self.spec.files_at(p.to_dir)
         try:
-            return copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
-        except FileNotFoundError:
-            if not spec.keep_folder:
-                raise
-            name = copy_kept(spec.files_at(p.from_dir), spec.files_at(p.to_dir), spec.keep_folder)
-            return f"{p.to_dir.rstrip('/')}/{name}"
+            name = copy_model(source, target)
+        except FileNotFoundError as e:
+            if not self.spec.keep_folder:
+                raise FileNotFoundError(f"{e} in {p.from_dir}") from e
+            name = copy_kept(source, target, self.spec.keep_folder)
+        return f"{p.to_dir.rstrip('/')}/{name}"
 
     def _write_results(self, p: Publish) -> str:
         """Write the result files; returns their folder. An error is only logged, and the folder is then empty."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from submarine_patch.agent.jobs import Job
+from submarine_patch.agent.messages import HasBoard
 
 log = logging.getLogger("isonomy.agent")
 FOLDER = "tensorboard"
@@ -68,12 +69,12 @@ class Board:
         records.flush()
 
 
-def serve(python: str, root: Path, opened: Callable[[int], None], failed: Callable[[str], None]) -> None:
-    """Runs TensorBoard in the background, until the Agent's end: `opened` has its port, `failed` why there is none."""
+def serve(python: str, root: Path, tell: Callable[[HasBoard], None]) -> None:
+    """Runs TensorBoard in the background, until the Agent's end; `tell` has its port, or why there is none."""
     root.mkdir(parents=True, exist_ok=True)
     command = [python, "-m", "submarine_patch.agent.board", "--logdir", str(root), "--host", "127.0.0.1", "--port", "0",
                "--path_prefix", PREFIX, "--reload_interval", str(RELOAD_S), "--load_fast", "false"]  # fmt: skip
-    threading.Thread(target=_run, args=(command, opened, failed), name="tensorboard", daemon=True).start()
+    threading.Thread(target=_run, args=(command, tell), name="tensorboard", daemon=True).start()
 
 
 def _die_with_parent() -> None:
@@ -81,7 +82,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def _run(command: list[str], opened: Callable[[int], None], failed: Callable[[str], None]) -> None:
+def _run(command: list[str], tell: Callable[[HasBoard], None]) -> None:
     began_s, last, port = time.monotonic(), "", 0
     try:
         with subprocess.Popen(
@@ -98,12 +99,12 @@ def _run(command: list[str], opened: Callable[[int], None], failed: Callable[[st
                 found = _ADDRESS.search(line)
                 if found and not port:
                     port = int(found[1])
-                    opened(port)
+                    tell(HasBoard(port))
     except OSError as e:
         last = str(e)
     log.warning("TensorBoard ended after %.0f s: %s", time.monotonic() - began_s, last)
     if not port:
-        failed(last[-200:])
+        tell(HasBoard(problem=last[-200:]))
 
 
 def main() -> None:

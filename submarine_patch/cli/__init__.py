@@ -96,7 +96,7 @@ def _run(options: list[str]) -> int:
         print(run_help())
         return 0
     if "f" in parsed.values:
-        from submarine_patch.cli.spec import check_spec
+        from submarine_patch.cli.checks import check_spec
 
         check_spec(Path(parsed.value("f")))
     elif not parsed.value("name"):

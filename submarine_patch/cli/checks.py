@@ -1,4 +1,4 @@
-"""Checks of a group's options before anything is submitted.
+"""Checks of a group's options, and of a spec, before anything is submitted.
 
 The runtime (GroupOptions.java) has the same rules, since the stock command line uses it directly;
 tests/submarine/options.txt tests both (docs/decisions/010).
@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from pycontrol.words import suggest
 from submarine_patch.agent import schedulers
 from submarine_patch.agent.spec import APP_SCHEDULERS, CELL_TYPES, SAMPLERS, SEGMENTS, WITHIN, gpus_range, speedups_of
 from submarine_patch.cli.errors import UsageError
@@ -220,3 +221,39 @@ def _number(where: str, key: str, kind: str, value: object) -> float:
     if not math.isfinite(number) or (kind == "int" and number != round(number)):
         raise UsageError(f"{where}'{key}' must be a {'whole' if kind == 'int' else 'finite'} number")
     return number
+
+
+# ---- a spec (`-f FILE`), whose mistakes the stock command line answers with a stack trace
+
+_ROLE: dict[str, Any] = dict.fromkeys(
+    ("resources", "replicas", "launch_cmd", "docker_image", "envs", "localizations", "mounts")
+)
+_KEYS: dict[str, Any] = {
+    "spec": dict.fromkeys(("name", "job_type", "framework")),
+    "configs": dict.fromkeys(
+        ("docker_image", "input_path", "saved_model_path", "checkpoint_path", "quicklinks", "wait_job_finish",
+         "envs", "localizations", "mounts")
+    ),
+    "roles": {"worker": _ROLE, "ps": _ROLE, "scheduler": _ROLE},
+    "scheduling": {"queue": None},
+    "security": dict.fromkeys(("keytab", "principal", "distribute_keytab")),
+    "tensor_board": dict.fromkeys(("docker_image", "resources")),
+}  # fmt: skip
+"""The keys that Submarine 0.6.0 knows (its class YamlConfigFile); None: the value is not checked."""
+
+
+def check_spec(file: Path) -> None:
+    """Raise a one-line UsageError for a file that cannot be read, is not YAML or has an unknown key."""
+    _check_keys(f"-f {file}: ", "", read_yaml(file, "-f "), _KEYS)
+
+
+def _check_keys(where: str, path: str, value: object, known: Mapping[str, Any]) -> None:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}{path or 'a spec'} must be a mapping with {', '.join(known)}")
+    for given, below in value.items():
+        name = f"{path}.{given}" if path else str(given)
+        key = re.sub("([A-Z])", lambda m: f"_{m[1].lower()}", str(given))  # it reads inputPath as input_path
+        if key not in known:
+            raise UsageError(f"{where}{name}: unknown key; {suggest(key, known)}")
+        if known[key] is not None:
+            _check_keys(where, name, below, known[key])

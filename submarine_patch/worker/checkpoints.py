@@ -16,7 +16,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -266,36 +266,27 @@ class Checkpoint:
     name: str
     step: int
 
-    @staticmethod
-    def of(step: int, nonce: str) -> Checkpoint:
-        """The checkpoint with this step and nonce (16 hexadecimal digits)."""
-        return Checkpoint(f"ckpt-{step}-{nonce}", step)
-
-    @property
-    def nonce(self) -> str:
-        """Its unique part: milliseconds since 1970 and random digits, in hexadecimal."""
-        return self.name.rsplit("-", 1)[1]
-
 
 def listed(files: Files) -> list[Checkpoint]:
     """All complete checkpoints, newest first."""
-    return _complete(files.names(""))
+    return complete(files.names(""))
 
 
-def _complete(names: list[str]) -> list[Checkpoint]:
-    found = [(int(m[2]), m[3]) for n in names if (m := _NAME.match(n)) and not m[1]]
-    return [Checkpoint.of(step, nonce) for step, nonce in sorted(found, reverse=True)]
+def complete(names: Iterable[str]) -> list[Checkpoint]:
+    """Those of the names that are of complete checkpoints, newest first."""
+    found = [(int(m[2]), m[3], m[0]) for n in names if (m := _NAME.match(n)) and not m[1]]
+    return [Checkpoint(name, step) for step, _, name in sorted(found, reverse=True)]
 
 
 def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Checkpoint:
     """Write a checkpoint, then delete all but the newest KEEP, and abandoned temporary directories."""
     now_ms = int(time.time() * 1000)
-    checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
+    checkpoint = Checkpoint(f"ckpt-{step}-{now_ms:011x}{secrets.token_hex(3)[:5]}", step)
     about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
     manifest = json.dumps({"step": step, "parts": about}).encode()
     _write_whole(files, checkpoint.name, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
     names = files.names("")
-    for old in _complete(names)[KEEP:]:
+    for old in complete(names)[KEEP:]:
         files.delete(old.name)
     staged = [n for n in names if n.startswith("_") and _NAME.match(n)]
     now_s = files.modified_s(checkpoint.name) if staged else None
@@ -357,21 +348,20 @@ def newest(files: Files) -> Found | None:
     return None
 
 
-def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = "") -> str:
-    """Copy the newest complete checkpoint in `from_dir` to `to_dir`; returns its path there.
+def copy_model(source: Files, target: Files) -> str:
+    """Copy the newest complete checkpoint in `source` to `target`; returns its name there.
 
     Copies in chunks, because a model may not fit into the AM's memory. Idempotent: a complete copy is left alone.
     Raises FileNotFoundError if there is no complete checkpoint.
     """
-    source, target = files_at(from_dir, webhdfs, user, ca), files_at(to_dir, webhdfs, user, ca)
     there = target.names("")
     for checkpoint in listed(source):
         if checkpoint.name in there or _copied(source, checkpoint, target):
             for begun in (n for n in there if n.startswith(f"_{checkpoint.name}-")):  # left by an Agent that was killed
                 target.delete(begun)
-            return f"{to_dir.rstrip('/')}/{checkpoint.name}"
+            return checkpoint.name
         _pass_over(checkpoint)
-    raise FileNotFoundError(f"no complete checkpoint in {from_dir}")
+    raise FileNotFoundError("no complete checkpoint")
 
 
 def sweep(files: Files) -> None:

@@ -89,7 +89,11 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
         raise CredentialsError(f"{path}: is not a Hadoop token storage file (it does not begin with HDTS)")
     try:
         if data[4] == 0:
-            return _from_writable(_TokenReader(data, 5))
+            r, tokens = _TokenReader(data, 5), dict[str, Token]()
+            for _ in range(r.vint()):
+                alias = r.text()
+                tokens[alias] = Token(r.blob(), r.blob(), r.text(), r.text())
+            return Credentials(tokens, {r.text(): r.blob() for _ in range(r.vint())})
     except (EOFError, IndexError, UnicodeDecodeError) as e:
         raise CredentialsError(f"{path}: is cut short or damaged") from e
     raise CredentialsError(f"{path}: has version {data[4]} of the format; NodeManagers write 0")
@@ -129,11 +133,3 @@ def _vint(length: int) -> bytes:
         return bytes([length])
     size = (length.bit_length() + 7) // 8
     return bytes([256 - 112 - size]) + length.to_bytes(size, "big")
-
-
-def _from_writable(r: _TokenReader) -> Credentials:
-    tokens: dict[str, Token] = {}
-    for _ in range(r.vint()):
-        alias = r.text()
-        tokens[alias] = Token(r.blob(), r.blob(), r.text(), r.text())
-    return Credentials(tokens, {r.text(): r.blob() for _ in range(r.vint())})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,6 @@ class Gang(Agreement):
             self.strategy = tf.distribute.MirroredStrategy()
         else:
             self.strategy = tf.distribute.get_strategy()
-        self._all_sum = self._make_sum() if place.workers > 1 else None
 
     @property
     def replicas(self) -> int:
@@ -53,7 +53,7 @@ class Gang(Agreement):
 
     def sum(self, values: Sequence[float]) -> list[float]:
         own = super().sum(values)
-        if self._all_sum is None:
+        if self.place.workers == 1:
             return own
         local_replicas = self.replicas / self.place.workers
         total = self._all_sum(self._tf.constant(own, self._tf.float64))
@@ -94,7 +94,8 @@ class Gang(Agreement):
             lambda context: self._tf.constant(parts[context.replica_id_in_sync_group % local_replicas])
         )
 
-    def _make_sum(self) -> Callable[[Any], Any]:
+    @cached_property
+    def _all_sum(self) -> Any:
         tf, strategy = self._tf, self.strategy
 
         def in_replica(value: Any) -> Any:
@@ -105,5 +106,4 @@ class Gang(Agreement):
         def all_sum(values: Any) -> Any:
             return strategy.run(in_replica, args=(values,))
 
-        summed: Callable[[Any], Any] = all_sum
-        return summed
+        return all_sum

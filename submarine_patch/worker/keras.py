@@ -220,9 +220,9 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
     It is the last of the callbacks, and the step of an epoch's last batch is done once the epoch has ended: so a
     checkpoint between two steps has what all callbacks know by then.
     """
-    callback, kept = _callback_class(model), session._kept
+    callbacks, kept = _callbacks_of(model), session._kept
 
-    class Steps(callback):  # type: ignore[misc,valid-type]
+    class Steps(callbacks.Callback):  # type: ignore[misc,name-defined]
         """Advances `session.steps()`, which exits with 75 between two steps if a stop was requested."""
 
         def __init__(self) -> None:
@@ -233,7 +233,7 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
 
         def history(self) -> Any:
             """A History without epochs."""
-            return _history_class(model)()
+            return callbacks.History()
 
         def on_train_begin(self, logs: Any = None) -> None:
             kept.begun()
@@ -262,21 +262,10 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
     return Steps()
 
 
-def _history_class(model: Any) -> Any:
-    """The History class of the Keras that made the model."""
-    module = _callback_class(model).__module__.partition(".")[0]
-    return importlib.import_module(f"{module}.callbacks").History
-
-
-def _callback_class(model: Any) -> Any:
-    """The Callback class of the Keras that made the model."""
-    if type(model).__module__.startswith("tf_keras") or _legacy():
-        import tf_keras
-
-        return tf_keras.callbacks.Callback
-    import keras
-
-    return keras.callbacks.Callback
+def _callbacks_of(model: Any) -> Any:
+    """The module `callbacks` of the Keras that made the model."""
+    legacy = type(model).__module__.startswith("tf_keras") or _legacy()
+    return importlib.import_module(f"{'tf_keras' if legacy else 'keras'}.callbacks")
 
 
 def _is_dataset(data: Any) -> bool:
@@ -285,7 +274,6 @@ def _is_dataset(data: Any) -> bool:
 
 def _dataset(data: DataFrom, step: int, parts: int) -> Any:
     """Each batch split into `parts`, as a tf.data.Dataset that TensorFlow does not shard."""
-    import numpy as np
     import tensorflow as tf
 
     first = next(iter(data(step)))

@@ -15,16 +15,20 @@ class ClusterError(ValueError):
 class Rank:
     """A worker's rank among the gang's workers."""
 
-    workers: int
-    chief: bool
+    workers: int = 1
     index: int = 0
     """Rank from 0; the task `chief`, if any, comes first."""
 
+    @property
+    def chief(self) -> bool:
+        """Whether it is the gang's chief: the task `chief`, else worker 0."""
+        return self.index == 0
+
     @staticmethod
     def parse(tf_config: str) -> Rank:
-        """The rank in TF_CONFIG; a single worker if it is empty. The chief is the task `chief`, else worker 0."""
+        """The rank in TF_CONFIG; a single worker if it is empty."""
         if not tf_config.strip():
-            return Rank(1, True)
+            return Rank()
         try:
             config = json.loads(tf_config)
             cluster: Mapping[str, Sequence[str]] = config["cluster"]
@@ -34,7 +38,7 @@ class Rank:
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise ClusterError(f"TF_CONFIG: {tf_config[:200]!r} has no cluster and task") from e
         after = len(cluster.get("chief", ())) if kind == "worker" else 0
-        return Rank(max(1, workers), index + after == 0, index + after)
+        return Rank(max(1, workers), index + after)
 
     @staticmethod
     def of_ranks(env: Mapping[str, str]) -> Rank:
@@ -47,7 +51,7 @@ class Rank:
             raise ClusterError(f"RANK={env.get('RANK')}, WORLD_SIZE={env['WORLD_SIZE']}: must be whole numbers") from e
         if not 0 <= rank < workers:
             raise ClusterError(f"RANK={rank}, WORLD_SIZE={workers}: the rank lies outside")
-        return Rank(workers, rank == 0, rank)
+        return Rank(workers, rank)
 
 
 class Agreement:

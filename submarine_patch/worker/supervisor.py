@@ -26,6 +26,8 @@ from submarine_patch.worker.link import Link
 from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 from submarine_patch.worker.settings import WorkerSettings
 
+START_S = 600.0
+"""How long a worker waits for its Start; the Agent gives up on a gang earlier than that."""
 PROGRESS_S = 0.5
 """The least time between two WorkerProgress messages."""
 REPORT_S = 10.0
@@ -84,7 +86,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         link = asyncio.ensure_future(self._link.run())
         try:
-            with ports.reserve(int(self._env.get(servers.PORTS) or 1)) as port:
+            with contextlib.closing(ports.reserve(int(self._env.get(servers.PORTS) or 1))) as port:
                 self._link.put(pb.WorkerMessage(ready=self._ready(port.number)))
                 code, message = await self._until_end(port)
             step = self._parser.last.step if self._parser.last else 0
@@ -123,14 +125,14 @@ class Supervisor:
     async def _until_end(self, port: ports.ReservedPort) -> tuple[int, str]:
         stopped = asyncio.ensure_future(self._stop.wait())
         waits: set[asyncio.Future[Any]] = {self._start, self._link.refused, stopped}
-        await asyncio.wait(waits, timeout=self._settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if self._stop.is_set():
             return EXIT_STOPPED, f"stopped before its start: {self._stop_reason}"
         if self._link.refused.done():
             return _failed(EXIT_REFUSED, f"the Arbiter refused this worker: {self._link.refused.result()}")
         if not self._start.done():
-            why = f"no Start arrived within {self._settings.start_timeout_s:g} s (is the rest of its gang missing?)"
+            why = f"no Start arrived within {START_S:g} s (is the rest of its gang missing?)"
             return _failed(EXIT_NO_START, why)
         port.hand_over()
         return await self._train(self._start.result(), port.number)

@@ -87,24 +87,24 @@ def test_why_it_does_not_run_is_told() -> None:
 
 
 def test_a_python_without_it_says_so(tmp_path: Path) -> None:
-    told: queue.Queue[str] = queue.Queue()
+    told: queue.Queue[HasBoard] = queue.Queue()
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'No module named tensorboard' >&2\nexit 1\n")
     python.chmod(0o755)
-    board.serve(str(python), tmp_path / "logs", lambda port: told.put(f"port {port}"), told.put)
-    assert told.get(timeout=20) == "No module named tensorboard"
+    board.serve(str(python), tmp_path / "logs", told.put)
+    assert told.get(timeout=20) == HasBoard(problem="No module named tensorboard")
 
 
 def test_it_serves_the_curves_below_its_prefix(written: Path) -> None:
     pytest.importorskip("tensorboard")
-    told: queue.Queue[object] = queue.Queue()
-    board.serve(sys.executable, written.parent.parent, told.put, told.put)
-    port = told.get(timeout=120)
-    assert isinstance(port, int), port
+    told: queue.Queue[HasBoard] = queue.Queue()
+    board.serve(sys.executable, written.parent.parent, told.put)
+    found = told.get(timeout=120)
+    assert found.port, found.problem
     end_s, text = time.monotonic() + 60, ""
     while "f1" not in text and time.monotonic() < end_s:
         time.sleep(0.5)
-        url = f"http://127.0.0.1:{port}{board.PREFIX}/data/plugin/scalars/tags"
+        url = f"http://127.0.0.1:{found.port}{board.PREFIX}/data/plugin/scalars/tags"
         with urllib.request.urlopen(url, timeout=20) as answer:
             text = answer.read().decode()
     assert re.search(r'"job000".*"f1"', text), text

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from submarine_patch.cli import check, main
-from submarine_patch.cli.checks import check_group, load_search_space
+from submarine_patch.cli.checks import check_group, check_spec, load_search_space
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import parse_run
-from submarine_patch.cli.spec import check_spec
 
 JOB = ["--name", "x", "--worker_resources", "memory=1G,vcores=1", "--worker_launch_cmd", "true"]
 SITE = (

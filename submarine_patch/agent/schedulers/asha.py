@@ -46,14 +46,12 @@ class Asha(Scheduler):
         return sorted(self.at, key=lambda j: (-self.at[j], j))
 
     def until_step(self, job_id: str) -> int:
-        return self.steps[self.at.get(job_id, self._reached(job_id))]
-
-    def _reached(self, job_id: str) -> int:
-        return max((k for k, found in enumerate(self.results) if job_id in found), default=0)
+        return self.steps[self.rung(job_id)]
 
     def rung(self, job_id: str) -> int:
         """The job's present rung, or the last one that it finished."""
-        return self.at.get(job_id, self._reached(job_id))
+        done = max((k for k, found in enumerate(self.results) if job_id in found), default=0)
+        return self.at.get(job_id, done)
 
     def waits(self, job_id: str) -> bool:
         """Whether the job is idle and may still be promoted, if others of its rung turn out worse or fail."""
