@@ -73,7 +73,16 @@ class AgentCore(SavedState):
 
     def register(self) -> pb.AgentMessage:
         """The Register message, the first of each stream."""
-        return report.register(self)
+        grants = sorted({h.grant_id for h in self.held.values() if h.grant_id})
+        return pb.AgentMessage(
+            register=pb.Register(
+                app_id=self.spec.app_id,
+                attempt_id=self.attempt_id,
+                app_scheduler=self.spec.app_scheduler,
+                grant_ids=grants,
+                demand=report.demand(self),
+            )
+        )
 
     # ---- the Arbiter
 
@@ -192,11 +201,6 @@ class AgentCore(SavedState):
         if self.spec.slowdown == SLOWDOWN_PRIOR:
             self.profiler.recall(known.get("slowdowns") or {})
 
-    def _watch_token(self, now_s: float) -> None:
-        """Report that the app's HDFS token will end, once, while its user can still act."""
-        if self.token_ends_s and now_s > self.token_warns_s and not self.token_told:
-            self.token_told = self.report_due = True
-
     def _try(self, now_s: float) -> None:
         """Give up the trial of a GPU type that has not been available for a lease's length."""
         trial, s = self.speeds.trial(), self.speeds
@@ -275,7 +279,8 @@ class AgentCore(SavedState):
             report.note_unseen(self, job, now_s)
             report.note_hang(self, job, now_s)
         self._try(now_s)
-        self._watch_token(now_s)
+        if self.token_ends_s and now_s > self.token_warns_s and not self.token_told:
+            self.token_told = self.report_due = True  # once, while its user can still act
         leases.assign(self, now_s)
         gangs.stop_waiting(self, now_s)
         self._tell_freed(now_s)

@@ -342,16 +342,3 @@ def tell(s: SavedState, now_s: float, at_once: bool = False) -> None:
     if abs(fraction - s.reported_fraction) >= 0.01:
         s.reported_fraction = fraction
         s.shell(progress=am.AmProgress(fraction=fraction))
-
-
-def register(s: SavedState) -> pb.AgentMessage:
-    """The Register message, the first of each stream."""
-    return pb.AgentMessage(
-        register=pb.Register(
-            app_id=s.spec.app_id,
-            attempt_id=s.attempt_id,
-            app_scheduler=s.spec.app_scheduler,
-            grant_ids=sorted({h.grant_id for h in s.held.values() if h.grant_id}),
-            demand=demand(s),
-        )
-    )

@@ -32,7 +32,6 @@ class HeldGpu:
     """A GPU that the app may use."""
 
     grant_id: str
-    end_s: float = 0.0
     available_s: float = 0.0
     """When its previous holder is gone at the latest, Unix seconds."""
 

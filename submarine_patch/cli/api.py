@@ -144,11 +144,13 @@ def submit(
     known = {o.name.replace("-", "_") for o in GROUP_OPTIONS}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"{unknown[0]}: unknown option; known are {', '.join(sorted(known))}")
-    words = ["--name", name, "--worker_launch_cmd", command, "--num_workers", str(workers)]
-    words += ["--worker_resources", f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else "")]
-    paths = {"input_path": input_path, "saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path}
-    for option, value in {"queue": queue, "framework": framework, **paths}.items():
-        words += [f"--{option}", value] if value else []
+    told = {
+        "worker_launch_cmd": command, "num_workers": workers, "queue": queue, "framework": framework,
+        "worker_resources": f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else ""),
+        "input_path": input_path, "saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path,
+    }  # fmt: skip
+    words = ["--name", name]
+    words += [word for option, value in told.items() if value != "" for word in (f"--{option}", str(value))]
     for file in files:
         words += ["--localization", f"{file}:."]
     for key, value in (env or {}).items():

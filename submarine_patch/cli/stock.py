@@ -140,13 +140,7 @@ def run(command: Sequence[str], *, quiet: bool = False, keep: bool = False) -> E
     begun = helps = False
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors if keep else None,
-            text=True,
-            env=dict(os.environ),
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors if keep else None, text=True) as process,
     ):
         assert process.stdout is not None
         try:

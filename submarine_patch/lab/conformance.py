@@ -35,11 +35,9 @@ SPACE = {
     }
 }
 SPEC = AppSpec(
-    app_id="application_1_0001", name="digits", app_scheduler="single", search_space=None, gang_gpus=2,
-    max_iterations=9, min_iterations=1, eta=3, jobs=0, budget_iterations=0, metric="accuracy", seed=0,
-    max_retries=2, iteration_s=1.0, slowdown=(1.0, 1.1, 1.3), launch_cmd="train", memory_mb=512, vcores=1,
-    checkpoint="hdfs:///ck", saved_model="hdfs:///model", staging="hdfs:///staging",
-    webhdfs="http://nn", hdfs_user="ann", python="python3", arbiter="host:1", ca="",
+    app_id="application_1_0001", name="digits", gang_gpus=2, max_iterations=9, min_iterations=1, max_retries=2,
+    iteration_s=1.0, launch_cmd="train", memory_mb=512, vcores=1, checkpoint="hdfs:///ck", saved_model="hdfs:///model",
+    staging="hdfs:///staging", webhdfs="http://nn", hdfs_user="ann", arbiter="host:1",
 )  # fmt: skip
 CHECKS = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture]
 """Hypothesis checks to suppress: one class per scheduler runs the base class's tests, and `name` is constant."""

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import re
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from submarine_patch.worker import say
 from submarine_patch.worker.checkpoints import (
     Damaged,
     Data,
@@ -108,10 +108,8 @@ class KeptFolder:
         return found
 
     def _digest(self, path: str) -> str:
-        seen = hashlib.sha256()
-        for chunk in LocalFiles(self._folder).chunks(path):
-            seen.update(chunk)
-        return seen.hexdigest()
+        with (self._folder / path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _drop_old(self) -> None:
         """Delete all lists but the newest LISTS, and files that none of these names."""
@@ -168,6 +166,6 @@ def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | Non
     try:
         files = files_of_env(checkpoint_dir, env)
     except StoreError as e:
-        print(f"isonomy worker: {name} is not kept: {e}", file=sys.stderr, flush=True)
+        say(f"{name} is not kept: {e}")
         return None
     return KeptFolder(files, Path(os.getcwd(), name))

@@ -157,7 +157,7 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
         """The data for `fit`; with several workers, only this worker's parts, which TensorFlow must not shard again."""
         parts = self.replicas // self.gang.place.workers
         if self.gang.place.workers == 1:
-            return _dataset(data, step, 1) if _legacy() and not _is_dataset(data(step)) else data(step)
+            return _dataset(data, step, 1) if _legacy() and not hasattr(data(step), "element_spec") else data(step)
         return self.strategy.distribute_datasets_from_function(lambda _: _dataset(data, step, parts))
 
 
@@ -266,10 +266,6 @@ def _callbacks_of(model: Any) -> Any:
     """The module `callbacks` of the Keras that made the model."""
     legacy = type(model).__module__.startswith("tf_keras") or _legacy()
     return importlib.import_module(f"{'tf_keras' if legacy else 'keras'}.callbacks")
-
-
-def _is_dataset(data: Any) -> bool:
-    return hasattr(data, "element_spec")
 
 
 def _dataset(data: DataFrom, step: int, parts: int) -> Any:

@@ -77,7 +77,8 @@ class Session(ABC):
         where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
         self._files = checkpoints.files_of_env(where, env) if where else None
         self._where = where.rstrip("/")
-        self.gang = self._join(_threads(env, self.pacing is not None))
+        threads = int(env.get("ISONOMY_THREADS") or (1 if self.pacing else 0))  # virtual GPUs share the machine's cores
+        self.gang = self._join(threads)
         stop_request.take_over()
         self.step = 0
         """Global steps done."""
@@ -283,7 +284,7 @@ class Session(ABC):
         try:
             save()
         except (checkpoints.StoreError, OSError) as e:
-            print(f"WARNING:isonomy:a checkpoint failed by step {self.step}: {e}", file=sys.stderr, flush=True)
+            _say(f"a checkpoint failed by step {self.step}: {e}")
 
     def _leave_stopped(self) -> NoReturn:
         self._or_warn(self._end_save)
@@ -333,11 +334,6 @@ def _patiently(call: Callable[[], T], for_s: float) -> T:
 
 def _shown(name: str, value: Any) -> str:
     return f"{float(value):.4f}" if name == "accuracy" else f"{float(value):.6g}"
-
-
-def _threads(env: Mapping[str, str], paced: bool) -> int:
-    """The framework's threads: one on virtual GPUs, which share the machine's cores; 0: the framework's default."""
-    return int(env.get("ISONOMY_THREADS") or (1 if paced else 0))
 
 
 stop_request.install()

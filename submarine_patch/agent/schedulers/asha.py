@@ -35,7 +35,7 @@ class Asha(Scheduler):
                 wanted = min(wanted, int(budget - last) // self.steps[0] + 1)
         self.committed = wanted * self.steps[0]
         """Iterations assigned to all jobs so far."""
-        self.at = {self.suggest()[0]: 0 for _ in range(wanted)}
+        self.at = {self.suggest(): 0 for _ in range(wanted)}
         """Runnable jobs and their rungs."""
         self.results: list[dict[str, float]] = [{} for _ in self.steps]
         """By rung: {job: how good it was} of the jobs that finished it."""

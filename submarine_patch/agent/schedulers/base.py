@@ -51,12 +51,12 @@ class Scheduler(ABC):
         """Whether nothing is left to run."""
         return not self.runnable()
 
-    def suggest(self) -> tuple[str, dict[str, str]]:
-        """Create a job; returns its id and configuration."""
+    def suggest(self) -> str:
+        """Create a job; returns its id."""
         index = len(self.configurations)
         job_id = f"job{index:03d}"
         self.configurations[job_id] = self._draw(index)
-        return job_id, self.configurations[job_id]
+        return job_id
 
     def _draw(self, index: int) -> dict[str, str]:
         return sample(self.spec.search_space, random.Random(f"{self.spec.seed}/{index}"))

@@ -103,7 +103,7 @@ class RungScheduler(Scheduler):
     def _fill(self) -> None:
         bracket = self.bracket
         if bracket is not None and not bracket.jobs:
-            bracket.jobs = [self.suggest()[0] for _ in range(bracket.counts[0])]
+            bracket.jobs = [self.suggest() for _ in range(bracket.counts[0])]
 
     def runnable(self) -> list[str]:
         bracket = self.bracket

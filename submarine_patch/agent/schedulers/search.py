@@ -50,7 +50,7 @@ class OptunaSearch(WholeRuns):
 
     def _fill(self) -> None:
         while len(self.open) < self.spec.parallel and len(self.configurations) < self.total:
-            self.open.append(self.suggest()[0])
+            self.open.append(self.suggest())
 
     def close(self, job_id: str) -> None:
         """End a job, and start another in its place."""

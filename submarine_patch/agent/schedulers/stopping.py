@@ -32,7 +32,7 @@ class Stopping(WholeRuns):
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
-        self.open = [self.suggest()[0] for _ in range(whole_runs(spec))]
+        self.open = [self.suggest() for _ in range(whole_runs(spec))]
         self.seen: dict[str, list[Sequence[float]]] = {}
         """By job: (step, how good) in order of steps."""
         self.judged: dict[str, int] = {}
