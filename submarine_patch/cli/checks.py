@@ -188,17 +188,14 @@ def _check_parameter(where: str, name: str, spec: object) -> None:
         if key not in PARAMETER_KEYS[kind]:
             raise UsageError(f"{where}unknown key '{key}'; {kind} has {sorted(PARAMETER_KEYS[kind])}")
     if kind == "choice":
-        _check_values(where, spec.get("values"))
+        values = spec.get("values")
+        if not isinstance(values, list) or not values:
+            raise UsageError(f"{where}'values' must be a list with at least one value")
+        for value in values:
+            if not isinstance(value, str | int | float | bool):
+                raise UsageError(f"{where}'{value}' is no plain value")
     else:
         _check_range(where, kind, spec)
-
-
-def _check_values(where: str, values: object) -> None:
-    if not isinstance(values, list) or not values:
-        raise UsageError(f"{where}'values' must be a list with at least one value")
-    for value in values:
-        if not isinstance(value, str | int | float | bool):
-            raise UsageError(f"{where}'{value}' is no plain value")
 
 
 def _check_range(where: str, kind: str, spec: Mapping[str, Any]) -> None:

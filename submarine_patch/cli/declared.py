@@ -60,12 +60,9 @@ def work_of(parsed: RunArguments) -> Work | None:
     if not gang_gpus:
         return None
     search = load_search_space(Path(conf["search_space"])) if conf.get("search_space") else None
-    given: dict[str, Any] = {key: conf.get(key) for key in ("app_scheduler", "max_iterations", "min_iterations", "eta",
-                                                            "jobs", "iteration_s")}  # fmt: skip
-    told = {f"isonomy.{key}": conf.get(key) for key in ("hours", "epochs", "parallel", "within")}
     spec = AppSpec.of({
-        **NOWHERE, **given, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
-        "search_space": {"parameters": search}, "conf": told,
+        **NOWHERE, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
+        "search_space": {"parameters": search}, "conf": conf,
     })  # fmt: skip
     planned = plan(spec)
     return Work(spec, *planned) if planned is not None else None

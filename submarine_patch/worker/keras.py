@@ -145,7 +145,6 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
     """Keras 3 on TensorFlow with one worker, tf_keras with any number."""
 
     def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> Any:
-        """As _Fits.fit."""
         if self.gang.place.workers > 1 and not _legacy():
             raise SessionError(
                 "Keras 3 cannot fit over several workers on TensorFlow: pip install tf_keras and set"
