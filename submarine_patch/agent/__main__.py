@@ -32,7 +32,7 @@ from submarine_patch.agent.messages import (
     Publish,
     Published,
 )
-from submarine_patch.agent.schedulers import SchedulerError
+from submarine_patch.agent.schedulers.port import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model, patiently, sweep

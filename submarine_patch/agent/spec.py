@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from submarine_patch.worker.checkpoints import Files
 
 FILE = "isonomy-app.json"
-APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
 SAMPLERS = ("tpe", "random", "gp")
 """Samplers of the scheduler optuna."""
 WITHIN = {

@@ -19,7 +19,6 @@ from submarine_patch.cli.options import RunArguments, parse_run
 if TYPE_CHECKING:
     from submarine_patch.cli.declared import Foresight
 
-__all__ = ["UsageError", "main"]
 WAIT = "--wait_job_finish"
 INTERRUPTED = 130
 

@@ -16,7 +16,7 @@ import yaml
 
 from pycontrol.words import suggest
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.spec import APP_SCHEDULERS, CELL_TYPES, SAMPLERS, SEGMENTS, WITHIN, gpus_range, speedups_of
+from submarine_patch.agent.spec import CELL_TYPES, SAMPLERS, SEGMENTS, WITHIN, gpus_range, speedups_of
 from submarine_patch.cli.errors import UsageError
 
 FRAMEWORKS = ("tensorflow", "pytorch", "mxnet", "keras", "command")
@@ -24,7 +24,7 @@ FRAMEWORKS = ("tensorflow", "pytorch", "mxnet", "keras", "command")
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 LARGEST = 2**31 - 1
 SHOWN_CHARS = 256
-SEARCHES = tuple(name for name in APP_SCHEDULERS if name != "single")
+SEARCHES = tuple(name for name in schedulers.MAKERS if name != "single")
 KEYS_OF = {
     **dict.fromkeys(("search_space", "min_iterations", "jobs", "budget"), SEARCHES),
     "eta": ("hyperband", "successive_halving", "asha"),
@@ -119,7 +119,7 @@ def check_group(conf: Mapping[str, str]) -> None:
     _together(conf)
     scheduler = conf.get("app_scheduler") or "single"
     for key, names in KEYS_OF.items():
-        if conf.get(key) and scheduler in APP_SCHEDULERS and scheduler not in names:
+        if conf.get(key) and scheduler in schedulers.MAKERS and scheduler not in names:
             raise UsageError(f"isonomy.{key}: needs --app-scheduler {_or(names)}")
     if scheduler == "single":
         return

@@ -12,9 +12,7 @@ from submarine_patch.agent.schedulers.asha import Asha
 from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
 from submarine_patch.agent.schedulers.port import SchedulerError
 from submarine_patch.agent.schedulers.rungs import brackets_of
-from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
-
-__all__ = ["ENTRY_POINTS", "MAKERS", "Scheduler", "SchedulerError", "create", "names", "plan"]
+from submarine_patch.agent.spec import AppSpec
 
 ENTRY_POINTS = "isonomy.app_schedulers"
 """Entry point group for app schedulers of other distributions: acme.name = "module:make", where make(AppSpec) returns
@@ -40,7 +38,7 @@ def _others() -> Mapping[str, importlib.metadata.EntryPoint]:
 
 def names() -> tuple[str, ...]:
     """Names of all installed app schedulers, those of other distributions last."""
-    return (*APP_SCHEDULERS, *sorted(_others()))
+    return (*MAKERS, *sorted(_others()))
 
 
 def _maker(name: str) -> Callable[[AppSpec], Scheduler]:

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from pycontrol.fairness.figure7 import JobInfo
+from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.schedulers.space import sample
 from submarine_patch.agent.spec import AppSpec
 

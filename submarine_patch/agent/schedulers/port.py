@@ -6,10 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pycontrol.fairness.figure7 import JobInfo
 from pycontrol.fairness.slowdown import Profiler
-
-__all__ = ["JobInfo", "Profile", "SchedulerError", "Verdict"]
 
 
 class SchedulerError(Exception):

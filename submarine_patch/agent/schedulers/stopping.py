@@ -11,8 +11,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from pycontrol.fairness.curves import Curve, best_possible, fit, longest_run
+from pycontrol.fairness.figure7 import JobInfo
 from submarine_patch.agent.schedulers.base import WholeRuns, infos, whole_runs
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.spec import AppSpec
 
 POINTS_MAX = 100
