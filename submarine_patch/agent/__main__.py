@@ -265,7 +265,7 @@ def main() -> int:
         os.environ.update({"ISONOMY_ARBITER": spec.arbiter, "ISONOMY_ARBITER_CA": spec.ca})
         shell = Shell(int(greeting["port"]), greeting["token"])
         attempt = int(greeting.get("attempt") or _attempt(os.environ.get("CONTAINER_ID", "")))
-    except (OSError, KeyError, TypeError, ValueError, CredentialsError) as e:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, CredentialsError) as e:
         log.error("the Agent cannot start: %s: %s", type(e).__name__, e)
         return 2
     return serve(spec, shell, attempt, token)

@@ -178,7 +178,7 @@ class AppSpec:
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
-        """Read the file; raises KeyError, TypeError or ValueError that names what is wrong."""
+        """Read the file; raises KeyError, TypeError, ValueError or OverflowError that names it."""
         return cls.of(json.loads(path.read_text()))
 
     @classmethod

@@ -158,7 +158,7 @@ def read_yaml(file: Path, option: str = "", key: str = "") -> Any:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{option}{file}: cannot be read{key}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{option}{file}: not YAML: {' '.join(str(error).split())}") from error
 
 

@@ -544,7 +544,7 @@ def kept_speeds(data: bytes) -> None:
 
 def app_spec(data: bytes) -> None:
     """The app's file is a spec, or names what is wrong."""
-    with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
+    with suppress(KeyError, ValueError, TypeError, OverflowError, AttributeError, RecursionError):
         spec = AppSpec.load(_file(data))
         spec.command({"lr": "0.1; rm -rf /"})
 

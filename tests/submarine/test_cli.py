@@ -211,6 +211,7 @@ def test_mistakes_in_groups_are_named(conf: dict[str, str], message: str) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (f"parameters: {{lr: {'9' * 5000}}}", "not YAML: Exceeds the limit"),
         ("[1, 2", "not YAML"),
         ("lr: {type: float, min: 0, max: 1}", "needs 'parameters:'"),
         ("parameters: {}", "at least one parameter"),
