@@ -186,22 +186,20 @@ class Session(ABC):
             raise SessionError(f"{self._where}/{chosen.name}: the chief could read it, this worker cannot")
         return chosen, parts
 
-    def save(self, export: Any = None) -> None:
-        """Write a checkpoint; all workers call it at the same step, and the chief writes."""
-        self._begin_save(export)
-        self._end_save()
+    def save(self, export: Any = None, for_s: float = 0.0) -> None:
+        """Write a checkpoint; all workers call it at the same step, and the chief writes.
 
-    def _save_patiently(self, export: Any, for_s: float) -> None:
-        """`save`, retried with the same copy of the state while the store is unreachable, for at most `for_s`."""
+        It is tried again with the same copy of the state while the store is unreachable, for at most `for_s`.
+        """
         self._end_save()
         write = self._writing(export)
         if write is not None:
             _patiently(write, for_s)
 
-    def _begin_save(self, export: Any = None) -> None:
+    def _begin_save(self) -> None:
         """Copy the present state, and write it in the background."""
         self._end_save()
-        write = self._writing(export)
+        write = self._writing(None)
         if write is not None:
             self._saving = self._saver.submit(write)
 
@@ -288,7 +286,7 @@ class Session(ABC):
 
     def _leave_stopped(self) -> NoReturn:
         self._or_warn(self._end_save)
-        self._or_warn(lambda: self._save_patiently(None, STOP_PATIENCE_S))
+        self._or_warn(lambda: self.save(for_s=STOP_PATIENCE_S))
         self._log(f"Stopped on request at step {self.step}{self._paced}")
         self._leave(EXIT_STOPPED)
 
@@ -300,7 +298,7 @@ class Session(ABC):
         self._log(f"Saving dict for global step {self.step}: {told}{self._paced}")
         self._or_warn(self._end_save)
         try:
-            self._save_patiently(export, PATIENCE_S)
+            self.save(export, PATIENCE_S)
         except (checkpoints.StoreError, OSError) as e:
             raise SessionError(f"the last checkpoint cannot be written: {e}") from e
         global finished

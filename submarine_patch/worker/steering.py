@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,12 +69,8 @@ class Steering:
 def newest(folder: str | os.PathLike[str], pattern: str, whole: str = "") -> str | None:
     """The path of the newest checkpoint that matches `pattern`, or None; `whole`: a file that it must contain."""
     found = [p for p in Path(folder).glob(pattern) if not whole or (p / whole).is_file()]
-    return str(max(found, key=lambda p: (_number(p.name), p.stat().st_mtime))) if found else None
-
-
-def _number(name: str) -> int:
-    digits = "".join(c if c.isdigit() else " " for c in name).split()
-    return int(digits[-1]) if digits else 0
+    numbered = {p: int((re.findall(r"[0-9]+", p.name) or [0])[-1]) for p in found}
+    return str(max(found, key=lambda p: (numbered[p], p.stat().st_mtime))) if found else None
 
 
 def _any(flag: bool) -> bool:
