@@ -25,18 +25,14 @@ from submarine_patch.agent.messages import (
     CommandRefused,
     End,
     Event,
-    HasBoard,
     HasToken,
     KeepSpeeds,
     LinkLost,
     NotifyWebhook,
     Publish,
     Published,
-    TimePassed,
-    ToArbiter,
-    ToShell,
 )
-from submarine_patch.agent.schedulers import SchedulerError
+from submarine_patch.agent.schedulers.port import SchedulerError
 from submarine_patch.agent.spec import FILE, AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model, patiently, sweep
@@ -127,18 +123,12 @@ class Agent:
         if self.spec.notify:
             self.poster.start()
         if self.board is not None:
-            tell = self.inbox.put
-            board.serve(
-                sys.executable,
-                Path(board.FOLDER),
-                lambda port: tell(HasBoard(port)),
-                lambda problem: tell(HasBoard(problem=problem)),
-            )
+            board.serve(sys.executable, Path(board.FOLDER), self.inbox.put)
         while True:
             try:
-                event = self.inbox.get(timeout=TICK_S)
+                event: Event = self.inbox.get(timeout=TICK_S)
             except queue.Empty:
-                event = TimePassed()
+                event = None
             with self._lock:
                 commands = self.core.handle(event, time.time())
                 state = self.core.dump() if self.core.changed else None
@@ -155,29 +145,25 @@ class Agent:
                 self._carry_out(command)
 
     def _show(self) -> None:
-        """What jobs say goes to TensorBoard, if it is to run; a full disk costs its curves, not the app."""
+        """What jobs say goes to TensorBoard, if it is to run; a problem costs its curves, not the app."""
         if self.board is None:
             return
         try:
             self.board.take(self.core.jobs.values(), time.time())
-        except OSError as e:
+        except (ImportError, OSError) as e:
             log.warning("TensorBoard's files cannot be written: %s", e)
             self.board = None
 
     def _carry_out(self, command: Command) -> None:
-        if isinstance(command, ToArbiter):
-            kind = command.message.WhichOneof("kind")
-            if kind not in QUIET:
-                log.info("to the Arbiter: %s", _short(command.message))
-            self.session.send(command.message)
-        elif isinstance(command, ToShell):
-            kind = command.command.WhichOneof("kind")
-            if kind not in QUIET:
-                log.info("to YARN: %s", _short(command.command))
-            if kind == "finish":  # the Arbiter must receive Done before YARN reports the app's end
+        if isinstance(command, pb.AgentMessage | am.AmCommand) and command.WhichOneof("kind") not in QUIET:
+            log.info("to %s: %s", "YARN" if isinstance(command, am.AmCommand) else "the Arbiter", _short(command))
+        if isinstance(command, pb.AgentMessage):
+            self.session.send(command)
+        elif isinstance(command, am.AmCommand):
+            if command.HasField("finish"):  # the Arbiter must receive Done before YARN reports the app's end
                 self.session.close(CLOSE_S)
                 self.store.flush(CLOSE_S)
-            self.shell.send(command.command)
+            self.shell.send(command)
         elif isinstance(command, KeepSpeeds):
             log.info("speeds of job type %s: %s", self.spec.job_type, dict(self.core.speeds.vector()))
             self.speeds.save(command.file, command.speeds)
@@ -205,14 +191,14 @@ class Agent:
 
     def _copied(self, p: Publish) -> str:
         """Where the model is now: the newest checkpoint of a session, else the script's own folder."""
-        spec = self.spec
+        source, target = self.spec.files_at(p.from_dir), self.spec.files_at(p.to_dir)
         try:
-            return copy_model(spec.webhdfs, spec.hdfs_user, p.from_dir, p.to_dir, spec.webhdfs_ca)
-        except FileNotFoundError:
-            if not spec.keep_folder:
-                raise
-            name = copy_kept(spec.files_at(p.from_dir), spec.files_at(p.to_dir), spec.keep_folder)
-            return f"{p.to_dir.rstrip('/')}/{name}"
+            name = copy_model(source, target)
+        except FileNotFoundError as e:
+            if not self.spec.keep_folder:
+                raise FileNotFoundError(f"{e} in {p.from_dir}") from e
+            name = copy_kept(source, target, self.spec.keep_folder)
+        return f"{p.to_dir.rstrip('/')}/{name}"
 
     def _write_results(self, p: Publish) -> str:
         """Write the result files; returns their folder. An error is only logged, and the folder is then empty."""
@@ -279,7 +265,7 @@ def main() -> int:
         os.environ.update({"ISONOMY_ARBITER": spec.arbiter, "ISONOMY_ARBITER_CA": spec.ca})
         shell = Shell(int(greeting["port"]), greeting["token"])
         attempt = int(greeting.get("attempt") or _attempt(os.environ.get("CONTAINER_ID", "")))
-    except (OSError, KeyError, ValueError, CredentialsError) as e:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, CredentialsError) as e:
         log.error("the Agent cannot start: %s: %s", type(e).__name__, e)
         return 2
     return serve(spec, shell, attempt, token)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from pycontrol.fairness import bidding
-from pycontrol.fairness.gangs import AppWork, PhaseWork
+from pycontrol.fairness.gangs import PhaseWork
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent.profiler import JobProfile
-from submarine_patch.agent.schedulers import AppScheduler
+from submarine_patch.agent.schedulers.base import Scheduler
+from submarine_patch.agent.schedulers.port import Profile
 
 ALIKE_MAX = 1500
 """The most groups of jobs alike by which a phase's work left is told."""
@@ -25,7 +24,7 @@ def unknown_left_gpu_s(declared_gpu_s: float, least_gpu_s: float, done_gpu_s: fl
 
 
 def work_left(
-    scheduler: AppScheduler, profile: JobProfile, declared_gpu_s: float, least_gpu_s: float, done_gpu_s: float
+    scheduler: Scheduler, profile: Profile, declared_gpu_s: float, least_gpu_s: float, done_gpu_s: float
 ) -> tuple[PhaseWork, ...]:
     """The phases left, in serial GPU-seconds per job; one of `unknown_left_gpu_s` if only its script knows its end."""
     if scheduler.finished:
@@ -34,20 +33,6 @@ def work_left(
         return (PhaseWork((unknown_left_gpu_s(declared_gpu_s, least_gpu_s, done_gpu_s),)),)
     phases = range(scheduler.num_phases())
     return tuple(PhaseWork(tuple(j.serial_s for j in scheduler.jobs_in_phase(p, profile))) for p in phases)
-
-
-def app_work(
-    phases: tuple[PhaseWork, ...],
-    gang_gpus: int,
-    widest: int,
-    c: pb.Contention,
-    done_gpu_s: float,
-    speed: float = 1.0,
-    job_gpus_max: int = 0,
-) -> AppWork:
-    """The app's work for rho; `widest`: the most jobs at the same time; `speed`: its mean speed on the cluster."""
-    elapsed_s, most = c.now_s - c.submitted_s, job_gpus_max
-    return bidding.app_work(phases, gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done_gpu_s, speed, most)
 
 
 def phase_left(phase: PhaseWork) -> pb.PhaseLeft:

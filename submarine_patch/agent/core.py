@@ -28,9 +28,7 @@ from submarine_patch.agent.messages import (
     Publish,
     Published,
 )
-from submarine_patch.agent.readings import reading
 from submarine_patch.agent.schedulers.port import Verdict
-from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.agent.state import SavedState
 
@@ -45,9 +43,6 @@ LOSSES = 16
 
 class AgentCore(SavedState):
     """The Agent of one app."""
-
-    def __init__(self, spec: AppSpec, attempt: int = 1, saved: Mapping[str, Any] | None = None) -> None:
-        super().__init__(spec, attempt, saved)
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
         """Handle one event; returns the commands to carry out, in order."""
@@ -78,7 +73,16 @@ class AgentCore(SavedState):
 
     def register(self) -> pb.AgentMessage:
         """The Register message, the first of each stream."""
-        return report.register(self)
+        grants = sorted({h.grant_id for h in self.held.values() if h.grant_id})
+        return pb.AgentMessage(
+            register=pb.Register(
+                app_id=self.spec.app_id,
+                attempt_id=self.attempt_id,
+                app_scheduler=self.spec.app_scheduler,
+                grant_ids=grants,
+                demand=report.demand(self),
+            )
+        )
 
     # ---- the Arbiter
 
@@ -111,15 +115,13 @@ class AgentCore(SavedState):
         kind = m.WhichOneof("kind")
         if found is None:
             if kind == "ready":
-                grace_s, why = gangs.STOP_GRACE_S, "not a worker of a present launch"
-                stop = pb.Stop(deadline_s=now_s + grace_s, left_s=grace_s, reason=why)
-                self.send(to_worker=pb.WorkerCommand(worker_id=m.worker_id, stop=stop))
+                self.stop_worker(m.worker_id, now_s + gangs.STOP_GRACE_S, "not a worker of a present launch", now_s)
             return
         job, worker = found
         worker.last_heard_s = now_s
         if kind == "ready":
             gangs.ready(self, job, worker, m.ready, now_s)
-        elif kind == "progress" and (said := reading(m.progress)) is not None:
+        elif kind == "progress" and (said := report.reading(m.progress)) is not None:
             report.stepped(job, worker, said.step, now_s)
             if worker is job.workers[0]:
                 self._progressed(job, said, now_s)
@@ -199,11 +201,6 @@ class AgentCore(SavedState):
         if self.spec.slowdown == SLOWDOWN_PRIOR:
             self.profiler.recall(known.get("slowdowns") or {})
 
-    def _watch_token(self, now_s: float) -> None:
-        """Report that the app's HDFS token will end, once, while its user can still act."""
-        if self.token_ends_s and now_s > self.token_warns_s and not self.token_told:
-            self.token_told = self.report_due = True
-
     def _try(self, now_s: float) -> None:
         """Give up the trial of a GPU type that has not been available for a lease's length."""
         trial, s = self.speeds.trial(), self.speeds
@@ -282,7 +279,8 @@ class AgentCore(SavedState):
             report.note_unseen(self, job, now_s)
             report.note_hang(self, job, now_s)
         self._try(now_s)
-        self._watch_token(now_s)
+        if self.token_ends_s and now_s > self.token_warns_s and not self.token_told:
+            self.token_told = self.report_due = True  # once, while its user can still act
         leases.assign(self, now_s)
         gangs.stop_waiting(self, now_s)
         self._tell_freed(now_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import queue
@@ -10,6 +9,7 @@ import re
 import socket
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -32,7 +32,7 @@ STATES_KEPT = 3
 _STATE = re.compile(r"state-(\d{6})-(\d{8})\.json")
 _PART = re.compile(r"_[0-9a-f]{32}")
 
-Outbox = queue.Queue["pb.AgentMessage | None"]
+Outbox = deque["pb.AgentMessage | None"]
 
 
 class ArbiterSession:
@@ -55,9 +55,9 @@ class ArbiterSession:
         """The addresses of a pair of control planes, of which one serves at a time."""
         self._metadata = (("isonomy-token", token),)
         self._register, self._deliver, self._lost = register, deliver, lost
-        self._outbox: Outbox = queue.Queue(OUTBOX)
+        self._outbox: Outbox = deque(maxlen=OUTBOX)
         """The present stream's messages; each stream has its own, so that a broken one cannot take the next one's."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="arbiter", daemon=True)
 
@@ -65,22 +65,27 @@ class ArbiterSession:
         """Connect in the background."""
         self._thread.start()
 
-    def send(self, message: pb.AgentMessage) -> None:
-        """Send without blocking; if OUTBOX messages wait, the oldest is dropped."""
-        with self._lock:
-            _put(self._outbox, message)
+    def send(self, message: pb.AgentMessage | None) -> None:
+        """Send without blocking; if OUTBOX messages wait, the oldest is dropped. None: end the stream."""
+        with self._changed:
+            self._outbox.append(message)
+            self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
         """Send the waiting messages, then end the stream."""
         self._closed.set()
-        with self._lock:
-            _put(self._outbox, None)
+        self.send(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
     def _messages(self, outbox: Outbox) -> Iterator[pb.AgentMessage]:
         yield self._register()
-        while (message := outbox.get()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: outbox)
+                message = outbox.popleft()
+            if message is None:
+                return
             yield message
 
     def _run(self) -> None:
@@ -110,24 +115,12 @@ class ArbiterSession:
 
     def _renew(self) -> None:
         """Replace the outbox, keep Done, and end the broken stream's generator."""
-        with self._lock:
-            old, self._outbox = self._outbox, queue.Queue(OUTBOX)
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    message = old.get_nowait()
-                    if message is not None and message.WhichOneof("kind") == "done":
-                        self._outbox.put_nowait(message)
-            old.put_nowait(None)
-
-
-def _put(outbox: Outbox, message: pb.AgentMessage | None) -> None:
-    while True:
-        try:
-            outbox.put_nowait(message)
-            return
-        except queue.Full:
-            with contextlib.suppress(queue.Empty):
-                outbox.get_nowait()
+        with self._changed:
+            old = self._outbox
+            self._outbox = deque((m for m in old if m is not None and m.HasField("done")), OUTBOX)
+            old.clear()
+            old.append(None)
+            self._changed.notify_all()
 
 
 class _NoDelayClient(GatewayClient):  # type: ignore[misc]
@@ -203,7 +196,6 @@ class StateStore:
         self._next: dict[str, Any] | None = None
         self._wake = threading.Condition()
         self._number = 0
-        self._idle = True
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
 
     def start(self) -> None:
@@ -233,20 +225,20 @@ class StateStore:
     def save(self, state: dict[str, Any]) -> None:
         """Write the state in the background; replaces one that still waits."""
         with self._wake:
-            self._next, self._idle = state, False
+            self._next = state
             self._wake.notify_all()
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the newest state has been written, or `timeout_s` has passed."""
         with self._wake:
-            self._wake.wait_for(lambda: self._idle, timeout_s)
+            self._wake.wait_for(lambda: self._next is None, timeout_s)
 
     def _run(self) -> None:
         failures = 0
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._next is not None)
-                state, self._next = self._next, None
+                state = self._next
             try:
                 self._write(json.dumps(state).encode())
                 failures = 0
@@ -254,10 +246,10 @@ class StateStore:
                 failures += 1
                 log.warning("the state could not be saved and is tried again: %s", e)
             with self._wake:
-                if failures:
-                    self._wake.wait_for(lambda: self._next is not None, BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
-                    self._next = self._next or state
-                self._idle = self._next is None
+                if not failures and self._next is state:
+                    self._next = None
+                elif self._next is state:
+                    self._wake.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
                 self._wake.notify_all()
 
     def _write(self, data: bytes) -> None:

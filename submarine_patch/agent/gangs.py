@@ -98,8 +98,7 @@ def stop_waiting(s: SavedState, now_s: float) -> None:
 
 
 def _end_process(s: SavedState, worker: Worker, container_id: str, why: str, now_s: float) -> None:
-    stop_now = pb.Stop(deadline_s=now_s + STOP_GRACE_S, left_s=STOP_GRACE_S, reason=why)
-    s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, stop=stop_now))
+    s.stop_worker(worker.worker_id, now_s + STOP_GRACE_S, why, now_s)
     s.leaving[container_id] = worker, now_s + EXIT_GRACE_S
 
 
@@ -259,18 +258,12 @@ def stop(s: SavedState, job: Job, deadline_s: float, reason: str, now_s: float, 
 
 
 def _send_stop(s: SavedState, job: Job, now_s: float) -> None:
-    left_s = max(0.0, job.stop_deadline_s - now_s)
     for worker in job.workers:
         if worker.exit_code is None:
-            stop_now = pb.Stop(deadline_s=job.stop_deadline_s, left_s=left_s, reason=job.stop_reason)
-            s.send(to_worker=pb.WorkerCommand(worker_id=worker.worker_id, stop=stop_now))
+            s.stop_worker(worker.worker_id, job.stop_deadline_s, job.stop_reason, now_s)
 
 
-def _stop_containers(s: SavedState, job: Job) -> None:
-    _stop_those(s, job.workers)
-
-
-def _stop_those(s: SavedState, workers: list[Worker]) -> None:
+def _stop_containers(s: SavedState, workers: list[Worker]) -> None:
     for worker in workers:
         if worker.exit_code is None and worker.container_id:
             s.shell(stop=am.AmStop(container_id=worker.container_id))
@@ -363,7 +356,7 @@ def over(s: SavedState, job: Job, now_s: float) -> None:
 def _end_with_coordinator(s: SavedState, job: Job, ended: Worker, now_s: float) -> None:
     """Stop the containers that only serve once the coordinator's worker has ended, however it did."""
     if s.spec.servers and ended is job.workers[0]:
-        _stop_those(s, job.workers[1:])
+        _stop_containers(s, job.workers[1:])
         for worker in job.workers[1:]:
             worker.reported_exit_s = now_s
 
@@ -412,7 +405,7 @@ def watch(s: SavedState, job: Job, now_s: float) -> None:
         return
     if job.state == jobs.STOPPING:
         if now_s >= job.stop_again_s:
-            _stop_containers(s, job)
+            _stop_containers(s, job.workers)
             job.stop_again_s = now_s + STOP_AGAIN_S
         _lose_untold(s, job, now_s)
         return

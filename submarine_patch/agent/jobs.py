@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.model.topology import Gpu
+from submarine_patch.agent.schedulers.base import plain
 
 PENDING, STARTING, RUNNING, STOPPING, PAUSED, STOPPED, DONE, FAILED = (
     "pending", "starting", "running", "stopping", "paused", "stopped", "done", "failed",
@@ -151,8 +152,8 @@ class Job:
 
     def dump(self) -> dict[str, Any]:
         """A JSON copy of the job. Agents save all jobs at each change, and dataclasses.asdict is too slow for that."""
-        form = {name: _plain(value) for name, value in vars(self).items()}
-        form["workers"] = [{name: _plain(value) for name, value in vars(w).items()} for w in self.workers]
+        form = {name: plain(value) for name, value in vars(self).items()}
+        form["workers"] = [{name: plain(value) for name, value in vars(w).items()} for w in self.workers]
         return form
 
     @classmethod
@@ -160,13 +161,3 @@ class Job:
         """The inverse of `dump`; leaves out what an older version kept."""
         known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
         return cls(**{**known, "workers": [Worker(**w) for w in data["workers"]]})
-
-
-def _plain(value: Any) -> Any:
-    """A deep copy of lists and dicts; any other value itself."""
-    kind = type(value)
-    if kind is list:
-        return [_plain(x) for x in value]
-    if kind is dict:
-        return {k: _plain(x) for k, x in value.items()}
-    return value

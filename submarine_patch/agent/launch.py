@@ -10,9 +10,6 @@ from submarine_patch.agent.spec import AppSpec
 from submarine_patch.worker import servers
 from submarine_patch.worker.webhdfs import CA_VARIABLE
 
-START_TIMEOUT_S = 600
-"""A worker that is not started by then exits; the Agent gives up on a gang earlier than that."""
-
 
 def checkpoint_dir(spec: AppSpec, job: Job) -> str:
     """The folder of the job's checkpoints, one per app and job."""
@@ -30,23 +27,20 @@ def launch_of(spec: AppSpec, job: Job, worker: Worker, container_id: str) -> am.
         "ISONOMY_HOST": worker.host,
         "ISONOMY_WEBHDFS": spec.webhdfs,
         "ISONOMY_CHECKPOINT_DIR": checkpoint_dir(spec, job),
-        "ISONOMY_START_TIMEOUT_S": str(START_TIMEOUT_S),
         "ISONOMY_METRIC": spec.metric,
         "HADOOP_USER_NAME": spec.hdfs_user,
     }
     if spec.servers:
         sizes = [len(w.gpu_ids) for w in job.workers]
         env[servers.PORTS] = str(len(servers.tasks(job.workers.index(worker), sizes, spec.servers)))
-    if spec.server_cmd:
-        env[servers.COMMAND] = spec.command(job.configuration, spec.server_cmd)
-    if spec.epochs:
-        env["ISONOMY_EPOCHS"] = str(spec.epochs)
-    if spec.keep_folder:
-        env["ISONOMY_KEEP_FOLDER"] = spec.keep_folder
-    if spec.ca:
-        env["ISONOMY_ARBITER_CA"] = spec.ca
-    if spec.webhdfs_ca:
-        env[CA_VARIABLE] = spec.webhdfs_ca
+    given = {
+        servers.COMMAND: spec.server_cmd and spec.command(job.configuration, spec.server_cmd),
+        "ISONOMY_EPOCHS": str(spec.epochs or ""),
+        "ISONOMY_KEEP_FOLDER": spec.keep_folder,
+        "ISONOMY_ARBITER_CA": spec.ca,
+        CA_VARIABLE: spec.webhdfs_ca,
+    }
+    env |= {name: value for name, value in given.items() if value}
     command = f"{spec.python} -m submarine_patch.worker -- {shlex.quote(spec.command(job.configuration))}"
     resources = [am.AmResource(name=r["name"], uri=r["uri"], archive=bool(r.get("archive"))) for r in spec.resources]
     return am.AmLaunch(container_id=container_id, command=command, env=env, resources=resources)

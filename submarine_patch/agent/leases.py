@@ -23,7 +23,7 @@ def registered(s: SavedState, m: pb.Registered, now_s: float) -> None:
     s.registered = True
     s.contention = m.contention
     machines(s, m.hosts)
-    granted = {g: _held(grant) for grant in m.grants for g in gpus_in(grant.gpus)}
+    granted = {g: HeldGpu(x.grant_id, x.available_s) for x in m.grants for g in gpus_in(x.gpus)}
     lost = set(s.held) - set(granted)
     s.held = granted
     s.heard_all(now_s)
@@ -45,20 +45,15 @@ def machines(s: SavedState, hosts: Iterable[pb.Host]) -> None:
     s.speeds.types = tuple(sorted(t for t, gpus in room.items() if gpus >= s.spec.gang_gpus))
 
 
-def _held(m: pb.Grant) -> HeldGpu:
-    return HeldGpu(m.grant_id, m.end_s, m.available_s)
-
-
 def granted(s: SavedState, m: pb.Grant) -> None:
     """Handle Grant: new leases or renewals."""
-    for gpu in gpus_in(m.gpus):
-        s.held[gpu] = _held(m)
+    gpus = gpus_in(m.gpus)
+    s.held |= dict.fromkeys(gpus, HeldGpu(m.grant_id, m.available_s))
     if not m.renewal:
         s.mark()
     elif s.spec.elastic:
-        renewed = gpus_in(m.gpus)
         for job in s.jobs.values():
-            job.settled = job.settled and renewed.isdisjoint(job.gpus)
+            job.settled = job.settled and gpus.isdisjoint(job.gpus)
         s.report_due = True
 
 
@@ -97,13 +92,15 @@ def assign(s: SavedState, now_s: float) -> None:
         idle = free(s)
     if not idle:
         return
-    waiting = {job.job_id: left for job, left in _waiting(s)}
+    runnable = s.scheduler.runnable()
+    waiting = {j.job_id: left_gpu_s(s, j) for j in map(s.job, runnable) if not j.active}
     if s.spec.elastic:
         _compose(s, idle, waiting, now_s)
         return
     grants = {gpu: held.grant_id for gpu, held in s.held.items()} if s.spec.within or s.spec.segments[0] else {}
+    stopping = [j.gpus for j in s.jobs.values() if j.state == jobs.STOPPING and j.job_id in runnable]
     spec = s.spec
-    found = allocate(idle, waiting, _stopping(s), available_s(s), spec.gang_gpus, spec.scope, s.topology, grants)
+    found = allocate(idle, waiting, stopping, available_s(s), spec.gang_gpus, spec.scope, s.topology, grants)
     for job_id, gpus in found.launches:
         gangs.launch(s, s.job(job_id), list(gpus), now_s)
     _give_back(s, found.unused)
@@ -150,14 +147,3 @@ def left_gpu_s(s: SavedState, job: Job) -> float:
 def available_s(s: SavedState) -> dict[Gpu, float]:
     """When the previous holder of each held GPU is gone at the latest, Unix seconds."""
     return {gpu: held.available_s for gpu, held in s.held.items()}
-
-
-def _waiting(s: SavedState) -> list[tuple[Job, float]]:
-    """Runnable jobs without a gang, with the serial GPU-seconds that they have left."""
-    return [(j, left_gpu_s(s, j)) for j in map(s.job, s.scheduler.runnable()) if not j.active]
-
-
-def _stopping(s: SavedState) -> list[list[Gpu]]:
-    """The GPUs of gangs that are stopping although their jobs are not done."""
-    runnable = set(s.scheduler.runnable())
-    return [j.gpus for j in s.jobs.values() if j.job_id in runnable and j.state == jobs.STOPPING]

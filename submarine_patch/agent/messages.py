@@ -13,11 +13,6 @@ from pycontrol.wire.v1 import am_pb2 as am
 
 
 @dataclass(frozen=True, slots=True)
-class TimePassed:
-    """No event arrived for a tick."""
-
-
-@dataclass(frozen=True, slots=True)
 class LinkLost:
     """The stream to the Arbiter broke."""
 
@@ -55,23 +50,10 @@ class HasBoard:
     problem: str = ""
 
 
-Event = pb.ArbiterMessage | am.AmEvent | TimePassed | LinkLost | CommandRefused | Published | HasToken | HasBoard
+Event = pb.ArbiterMessage | am.AmEvent | LinkLost | CommandRefused | Published | HasToken | HasBoard | None
+"""None: no event arrived for a tick."""
 
 # ---- commands
-
-
-@dataclass(frozen=True, slots=True)
-class ToArbiter:
-    """A message for the Arbiter."""
-
-    message: pb.AgentMessage
-
-
-@dataclass(frozen=True, slots=True)
-class ToShell:
-    """A command for the AM shell."""
-
-    command: am.AmCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +90,4 @@ class End:
     code: int = 0
 
 
-Command = ToArbiter | ToShell | Publish | KeepSpeeds | NotifyWebhook | End
+Command = pb.AgentMessage | am.AmCommand | Publish | KeepSpeeds | NotifyWebhook | End

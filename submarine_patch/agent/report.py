@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pycontrol.agentlogic import offers
 from pycontrol.agentlogic.elastic import wanted_gpus
 from pycontrol.agentlogic.offers import RunningGang
-from pycontrol.fairness.bidding import mean_speed
+from pycontrol.fairness.bidding import app_work, mean_speed
 from pycontrol.fairness.gangs import AppWork
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
@@ -22,8 +22,12 @@ from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.leases import growing
 from submarine_patch.agent.spec import CELL_TYPES
 from submarine_patch.agent.state import SavedState, gpus_in
+from submarine_patch.worker.logparse import ITERATION_MAX_S, STEP_MAX
 
 PROGRESS_S = 1.0
+LOSS_MAX = 1e100
+"""A larger loss counts as diverged; the square of this one is still finite."""
+ITERATION_MIN_S = 1e-9
 RATE_MAX = 1e12
 """Upper bound of `loss_rate`, against losses that fall from a diverged value such as 1e100."""
 NOTES_TOLD = 20
@@ -46,7 +50,8 @@ def work(s: SavedState, c: pb.Contention) -> AppWork:
     done, gang = done_gpu_s(s), s.spec.gang_gpus
     phases = bids.work_left(s.scheduler, s.profile(), s.spec.job_gpu_s, c.lease_s * gang, done)
     speed = mean_speed(s.speeds.vector(), s.topology)
-    return bids.app_work(phases, gang, s.scheduler.widest(), c, done, speed, s.spec.job_gpus_max)
+    elapsed_s, widest = c.now_s - c.submitted_s, s.scheduler.widest()
+    return app_work(phases, gang, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, speed, s.spec.job_gpus_max)
 
 
 def demand(s: SavedState) -> pb.Demand:
@@ -256,6 +261,30 @@ def note_unseen(s: SavedState, job: Job, now_s: float) -> None:
         job.missing, s.report_due = missing, True
 
 
+def reading(p: pb.WorkerProgress) -> pb.WorkerProgress | None:
+    """The progress with implausible times and accuracy set to 0; None if the step is impossible.
+
+    A diverged loss is a real result of the job, so it stays, as infinity or NaN.
+    """
+    if not 0 <= p.step <= STEP_MAX:
+        return None
+    timed = ITERATION_MIN_S <= p.iter_time_s <= ITERATION_MAX_S
+    return pb.WorkerProgress(
+        step=p.step,
+        loss=_loss(p.loss),
+        accuracy=p.accuracy if abs(p.accuracy) <= LOSS_MAX else 0.0,
+        iter_time_s=p.iter_time_s if timed else 0.0,
+        paced=p.paced,
+        time_s=p.time_s,
+        until_step=p.until_step if p.step <= p.until_step <= STEP_MAX else 0,
+        metric=p.metric if p.HasField("metric") and math.isfinite(p.metric) and abs(p.metric) <= LOSS_MAX else None,
+    )
+
+
+def _loss(loss: float) -> float:
+    return loss if math.isnan(loss) or abs(loss) <= LOSS_MAX else math.copysign(math.inf, loss)
+
+
 def stepped(job: Job, worker: Worker, step: int, now_s: float) -> None:
     """Note a step that a worker reported, and how long none of its gang did."""
     if step != worker.step:
@@ -313,16 +342,3 @@ def tell(s: SavedState, now_s: float, at_once: bool = False) -> None:
     if abs(fraction - s.reported_fraction) >= 0.01:
         s.reported_fraction = fraction
         s.shell(progress=am.AmProgress(fraction=fraction))
-
-
-def register(s: SavedState) -> pb.AgentMessage:
-    """The Register message, the first of each stream."""
-    return pb.AgentMessage(
-        register=pb.Register(
-            app_id=s.spec.app_id,
-            attempt_id=s.attempt_id,
-            app_scheduler=s.spec.app_scheduler,
-            grant_ids=sorted({h.grant_id for h in s.held.values() if h.grant_id}),
-            demand=demand(s),
-        )
-    )

@@ -6,18 +6,18 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
 
 if TYPE_CHECKING:
     from submarine_patch.worker.checkpoints import Files
 
 FILE = "isonomy-app.json"
-APP_SCHEDULERS = ("single", "hyperband", "successive_halving", "asha", "median", "curve", "optuna")
 SAMPLERS = ("tpe", "random", "gp")
 """Samplers of the scheduler optuna."""
 WITHIN = {
@@ -33,40 +33,58 @@ CELL_TYPES = ("socket", "switch")
 """Values of WITHIN that name a cell type smaller than a machine."""
 
 
-@dataclass(frozen=True)
+READ: Mapping[str, Callable[[Any], Any]] = {
+    "bool": lambda value: str(value).lower() == "true",
+    "int": int,
+    "float": float,
+    "float | None": float,
+}
+"""How a field of this type is read; others are taken as they are."""
+
+
+def _given(f: Field[Any], told: Mapping[str, Any]) -> bool:
+    """Whether the file says the field's value; what has no default is needed."""
+    needed = f.default is MISSING and f.default_factory is MISSING
+    return needed or told.get(f.name) not in (None, "")
+
+
+def _read(kind: str, value: Any) -> Any:
+    return READ[kind](value) if kind in READ else value
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppSpec:
     """An app: a group of jobs, each a gang of `gang_gpus` GPUs."""
 
     app_id: str
     name: str
-    app_scheduler: str
-    search_space: Mapping[str, Any] | None
+    app_scheduler: str = "single"
+    search_space: Mapping[str, Any] | None = None
     gang_gpus: int
-    max_iterations: int
-    min_iterations: int
-    eta: int
-    jobs: int
-    budget_iterations: int
-    metric: str
+    max_iterations: int = 0
+    min_iterations: int = 0
+    eta: int = 3
+    jobs: int = 0
+    budget_iterations: int = 0
+    metric: str = "accuracy"
     """The value that ranks jobs: accuracy, loss, or any other that the training reports."""
-    seed: int
-    max_retries: int
-    iteration_s: float | None
-    slowdown: tuple[float, float, float]
+    seed: int = 0
+    max_retries: int = 3
+    iteration_s: float | None = None
+    slowdown: tuple[float, float, float] = SLOWDOWN_PRIOR
     launch_cmd: str
     memory_mb: int
     vcores: int
-    worker_count: int
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str
     saved_model: str
     staging: str
     webhdfs: str
     hdfs_user: str
-    python: str
+    python: str = "python3"
     arbiter: str
-    ca: str
-    resources: tuple[Mapping[str, Any], ...] = field(default=())
+    ca: str = ""
+    resources: tuple[Mapping[str, Any], ...] = ()
     sampler: str = "tpe"
     """Sampler of the scheduler optuna: tpe, random or gp."""
     parallel: int = 4
@@ -160,74 +178,36 @@ class AppSpec:
 
     @classmethod
     def load(cls, path: Path) -> AppSpec:
-        """Read the file; raises KeyError or ValueError that names what is wrong."""
+        """Read the file; raises KeyError, TypeError, ValueError or OverflowError that names it."""
         return cls.of(json.loads(path.read_text()))
 
     @classmethod
     def of(cls, d: Mapping[str, Any]) -> AppSpec:
-        """The spec from the file's content; raises as `load` does."""
+        """The spec from the file's content; raises as `load` does. What is null or empty has its default."""
         worker, paths, servers = d["worker"], d["paths"], d.get("servers") or {}
-        slowdown = tuple(float(x) for x in (d.get("slowdown") or (1.0, 1.1, 1.3)))
-        given = {k.removeprefix("isonomy."): v for k, v in (d.get("conf") or {}).items() if v}
-        return cls(
-            app_id=d["app_id"],
-            name=d["name"],
-            app_scheduler=d.get("app_scheduler") or "single",
-            search_space=d.get("search_space"),
-            gang_gpus=int(d["gpus_per_job"]),
-            max_iterations=int(d.get("max_iterations") or 0),
-            min_iterations=int(d.get("min_iterations") or 0),
-            eta=int(d.get("eta") or 3),
-            jobs=int(d.get("jobs") or 0),
-            budget_iterations=int(d.get("budget_iterations") or 0),
-            metric=d.get("metric") or "accuracy",
-            seed=int(d.get("seed") or 0),
-            max_retries=int(d["max_retries"] if d.get("max_retries") is not None else 3),
-            iteration_s=float(d["iteration_s"]) if d.get("iteration_s") else None,
-            slowdown=(slowdown[0], slowdown[1], slowdown[2]),
-            launch_cmd=worker["launch_cmd"],
-            memory_mb=int(worker["memory_mb"]),
-            vcores=int(worker["vcores"]),
-            worker_count=int(worker.get("count") or 1),
-            env=worker.get("env") or {},
-            checkpoint=paths.get("checkpoint") or f"{d['staging']}/checkpoints",
-            saved_model=paths.get("saved_model") or f"{d['staging']}/saved_model",
-            staging=d["staging"],
-            webhdfs=d["webhdfs"],
-            hdfs_user=d["hdfs_user"],
-            python=d.get("python") or "python3",
-            arbiter=d["arbiter"],
-            ca=d.get("ca") or "",
-            webhdfs_ca=d.get("webhdfs_ca") or "",
-            resources=tuple(d.get("resources") or ()),
-            sampler=given.get("sampler", "tpe"),
-            parallel=int(given.get("parallel", 4)),
-            target=float(given["target"]) if "target" in given else None,
-            gpu_type=d.get("gpu_type") or "",
-            mix_types=str(given.get("mix_types", "")).lower() == "true",
-            speedups=speedups_of(given.get("speedups", "")),
-            job_type=given.get("job_type") or worker["launch_cmd"],
-            trial_steps=int(given.get("trial_steps", 0)),
-            mode=given.get("mode", ""),
-            keep_folder=given.get("keep_folder", ""),
-            opportunistic=given.get("opportunistic") == "true",
-            lazy_preemption=given.get("lazy_preemption") == "true",
-            within=given.get("within", ""),
-            segments=segments_of(given.get("segments", ""), int(d["gpus_per_job"])),
-            pinned=given.get("pinned", ""),
-            gpu_bound=float(given.get("gpu_bound", 1.0)),
-            notify=given.get("notify", ""),
-            unsaved=given.get("unsaved") == "true",
-            tensorboard=bool(d.get("tensorboard")),
-            quicklinks=tuple((q["label"], q["protocol"], q["host"], int(q["port"])) for q in d.get("quicklinks") or ()),
-            servers=int(servers.get("count") or 0),
-            server_memory_mb=int(servers.get("memory_mb") or 0),
-            server_vcores=int(servers.get("vcores") or 0),
-            server_cmd=servers.get("launch_cmd") or "",
-            hours=float(given.get("hours", 0.0)),
-            epochs=int(given.get("epochs", 0)),
-            job_gpus_max=gpus_range(given.get("gpus_per_job", ""))[1],
-        )
+        given = {k.removeprefix("isonomy."): v for k, v in (d.get("conf") or {}).items()}
+        told = {
+            **given,
+            **d,
+            **worker,
+            "gang_gpus": d["gpus_per_job"],
+            "job_gpus_max": gpus_range(given.get("gpus_per_job") or "")[1],
+            "slowdown": tuple(float(x) for x in d.get("slowdown") or SLOWDOWN_PRIOR),
+            "speedups": speedups_of(given.get("speedups") or ""),
+            "segments": segments_of(given.get("segments") or "", int(d["gpus_per_job"])),
+            "job_type": given.get("job_type") or worker["launch_cmd"],
+            "checkpoint": paths.get("checkpoint") or f"{d['staging']}/checkpoints",
+            "saved_model": paths.get("saved_model") or f"{d['staging']}/saved_model",
+            "resources": tuple(d.get("resources") or ()),
+            "quicklinks": tuple(
+                (q["label"], q["protocol"], q["host"], int(q["port"])) for q in d.get("quicklinks") or ()
+            ),
+            "servers": servers.get("count"),
+            "server_memory_mb": servers.get("memory_mb"),
+            "server_vcores": servers.get("vcores"),
+            "server_cmd": servers.get("launch_cmd"),
+        }
+        return cls(**{f.name: _read(str(f.type), told[f.name]) for f in fields(cls) if _given(f, told)})
 
     def command(self, configuration: Mapping[str, str], launch_cmd: str = "") -> str:
         """A launch command, by default the workers', with the hyper-parameters filled in, or appended if it has no

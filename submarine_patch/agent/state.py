@@ -13,9 +13,9 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import jobs, schedulers
 from submarine_patch.agent.jobs import Job, Worker
-from submarine_patch.agent.messages import Command, NotifyWebhook, ToArbiter, ToShell
-from submarine_patch.agent.profiler import JobProfile
+from submarine_patch.agent.messages import Command, NotifyWebhook
 from submarine_patch.agent.scaling import Scaling
+from submarine_patch.agent.schedulers.port import Profile
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
 
@@ -32,7 +32,6 @@ class HeldGpu:
     """A GPU that the app may use."""
 
     grant_id: str
-    end_s: float = 0.0
     available_s: float = 0.0
     """When its previous holder is gone at the latest, Unix seconds."""
 
@@ -147,12 +146,17 @@ class SavedState:
 
     def send(self, **kind: Any) -> None:
         """Send a message to the Arbiter."""
-        self.out.append(ToArbiter(pb.AgentMessage(**kind)))
+        self.out.append(pb.AgentMessage(**kind))
 
     def shell(self, **kind: Any) -> None:
         """Send a command to the AM shell, with a unique id."""
         self._commands += 1
-        self.out.append(ToShell(am.AmCommand(id=f"{self.attempt_id}/{self._commands}", **kind)))
+        self.out.append(am.AmCommand(id=f"{self.attempt_id}/{self._commands}", **kind))
+
+    def stop_worker(self, worker_id: str, deadline_s: float, reason: str, now_s: float) -> None:
+        """Ask a worker to end by the deadline."""
+        stop = pb.Stop(deadline_s=deadline_s, left_s=max(0.0, deadline_s - now_s), reason=reason)
+        self.send(to_worker=pb.WorkerCommand(worker_id=worker_id, stop=stop))
 
     def notify(self, event: str, at_s: float, **more: Any) -> None:
         """Post an event to the app's webhook, if it has one."""
@@ -202,9 +206,9 @@ class SavedState:
         """The GPU types of its present launch."""
         return {self.type_of(host) for host in job.hosts}
 
-    def profile(self) -> JobProfile:
+    def profile(self) -> Profile:
         """The jobs' speed and progress, for app schedulers."""
-        return JobProfile(self.profiler, {j.job_id: j.step for j in self.jobs.values()})
+        return Profile(self.profiler, {j.job_id: j.step for j in self.jobs.values()})
 
     def elastic(self) -> Elastic | None:
         """How its elastic jobs scale; None if they are not elastic."""

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from pycontrol.words import suggest
@@ -15,7 +16,9 @@ from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.help import USAGE, run_help
 from submarine_patch.cli.options import RunArguments, parse_run
 
-__all__ = ["UsageError", "main"]
+if TYPE_CHECKING:
+    from submarine_patch.cli.declared import Foresight
+
 WAIT = "--wait_job_finish"
 INTERRUPTED = 130
 
@@ -91,24 +94,19 @@ def _run(options: list[str]) -> int:
     if parsed.wants_help or not options:
         print(run_help())
         return 0
-    if parsed.spec_file is None and not parsed.name:
-        raise UsageError("--name is absent: the name of the job (or give a spec with -f)")
-    if parsed.spec_file is not None:
-        from submarine_patch.cli.spec import check_spec
+    if "f" in parsed.values:
+        from submarine_patch.cli.checks import check_spec
 
-        check_spec(Path(parsed.spec_file))
+        check_spec(Path(parsed.value("f")))
+    elif not parsed.value("name"):
+        raise UsageError("--name is absent: the name of the job (or give a spec with -f)")
     for note in check(parsed):
         print(f"submarine: {note}", file=sys.stderr)
     if parsed.dry_run:
         from submarine_patch.cli.dryrun import dry_run
 
         return dry_run(parsed)
-    from submarine_patch.cli.declared import Foresight
-
-    words = [word for word in parsed.stock if word != WAIT]
-    installation = _installation()
-    foresight = Foresight(parsed, installation.conf)
-    ended = installation.run(words, verbose=parsed.verbose, quiet=parsed.json)
+    conf, foresight, ended = submitted(parsed, verbose="verbose" in parsed.values, quiet=parsed.json)
     status, app_id = ended.status, ended.application_id
     if status == 0 and (line := foresight.line()):
         print(f"submarine: {line}", file=sys.stderr)
@@ -117,7 +115,7 @@ def _run(options: list[str]) -> int:
         from submarine_patch.cli.follow import goal_of, wait
 
         try:
-            status = wait(Rm(rm_web_url(conf_dir=installation.conf)), app_id, goal_of(parsed.conf))
+            status = wait(Rm(rm_web_url(conf_dir=conf)), app_id, goal_of(parsed.conf))
         except KeyboardInterrupt:
             print(f"submarine: {app_id} goes on; to end it: submarine job kill {app_id}", file=sys.stderr)
             raise
@@ -137,8 +135,15 @@ def check(parsed: RunArguments) -> list[str]:
     return [*notes, *declared(parsed)]
 
 
-def _installation() -> stock.Installation:
-    """Where the stock command line is, once it is known that it has somebody to talk to."""
-    found = stock.find(os.environ)
-    stock.reach_rm(found.conf)
-    return found
+def submitted(parsed: RunArguments, **how: bool) -> tuple[Path, Foresight, stock.Ended]:
+    """Submit, without waiting for the end: the cluster's configuration, the forecast, and how that ended.
+
+    `how`: as in `Installation.run`. The stock command line must be there, and have somebody to talk to.
+    """
+    from submarine_patch.cli.declared import Foresight
+
+    installation = stock.find(os.environ)
+    stock.reach_rm(installation.conf)
+    foresight = Foresight(parsed, installation.conf)
+    words = [word for word in parsed.stock if word != WAIT]
+    return installation.conf, foresight, installation.run(words, **how)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import sys
 import tempfile
 import time
@@ -20,8 +19,7 @@ import yaml
 from pycontrol.cli.client import Conflict, Failure, Rm, rm_address
 from pycontrol.cli.get import read_results
 from pycontrol.hadoopconf.sitefile import rm_web_url
-from submarine_patch.cli import check, stock
-from submarine_patch.cli.declared import Foresight
+from submarine_patch.cli import check, submitted
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.follow import NO_GOAL, Goal, Status, goal_of, shown, status_of, typed, until_final
 from submarine_patch.cli.options import GROUP_OPTIONS, parse_run
@@ -146,11 +144,13 @@ def submit(
     known = {o.name.replace("-", "_") for o in GROUP_OPTIONS}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"{unknown[0]}: unknown option; known are {', '.join(sorted(known))}")
-    words = ["--name", name, "--worker_launch_cmd", command, "--num_workers", str(workers)]
-    words += ["--worker_resources", f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else "")]
-    paths = {"input_path": input_path, "saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path}
-    for option, value in {"queue": queue, "framework": framework, **paths}.items():
-        words += [f"--{option}", value] if value else []
+    told = {
+        "worker_launch_cmd": command, "num_workers": workers, "queue": queue, "framework": framework,
+        "worker_resources": f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else ""),
+        "input_path": input_path, "saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path,
+    }  # fmt: skip
+    words = ["--name", name]
+    words += [word for option, value in told.items() if value != "" for word in (f"--{option}", str(value))]
     for file in files:
         words += ["--localization", f"{file}:."]
     for key, value in (env or {}).items():
@@ -170,15 +170,12 @@ def _submitted(words: list[str]) -> Handle:
     parsed = parse_run(words)
     for note in check(parsed):
         print(f"isonomy: {note}", file=sys.stderr)
-    installation = stock.find(os.environ)
-    stock.reach_rm(installation.conf)
-    foresight = Foresight(parsed, installation.conf)
-    ended = installation.run(parsed.stock, quiet=True, keep=True)
+    conf, foresight, ended = submitted(parsed, quiet=True, keep=True)
     if ended.application_id is None:
         raise SubmissionError(ended.errors or f"the submission ended with status {ended.status}")
     if line := foresight.line():
         print(f"isonomy: {line}", file=sys.stderr)
-    return Handle(Rm(rm_web_url(conf_dir=installation.conf)), ended.application_id, goal_of(parsed.conf))
+    return Handle(Rm(rm_web_url(conf_dir=conf)), ended.application_id, goal_of(parsed.conf))
 
 
 def app(name: str, *, rm: str | None = None) -> Handle:

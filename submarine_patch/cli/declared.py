@@ -60,12 +60,9 @@ def work_of(parsed: RunArguments) -> Work | None:
     if not gang_gpus:
         return None
     search = load_search_space(Path(conf["search_space"])) if conf.get("search_space") else None
-    given: dict[str, Any] = {key: conf.get(key) for key in ("app_scheduler", "max_iterations", "min_iterations", "eta",
-                                                            "jobs", "iteration_s")}  # fmt: skip
-    told = {f"isonomy.{key}": conf.get(key) for key in ("hours", "epochs", "parallel", "within")}
     spec = AppSpec.of({
-        **NOWHERE, **given, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
-        "search_space": {"parameters": search}, "conf": told,
+        **NOWHERE, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
+        "search_space": {"parameters": search}, "conf": conf,
     })  # fmt: skip
     planned = plan(spec)
     return Work(spec, *planned) if planned is not None else None
@@ -99,7 +96,7 @@ class Foresight:
     """When an app would start and end; computed in a thread while the app is being submitted."""
 
     def __init__(self, parsed: RunArguments, conf: Path) -> None:
-        self._work, self._queue, self._conf = work_of(parsed), parsed.values.get("queue", ["default"])[-1], conf
+        self._work, self._queue, self._conf = work_of(parsed), parsed.value("queue", "default"), conf
         self._found: Outlook | None = None
         self._now_s, self._problem = 0.0, "that takes longer than a second here"
         self._until_s = float("inf")

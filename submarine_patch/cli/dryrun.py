@@ -23,7 +23,7 @@ def dry_run(parsed: RunArguments) -> int:
     conf, within = parsed.conf, parsed.conf.get("within", "cluster")
     parts, place = segments_of(conf.get("segments", ""), gpus)
     found = Rm(rm_address()).get(
-        "why-not", queue=parsed.values.get("queue", ["default"])[-1], gang=gpus, type=conf.get("gpu_type", ""),
+        "why-not", queue=parsed.value("queue", "default"), gang=gpus, type=conf.get("gpu_type", ""),
         scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), within=within if within in CELL_TYPES else "",
         segments=parts, segment=place.name.lower(),
     )  # fmt: skip

@@ -34,21 +34,17 @@ example:
 
 def run_help() -> str:
     """The text of `submarine job run --help`."""
-    return "\n".join(
-        [
-            RUN_INTRO,
-            "groups of jobs (each is also --conf isonomy.<name with _>=value):",
-            _table(GROUP_OPTIONS),
-            "",
-            "options of Submarine:",
-            _table(STOCK_OPTIONS),
-            "",
-            "  -o json",
-            "      one line of JSON: application id, exit status, start and end; the rest is on standard error",
-            "",
-            RUN_EXAMPLE,
-        ]
-    )
+    return f"""{RUN_INTRO}
+groups of jobs (each is also --conf isonomy.<name with _>=value):
+{_table(GROUP_OPTIONS)}
+
+options of Submarine:
+{_table(STOCK_OPTIONS)}
+
+  -o json
+      one line of JSON: application id, exit status, start and end; the rest is on standard error
+
+{RUN_EXAMPLE}"""
 
 
 def _table(options: Iterable[Option]) -> str:

@@ -11,26 +11,12 @@ from pycontrol.words import suggest
 from submarine_patch.agent.spec import gpus_range, segments_of
 from submarine_patch.cli.checks import FRAMEWORKS
 from submarine_patch.cli.errors import UsageError
-from submarine_patch.cli.options import RunArguments, add_conf
+from submarine_patch.cli.options import NO_MXNET_SERVERS, REFUSED, RunArguments, add_conf
 from submarine_patch.cli.scriptchecks import check_script, has_session
 
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
 SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
              "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")  # fmt: skip
-NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy.python), leave it out"
-NO_MXNET_SERVERS = (
-    "MXNet's scheduler and servers are not supported, and its workers do not meet without them; "
-    "use one worker, or --framework command for a script that needs none (Horovod)"
-)
-INSTEAD = {
-    "docker_image": NO_DOCKER,
-    "worker_docker_image": NO_DOCKER,
-    "ps_docker_image": NO_DOCKER,
-    "num_schedulers": NO_MXNET_SERVERS,
-    "tensorboard_resources": "TensorBoard runs beside the application master; leave it out",
-    "tensorboard_docker_image": "TensorBoard runs beside the application master; leave it out",
-    "distribute_keytab": "not supported; the job runs on delegation tokens, leave it out",
-}
 INPUT = "/"
 """Default of --input_path, which the stock command line requires with --num_workers even if the command ignores it."""
 LEAST_MB = 64
@@ -40,26 +26,26 @@ LEAST_MB = 64
 def check_job(parsed: RunArguments) -> list[str]:
     """Check the options and fill in defaults; returns notes for the user, raises UsageError for the first mistake."""
     given = parsed.values
-    for name, why in INSTEAD.items():
-        if name in given and given[name][-1] not in ("0", "false"):
+    for name, why in REFUSED.items():
+        if why and name in given and given[name][-1] not in ("0", "false"):
             raise UsageError(f"--{name}: {why}")
-    if parsed.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", parsed.name):
-        raise UsageError(f"--name {parsed.name}: letters, digits, '.', '_' and '-' only")
+    if "name" in given and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", parsed.value("name")):
+        raise UsageError(f"--name {parsed.value('name')}: letters, digits, '.', '_' and '-' only")
     for link in given.get("quicklink", []):
         if not re.fullmatch(r"[^=<>\"']+=https?://[A-Za-z0-9.-]+:[0-9]{1,5}", link):
             raise UsageError(f"--quicklink {link}: write LABEL=http://HOST:PORT; worker-0 is the first worker's host")
     _framework(parsed)
     _environment(given.get("env", []))
     for option in ("input_path", "checkpoint_path", "saved_model_path"):
-        _reachable(option, given.get(option, [""])[-1])
-    if parsed.spec_file is not None:
+        _reachable(option, parsed.value(option))
+    if "f" in given:
         return []
     for name, what in (("worker_resources", "memory=2G,vcores=2,gpu=1"), ("worker_launch_cmd", '"python train.py"')):
-        if not given.get(name, [""])[-1].strip():
+        if not parsed.value(name).strip():
             raise UsageError(f"--{name} is absent: for example --{name} {what}")
-    _resources("worker_resources", given["worker_resources"][-1])
-    workers = _workers(given.get("num_workers", ["1"])[-1])
-    command = given["worker_launch_cmd"][-1]
+    _resources("worker_resources", parsed.value("worker_resources"))
+    workers = _workers(parsed.value("num_workers", "1"))
+    command = parsed.value("worker_launch_cmd")
     if "input_path" not in given:
         if "%input_path%" in command:
             raise UsageError("--input_path is absent, and the launch command has %input_path%")
@@ -76,7 +62,7 @@ def _framework(parsed: RunArguments) -> None:
     """Check the framework; Isonomy's own ones are passed to the stock command line as TensorFlow."""
     if "framework" not in parsed.values:
         return
-    name = parsed.values["framework"][-1].lower()
+    name = parsed.value("framework").lower()
     if name not in FRAMEWORKS:
         raise UsageError(f"--framework {name}: unknown; {suggest(name, FRAMEWORKS)}")
     at = parsed.stock.index("--framework")
@@ -89,7 +75,7 @@ def _framework(parsed: RunArguments) -> None:
 def _servers(parsed: RunArguments, workers: int) -> list[str]:
     """Check the options of parameter servers; returns notes."""
     given = parsed.values
-    number = given.get("num_ps", ["0"])[-1].strip()
+    number, resources = parsed.value("num_ps", "0").strip(), parsed.value("ps_resources")
     if not re.fullmatch(r"[0-9]{1,4}", number):
         raise UsageError(f"--num_ps {number}: must be a whole number")
     framework = parsed.conf.get("framework", "tensorflow")
@@ -108,8 +94,8 @@ def _servers(parsed: RunArguments, workers: int) -> list[str]:
         raise UsageError(f"--num_ps {number}: needs at least 2 workers (--num_workers), as Submarine requires")
     if "ps_resources" not in given:
         raise UsageError("--ps_resources is absent: what each server needs, for example memory=1G,vcores=1")
-    _resources("ps_resources", given["ps_resources"][-1])
-    if re.search(r"(^|,)\s*(yarn\.io/)?gpu=0*[1-9]", given["ps_resources"][-1]):
+    _resources("ps_resources", resources)
+    if re.search(r"(^|,)\s*(yarn\.io/)?gpu=0*[1-9]", resources):
         raise UsageError("--ps_resources gpu: parameter servers run without GPUs; leave it out")
     return []
 
@@ -201,9 +187,9 @@ def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
 def gpus_of_job(parsed: RunArguments, most: bool = False) -> int:
     """The fewest GPUs of a job, or the most; 0 where a spec file says it or an option is malformed, which is reported
     elsewhere."""
-    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.values.get("worker_resources", [""])[-1])
+    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.value("worker_resources"))
     try:
-        workers = int(parsed.values.get("num_workers", ["1"])[-1])
+        workers = int(parsed.value("num_workers", "1"))
         return gpus_range(parsed.conf.get("gpus_per_job", ""))[most] or workers * int(of_worker[1] if of_worker else 0)
     except ValueError:
         return 0

@@ -21,97 +21,56 @@ class Option:
 
 
 GROUP_OPTIONS = (
-    Option(
-        "app-scheduler",
-        "NAME",
-        "single (default); hyperband, successive_halving or asha (the same without barriers): the best continue; "
-        "median or curve: all train, those that cannot win are stopped; optuna: each learns from those before",
-    ),
-    Option(
-        "search-space",
-        "FILE",
-        "YAML file, for example parameters: {lr: {type: float, min: 0.001, "
-        "max: 0.1, log: true}, batch: {type: choice, values: [32, 64]}, "
-        "layers: {type: int, min: 1, max: 3}}",
-    ),
-    Option(
-        "gpus-per-job",
-        "N|MIN:MAX",
-        "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: any number in this range",
-    ),
-    Option(
-        "hours",
-        "H",
-        "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the declared work, by which"
-        " the default policy orders apps",
-    ),
-    Option(
-        "epochs",
-        "N",
-        "epochs that one job trains, if neither its log nor a session says how many: once one was timed, its end is"
-        " known; with --hours they take so long",
-    ),
+    Option("app-scheduler", "NAME", "single (default); hyperband, successive_halving or asha (the same without "
+           "barriers): the best continue; median or curve: all train, those that cannot win are stopped; optuna: each "
+           "learns from those before"),
+    Option("search-space", "FILE", "YAML file, for example parameters: {lr: {type: float, min: 0.001, max: 0.1, log: "
+           "true}, batch: {type: choice, values: [32, 64]}, layers: {type: int, min: 1, max: 3}}"),
+    Option("gpus-per-job", "N|MIN:MAX", "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: "
+           "any number in this range"),
+    Option("hours", "H", "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the "
+           "declared work, by which the default policy orders apps"),
+    Option("epochs", "N", "epochs that one job trains, if neither its log nor a session says how many: once one was "
+           "timed, its end is known; with --hours they take so long"),
     Option("max-iterations", "N", "the most iterations of one job"),
-    Option(
-        "min-iterations",
-        "N",
-        "iterations after which jobs are compared first; default 1, with median and curve a tenth of --max-iterations",
-    ),
+    Option("min-iterations", "N", "iterations after which jobs are compared first; default 1, with median and curve "
+           "a tenth of --max-iterations"),
     Option("eta", "N", "one of N jobs continues to the next rung; default 3"),
     Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
     Option("budget", "N", "iterations of all jobs together"),
-    Option(
-        "metric",
-        "NAME",
-        "the metric that is compared: accuracy (default), loss, or any value that the training reports",
-    ),
-    Option(
-        "mode",
-        "min|max",
-        "whether a smaller or a larger value is better; default: min for loss, val_loss ..., else max",
-    ),
+    Option("metric", "NAME", "the metric that is compared: accuracy (default), loss, or any value that the training "
+           "reports"),
+    Option("mode", "min|max", "whether a smaller or a larger value is better; default: min for loss, val_loss ..., "
+           "else max"),
     Option("keep-folder", "FOLDER", "a script's own checkpoints: kept on HDFS from one launch to the next"),
     Option("unsaved", "true|false", "whether the script writes no checkpoints; default: a guess from its text"),
     Option("target", "VALUE", "value of the metric: with curve, the search ends once a job reaches it"),
     Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
     Option("parallel", "N", "with optuna: jobs at once; default 4"),
     Option("seed", "N", "seed of all random choices; default 0"),
-    Option(
-        "max-retries", "N", "how often a failed worker is restarted; default 3; never after two equal failures at once"
-    ),
+    Option("max-retries", "N", "how often a failed worker is restarted; default 3; never after two equal failures at "
+           "once"),
     Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
     Option("slowdown", "S,S,S", "slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
     Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
     Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
     Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
-    Option(
-        "gpu-bound", "SHARE", "the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; default 1"
-    ),
+    Option("gpu-bound", "SHARE", "the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; "
+           "default 1"),
     Option("notify", "URL", "URL that is sent JSON when the job starts, hangs, loses GPUs, ends or fails"),
     Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
-    Option(
-        "within",
-        "machine|socket|switch|rack|cluster",
-        "all GPUs of a job lie in one of these, or it waits; default: cluster (anywhere), but machine for a script"
-        " without a session and with one worker",
-    ),
-    Option(
-        "segments",
-        "NxGPUS[/rack]",
-        "a job's GPUs as N equal parts, each on one machine, or in one rack, as NVLink joins it",
-    ),
+    Option("within", "machine|socket|switch|rack|cluster", "all GPUs of a job lie in one of these, or it waits; "
+           "default: cluster (anywhere), but machine for a script without a session and with one worker"),
+    Option("segments", "NxGPUS[/rack]", "a job's GPUs as N equal parts, each on one machine, or in one rack, as "
+           "NVLink joins it"),
     Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
-    Option(
-        "opportunistic", "true|false", "use idle GPUs only, and lose them when their owners need them; default: false"
-    ),
-    Option(
-        "lazy-preemption",
-        "true|false",
-        "if preempted within the queue, lose the guarantee first, and the GPUs only when they are needed",
-    ),
+    Option("opportunistic", "true|false", "use idle GPUs only, and lose them when their owners need them; default: "
+           "false"),
+    Option("lazy-preemption", "true|false", "if preempted within the queue, lose the guarantee first, and the GPUs "
+           "only when they are needed"),
     Option("python", "PATH", "Python executable on the NodeManagers"),
     Option("gpu-type", "NAME", "type of GPU"),
-)
+)  # fmt: skip
 """Short forms of `--conf isonomy.<name with _>=<value>`."""
 
 STOCK_OPTIONS = (
@@ -124,11 +83,8 @@ STOCK_OPTIONS = (
     Option("saved_model_path", "PATH", "final model; default: the checkpoint path; %saved_model_path%"),
     Option("num_workers", "N", "workers of one job; default 1"),
     Option("worker_resources", "R", "resources of one worker, for example memory=2G,vcores=2,gpu=1"),
-    Option(
-        "worker_launch_cmd",
-        "CMD",
-        "command that trains; %name% of a searched parameter is replaced, %hyperparameters% by --a x --b y",
-    ),
+    Option("worker_launch_cmd", "CMD", "command that trains; %name% of a searched parameter is replaced, "
+           "%hyperparameters% by --a x --b y"),
     Option("num_ps", "N", "parameter servers of one TensorFlow job, in its workers' containers; default 0"),
     Option("ps_resources", "R", "what each server adds to its worker's container, for example memory=1G,vcores=1"),
     Option("ps_launch_cmd", "CMD", "command of the servers; default: the workers'"),
@@ -139,23 +95,28 @@ STOCK_OPTIONS = (
     Option("principal", "NAME", "principal of the keytab"),
     Option("wait_job_finish", "", "wait for the end and show progress; exit status 1 if the job fails"),
     Option("tensorboard", "", "TensorBoard of what the jobs report, on the app's page"),
-    Option(
-        "quicklink", "LABEL=URL", "a link on the app's page: http(s)://HOST:PORT, or worker-N for HOST (repeatable)"
-    ),
+    Option("quicklink", "LABEL=URL", "a link on the app's page: http(s)://HOST:PORT, or worker-N for HOST "
+           "(repeatable)"),
     Option("dry-run", "", "submit nothing; say which GPUs a job would get now, or what would help"),
     Option("insecure", "", "the cluster has no Kerberos"),
     Option("verbose", "", "log more"),
     Option("help", "", "this text"),
-)
-REPEATABLE = ("env", "localization", "conf", "quicklink")
-REFUSED_OPTIONS = (
-    Option("distribute_keytab", "", ""),
-    *(Option(name, "VALUE", "") for name in (
-        "docker_image", "worker_docker_image", "ps_docker_image", "num_schedulers", "scheduler_resources",
-        "scheduler_launch_cmd", "scheduler_docker_image", "tensorboard_resources", "tensorboard_docker_image",
-    )),
 )  # fmt: skip
-"""Stock options that the runtime does not support and refuses with one line."""
+REPEATABLE = ("env", "localization", "conf", "quicklink")
+NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy.python), leave it out"
+NO_MXNET_SERVERS = (
+    "MXNet's scheduler and servers are not supported, and its workers do not meet without them; "
+    "use one worker, or --framework command for a script that needs none (Horovod)"
+)
+NO_BOARD = "TensorBoard runs beside the application master; leave it out"
+REFUSED = {
+    **dict.fromkeys(("docker_image", "worker_docker_image", "ps_docker_image"), NO_DOCKER),
+    "num_schedulers": NO_MXNET_SERVERS,
+    **dict.fromkeys(("tensorboard_resources", "tensorboard_docker_image"), NO_BOARD),
+    "distribute_keytab": "not supported; the job runs on delegation tokens, leave it out",
+    **dict.fromkeys(("scheduler_resources", "scheduler_launch_cmd", "scheduler_docker_image"), ""),
+}
+"""Stock options that the runtime does not support, and why; without a reason they mean nothing here."""
 
 
 @dataclass(slots=True)
@@ -168,20 +129,22 @@ class RunArguments:
     """All isonomy.* pairs, without the prefix."""
     values: dict[str, list[str]] = field(default_factory=dict)
     """All stock options given, each with its values; a flag has "true"."""
-    spec_file: str | None = None
-    name: str | None = None
-    verbose: bool = False
     wants_help: bool = False
     json: bool = False
     dry_run: bool = False
     session: bool = False
     """Whether its script has an isonomy session, as far as the checks could tell."""
 
+    def value(self, option: str, default: str = "") -> str:
+        """The last value of a stock option."""
+        return self.values.get(option, [default])[-1]
+
 
 def parse_run(argv: Sequence[str]) -> RunArguments:
     """Parse the options of `job run`; raises UsageError, for an unknown one with the nearest known option."""
-    known = {option.name: option for option in (*STOCK_OPTIONS, *REFUSED_OPTIONS)}
-    group = {option.name: option for option in GROUP_OPTIONS}
+    takes = {option.name: bool(option.metavar) for option in STOCK_OPTIONS}
+    takes |= {name: name != "distribute_keytab" for name in REFUSED}
+    group = [option.name for option in GROUP_OPTIONS]
     result = RunArguments()
     rest = list(argv)
     while rest:
@@ -197,11 +160,11 @@ def parse_run(argv: Sequence[str]) -> RunArguments:
             result.wants_help = True
         elif name == "dry-run":
             result.dry_run = True
-        elif name in known:
-            value = "" if not known[name].metavar else inline if equals else _value(word, rest)
-            _add_stock(result, name, value, flag=not known[name].metavar)
+        elif name in takes:
+            value = "" if not takes[name] else inline if equals else _value(word, rest)
+            _add_stock(result, name, value, flag=not takes[name])
         else:
-            raise UsageError(_unknown(word, name, [*known, *group]))
+            raise UsageError(_unknown(word, name, [*takes, *group]))
     return result
 
 
@@ -230,12 +193,6 @@ def _add_stock(result: RunArguments, name: str, value: str, *, flag: bool) -> No
     if name == "tensorboard":  # of TensorFlow only, for the stock command line
         add_conf(result, name, "true")
         return
-    if name == "f":
-        result.spec_file = value
-    elif name == "name":
-        result.name = value
-    elif name == "verbose":
-        result.verbose = True
     result.stock += [f"--{name}"] if flag else [f"--{name}", value]
 
 

@@ -35,16 +35,14 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as e:
-        raise UsageError(f"--worker_launch_cmd: {e}; write quotes in pairs") from e
+        raise _wrong(f"{e}; write quotes in pairs") from e
     if not words:
         return []
     if not PYTHON.fullmatch(words[0]):
         _program(words[0], local)
         shell = words[1] if words[0] in ("bash", "sh") and len(words) > 1 else ""
         if shell.endswith(".sh") and not shell.startswith("/") and Path(shell).parts[0] not in local:
-            raise UsageError(
-                f"--worker_launch_cmd: {shell} is not among the files of the workers; add {_localize(shell)}"
-            )
+            raise _wrong(f"{shell} is not among the files of the workers; add {_localize(shell)}")
         return []
     script = _script(words, local)
     if script is None:
@@ -52,12 +50,16 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
     try:
         source = script.read_bytes()
     except OSError:
-        raise UsageError(f"--worker_launch_cmd: {script} cannot be read") from None
+        raise _wrong(f"{script} cannot be read") from None
     notes = _saves(parsed, script, source)
     if "python2" in words[0]:
         return notes
     tree = _parsed(script, source)
     return [*notes, *_modules(script, tree, local), *_unused(parsed, script, source, command)]
+
+
+def _wrong(why: str) -> UsageError:
+    return UsageError(f"--worker_launch_cmd: {why}")
 
 
 def _program(word: str, local: Local) -> None:
@@ -67,23 +69,21 @@ def _program(word: str, local: Local) -> None:
     if here is not None and here.is_file():
         if not word.startswith("./"):
             run = f"python {word}" if word.endswith(".py") else f"./{word}"
-            raise UsageError(f"--worker_launch_cmd: {word} is a file of the job; write {run}")
+            raise _wrong(f"{word} is a file of the job; write {run}")
         with here.open("rb") as file:
             first = file.readline(200)
         if first.startswith(b"#!") and first.endswith(b"\r\n"):
-            raise UsageError(
-                f"--worker_launch_cmd: {name} has Windows' line ends; convert it, for example with dos2unix"
-            )
+            raise _wrong(f"{name} has Windows' line ends; convert it, for example with dos2unix")
         if name.endswith(".py") and not first.startswith(b"#!"):
-            raise UsageError(f"--worker_launch_cmd: {name} does not begin with #!; write python {name}")
+            raise _wrong(f"{name} does not begin with #!; write python {name}")
         return
     if word.startswith("./") and name.split("/")[0] not in local:
-        raise UsageError(f"--worker_launch_cmd: {name} is not among the files of the workers; add {_localize(name)}")
+        raise _wrong(f"{name} is not among the files of the workers; add {_localize(name)}")
     if word.endswith(".py") and "/" not in word:
-        raise UsageError(f"--worker_launch_cmd: {word} is no program; write python {word}, and add {_localize(word)}")
+        raise _wrong(f"{word} is no program; write python {word}, and add {_localize(word)}")
     near = difflib.get_close_matches(word, PROGRAMS, 1, 0.7)
     if near and word not in PROGRAMS and shutil.which(word) is None:
-        raise UsageError(f"--worker_launch_cmd: {word}: no such program here; did you mean {near[0]}?")
+        raise _wrong(f"{word}: no such program here; did you mean {near[0]}?")
 
 
 def _localize(name: str) -> str:
@@ -99,10 +99,8 @@ def _script(words: list[str], local: Local) -> Path | None:
     if parts[0] not in local:
         spaced = next((name for name in local if " " in name and name in " ".join(words)), None)
         if spaced is not None:
-            raise UsageError(f"--worker_launch_cmd: {spaced} has blanks; write '{spaced}' in quotes within the command")
-        raise UsageError(
-            f"--worker_launch_cmd: {script} is not among the files of the workers; add {_localize(script)}"
-        )
+            raise _wrong(f"{spaced} has blanks; write '{spaced}' in quotes within the command")
+        raise _wrong(f"{script} is not among the files of the workers; add {_localize(script)}")
     source = local[parts[0]]
     return source.joinpath(*parts[1:]) if source is not None else None
 
@@ -136,7 +134,7 @@ def _parsed(script: Path, source: bytes) -> ast.Module:
         line = f", line {e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         what = e.msg if isinstance(e, SyntaxError) else str(e)
-        raise UsageError(f"--worker_launch_cmd: {script.name}{line}: no Python {version}: {what}") from e
+        raise _wrong(f"{script.name}{line}: no Python {version}: {what}") from e
 
 
 def _modules(script: Path, tree: ast.Module, local: Local) -> list[str]:

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
-from submarine_patch.cli.stock_output import Filter
 
 MAIN_CLASS = "isonomy.submarine.Launcher"
 RUNTIME_JAR = "isonomy-submarine-runtime.jar"
@@ -135,26 +134,22 @@ class Ended:
 
 def run(command: Sequence[str], *, quiet: bool = False, keep: bool = False) -> Ended:
     """Run it to its end; its standard output is passed on (to standard error if `quiet`), or with its errors
-    kept if `keep`."""
+    kept if `keep`. Its banner, before the first words at a line's beginning, and its 155 lines of help are left out."""
     application_id: str | None = None
     target = sys.stderr if quiet else sys.stdout
-    worth = Filter()
+    begun = helps = False
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors if keep else None,
-            text=True,
-            env=dict(os.environ),
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors if keep else None, text=True) as process,
     ):
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 submitted = APPLICATION_ID.search(line) if line.startswith("Submitted ") else None
                 application_id = submitted.group() if submitted else application_id
-                if worth.shows(line) and not keep and (not quiet or submitted):
+                helps = helps or line.startswith("usage:")
+                begun = begun or re.match(r"[A-Za-z0-9]", line) is not None
+                if begun and not helps and not keep and (not quiet or submitted):
                     print(line, end="", file=target, flush=True)
             status = process.wait()
             errors.seek(0)

@@ -7,13 +7,14 @@ Under Submarine: --worker_launch_cmd "python -m submarine_patch.examples.digits"
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from submarine_patch.worker import lean, training
+from submarine_patch.worker import training
 
 TEST_EXAMPLES = 360
 
@@ -37,13 +38,15 @@ def arguments() -> argparse.Namespace:
 def digits() -> tuple[tuple[np.ndarray[Any, Any], ...], tuple[np.ndarray[Any, Any], ...]]:
     """Training and test examples: 8x8 pixels in 0..1 and labels, read from scikit-learn's own file.
 
-    Importing scikit-learn would cost more CPU time than the training.
+    Importing scikit-learn would cost more CPU time than the training, and so would what Keras imports for its plots and
+    its scikit-learn wrappers: called before Keras is imported, this hides them from it.
     """
-    found = importlib.util.find_spec("sklearn")
+    found = PathFinder.find_spec("sklearn")  # also where this has hidden it from Keras before
     if found is None or not found.submodule_search_locations:
         raise SystemExit("digits: install scikit-learn (pip install scikit-learn), which ships the data")
     file = Path(found.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    sys.modules.update(dict.fromkeys(("sklearn", "matplotlib", "pandas")))  # type: ignore[arg-type]
     table = table[np.random.default_rng(0).permutation(len(table))]
     x, y = table[:, :64] / 16.0, table[:, 64].astype(np.int64)
     return (x[TEST_EXAMPLES:], y[TEST_EXAMPLES:]), (x[:TEST_EXAMPLES], y[:TEST_EXAMPLES])
@@ -52,7 +55,7 @@ def digits() -> tuple[tuple[np.ndarray[Any, Any], ...], tuple[np.ndarray[Any, An
 def main() -> None:
     """Synchronous data-parallel training with checkpoints."""
     args = arguments()
-    lean.without_extras()
+    train_set, (test_x, test_y) = digits()
     session = training.session(
         args.steps,
         checkpoint_steps=args.checkpoint_steps,
@@ -62,7 +65,6 @@ def main() -> None:
     )
     import tensorflow as tf
 
-    train_set, (test_x, test_y) = digits()
     with session.scope():
         model = tf.keras.Sequential(
             [

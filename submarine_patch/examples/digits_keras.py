@@ -14,18 +14,16 @@ import numpy as np
 
 import isonomy
 from submarine_patch.examples.digits import arguments, digits
-from submarine_patch.worker import lean
 
 
 def main() -> None:
     """Training by `fit` with checkpoints."""
     args = arguments()
-    lean.without_extras()
+    (x, y), (test_x, test_y) = digits()
     session = isonomy.keras.session(
         args.steps, checkpoint_steps=args.checkpoint_steps, checkpoint_dir=args.checkpoint_dir, seed=args.seed
     )
     keras: Any = importlib.import_module("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") else "keras")
-    (x, y), (test_x, test_y) = digits()
     with session.scope():
         model = keras.Sequential(
             [

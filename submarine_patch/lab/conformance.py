@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from pycontrol.fairness.slowdown import Profiler
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.profiler import JobProfile
-from submarine_patch.agent.schedulers.port import AppScheduler, Verdict
+from submarine_patch.agent.schedulers.base import Scheduler
+from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.spec import AppSpec
 
 SPACE = {
@@ -35,11 +35,9 @@ SPACE = {
     }
 }
 SPEC = AppSpec(
-    app_id="application_1_0001", name="digits", app_scheduler="single", search_space=None, gang_gpus=2,
-    max_iterations=9, min_iterations=1, eta=3, jobs=0, budget_iterations=0, metric="accuracy", seed=0,
-    max_retries=2, iteration_s=1.0, slowdown=(1.0, 1.1, 1.3), launch_cmd="train", memory_mb=512, vcores=1,
-    worker_count=1, env={}, checkpoint="hdfs:///ck", saved_model="hdfs:///model", staging="hdfs:///staging",
-    webhdfs="http://nn", hdfs_user="ann", python="python3", arbiter="host:1", ca="",
+    app_id="application_1_0001", name="digits", gang_gpus=2, max_iterations=9, min_iterations=1, max_retries=2,
+    iteration_s=1.0, launch_cmd="train", memory_mb=512, vcores=1, checkpoint="hdfs:///ck", saved_model="hdfs:///model",
+    staging="hdfs:///staging", webhdfs="http://nn", hdfs_user="ann", arbiter="host:1",
 )  # fmt: skip
 CHECKS = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture]
 """Hypothesis checks to suppress: one class per scheduler runs the base class's tests, and `name` is constant."""
@@ -79,7 +77,7 @@ class Trainer:
     """Trains the jobs of one scheduler in random order, and checks its contract."""
 
     spec: AppSpec
-    scheduler: AppScheduler
+    scheduler: Scheduler
     rng: random.Random
     fails: float = 0.0
     steps: dict[str, int] = field(default_factory=dict)
@@ -99,7 +97,7 @@ class Trainer:
         self.check_figure_7(len(runnable))
 
     def check_figure_7(self, runnable: int) -> None:
-        profile = JobProfile(Profiler(2.0), self.steps)
+        profile = Profile(Profiler(2.0), self.steps)
         phases = [self.scheduler.jobs_in_phase(k, profile) for k in range(self.scheduler.num_phases())]
         assert bool(phases) == (not self.scheduler.finished)
         assert all(phases), "no phase is empty"

@@ -5,7 +5,16 @@ Exit codes of a worker's container, besides those of the user's program:
 messages; 78 the container's environment is wrong; 128 + n ended by signal n.
 """
 
+import contextlib
+import sys
+
 EXIT_STOPPED = 75
 EXIT_NO_START = 76
 EXIT_REFUSED = 77
 EXIT_SETTINGS = 78
+
+
+def say(text: str) -> None:
+    """A line of the supervisor in the container's log; a full disk must not end the training."""
+    with contextlib.suppress(OSError):
+        print(f"isonomy worker: {text}", file=sys.stderr, flush=True)

@@ -15,9 +15,8 @@ import re
 import secrets
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,40 +89,34 @@ class Files(Protocol):
         """Unix time at which the directory's entries last changed, by the store's clock; None if it does not exist."""
 
 
-class LocalFiles:
+class LocalFiles(Files):
     """A local directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def names(self, path: str) -> list[str]:
-        """Entries of a directory."""
         folder = self.root / path
         return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
         return (self.root / path).read_bytes()
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """A file in chunks."""
         with (self.root / path).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
     def write(self, path: str, data: Data) -> None:
-        """A new file."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             file.writelines(_chunked(data))
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a directory."""
         (self.root / old).rename(self.root / new)
 
     def delete(self, path: str) -> None:
-        """Deletes a directory, or a file."""
         target = self.root / path
         if target.is_file():
             target.unlink(missing_ok=True)
@@ -131,14 +124,13 @@ class LocalFiles:
             shutil.rmtree(target, ignore_errors=True)
 
     def modified_s(self, path: str) -> float | None:
-        """When it changed, Unix seconds."""
         try:
             return (self.root / path).stat().st_mtime
         except FileNotFoundError:
             return None
 
 
-class HdfsFiles:
+class HdfsFiles(Files):
     """A directory on HDFS, over WebHDFS (package hdfs); calls without an answer are retried. Raises StoreError."""
 
     def __init__(self, webhdfs: str, user: str, root: str, ca: str = "") -> None:
@@ -160,7 +152,6 @@ class HdfsFiles:
         return kind(f"{self.where}{what}: {first_line(e)}")
 
     def names(self, path: str) -> list[str]:
-        """Entries of a directory."""
         try:
             return self._done(lambda: sorted(self.client.list(self._at(path))), " cannot be listed")
         except StoreError as e:
@@ -169,8 +160,6 @@ class HdfsFiles:
             raise
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
-
         def call() -> bytes:
             whole = io.BytesIO()  # avoids the second copy that joining chunks would make
             whole.writelines(self.chunks(path))
@@ -191,12 +180,10 @@ class HdfsFiles:
             raise FileNotFoundError(f"{path} of {self.where}: {first_line(e)}") from e
 
     def write(self, path: str, data: Data) -> None:
-        """A new file."""
         write = self.client.write
         self._done(lambda: write(self._at(path), data=_chunked(data), overwrite=True), f": {path} cannot be written")
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a directory."""
         try:
             self._done(lambda: self.client.rename(self._at(old), self._at(new)), f": {old} cannot be renamed")
         except StoreError:
@@ -205,11 +192,9 @@ class HdfsFiles:
                 raise
 
     def delete(self, path: str) -> None:
-        """Deletes a directory."""
         self._done(lambda: self.client.delete(self._at(path), recursive=True), f": {path} cannot be deleted")
 
     def modified_s(self, path: str) -> float | None:
-        """When it changed, Unix seconds of the NameNode."""
         status = self._done(lambda: self.client.status(self._at(path), strict=False), f": {path} cannot be looked at")
         return None if status is None else float(status["modificationTime"]) / 1000.0
 
@@ -281,36 +266,27 @@ class Checkpoint:
     name: str
     step: int
 
-    @staticmethod
-    def of(step: int, nonce: str) -> Checkpoint:
-        """The checkpoint with this step and nonce (16 hexadecimal digits)."""
-        return Checkpoint(f"ckpt-{step}-{nonce}", step)
-
-    @property
-    def nonce(self) -> str:
-        """Its unique part: milliseconds since 1970 and random digits, in hexadecimal."""
-        return self.name.rsplit("-", 1)[1]
-
 
 def listed(files: Files) -> list[Checkpoint]:
     """All complete checkpoints, newest first."""
-    return _complete(files.names(""))
+    return complete(files.names(""))
 
 
-def _complete(names: list[str]) -> list[Checkpoint]:
-    found = [(int(m[2]), m[3]) for n in names if (m := _NAME.match(n)) and not m[1]]
-    return [Checkpoint.of(step, nonce) for step, nonce in sorted(found, reverse=True)]
+def complete(names: Iterable[str]) -> list[Checkpoint]:
+    """Those of the names that are of complete checkpoints, newest first."""
+    found = [(int(m[2]), m[3], m[0]) for n in names if (m := _NAME.match(n)) and not m[1]]
+    return [Checkpoint(name, step) for step, _, name in sorted(found, reverse=True)]
 
 
 def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Checkpoint:
     """Write a checkpoint, then delete all but the newest KEEP, and abandoned temporary directories."""
     now_ms = int(time.time() * 1000)
-    checkpoint = Checkpoint.of(step, f"{now_ms:011x}{secrets.token_hex(3)[:5]}")
+    checkpoint = Checkpoint(f"ckpt-{step}-{now_ms:011x}{secrets.token_hex(3)[:5]}", step)
     about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
     manifest = json.dumps({"step": step, "parts": about}).encode()
-    _write_whole(files, checkpoint, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
+    _write_whole(files, checkpoint.name, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
     names = files.names("")
-    for old in _complete(names)[KEEP:]:
+    for old in complete(names)[KEEP:]:
         files.delete(old.name)
     staged = [n for n in names if n.startswith("_") and _NAME.match(n)]
     now_s = files.modified_s(checkpoint.name) if staged else None
@@ -321,12 +297,12 @@ def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Ch
     return checkpoint
 
 
-def _write_whole(files: Files, checkpoint: Checkpoint, parts: Mapping[str, Data], staged: str) -> None:
+def _write_whole(files: Files, name: str, parts: Mapping[str, Data], staged: str) -> None:
     with ThreadPoolExecutor(WRITERS) as writers:  # HDFS takes longer to close a file than to fill it
-        written = [writers.submit(files.write, f"{staged}/{name}", data) for name, data in parts.items()]
-    for part in written:
-        part.result()
-    files.rename(staged, checkpoint.name)
+        written = [writers.submit(files.write, f"{staged}/{part}", data) for part, data in parts.items()]
+    for done in written:
+        done.result()
+    files.rename(staged, name)
 
 
 def _digests(files: Files, checkpoint: Checkpoint) -> tuple[bytes, dict[str, str]]:
@@ -372,21 +348,20 @@ def newest(files: Files) -> Found | None:
     return None
 
 
-def copy_model(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = "") -> str:
-    """Copy the newest complete checkpoint in `from_dir` to `to_dir`; returns its path there.
+def copy_model(source: Files, target: Files) -> str:
+    """Copy the newest complete checkpoint in `source` to `target`; returns its name there.
 
     Copies in chunks, because a model may not fit into the AM's memory. Idempotent: a complete copy is left alone.
     Raises FileNotFoundError if there is no complete checkpoint.
     """
-    source, target = files_at(from_dir, webhdfs, user, ca), files_at(to_dir, webhdfs, user, ca)
     there = target.names("")
     for checkpoint in listed(source):
         if checkpoint.name in there or _copied(source, checkpoint, target):
             for begun in (n for n in there if n.startswith(f"_{checkpoint.name}-")):  # left by an Agent that was killed
                 target.delete(begun)
-            return f"{to_dir.rstrip('/')}/{checkpoint.name}"
+            return checkpoint.name
         _pass_over(checkpoint)
-    raise FileNotFoundError(f"no complete checkpoint in {from_dir}")
+    raise FileNotFoundError("no complete checkpoint")
 
 
 def sweep(files: Files) -> None:
@@ -399,13 +374,19 @@ def sweep(files: Files) -> None:
 
 def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
     """Copy a checkpoint; False if it is incomplete or damaged."""
-    staged = f"_{checkpoint.name}-{secrets.token_hex(3)}"
     try:
         manifest, digests = _digests(source, checkpoint)
-        parts: dict[str, Data] = {
-            n: partial(as_told, source, f"{checkpoint.name}/{n}", digest) for n, digest in digests.items()
-        }
-        _write_whole(target, checkpoint, {**parts, MANIFEST: manifest}, staged)
+    except (FileNotFoundError, Damaged):
+        return False
+    parts: dict[str, Data] = {n: partial(as_told, source, f"{checkpoint.name}/{n}", of) for n, of in digests.items()}
+    return copied(target, checkpoint.name, {**parts, MANIFEST: manifest})
+
+
+def copied(target: Files, name: str, parts: Mapping[str, Data]) -> bool:
+    """Write a directory; False, with nothing left of it, if one of its sources is missing or damaged."""
+    staged = f"_{name}-{secrets.token_hex(3)}"
+    try:
+        _write_whole(target, name, parts, staged)
     except Exception as e:
         with suppress(StoreError):
             target.delete(staged)
@@ -417,8 +398,3 @@ def _copied(source: Files, checkpoint: Checkpoint, target: Files) -> bool:
 
 def _pass_over(checkpoint: Checkpoint) -> None:
     print(f"WARNING:isonomy:{checkpoint.name} is incomplete or damaged: not used", file=sys.stderr)
-
-
-def scratch() -> LocalFiles:
-    """A new temporary directory, for scripts that run without Isonomy."""
-    return LocalFiles(Path(tempfile.mkdtemp(prefix="isonomy-checkpoints-")))

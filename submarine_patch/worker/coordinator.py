@@ -47,9 +47,8 @@ class Coordinated(Gang):
 
     def __init__(self, workers: int) -> None:
         tf = self._tf = tensorflow()
-        self.place = Rank(1, True)
+        self.place = Rank()
         self.strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-        self._all_sum = None
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         self._under_way: deque[Any] = deque()
         self._most = AHEAD * workers

@@ -1,14 +1,13 @@
 """Reads Hadoop's token storage file, in which YARN passes Credentials to a container.
 
-Formats (org.apache.hadoop.security.Credentials): the magic `HDTS`, a version byte, then either Writables
-(version 0, what YARN writes) or one length-delimited CredentialsProto (version 1, Security.proto).
+Its format (org.apache.hadoop.security.Credentials): the magic `HDTS`, a version byte, then Writables. NodeManagers
+write version 0; there is another one, of protobuf messages, which only `dtutil` can write.
 """
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,25 +89,24 @@ def read_credentials(path: str | os.PathLike[str]) -> Credentials:
         raise CredentialsError(f"{path}: is not a Hadoop token storage file (it does not begin with HDTS)")
     try:
         if data[4] == 0:
-            return _from_writable(_TokenReader(data, 5))
-        if data[4] == 1:
-            return _from_proto(_TokenReader(data, 5))
+            r, tokens = _TokenReader(data, 5), dict[str, Token]()
+            for _ in range(r.vint()):
+                alias = r.text()
+                tokens[alias] = Token(r.blob(), r.blob(), r.text(), r.text())
+            return Credentials(tokens, {r.text(): r.blob() for _ in range(r.vint())})
     except (EOFError, IndexError, UnicodeDecodeError) as e:
         raise CredentialsError(f"{path}: is cut short or damaged") from e
-    raise CredentialsError(f"{path}: has version {data[4]} of the format; 0 and 1 are known")
+    raise CredentialsError(f"{path}: has version {data[4]} of the format; NodeManagers write 0")
 
 
 class _TokenReader:
-    """A position in bytes, with Hadoop's and protobuf's variable-length integers."""
+    """A position in bytes of Writables."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self._data, self._at = data, at
 
-    def left(self) -> int:
-        return len(self._data) - self._at
-
     def take(self, n: int) -> bytes:
-        if n < 0 or n > self.left():
+        if not 0 <= n <= len(self._data) - self._at:
             raise EOFError
         self._at += n
         return self._data[self._at - n : self._at]
@@ -128,16 +126,6 @@ class _TokenReader:
     def text(self) -> str:
         return self.blob().decode()
 
-    def varint(self) -> int:
-        """Protobuf's base-128 integer."""
-        value, shift = 0, 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
 
 def _vint(length: int) -> bytes:
     """WritableUtils.writeVInt of a length."""
@@ -145,36 +133,3 @@ def _vint(length: int) -> bytes:
         return bytes([length])
     size = (length.bit_length() + 7) // 8
     return bytes([256 - 112 - size]) + length.to_bytes(size, "big")
-
-
-def _from_writable(r: _TokenReader) -> Credentials:
-    tokens: dict[str, Token] = {}
-    for _ in range(r.vint()):
-        alias = r.text()
-        tokens[alias] = Token(r.blob(), r.blob(), r.text(), r.text())
-    return Credentials(tokens, {r.text(): r.blob() for _ in range(r.vint())})
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each field; all fields of these messages are length-delimited."""
-    r = _TokenReader(message)
-    while r.left():
-        tag = r.varint()
-        if tag & 7 != 2:
-            raise EOFError
-        yield tag >> 3, r.take(r.varint())
-
-
-def _from_proto(r: _TokenReader) -> Credentials:
-    """CredentialsProto{1: tokens, 2: secrets}; each {1: alias, 2: token, 3: secret}."""
-    tokens: dict[str, Token] = {}
-    secrets: dict[str, bytes] = {}
-    for kind, entry in _fields(r.take(r.varint())):
-        parts = dict(_fields(entry))
-        alias = parts.get(1, b"").decode()
-        if kind == 1:
-            t = dict(_fields(parts.get(2, b"")))
-            tokens[alias] = Token(t.get(1, b""), t.get(2, b""), t.get(3, b"").decode(), t.get(4, b"").decode())
-        elif kind == 2:
-            secrets[alias] = parts.get(3, b"")
-    return Credentials(tokens, secrets)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from submarine_patch.worker.rank import ClusterError, Rank
+from submarine_patch.worker.rank import Agreement, ClusterError, Rank
 
 
 def tensorflow() -> Any:
@@ -27,12 +28,13 @@ def growing_gpus(tf: Any) -> Sequence[Any]:
     return gpus
 
 
-class Gang:
+class Gang(Agreement):
     """TensorFlow's strategy for this worker, with agreement among all."""
 
     def __init__(self, place: Rank, threads: int) -> None:
         self._tf: Any = tensorflow()
-        tf, self.place = self._tf, place
+        super().__init__(place)
+        tf = self._tf
         if threads:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
@@ -44,34 +46,19 @@ class Gang:
             self.strategy = tf.distribute.MirroredStrategy()
         else:
             self.strategy = tf.distribute.get_strategy()
-        self._all_sum = self._make_sum() if place.workers > 1 else None
 
     @property
     def replicas(self) -> int:
-        """The number of replicas on all workers."""
         return int(self.strategy.num_replicas_in_sync)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sums over the workers; every worker must call it, with the same number of values."""
-        own = [float(v) for v in values]
-        if self._all_sum is None:
+        own = super().sum(values)
+        if self.place.workers == 1:
             return own
         local_replicas = self.replicas / self.place.workers
         total = self._all_sum(self._tf.constant(own, self._tf.float64))
         local = self.strategy.experimental_local_results(total)[0].numpy()
         return [float(v) / local_replicas for v in local]
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
-        return self.sum([float(flag)])[0] > 0
-
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's values, on every worker."""
-        return self.sum(values if self.place.chief else [0.0] * len(values))
-
-    def barrier(self) -> None:
-        """Wait until every worker has called it."""
-        self.any(False)
 
     def settle(self) -> None:
         """Wait for the steps that are under way: none, as a step is done when `replicated` returns."""
@@ -107,7 +94,8 @@ class Gang:
             lambda context: self._tf.constant(parts[context.replica_id_in_sync_group % local_replicas])
         )
 
-    def _make_sum(self) -> Callable[[Any], Any]:
+    @cached_property
+    def _all_sum(self) -> Any:
         tf, strategy = self._tf, self.strategy
 
         def in_replica(value: Any) -> Any:
@@ -118,5 +106,4 @@ class Gang:
         def all_sum(values: Any) -> Any:
             return strategy.run(in_replica, args=(values,))
 
-        summed: Callable[[Any], Any] = all_sum
-        return summed
+        return all_sum

@@ -11,20 +11,28 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from submarine_patch.worker.checkpoints import Damaged, Files, LocalFiles, StoreError, as_told, files_of_env
+from submarine_patch.worker import say
+from submarine_patch.worker.checkpoints import (
+    Damaged,
+    Data,
+    Files,
+    LocalFiles,
+    StoreError,
+    as_told,
+    copied,
+    files_of_env,
+)
 
 ROOT = "kept"
 LISTS = 2
 """Lists kept, with their files: the newest may be read while the next is written."""
-_LIST = re.compile(r"(\d{13})-(\d{6})\.json")
+_LIST = re.compile(r"(\d{13}-\d{6})\.json")
 
 
 class KeptFolder:
@@ -32,7 +40,7 @@ class KeptFolder:
 
     def __init__(self, files: Files, folder: Path, launch_ms: int | None = None) -> None:
         self._files, self._folder, self._number = files, folder, 0
-        self._launch_ms = int(time.time() * 1000) if launch_ms is None else launch_ms
+        self._launch = f"{int(time.time() * 1000) if launch_ms is None else launch_ms:013d}"
         self._one_at_a_time = threading.Lock()
         self._there: dict[str, str] = {}
         """{path: digest} of the newest saved version."""
@@ -41,8 +49,8 @@ class KeptFolder:
 
     def bring(self) -> int:
         """Restore the newest complete version; returns its number of files. Raises StoreError."""
-        for launch, number in _lists(self._files):
-            listed = _read(self._files, f"{launch:013d}-{number:06d}.json")
+        for name in _lists(self._files):
+            listed = _read(self._files, name)
             if listed is not None and self._fetched(listed):
                 self._there = dict(listed)
                 return len(listed)
@@ -63,9 +71,9 @@ class KeptFolder:
         if self._digests() != now:
             return False  # a file was being written: leave it to the next call
         self._number += 1
-        name = f"{self._launch_ms:013d}-{self._number:06d}.json"
-        self._files.write(f"{ROOT}/_{name}", json.dumps(now).encode())
-        self._files.rename(f"{ROOT}/_{name}", f"{ROOT}/{name}")
+        name = f"{self._launch}-{self._number:06d}"
+        self._files.write(f"{ROOT}/_{name}.json", json.dumps(now).encode())
+        self._files.rename(f"{ROOT}/_{name}.json", f"{ROOT}/{name}.json")
         self._there = now
         self._drop_old()
         return True
@@ -100,23 +108,17 @@ class KeptFolder:
         return found
 
     def _digest(self, path: str) -> str:
-        seen = hashlib.sha256()
-        for chunk in LocalFiles(self._folder).chunks(path):
-            seen.update(chunk)
-        return seen.hexdigest()
+        with (self._folder / path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _drop_old(self) -> None:
         """Delete all lists but the newest LISTS, and files that none of these names."""
         lists = _lists(self._files)
-        for launch, number in lists[LISTS:]:
-            self._files.delete(f"{ROOT}/{launch:013d}-{number:06d}.json")
-        if lists and lists[0][0] != self._launch_ms:
+        for name in lists[LISTS:]:
+            self._files.delete(f"{ROOT}/{name}.json")
+        if lists and not lists[0].startswith(self._launch):
             return  # a later launch saves now: its files are not listed yet
-        named = {
-            digest
-            for launch, number in lists[:LISTS]
-            for digest in (_read(self._files, f"{launch:013d}-{number:06d}.json") or {}).values()
-        }
+        named = {digest for name in lists[:LISTS] for digest in (_read(self._files, name) or {}).values()}
         for name in self._files.names(ROOT):
             if re.fullmatch(r"[0-9a-f]{64}", name) and name not in named:
                 self._files.delete(f"{ROOT}/{name}")
@@ -128,33 +130,24 @@ def copy_kept(source: Files, target: Files, folder: str) -> str:
     Idempotent: a complete copy is left alone. Raises FileNotFoundError if there is no version.
     """
     stem, there = Path(folder).name, target.names("")
-    for launch, number in _lists(source):
-        listed = _read(source, f"{launch:013d}-{number:06d}.json")
-        name = f"{stem}-{launch:013d}-{number:06d}"
+    for version in _lists(source):
+        listed, name = _read(source, version), f"{stem}-{version}"
         if listed is None:
             continue
-        if name not in there:
-            staged = f"_{name}-{secrets.token_hex(3)}"
-            try:
-                for path, digest in listed.items():
-                    target.write(f"{staged}/{path}", partial(as_told, source, f"{ROOT}/{digest}", digest))
-                target.rename(staged, name)
-            except (FileNotFoundError, Damaged):
-                target.delete(staged)
-                continue
-        return name
+        parts: dict[str, Data] = {p: partial(as_told, source, f"{ROOT}/{of}", of) for p, of in listed.items()}
+        if name in there or copied(target, name, parts):
+            return name
     raise FileNotFoundError(f"{folder} was never kept")
 
 
-def _lists(files: Files) -> list[tuple[int, int]]:
-    """(launch, number) of the saved versions, newest first."""
-    found = (_LIST.fullmatch(name) for name in files.names(ROOT))
-    return sorted(((int(m[1]), int(m[2])) for m in found if m), reverse=True)
+def _lists(files: Files) -> list[str]:
+    """LAUNCH-NUMBER of the saved versions, newest first."""
+    return sorted((m[1] for n in files.names(ROOT) if (m := _LIST.fullmatch(n))), reverse=True)
 
 
 def _read(files: Files, name: str) -> Mapping[str, str] | None:
     try:
-        listed = json.loads(files.read(f"{ROOT}/{name}"))
+        listed = json.loads(files.read(f"{ROOT}/{name}.json"))
     except (FileNotFoundError, ValueError):
         return None
     safe = isinstance(listed, dict) and all(_inside(path) for path in listed)
@@ -173,6 +166,6 @@ def kept_folder(env: Mapping[str, str], checkpoint_dir: str) -> KeptFolder | Non
     try:
         files = files_of_env(checkpoint_dir, env)
     except StoreError as e:
-        print(f"isonomy worker: {name} is not kept: {e}", file=sys.stderr, flush=True)
+        say(f"{name} is not kept: {e}")
         return None
     return KeptFolder(files, Path(os.getcwd(), name))

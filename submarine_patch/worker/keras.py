@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from submarine_patch.worker import checkpoints, training
 from submarine_patch.worker import session as base
+from submarine_patch.worker import training
 from submarine_patch.worker.batches import Batches
 from submarine_patch.worker.kept_callbacks import CALLBACKS, KeptCallbacks
-from submarine_patch.worker.rank import Rank
+from submarine_patch.worker.rank import Agreement, Rank
 from submarine_patch.worker.session import SessionError
 
 LEGACY = "TF_USE_LEGACY_KERAS"
@@ -145,7 +145,6 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
     """Keras 3 on TensorFlow with one worker, tf_keras with any number."""
 
     def fit(self, model: Any, x: Any, y: Any = None, **options: Any) -> Any:
-        """As _Fits.fit."""
         if self.gang.place.workers > 1 and not _legacy():
             raise SessionError(
                 "Keras 3 cannot fit over several workers on TensorFlow: pip install tf_keras and set"
@@ -157,11 +156,11 @@ class _OnTensorFlow(_Fits, training.TensorFlowSession):
         """The data for `fit`; with several workers, only this worker's parts, which TensorFlow must not shard again."""
         parts = self.replicas // self.gang.place.workers
         if self.gang.place.workers == 1:
-            return _dataset(data, step, 1) if _legacy() and not _is_dataset(data(step)) else data(step)
+            return _dataset(data, step, 1) if _legacy() and not hasattr(data(step), "element_spec") else data(step)
         return self.strategy.distribute_datasets_from_function(lambda _: _dataset(data, step, parts))
 
 
-class _Jax:
+class _Jax(Agreement):
     """The workers of a gang in JAX: data-parallel over all their devices, with agreement among them."""
 
     def __init__(self, place: Rank) -> None:
@@ -171,36 +170,28 @@ class _Jax:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         keras.distribution.initialize(address, num_processes=place.workers, process_id=place.index)
         keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
-        self.place, self.replicas = place, int(jax.device_count())
+        super().__init__(place)
+        self._devices = int(jax.device_count())
 
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's values, on every worker."""
-        return [float(v) for v in self._gathered(values)[0]]
+    @property
+    def replicas(self) -> int:
+        return self._devices
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
-        return bool(self._gathered([float(flag)]).any())
-
-    def barrier(self) -> None:
-        """Wait until every worker has called it."""
-        self.any(False)
-
-    def _gathered(self, values: Sequence[float]) -> np.ndarray[Any, Any]:
-        """Every worker's values, by rank; as bytes, for JAX would round them to 32 bits."""
+    def sum(self, values: Sequence[float]) -> list[float]:
         from jax.experimental.multihost_utils import process_allgather
 
         own = np.array(values, np.float64)
-        return np.asarray(process_allgather(own.view(np.uint8))).view(np.float64)
+        gathered = process_allgather(own.view(np.uint8))  # as bytes, for JAX would round them to 32 bits
+        return [float(v) for v in np.asarray(gathered).view(np.float64).sum(axis=0)]
 
 
 class _Elsewhere(_Fits, training.OfVariables):
     """Keras 3 on JAX, with any number of workers, or on PyTorch, with one."""
 
-    def _join(self, threads: int) -> base.Agreement:
-        self._state = training.Variables()
+    def _join(self, threads: int) -> Agreement:
         place = Rank.of_ranks(os.environ)
         if place.workers == 1:
-            return base.Alone(place)
+            return Agreement(place)
         if _backend() != "jax":
             raise ValueError(f"Keras on {_backend()} is for one worker here; use JAX, or tf_keras ({LEGACY}=1)")
         return _Jax(place)
@@ -228,9 +219,9 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
     It is the last of the callbacks, and the step of an epoch's last batch is done once the epoch has ended: so a
     checkpoint between two steps has what all callbacks know by then.
     """
-    callback, kept = _callback_class(model), session._kept
+    callbacks, kept = _callbacks_of(model), session._kept
 
-    class Steps(callback):  # type: ignore[misc,valid-type]
+    class Steps(callbacks.Callback):  # type: ignore[misc,name-defined]
         """Advances `session.steps()`, which exits with 75 between two steps if a stop was requested."""
 
         def __init__(self) -> None:
@@ -241,7 +232,7 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
 
         def history(self) -> Any:
             """A History without epochs."""
-            return _history_class(model)()
+            return callbacks.History()
 
         def on_train_begin(self, logs: Any = None) -> None:
             kept.begun()
@@ -270,30 +261,14 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
     return Steps()
 
 
-def _history_class(model: Any) -> Any:
-    """The History class of the Keras that made the model."""
-    module = _callback_class(model).__module__.partition(".")[0]
-    return importlib.import_module(f"{module}.callbacks").History
-
-
-def _callback_class(model: Any) -> Any:
-    """The Callback class of the Keras that made the model."""
-    if type(model).__module__.startswith("tf_keras") or _legacy():
-        import tf_keras
-
-        return tf_keras.callbacks.Callback
-    import keras
-
-    return keras.callbacks.Callback
-
-
-def _is_dataset(data: Any) -> bool:
-    return hasattr(data, "element_spec")
+def _callbacks_of(model: Any) -> Any:
+    """The module `callbacks` of the Keras that made the model."""
+    legacy = type(model).__module__.startswith("tf_keras") or _legacy()
+    return importlib.import_module(f"{'tf_keras' if legacy else 'keras'}.callbacks")
 
 
 def _dataset(data: DataFrom, step: int, parts: int) -> Any:
     """Each batch split into `parts`, as a tf.data.Dataset that TensorFlow does not shard."""
-    import numpy as np
     import tensorflow as tf
 
     first = next(iter(data(step)))
@@ -326,8 +301,4 @@ def _backend() -> str:
 
 def session(steps: int = 1000, **options: Any) -> Any:
     """The session of this process; under Isonomy the Agent's last step replaces `steps`."""
-    make = _OnTensorFlow if _backend() == "tensorflow" else _Elsewhere
-    try:
-        return make(steps, **options)
-    except (ValueError, RuntimeError, checkpoints.StoreError) as e:  # RuntimeError: JAX was used before
-        raise SessionError(str(e)) from e
+    return (_OnTensorFlow if _backend() == "tensorflow" else _Elsewhere).of(steps, **options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ import grpc
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
+from submarine_patch.worker import say
 
 CONNECT_S = 10.0
 WRITE_S = 10.0
@@ -81,7 +81,7 @@ class Link:
                 return
             self._failures += 1
             if self._failures == 1:
-                _say(f"no stream to the Arbiter at {self._addresses[0]} ({why}); trying on")
+                say(f"no stream to the Arbiter at {self._addresses[0]} ({why}); trying on")
             self._addresses.append(self._addresses.pop(0))
             pause_s = BACKOFF_S[min(self._failures, len(BACKOFF_S)) - 1]
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
@@ -169,7 +169,3 @@ def channel_to(address: str, ca_pem: bytes | None) -> grpc.Channel:
     if not ca_pem:
         return grpc.insecure_channel(address, _OPTIONS)
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca_pem), _OPTIONS)
-
-
-def _say(text: str) -> None:
-    print(f"isonomy worker: {text}", file=sys.stderr, flush=True)

@@ -242,8 +242,7 @@ class LogParser:
     def _rate(self, steps_per_s: float) -> Progress | None:
         if self.last is None or not steps_per_s >= 1.0 / ITERATION_MAX_S:
             return None
-        last = self.last
-        self.last = replace(last, iter_time_s=1.0 / steps_per_s)
+        self.last = replace(self.last, iter_time_s=1.0 / steps_per_s)
         return self.last
 
     def _progress(self, step: int | None, values: Mapping[str, float], text: str, time_s: float) -> Progress | None:
@@ -260,13 +259,10 @@ class LogParser:
 
     def _until(self, step: int) -> int:
         """The last step: as a line says, else that of the last epoch; 0 where neither is known, or it is over."""
-        each = self._epoch_steps or (1 if step == self._epoch_number and not self._counts else 0)
+        number = None if self._epoch is None else self._epoch - self._epochs_from + 1
+        each = self._epoch_steps or (1 if step == number and not self._counts else 0)
         until_step = self._until_step or (0 if self._session else self._epochs * each)
         return until_step if step <= until_step <= STEP_MAX else 0
-
-    @property
-    def _epoch_number(self) -> int | None:
-        return None if self._epoch is None else self._epoch - self._epochs_from + 1
 
     def _iter_time_s(self, step: int, text: str, time_s: float) -> float | None:
         """Seconds per step: as the line says, else from the time, logged or measured, since the last step seen."""

@@ -86,12 +86,10 @@ class Pacer:
     """Delays the end of each step until its time has passed; small delays of the waiting do not accumulate."""
 
     def __init__(
-        self,
-        step_s: float,
-        wait: Callable[[float], object],
-        now_s: Callable[[], float] = time.monotonic,
+        self, pacing: Pacing | None, wait: Callable[[float], object], now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._step_s, self._wait, self._now_s = step_s, wait, now_s
+        """`pacing`: None paces nothing."""
+        self._step_s, self._wait, self._now_s = pacing.step_s if pacing else 0.0, wait, now_s
         self._due_s = -math.inf
         self._began_s = now_s()
 

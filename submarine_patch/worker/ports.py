@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 import socket
 from pathlib import Path
-from types import TracebackType
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST = 20_000
@@ -23,7 +22,7 @@ class NoPortError(Exception):
 
 
 class ReservedPort:
-    """Consecutive reserved ports from `number`; a context manager that releases them."""
+    """Consecutive reserved ports from `number`."""
 
     def __init__(self, number: int, bound: list[socket.socket], names: list[socket.socket]) -> None:
         self.number = number
@@ -34,12 +33,8 @@ class ReservedPort:
         for bound in self._bound:
             bound.close()
 
-    def __enter__(self) -> ReservedPort:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Release them."""
         for held in (*self._bound, *self._names):
             held.close()
 

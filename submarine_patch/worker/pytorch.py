@@ -22,16 +22,16 @@ import io
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from submarine_patch.worker import checkpoints
 from submarine_patch.worker import session as base
 from submarine_patch.worker.batches import Batches
-from submarine_patch.worker.rank import Rank
+from submarine_patch.worker.rank import Agreement, Rank
 from submarine_patch.worker.session import SessionError
 
 STATE = "state.pt"
@@ -39,11 +39,11 @@ MODEL = "model.pt"
 _RANDOM = "random"
 
 
-class ProcessGroup:
+class ProcessGroup(Agreement):
     """torch.distributed's process group; agreement always uses gloo, on CPU tensors."""
 
     def __init__(self, place: Rank, threads: int) -> None:
-        self.place, self.replicas = place, place.workers
+        super().__init__(place)
         if threads:
             torch.set_num_threads(threads)
         if torch.cuda.is_available():
@@ -52,23 +52,10 @@ class ProcessGroup:
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sums over the workers; every worker must call it."""
         total = torch.tensor([float(v) for v in values], dtype=torch.float64)
         if self.place.workers > 1:
             dist.all_reduce(total)
         return [float(v) for v in total]
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
-        return self.sum([float(flag)])[0] > 0
-
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's values, on every worker."""
-        return self.sum(values if self.place.chief else [0.0] * len(values))
-
-    def barrier(self) -> None:
-        """Wait until every worker has called it."""
-        self.any(False)
 
     def gathered(self, own: torch.Tensor) -> list[torch.Tensor]:
         """Every worker's byte tensor, by rank; lengths may differ."""
@@ -87,6 +74,7 @@ class PyTorchSession(base.Session):
     """A session of PyTorch."""
 
     state_part = STATE
+    gang: ProcessGroup
 
     def _join(self, threads: int) -> ProcessGroup:
         place = Rank.of_ranks(os.environ)
@@ -110,19 +98,10 @@ class PyTorchSession(base.Session):
         """
         place = self.gang.place
         order = Batches((np.arange(len(dataset)),), batch_size, self._seed, place.workers, place.index, self.replicas)
-        first = self.step
-
-        def indices() -> Iterator[list[int]]:
-            step = first
-            while True:
-                yield order[step][0].tolist()
-                step += 1
-
+        indices = (order[step][0].tolist() for step in count(self.step))
         # its own generator, so that the loader's draws do not change the training's random numbers
-        drawing = torch.Generator().manual_seed(self._seed + first)
-        loader = torch.utils.data.DataLoader(
-            dataset, batch_sampler=_Endless(indices), **{"generator": drawing, **options}
-        )
+        drawing = torch.Generator().manual_seed(self._seed + self.step)
+        loader = torch.utils.data.DataLoader(dataset, batch_sampler=indices, **{"generator": drawing, **options})
         return iter(loader)
 
     def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -195,16 +174,6 @@ def _set_state(owner: Any, sharded: torch.nn.Module | None, state: Any) -> None:
         dcp.set_optimizer_state_dict(sharded, owner, state, options=whole)
 
 
-class _Endless:
-    """An endless batch sampler of one worker's indices."""
-
-    def __init__(self, indices: Callable[[], Iterator[list[int]]]) -> None:
-        self._indices = indices
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._indices()
-
-
 def _random_state() -> dict[str, Any]:
     """The random generators' states of PyTorch, NumPy and Python, as plain values."""
     _, keys, at, has_gauss, gauss = np.random.get_state(legacy=True)
@@ -242,9 +211,4 @@ def _bytes(state: Any) -> bytes:
     return buffer.getvalue()
 
 
-def session(steps: int = 1000, **options: Any) -> PyTorchSession:
-    """The session of this process, see `session.Session`; under Isonomy the Agent's last step replaces `steps`."""
-    try:
-        return PyTorchSession(steps, **options)
-    except (ValueError, RuntimeError, checkpoints.StoreError) as e:
-        raise SessionError(str(e)) from e
+session = PyTorchSession.of

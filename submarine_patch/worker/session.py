@@ -16,12 +16,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from submarine_patch.worker import EXIT_STOPPED, checkpoints
 from submarine_patch.worker.batches import Array, Batches
 from submarine_patch.worker.pacing import Pacer, Pacing
-from submarine_patch.worker.rank import Rank
+from submarine_patch.worker.rank import Agreement
 from submarine_patch.worker.stopping import StopRequest
 
 METRICS = "metrics.json"
@@ -34,6 +34,8 @@ PATIENCE_S = 120.0
 STOP_PATIENCE_S = 30.0
 """How long to retry the last checkpoint of a stop, whose deadline may be sooner."""
 NOT_METRICS = ("step", "paced")
+NAME_BYTES = 64
+"""The longest name of a checkpoint; workers tell each other numbers."""
 T = TypeVar("T")
 
 stop_request = StopRequest()
@@ -46,43 +48,6 @@ class SessionError(SystemExit):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"isonomy: {why}")
-
-
-class Agreement(Protocol):
-    """Agreement among the workers of a gang; every worker makes the same calls in the same order."""
-
-    place: Rank
-
-    @property
-    def replicas(self) -> int:
-        """The number of replicas on all workers."""
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any worker."""
-
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The chief's values, on every worker."""
-
-    def barrier(self) -> None:
-        """Wait until every worker has called it."""
-
-
-class Alone:
-    """The agreement of one worker."""
-
-    def __init__(self, place: Rank) -> None:
-        self.place, self.replicas = place, 1
-
-    def any(self, flag: bool) -> bool:
-        """The flag itself."""
-        return flag
-
-    def from_chief(self, values: Sequence[float]) -> list[float]:
-        """The values themselves."""
-        return list(values)
-
-    def barrier(self) -> None:
-        """Do nothing."""
 
 
 class Session(ABC):
@@ -108,11 +73,12 @@ class Session(ABC):
         self._stop_check_steps = max(1, stop_check_steps)
         self._seed = seed
         self.pacing = Pacing.parse(env)
-        self._pacer = Pacer(self.pacing.step_s, stop_request.wait) if self.pacing else None
+        self._pacer = Pacer(self.pacing, stop_request.wait)
         where = env.get("ISONOMY_CHECKPOINT_DIR") or checkpoint_dir
         self._files = checkpoints.files_of_env(where, env) if where else None
         self._where = where.rstrip("/")
-        self.gang = self._join(_threads(env, self.pacing is not None))
+        threads = int(env.get("ISONOMY_THREADS") or (1 if self.pacing else 0))  # virtual GPUs share the machine's cores
+        self.gang = self._join(threads)
         stop_request.take_over()
         self.step = 0
         """Global steps done."""
@@ -122,11 +88,19 @@ class Session(ABC):
         self._steps_s = 0.0
         self._logged_step = 0
 
+    @classmethod
+    def of(cls, steps: int = 1000, **options: Any) -> Self:
+        """The session of this process, see `__init__`; under Isonomy the Agent's last step replaces `steps`."""
+        try:
+            return cls(steps, **options)
+        except (ValueError, RuntimeError, checkpoints.StoreError) as e:
+            raise SessionError(str(e)) from e
+
     # ---- what an adapter says
 
     @abstractmethod
-    def _join(self, threads: int) -> Any:
-        """Join the other workers; returns an Agreement. `threads`: the framework's threads, 0: its default."""
+    def _join(self, threads: int) -> Agreement:
+        """Join the other workers. `threads`: the framework's threads, 0: its default."""
 
     @abstractmethod
     def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -157,12 +131,12 @@ class Session(ABC):
     @property
     def replicas(self) -> int:
         """The number of replicas on all workers."""
-        return int(self.gang.replicas)
+        return self.gang.replicas
 
     @property
     def chief(self) -> bool:
         """Whether this worker is the gang's chief, which writes checkpoints."""
-        return bool(self.gang.place.chief)
+        return self.gang.place.chief
 
     def batches(self, arrays: tuple[Array, ...], batch_size: int, rest: bool = False) -> Batches:
         """Shuffled batches, indexed by global step, with this worker's part of each. `rest`: as in `Batches`."""
@@ -202,35 +176,30 @@ class Session(ABC):
     def _choose(self, found: checkpoints.Found | None) -> tuple[checkpoints.Checkpoint | None, dict[str, bytes] | None]:
         if self._files is None:
             return None, None
-        files, told = self._files, [0.0] * 6
-        if found is not None:
-            nonce = found[0].nonce
-            told = [1.0, float(found[0].step), *(float(int(nonce[i : i + 4], 16)) for i in range(0, 16, 4))]
-        told = self.gang.from_chief(told)
-        if not told[0]:
+        files, name = self._files, found[0].name if found is not None else ""
+        told = bytes(map(int, self.gang.from_chief(list(name.encode().ljust(NAME_BYTES)))))
+        if not told.strip():
             return None, None
-        chosen = checkpoints.Checkpoint.of(int(told[1]), "".join(f"{int(n):04x}" for n in told[2:]))
+        (chosen,) = checkpoints.complete([told.decode().strip()])
         parts = found[1] if found is not None else _patiently(lambda: checkpoints.load(files, chosen), PATIENCE_S)
         if parts is None:
             raise SessionError(f"{self._where}/{chosen.name}: the chief could read it, this worker cannot")
         return chosen, parts
 
-    def save(self, export: Any = None) -> None:
-        """Write a checkpoint; all workers call it at the same step, and the chief writes."""
-        self._begin_save(export)
-        self._end_save()
+    def save(self, export: Any = None, for_s: float = 0.0) -> None:
+        """Write a checkpoint; all workers call it at the same step, and the chief writes.
 
-    def _save_patiently(self, export: Any, for_s: float) -> None:
-        """`save`, retried with the same copy of the state while the store is unreachable, for at most `for_s`."""
+        It is tried again with the same copy of the state while the store is unreachable, for at most `for_s`.
+        """
         self._end_save()
         write = self._writing(export)
         if write is not None:
             _patiently(write, for_s)
 
-    def _begin_save(self, export: Any = None) -> None:
+    def _begin_save(self) -> None:
         """Copy the present state, and write it in the background."""
         self._end_save()
-        write = self._writing(export)
+        write = self._writing(None)
         if write is not None:
             self._saving = self._saver.submit(write)
 
@@ -278,12 +247,10 @@ class Session(ABC):
             if self.step % self._stop_check_steps == 0 and self.gang.any(stop_request.asked):
                 self._leave_stopped()
             began_s = time.monotonic()
-            if self._pacer:
-                self._pacer.begin()
+            self._pacer.begin()
             yield self.step
             self.step += 1
-            if self._pacer:
-                self._pacer.end()
+            self._pacer.end()
             self._steps_s += time.monotonic() - began_s
             self._log_steps_done()
             if self.step % self._checkpoint_steps == 0 and self.step < self.until_step:
@@ -315,11 +282,11 @@ class Session(ABC):
         try:
             save()
         except (checkpoints.StoreError, OSError) as e:
-            print(f"WARNING:isonomy:a checkpoint failed by step {self.step}: {e}", file=sys.stderr, flush=True)
+            _say(f"a checkpoint failed by step {self.step}: {e}")
 
     def _leave_stopped(self) -> NoReturn:
         self._or_warn(self._end_save)
-        self._or_warn(lambda: self._save_patiently(None, STOP_PATIENCE_S))
+        self._or_warn(lambda: self.save(for_s=STOP_PATIENCE_S))
         self._log(f"Stopped on request at step {self.step}{self._paced}")
         self._leave(EXIT_STOPPED)
 
@@ -331,7 +298,7 @@ class Session(ABC):
         self._log(f"Saving dict for global step {self.step}: {told}{self._paced}")
         self._or_warn(self._end_save)
         try:
-            self._save_patiently(export, PATIENCE_S)
+            self.save(export, PATIENCE_S)
         except (checkpoints.StoreError, OSError) as e:
             raise SessionError(f"the last checkpoint cannot be written: {e}") from e
         global finished
@@ -365,11 +332,6 @@ def _patiently(call: Callable[[], T], for_s: float) -> T:
 
 def _shown(name: str, value: Any) -> str:
     return f"{float(value):.4f}" if name == "accuracy" else f"{float(value):.6g}"
-
-
-def _threads(env: Mapping[str, str], paced: bool) -> int:
-    """The framework's threads: one on virtual GPUs, which share the machine's cores; 0: the framework's default."""
-    return int(env.get("ISONOMY_THREADS") or (1 if paced else 0))
 
 
 stop_request.install()

@@ -12,7 +12,6 @@ from pathlib import Path
 from submarine_patch.worker.credentials import CredentialsError, read_secret
 
 TOKEN_ALIAS = "isonomy.token"
-START_TIMEOUT_S = 120.0
 
 
 class SettingsError(Exception):
@@ -33,7 +32,6 @@ class WorkerSettings:
     container_id: str = ""
     gpu_ids: str = ""
     """CUDA_VISIBLE_DEVICES as the NodeManager's executor set it."""
-    start_timeout_s: float = START_TIMEOUT_S
 
 
 def read_settings(env: Mapping[str, str] = os.environ) -> WorkerSettings:
@@ -55,7 +53,6 @@ def read_settings(env: Mapping[str, str] = os.environ) -> WorkerSettings:
         host=env.get("ISONOMY_HOST") or env.get("NM_HOST") or socket.getfqdn(),
         container_id=env.get("CONTAINER_ID", ""),
         gpu_ids=env.get("CUDA_VISIBLE_DEVICES", ""),
-        start_timeout_s=_seconds(env, "ISONOMY_START_TIMEOUT_S", START_TIMEOUT_S),
     )
 
 
@@ -63,19 +60,6 @@ def _needed(env: Mapping[str, str], name: str) -> str:
     if not env.get(name):
         raise SettingsError(f"{name} is not set: this must be started by an Isonomy app's Agent")
     return env[name]
-
-
-def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
-    text = env.get(name, "")
-    if not text:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise SettingsError(f"{name}: {text!r} is not a number of seconds > 0")
-    return value
 
 
 def ca_pem(text: str) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,23 +29,20 @@ class Steering:
         """The last step to train; 0: the script decides."""
         self.stopped = False
         try:
-            pacing = Pacing.parse(os.environ)
+            self._pacer = Pacer(Pacing.parse(os.environ), base.stop_request.wait)
         except PacingError as e:
             raise SessionError(str(e)) from e
-        self._pacer = Pacer(pacing.step_s, base.stop_request.wait) if pacing else None
 
     def begin(self) -> None:
         """Call when training begins: from now on a stop leads to a checkpoint. Replaces other SIGTERM handlers."""
         base.stop_request.take_over()
         base.stop_request.arm()
-        if self._pacer:
-            self._pacer.begin()
+        self._pacer.begin()
 
     def ends(self, step: int) -> bool:
         """Call after each optimizer step: whether to save and end here; all workers get the same answer."""
-        if self._pacer:
-            self._pacer.end()
-            self._pacer.begin()
+        self._pacer.end()
+        self._pacer.begin()
         self.stopped = _any(base.stop_request.asked)
         return self.stopped or 0 < self.until_step <= step
 
@@ -71,12 +69,8 @@ class Steering:
 def newest(folder: str | os.PathLike[str], pattern: str, whole: str = "") -> str | None:
     """The path of the newest checkpoint that matches `pattern`, or None; `whole`: a file that it must contain."""
     found = [p for p in Path(folder).glob(pattern) if not whole or (p / whole).is_file()]
-    return str(max(found, key=lambda p: (_number(p.name), p.stat().st_mtime))) if found else None
-
-
-def _number(name: str) -> int:
-    digits = "".join(c if c.isdigit() else " " for c in name).split()
-    return int(digits[-1]) if digits else 0
+    numbered = {p: int((re.findall(r"[0-9]+", p.name) or [0])[-1]) for p in found}
+    return str(max(found, key=lambda p: (numbered[p], p.stat().st_mtime))) if found else None
 
 
 def _any(flag: bool) -> bool:

@@ -17,15 +17,17 @@ from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.deadline import on_this_clock
-from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_STOPPED, ports, servers
+from submarine_patch.worker import EXIT_NO_START, EXIT_REFUSED, EXIT_SETTINGS, EXIT_STOPPED, ports, say, servers
 from submarine_patch.worker.again import script_of
 from submarine_patch.worker.checkpoints import StoreError
 from submarine_patch.worker.child import DRAIN_S, Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
 from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
-from submarine_patch.worker.settings import WorkerSettings
+from submarine_patch.worker.settings import SettingsError, WorkerSettings, read_settings
 
+START_S = 600.0
+"""How long a worker waits for its Start; the Agent gives up on a gang earlier than that."""
 PROGRESS_S = 0.5
 """The least time between two WorkerProgress messages."""
 REPORT_S = 10.0
@@ -84,14 +86,14 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         link = asyncio.ensure_future(self._link.run())
         try:
-            with ports.reserve(int(self._env.get(servers.PORTS) or 1)) as port:
+            with contextlib.closing(ports.reserve(int(self._env.get(servers.PORTS) or 1))) as port:
                 self._link.put(pb.WorkerMessage(ready=self._ready(port.number)))
                 code, message = await self._until_end(port)
             step = self._parser.last.step if self._parser.last else 0
             stopped = self._stop.is_set() and code == EXIT_STOPPED
             unsaved = stopped and self._trained and self._saved_s < self._stopped_s
             if code not in (0, EXIT_STOPPED):
-                _say(f"failed with {code}")  # by which `isonomy logs` finds it
+                say(f"failed with {code}")  # by which `isonomy logs` finds it
             waits = self._program is not None and code == 0
             ended = pb.WorkerExit(code=code, message=message, step=step, unsaved=unsaved, waits=waits)
             self._link.put(pb.WorkerMessage(exit=ended))
@@ -99,7 +101,7 @@ class Supervisor:
             if self._program is not None:
                 await self._program.end()
             if code != EXIT_REFUSED and not await self._link.finish(REPORT_S):
-                _say(f"the Arbiter at {self._settings.arbiter} did not receive exit code {code}")
+                say(f"the Arbiter at {self._settings.arbiter} did not receive exit code {code}")
             return following or (EXIT_NO_START if waits else code)
         finally:
             link.cancel()
@@ -116,21 +118,21 @@ class Supervisor:
             return None
         told, program, self._program = self._next.result(), self._program, None
         env = {**self._env, "ISONOMY_WORKER_ID": told.worker_id, "ISONOMY_JOB_ID": told.job_id}
-        _say(f"goes on as {told.worker_id}")  # by which `isonomy logs` finds it
+        say(f"goes on as {told.worker_id}")  # by which `isonomy logs` finds it
         settings = replace(self._settings, worker_id=told.worker_id)
         return Supervisor(settings, command_line([told.command]), env, program)
 
     async def _until_end(self, port: ports.ReservedPort) -> tuple[int, str]:
         stopped = asyncio.ensure_future(self._stop.wait())
         waits: set[asyncio.Future[Any]] = {self._start, self._link.refused, stopped}
-        await asyncio.wait(waits, timeout=self._settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         if self._stop.is_set():
             return EXIT_STOPPED, f"stopped before its start: {self._stop_reason}"
         if self._link.refused.done():
             return _failed(EXIT_REFUSED, f"the Arbiter refused this worker: {self._link.refused.result()}")
         if not self._start.done():
-            why = f"no Start arrived within {self._settings.start_timeout_s:g} s (is the rest of its gang missing?)"
+            why = f"no Start arrived within {START_S:g} s (is the rest of its gang missing?)"
             return _failed(EXIT_NO_START, why)
         port.hand_over()
         return await self._train(self._start.result(), port.number)
@@ -208,10 +210,10 @@ class Supervisor:
         while kept is not None:
             try:
                 files = await asyncio.to_thread(kept.bring)
-                _say(f"brought {files} files of {self._env['ISONOMY_KEEP_FOLDER']}")
+                say(f"brought {files} files of {self._env['ISONOMY_KEEP_FOLDER']}")
                 break
             except (StoreError, OSError) as e:
-                _say(f"{e}; trying on")
+                say(f"{e}; trying on")
                 await asyncio.sleep(KEEP_AGAIN_S)
         return kept
 
@@ -221,7 +223,7 @@ class Supervisor:
                 whole, problem = await asyncio.to_thread(kept.keep), ""
             except (StoreError, OSError) as e:
                 whole, problem = False, f"{self._env['ISONOMY_KEEP_FOLDER']} could not be kept: {e}"
-                _say(problem)
+                say(problem)
             if whole or problem:
                 step = self._parser.last.step if self._parser.last else 0
                 self._tell_checkpoint(CheckpointLine(step, self._env["ISONOMY_KEEP_FOLDER"], problem))
@@ -275,14 +277,14 @@ class Supervisor:
     async def _carry_out_stop(self, child: Child) -> None:
         await self._stop.wait()
         if self._serves:
-            _say(f"serving until the coordinator has stopped ({self._stop_reason})")
+            say(f"serving until the coordinator has stopped ({self._stop_reason})")
         else:
-            _say(f"stopping the program ({self._stop_reason})")
+            say(f"stopping the program ({self._stop_reason})")
             child.signal(signal.SIGTERM)
         while (left_s := self._kill_at_s - time.monotonic()) > 0:
             await asyncio.sleep(min(left_s, 0.25))
         self._killed = True
-        _say("ending the programs" if self._serves else "the program did not end in time; killing it")
+        say("ending the programs" if self._serves else "the program did not end in time; killing it")
         child.signal(signal.SIGKILL)
 
     async def _fall_with(self, child: Child, helpers: Mapping[servers.Task, Child]) -> None:
@@ -410,27 +412,19 @@ def command_line(arguments: Sequence[str]) -> list[str]:
 
 
 def _failed(code: int, message: str) -> tuple[int, str]:
-    _say(message)
+    say(message)
     return code, message
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"isonomy worker: {text}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run `python -m submarine_patch.worker -- COMMAND`; returns the exit code."""
-    from submarine_patch.worker import EXIT_SETTINGS
-    from submarine_patch.worker.settings import SettingsError, read_settings
-
     if len(arguments) < 2 or arguments[0] != "--":
-        _say("usage: python -m submarine_patch.worker -- COMMAND (one argument is run by bash)")
+        say("usage: python -m submarine_patch.worker -- COMMAND (one argument is run by bash)")
         return EXIT_SETTINGS
     try:
         settings = read_settings()
     except SettingsError as e:
-        _say(str(e))
+        say(str(e))
         return EXIT_SETTINGS
 
     async def supervise() -> int:
@@ -442,5 +436,5 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return asyncio.run(supervise())
     except ports.NoPortError as e:
-        _say(str(e))
+        say(str(e))
         return EXIT_SETTINGS

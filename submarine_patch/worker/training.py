@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import io
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from submarine_patch.worker import checkpoints
 from submarine_patch.worker import session as base
 from submarine_patch.worker.coordinator import joined
 from submarine_patch.worker.gang import Gang
@@ -37,20 +38,18 @@ STATE = "state.npz"
 MODEL = "model.keras"
 
 
-class Variables:
-    """The state as a fixed sequence of variables with numpy() and assign(), for TensorFlow and Keras."""
+class OfVariables(base.Session):
+    """A session whose state is a fixed sequence of variables with numpy() and assign(), for TensorFlow and Keras."""
 
-    def __init__(self) -> None:
-        self._variables: list[Any] = []
+    state_part = STATE
+    _variables: Sequence[Any] = ()
 
-    def declare(self, owners: Sequence[Any]) -> None:
-        """Collect the variables of models, optimizers, collections of variables, and variables; raises SessionError."""
-        self._variables = [v for owner in owners for v in _variables_of(owner)]
+    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self._variables = [v for owner in (*owners, *named.values()) for v in _variables_of(owner)]
         if not self._variables:
             raise SessionError("session.restore(...) was given nothing that has variables")
 
-    def captured(self) -> Callable[[], memoryview]:
-        """Copy the variables' values; returns a function that serialises them as npz."""
+    def _captured(self) -> Callable[[], memoryview]:
         arrays = {f"v{i}": np.array(v.numpy()) for i, v in enumerate(self._variables)}
 
         def serialised() -> memoryview:
@@ -60,46 +59,32 @@ class Variables:
 
         return serialised
 
-    def assign(self, path: str, state: bytes) -> None:
-        """Set the variables from npz bytes; raises SessionError if their shapes differ."""
+    def _assign(self, name: str, state: bytes) -> None:
         with np.load(io.BytesIO(state), allow_pickle=False) as found:
             values = [found[f"v{i}"] for i in range(len(found.files))]
         shapes, own = [v.shape for v in values], [tuple(v.shape) for v in self._variables]
         if shapes != own:
             raise SessionError(
-                f"{path} has variables of shapes {shapes}, the script {own}: the model was changed;"
+                f"{self._where}/{name} has variables of shapes {shapes}, the script {own}: the model was changed;"
                 " use another checkpoint path"
             )
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
 
-
-class OfVariables(base.Session):
-    """A session with variables as its state; subclasses set `_state` in `_join`."""
-
-    state_part = STATE
-    _state: Variables
-
-    def _declare(self, owners: Sequence[Any], named: Mapping[str, Any]) -> None:
-        self._state.declare([*owners, *named.values()])
-
-    def _captured(self) -> Callable[[], memoryview]:
-        return self._state.captured()
-
-    def _assign(self, name: str, state: bytes) -> None:
-        self._state.assign(f"{self._where}/{name}", state)
-
     def _export(self, model: Any) -> dict[str, bytes]:
-        return {MODEL: exported(model)}
+        with tempfile.TemporaryDirectory(prefix="isonomy-model-") as folder:
+            path = Path(folder, MODEL)
+            _plain(model).save(path)
+            return {MODEL: path.read_bytes()}
 
 
 class TensorFlowSession(OfVariables):
     """A session of TensorFlow."""
 
     log_name = "tensorflow"
+    gang: Gang
 
     def _join(self, threads: int) -> Gang:
-        self._state = Variables()
         told = os.environ.get("TF_CONFIG", "")
         return joined(told) or Gang(Rank.parse(told), threads)
 
@@ -126,16 +111,10 @@ class TensorFlowSession(OfVariables):
 
     def replicated(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """`step` as a graph that runs on every replica; its results are averaged over the replicas."""
-        run: Callable[..., Any] = self.gang.replicated(step)
-        return run
+        return self.gang.replicated(step)
 
 
-def session(steps: int = 1000, **options: Any) -> TensorFlowSession:
-    """The session of this process, see `session.Session`; under Isonomy the Agent's last step replaces `steps`."""
-    try:
-        return TensorFlowSession(steps, **options)
-    except (ValueError, checkpoints.StoreError) as e:
-        raise SessionError(str(e)) from e
+session = TensorFlowSession.of
 
 
 def _variables_of(owner: Any) -> list[Any]:
@@ -154,14 +133,3 @@ def _plain(model: Any) -> Any:
     copy = tf_keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
     return copy
-
-
-def exported(model: Any) -> bytes:
-    """A Keras model as a .keras file."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="isonomy-model-") as folder:
-        path = os.path.join(folder, MODEL)
-        _plain(model).save(path)
-        with open(path, "rb") as f:
-            return f.read()

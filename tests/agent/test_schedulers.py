@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pycontrol.fairness.slowdown import Profiler
 from submarine_patch.agent import schedulers
-from submarine_patch.agent.profiler import JobProfile
-from submarine_patch.agent.schedulers.port import AppScheduler, Verdict
+from submarine_patch.agent.schedulers.base import Scheduler
+from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of, halving
 from submarine_patch.agent.schedulers.space import sample
 from submarine_patch.agent.spec import AppSpec
@@ -36,7 +36,7 @@ def quality(job_id: str) -> float:
     return random.Random(job_id).random()
 
 
-def run_to_end(scheduler: AppScheduler, fails: float = 0.0, seed: int = 0) -> tuple[int, list[str]]:
+def run_to_end(scheduler: Scheduler, fails: float = 0.0, seed: int = 0) -> tuple[int, list[str]]:
     """The total number of trained iterations, and the history of events."""
     rng, steps, story = random.Random(seed), dict[str, int](), list[str]()
     while not scheduler.finished:
@@ -117,7 +117,7 @@ def test_the_better_job_continues_under_either_mode_of_the_metric(metric: str, m
 
 def test_figure_7_gives_phases_and_jobs() -> None:
     scheduler = schedulers.create(hyperband())
-    profile = JobProfile(Profiler(2.0, (1.0, 1.1, 1.3)), {"job000": 0})
+    profile = Profile(Profiler(2.0, (1.0, 1.1, 1.3)), {"job000": 0})
     assert scheduler.num_phases() == 3
     phases = [scheduler.jobs_in_phase(p, profile) for p in range(3)]
     assert [(len(p), p[0].iters_remaining, p[0].serial_s) for p in phases] == [(9, 1, 2.0), (3, 2, 4.0), (1, 6, 12.0)]
@@ -213,12 +213,12 @@ class TestAsha:
 
     def test_figure_7_expects_a_third_of_each_rung_to_continue(self) -> None:
         scheduler = schedulers.create(hyperband(app_scheduler="asha"))
-        profile = JobProfile(Profiler(2.0), {})
+        profile = Profile(Profiler(2.0), {})
         phases = [scheduler.jobs_in_phase(p, profile) for p in range(scheduler.num_phases())]
         assert [(len(p), p[0].iters_remaining) for p in phases] == [(9, 1), (3, 2), (1, 6)]
 
 
-def train_together(scheduler: AppScheduler, ends: dict[str, float], steps: int) -> dict[str, int]:
+def train_together(scheduler: Scheduler, ends: dict[str, float], steps: int) -> dict[str, int]:
     """Trains all jobs in step towards these accuracies; returns the steps that each was given."""
     given_steps = dict.fromkeys(ends, 0)
     for step in range(1, steps + 1):
@@ -269,7 +269,7 @@ def test_a_job_is_not_stopped_for_falling_behind_its_own_best() -> None:
 def test_a_target_ends_the_app_and_bounds_what_is_left() -> None:
     spec = hyperband(app_scheduler="curve", jobs=3, max_iterations=400, target=0.6)
     scheduler = schedulers.create(spec)
-    profile = JobProfile(Profiler(1.0), {})
+    profile = Profile(Profiler(1.0), {})
     for step in range(1, 61):
         for job_id, end in {"job000": 0.9, "job001": 0.8, "job002": 0.2}.items():
             if job_id in scheduler.runnable():

@@ -20,9 +20,6 @@ from submarine_patch.agent.messages import (
     NotifyWebhook,
     Publish,
     Published,
-    TimePassed,
-    ToArbiter,
-    ToShell,
 )
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.lab.conformance import SPEC
@@ -117,16 +114,16 @@ class World:
     def pass_time(self, seconds: float = 1.0) -> None:
         """Lets time pass."""
         self.now_s += seconds
-        self.tell(TimePassed())
+        self.tell(None)
 
     def take_command(self, command: Command) -> None:
         assert self.ended is None, "nothing follows the end"
-        if isinstance(command, ToArbiter):
-            self.sent.append(command.message)
-            self._arbiter_takes(command.message)
-        elif isinstance(command, ToShell):
-            self.to_shell.append(command.command)
-            self._shell_takes(command.command)
+        if isinstance(command, pb.AgentMessage):
+            self.sent.append(command)
+            self._arbiter_takes(command)
+        elif isinstance(command, am.AmCommand):
+            self.to_shell.append(command)
+            self._shell_takes(command)
         elif isinstance(command, Publish):
             self.publishes = command
             self.later = Published("hdfs:///model/ckpt", self.publish_problem)

@@ -16,9 +16,6 @@ from submarine_patch.agent.messages import (
     LinkLost,
     Publish,
     Published,
-    TimePassed,
-    ToArbiter,
-    ToShell,
 )
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.state import gpus_in
@@ -188,7 +185,7 @@ class AgentMaster(Master):
     def start(self) -> None:
         super().start()
         self.heartbeat()  # the shell registers, and the Agent hears of adopted containers, before anything else
-        self.sim.every(AGENT_TICK_S, lambda: self.sim.now < self.mute_until_s or self._think(TimePassed()), self.life)
+        self.sim.every(AGENT_TICK_S, lambda: self.sim.now < self.mute_until_s or self._think(None), self.life)
         self.sim.at(0.1, self._connect, self.life)
 
     def ended(self) -> None:
@@ -232,10 +229,10 @@ class AgentMaster(Master):
         self._unsaved = False
 
     def _carry_out(self, command: Command) -> None:
-        if isinstance(command, ToArbiter):
-            self._send(command.message)
-        elif isinstance(command, ToShell):
-            self.sim.at(self.sim.rng.uniform(0.001, 0.05), lambda: self._shell(command.command), self.life)
+        if isinstance(command, pb.AgentMessage):
+            self._send(command)
+        elif isinstance(command, am.AmCommand):
+            self.sim.at(self.sim.rng.uniform(0.001, 0.05), lambda: self._shell(command), self.life)
         elif isinstance(command, Publish):
             missing = self.world.hdfs.files.get(command.from_dir) is None
             published = Published("hdfs:///model", missing=missing, problem="no checkpoint" if missing else "")

@@ -52,7 +52,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from pycontrol.wire.v1 import bridge_pb2
 from submarine_patch.agent.core import AgentCore
-from submarine_patch.agent.messages import LinkLost, TimePassed, ToArbiter
+from submarine_patch.agent.messages import LinkLost
 from submarine_patch.agent.schedulers.space import sample
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
@@ -225,7 +225,7 @@ def agents_mind(data: bytes) -> None:
         _hear(brain, said, now_s)
     for _ in range(3):
         now_s += 10.0
-        _hear(brain, TimePassed(), now_s)
+        _hear(brain, None, now_s)
     _hear(brain, LinkLost(), now_s)
     json.dumps(brain.dump())
 
@@ -239,14 +239,14 @@ _REGISTERED = pb.Registered(
 
 def _hear(brain: AgentCore, event: Any, now_s: float) -> None:
     for command in brain.handle(event, now_s):
-        if not isinstance(command, ToArbiter):
+        if not isinstance(command, pb.AgentMessage):
             continue
-        kind = command.message.WhichOneof("kind")
+        kind = command.WhichOneof("kind")
         if kind == "use":  # is answered at once
-            reply = pb.UseReply(use_id=command.message.use.use_id, accepted=True)
+            reply = pb.UseReply(use_id=command.use.use_id, accepted=True)
             brain.handle(pb.ArbiterMessage(use_reply=reply), now_s)
         elif kind != "to_worker":
-            translate.event_of(APP, command.message, HOSTS)
+            translate.event_of(APP, command, HOSTS)
     translate.agent_up(APP, "ann", brain.register().register)
 
 
@@ -544,7 +544,7 @@ def kept_speeds(data: bytes) -> None:
 
 def app_spec(data: bytes) -> None:
     """The app's file is a spec, or names what is wrong."""
-    with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
+    with suppress(KeyError, ValueError, TypeError, OverflowError, AttributeError, RecursionError):
         spec = AppSpec.load(_file(data))
         spec.command({"lr": "0.1; rm -rf /"})
 

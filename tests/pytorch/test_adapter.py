@@ -56,7 +56,7 @@ session.finish(lambda: {"loss": last}, export=model)
 class TestPyTorch(Conformance):
     """A model with dropout, so that random numbers matter, and a falling learning rate."""
 
-    command = "python -m submarine_patch.examples.digits_torch --checkpoint-steps 20 --dropout 0.3"
+    command = "python -m tests.pytorch.digits --checkpoint-steps 20 --dropout 0.3"
 
 
 @pytest.mark.parametrize("starter", ["python", "python -m torch.distributed.run"])
@@ -75,7 +75,7 @@ def test_a_stock_script_runs_over_two_workers(tmp_path: Path, starter: str) -> N
 
 def test_two_processes_of_one_worker_under_torchrun(tmp_path: Path) -> None:
     """A worker with two GPUs: torchrun without options starts two processes, which stop and resume as one gang."""
-    command = "python -m torch.distributed.run -m submarine_patch.examples.digits_torch --checkpoint-steps 20"
+    command = "python -m torch.distributed.run -m tests.pytorch.digits --checkpoint-steps 20"
     job = Job(tmp_path / "job", command, PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="1")
     try:
         first = job.launch()

@@ -34,11 +34,11 @@ def test_a_batch_too_small_to_share() -> None:
 
 
 def test_place_in_the_cluster() -> None:
-    assert Rank.parse("") == Rank(1, True, 0)
+    assert Rank.parse("") == Rank(1, 0)
     two = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}'
-    assert Rank.parse(two) == Rank(2, False, 1)
+    assert Rank.parse(two) == Rank(2, 1)
     chief = '{"cluster": {"chief": ["c:1"], "worker": ["a:1", "b:2"]}, "task": {"type": "%s", "index": 0}}'
-    assert Rank.parse(chief % "chief") == Rank(3, True, 0)
-    assert Rank.parse(chief % "worker") == Rank(3, False, 1)
+    assert Rank.parse(chief % "chief") == Rank(3, 0)
+    assert Rank.parse(chief % "worker") == Rank(3, 1)
     with pytest.raises(ClusterError, match="TF_CONFIG"):
         Rank.parse("{}")

@@ -115,26 +115,26 @@ def test_jobs_under_an_odd_path_do_not_share_checkpoints(tmp_path: Path, path: s
 
 
 def test_copy_model_may_be_repeated(tmp_path: Path) -> None:
-    source, target = tmp_path / "from", tmp_path / "to"
-    save(files_at(str(source)), 10, {"state.npz": b"old"})
-    save(files_at(str(source)), 20, {"state.npz": b"new", "model.keras": b"model"})
-    path = Path(copy_model("", "", str(source), str(target)))
-    assert copy_model("", "", str(source), str(target)) == str(path)
+    source, target = LocalFiles(tmp_path / "from"), LocalFiles(tmp_path / "to")
+    save(source, 10, {"state.npz": b"old"})
+    save(source, 20, {"state.npz": b"new", "model.keras": b"model"})
+    path = target.root / copy_model(source, target)
+    assert copy_model(source, target) == path.name
     assert (path / "model.keras").read_bytes() == b"model"
     assert json.loads((path / MANIFEST).read_text())["step"] == 20
-    (target / f"_{path.name}-0a1b2c").mkdir()  # as of an Agent that was killed while it copied
-    assert copy_model("", "", str(source), str(target)) == str(path)
-    assert os.listdir(target) == [path.name]
+    (target.root / f"_{path.name}-0a1b2c").mkdir()  # as of an Agent that was killed while it copied
+    assert copy_model(source, target) == path.name
+    assert os.listdir(target.root) == [path.name]
     with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
-        copy_model("", "", str(tmp_path / "empty"), str(target))
+        copy_model(LocalFiles(tmp_path / "empty"), target)
 
 
 def test_a_model_is_copied_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "CHUNK_BYTES", 4)
-    source, target = tmp_path / "from", tmp_path / "to"
-    save(files_at(str(source)), 20, {"state.npz": b"more than one chunk"})
+    source, target = LocalFiles(tmp_path / "from"), LocalFiles(tmp_path / "to")
+    save(source, 20, {"state.npz": b"more than one chunk"})
     monkeypatch.setattr(LocalFiles, "read", lambda self, path: _only_manifests(self, path))
-    path = Path(copy_model("", "", str(source), str(target)))
+    path = target.root / copy_model(source, target)
     assert (path / "state.npz").read_bytes() == b"more than one chunk"
 
 
@@ -154,7 +154,7 @@ def test_a_damaged_model_is_not_published(tmp_path: Path, damage: str) -> None:
         (source.root / name / "state.npz").unlink()
     else:
         source.write(f"{name}/{MANIFEST}", b"[]")
-    path = Path(copy_model("", "", str(source.root), str(target.root)))
+    path = target.root / copy_model(source, target)
     assert (path / "state.npz").read_bytes() == b"good"
     assert target.names("") == [path.name]  # nothing of the damaged one is left
 

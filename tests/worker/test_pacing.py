@@ -63,7 +63,7 @@ class _World:
 )
 def test_the_rate_is_as_configured(work_shares: list[float], step_s: float, over_share: float) -> None:
     world = _World(over_share * step_s * 0.1)
-    pacer = Pacer(step_s, world.wait, lambda: world.now_s)
+    pacer = Pacer(Pacing(step_s, 1.0, 1), world.wait, lambda: world.now_s)
     began_s = world.now_s
     for share in work_shares:
         pacer.begin()
@@ -76,7 +76,7 @@ def test_the_rate_is_as_configured(work_shares: list[float], step_s: float, over
 
 def test_a_long_delay_is_not_made_up_for() -> None:
     world = _World(0.0)
-    pacer = Pacer(1.0, world.wait, lambda: world.now_s)
+    pacer = Pacer(Pacing(1.0, 1.0, 1), world.wait, lambda: world.now_s)
     pacer.begin()
     pacer.end()
     world.now_s += 5.0  # for example a checkpoint
@@ -88,7 +88,7 @@ def test_a_long_delay_is_not_made_up_for() -> None:
 
 def test_slow_work_is_not_paced() -> None:
     world = _World(0.0)
-    pacer = Pacer(1.0, world.wait, lambda: world.now_s)
+    pacer = Pacer(Pacing(1.0, 1.0, 1), world.wait, lambda: world.now_s)
     for _ in range(3):
         pacer.begin()
         world.now_s += 2.0

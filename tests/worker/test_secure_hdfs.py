@@ -35,7 +35,7 @@ def test_checkpoints_and_models_use_the_delegation_token(hdfs: FakeHdfs, monkeyp
     found = newest(files)
     assert found is not None
     assert found[1] == {"state.npz": b"seven"}
-    assert copy_model(hdfs.url, "alice", "/jobs/a", "/models/a") == f"/models/a/{found[0].name}"
+    assert copy_model(files, files_at("/models/a", hdfs.url, "alice")) == found[0].name
 
 
 def test_a_missing_token_is_named(hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def started() -> Iterator[list[Worker]]:
 
 @pytest.mark.timeout(120)
 def test_a_gang_stops_at_the_same_step_and_its_training_continues(tmp_path: Path, started: list[Worker]) -> None:
-    with ports.reserve() as a, ports.reserve() as b:
+    with closing(ports.reserve()) as a, closing(ports.reserve()) as b:
         addresses = [f"127.0.0.1:{a.number}", f"127.0.0.1:{b.number}"]
         a.hand_over()
         b.hand_over()

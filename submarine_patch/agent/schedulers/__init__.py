@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from submarine_patch.agent.schedulers.asha import Asha
-from submarine_patch.agent.schedulers.base import whole_runs
-from submarine_patch.agent.schedulers.port import AppScheduler, SchedulerError
+from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
+from submarine_patch.agent.schedulers.port import SchedulerError
 from submarine_patch.agent.schedulers.rungs import brackets_of
-from submarine_patch.agent.spec import APP_SCHEDULERS, AppSpec
-
-__all__ = ["ENTRY_POINTS", "MAKERS", "AppScheduler", "SchedulerError", "create", "names", "plan"]
+from submarine_patch.agent.spec import AppSpec
 
 ENTRY_POINTS = "isonomy.app_schedulers"
 """Entry point group for app schedulers of other distributions: acme.name = "module:make", where make(AppSpec) returns
-an AppScheduler. The dot keeps their names apart from the built-in ones. The package must be installed where the Agent
+a Scheduler. The dot keeps their names apart from the built-in ones. The package must be installed where the Agent
 runs and where `submarine job run` checks the name."""
 
 MAKERS: Mapping[str, str] = {
@@ -40,17 +38,17 @@ def _others() -> Mapping[str, importlib.metadata.EntryPoint]:
 
 def names() -> tuple[str, ...]:
     """Names of all installed app schedulers, those of other distributions last."""
-    return (*APP_SCHEDULERS, *sorted(_others()))
+    return (*MAKERS, *sorted(_others()))
 
 
-def _maker(name: str) -> Callable[[AppSpec], AppScheduler]:
+def _maker(name: str) -> Callable[[AppSpec], Scheduler]:
     if name in MAKERS:
         module, _, maker = MAKERS[name].partition(":")
-        return cast(Callable[[AppSpec], AppScheduler], getattr(importlib.import_module(f"{__name__}.{module}"), maker))
+        return cast(Callable[[AppSpec], Scheduler], getattr(importlib.import_module(f"{__name__}.{module}"), maker))
     if name not in _others():
         raise SchedulerError(f"isonomy.app_scheduler={name}: must be one of {', '.join(names())}")
     try:
-        return cast(Callable[[AppSpec], AppScheduler], _others()[name].load())
+        return cast(Callable[[AppSpec], Scheduler], _others()[name].load())
     except (ImportError, AttributeError) as error:
         raise SchedulerError(
             f"isonomy.app_scheduler={name}: {_others()[name].value} cannot be loaded: {error}"
@@ -72,7 +70,7 @@ def plan(spec: AppSpec) -> tuple[int, list[int], int] | None:
     return sum(b.counts[0] for b in brackets), steps, sum(b.iterations for b in brackets)
 
 
-def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> AppScheduler:
+def create(spec: AppSpec, saved: Mapping[str, Any] | None = None) -> Scheduler:
     """The app scheduler that the spec names, restored from `saved` if given; raises SchedulerError."""
     scheduler = _maker(spec.app_scheduler)(spec)
     if saved is not None:

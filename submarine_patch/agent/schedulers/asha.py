@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from submarine_patch.agent.schedulers.base import Scheduler
+from submarine_patch.agent.schedulers.base import Scheduler, plain
 from submarine_patch.agent.schedulers.port import Verdict
 from submarine_patch.agent.schedulers.rungs import within
 from submarine_patch.agent.spec import AppSpec
@@ -17,6 +17,8 @@ from submarine_patch.agent.spec import AppSpec
 
 class Asha(Scheduler):
     """ASHA: all jobs may run concurrently; if GPUs are short, those of higher rungs go first."""
+
+    kept = (*Scheduler.kept, "committed", "at", "results")
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
@@ -33,7 +35,7 @@ class Asha(Scheduler):
                 wanted = min(wanted, int(budget - last) // self.steps[0] + 1)
         self.committed = wanted * self.steps[0]
         """Iterations assigned to all jobs so far."""
-        self.at = {self.suggest()[0]: 0 for _ in range(wanted)}
+        self.at = {self.suggest(): 0 for _ in range(wanted)}
         """Runnable jobs and their rungs."""
         self.results: list[dict[str, float]] = [{} for _ in self.steps]
         """By rung: {job: how good it was} of the jobs that finished it."""
@@ -41,19 +43,15 @@ class Asha(Scheduler):
         """(job, rung) of each promotion, with the rung that the job left."""
 
     def runnable(self) -> list[str]:
-        """The runnable jobs, higher rungs first."""
         return sorted(self.at, key=lambda j: (-self.at[j], j))
 
     def until_step(self, job_id: str) -> int:
-        """The step of the job's rung."""
-        return self.steps[self.at.get(job_id, self._reached(job_id))]
-
-    def _reached(self, job_id: str) -> int:
-        return max((k for k, found in enumerate(self.results) if job_id in found), default=0)
+        return self.steps[self.rung(job_id)]
 
     def rung(self, job_id: str) -> int:
         """The job's present rung, or the last one that it finished."""
-        return self.at.get(job_id, self._reached(job_id))
+        done = max((k for k, found in enumerate(self.results) if job_id in found), default=0)
+        return self.at.get(job_id, done)
 
     def waits(self, job_id: str) -> bool:
         """Whether the job is idle and may still be promoted, if others of its rung turn out worse or fail."""
@@ -106,13 +104,11 @@ class Asha(Scheduler):
         return True
 
     def best(self) -> str | None:
-        """The best of the jobs that trained furthest."""
         return self.furthest()
 
     # ---- Figure 7
 
     def widest(self) -> int:
-        """The number of all jobs."""
         return len(self.configurations)
 
     def later(self) -> list[tuple[int, int]]:
@@ -125,21 +121,9 @@ class Asha(Scheduler):
                 phases.append((left, self.steps[rung] - self.steps[rung - 1]))
         return phases
 
-    # ---- as plain values
-
     def dump(self) -> dict[str, Any]:
-        """All state as JSON values."""
-        return {
-            **super().dump(),
-            "committed": self.committed,
-            "at": dict(self.at),
-            "results": [dict(found) for found in self.results],
-            "promoted": sorted([j, rung] for j, rung in self.promoted),
-        }
+        return {**super().dump(), "promoted": plain(self.promoted)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """The inverse of `dump`."""
         super().restore(saved)
-        self.committed, self.at = saved["committed"], dict(saved["at"])
-        self.results = [dict(found) for found in saved["results"]]
         self.promoted = {(j, rung) for j, rung in saved["promoted"]}

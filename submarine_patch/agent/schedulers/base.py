@@ -1,4 +1,4 @@
-"""The base of all app schedulers: configurations, results, failures, and the methods of Themis' Figure 7."""
+"""App schedulers: their interface, with what most of them share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from pycontrol.fairness.figure7 import JobInfo
+from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.schedulers.space import sample
 from submarine_patch.agent.spec import AppSpec
 
 
 class Scheduler(ABC):
-    """Base of app schedulers, with the defaults of one without rungs.
+    """An app scheduler: suggest and on_result as usual, and the methods of Themis' Figure 7; here without rungs.
 
-    `scores`: by job, the step of its last value and how good the value was.
+    It is deterministic for a seed and an order of events. `scores`: by job, the step of its last value and how good the
+    value was.
     """
+
+    kept: ClassVar[tuple[str, ...]] = ("configurations", "scores", "failed")
+    """The attributes that are its state, for `dump`: numbers, lists, sets and dicts of plain values."""
 
     def __init__(self, spec: AppSpec) -> None:
         self.spec = spec
@@ -30,11 +35,11 @@ class Scheduler(ABC):
 
     @abstractmethod
     def runnable(self) -> list[str]:
-        """Jobs that may run now."""
+        """Jobs that may run now, including those that run, in order of preference."""
 
     @abstractmethod
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """Handle the result of a job that reached its `until_step`."""
+        """Handle a job that reached its `until_step`, with this value of the metric."""
 
     @abstractmethod
     def widest(self) -> int:
@@ -47,12 +52,12 @@ class Scheduler(ABC):
         """Whether nothing is left to run."""
         return not self.runnable()
 
-    def suggest(self) -> tuple[str, dict[str, str]]:
-        """Create a job; returns its id and configuration."""
+    def suggest(self) -> str:
+        """Create a job; returns its id."""
         index = len(self.configurations)
         job_id = f"job{index:03d}"
         self.configurations[job_id] = self._draw(index)
-        return job_id, self.configurations[job_id]
+        return job_id
 
     def _draw(self, index: int) -> dict[str, str]:
         return sample(self.spec.search_space, random.Random(f"{self.spec.seed}/{index}"))
@@ -62,23 +67,23 @@ class Scheduler(ABC):
         return self.configurations[job_id]
 
     def until_step(self, job_id: str) -> int:
-        """The step to which the job trains: max_iterations."""
+        """The global step to which a runnable job trains; 0 if only the training script knows its end."""
         return self.spec.max_iterations
 
     def rung(self, job_id: str) -> int:
-        """The job's rung: 0, as there are no rungs."""
+        """The rung of a runnable job; 0 if there are no rungs."""
         return 0
 
     def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
-        """Handle a value on the way; never stops a job."""
+        """Handle a runnable job's step and its value of the metric; STOP if it need not continue, else CONTINUE."""
         return Verdict.CONTINUE
 
     def on_failure(self, job_id: str) -> None:
-        """Handle a job that failed for good: the others continue without it."""
+        """Handle a job that failed for good; the others continue."""
         self.failed.add(job_id)
 
     def waits(self, job_id: str) -> bool:
-        """Whether the job is paused: never, as there are no barriers."""
+        """Whether a job is paused and may still continue."""
         return False
 
     def good(self, value: float) -> float:
@@ -97,39 +102,71 @@ class Scheduler(ABC):
     # ---- Figure 7
 
     def later(self) -> list[tuple[int, int]]:
-        """(jobs, iterations each) of the phases after the present one: none."""
+        """(jobs, iterations each) of the phases after the present one."""
         return []
 
     def num_phases(self) -> int:
-        """The number of phases left, including the present one."""
+        """The number of phases left, including the present one (getNumPhases)."""
         return 0 if self.finished else 1 + len(self.later())
 
     def jobs_in_phase(self, phase: int, profile: Profile) -> list[JobInfo]:
-        """The jobs of a phase, where 0 is the present one; in later phases each is the median job."""
+        """The jobs of a phase, where 0 is the present one (getJobsInPhase); in later phases each is the median job."""
         if phase == 0:
             return self.jobs_remaining(profile)
         jobs, iterations = self.later()[phase - 1]
         return [JobInfo(iterations, profile.serial_s(), profile.sensitivity())] * jobs
 
     def jobs_remaining(self, profile: Profile) -> list[JobInfo]:
-        """The runnable jobs with their iterations left up to `until_step`."""
+        """The runnable jobs, each with the most iterations that it may still do now (getJobsRemaining)."""
         return infos({j: self.until_step(j) for j in self.runnable()}, profile)
 
     # ---- as plain values
 
     def dump(self) -> dict[str, Any]:
         """All state as JSON values."""
-        return {
-            "configurations": {j: dict(c) for j, c in self.configurations.items()},
-            "scores": {j: list(s) for j, s in self.scores.items()},
-            "failed": sorted(self.failed),
-        }
+        return {name: plain(getattr(self, name)) for name in self.kept}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """The inverse of `dump`."""
-        self.configurations = {j: dict(c) for j, c in saved["configurations"].items()}
-        self.scores = {j: (step, good) for j, (step, good) in saved["scores"].items()}
-        self.failed = set(saved["failed"])
+        for name in self.kept:
+            setattr(self, name, type(getattr(self, name))(plain(saved[name])))
+
+
+class WholeRuns(Scheduler):
+    """Base of schedulers without rungs: a job is `open` until it has trained to its end, failed or was stopped."""
+
+    kept = (*Scheduler.kept, "open")
+
+    def __init__(self, spec: AppSpec) -> None:
+        super().__init__(spec)
+        self.open: list[str] = []
+
+    def runnable(self) -> list[str]:
+        return list(self.open)
+
+    def on_result(self, job_id: str, value: float) -> Verdict:
+        self.scores[job_id] = (self.spec.max_iterations, self.good(value))
+        self.close(job_id)
+        return Verdict.STOP
+
+    def on_failure(self, job_id: str) -> None:
+        super().on_failure(job_id)
+        self.close(job_id)
+
+    def close(self, job_id: str) -> None:
+        """End a job, if it has not ended."""
+        if job_id in self.open:
+            self.open.remove(job_id)
+
+
+def plain(value: Any) -> Any:
+    """A deep copy of a value as JSON has it: sets are sorted lists."""
+    kind = type(value)
+    if kind is dict:
+        return {k: plain(x) for k, x in value.items()}
+    if kind in (list, tuple, set):
+        return [plain(x) for x in (sorted(value) if kind is set else value)]
+    return value
 
 
 JOBS = 20

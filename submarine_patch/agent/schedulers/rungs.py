@@ -78,6 +78,8 @@ def brackets_of(spec: AppSpec) -> list[Bracket]:
 class RungScheduler(Scheduler):
     """Runs brackets one after another."""
 
+    kept = (*Scheduler.kept, "current", "arrived")
+
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
         self.brackets = brackets_of(spec)
@@ -93,29 +95,24 @@ class RungScheduler(Scheduler):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to run."""
         return self.bracket is None
 
     def rung(self, job_id: str) -> int:
-        """The present rung of the present bracket."""
         return self.bracket.rung if self.bracket else 0
 
     def _fill(self) -> None:
         bracket = self.bracket
         if bracket is not None and not bracket.jobs:
-            bracket.jobs = [self.suggest()[0] for _ in range(bracket.counts[0])]
+            bracket.jobs = [self.suggest() for _ in range(bracket.counts[0])]
 
     def runnable(self) -> list[str]:
-        """Jobs of the present rung that have not finished it."""
         bracket = self.bracket
         return [j for j in bracket.jobs if j not in self.arrived and j not in self.failed] if bracket else []
 
     def waits(self, job_id: str) -> bool:
-        """Whether a job is paused until its rung has ended."""
         return job_id in self.arrived
 
     def until_step(self, job_id: str) -> int:
-        """The present rung's global step; 0 if only the training script knows its end."""
         return self.bracket.steps[self.bracket.rung] if self.bracket else 0
 
     def on_result(self, job_id: str, value: float) -> Verdict:
@@ -128,7 +125,6 @@ class RungScheduler(Scheduler):
         return Verdict.CONTINUE if job_id in self.runnable() else Verdict.STOP
 
     def on_failure(self, job_id: str) -> None:
-        """Handle a job that failed for good: the others continue without it."""
         super().on_failure(job_id)
         self._rung_over()
 
@@ -147,32 +143,23 @@ class RungScheduler(Scheduler):
         self._fill()
 
     def best(self) -> str | None:
-        """The best of the jobs that trained furthest."""
         return self.furthest()
 
     # ---- Figure 7
 
     def widest(self) -> int:
-        """The most jobs that run at the same time in any phase."""
         return max(b.counts[0] for b in self.brackets)
 
     def later(self) -> list[tuple[int, int]]:
-        """(jobs, iterations each) of the phases after the present one."""
         phases = []
         for k, bracket in enumerate(self.brackets[self.current :]):
             for i in range(bracket.rung + 1 if k == 0 else 0, len(bracket.counts)):
                 phases.append((bracket.counts[i], bracket.steps[i] - (bracket.steps[i - 1] if i else 0)))
         return phases
 
-    # ---- as plain values
-
     def dump(self) -> dict[str, Any]:
-        """All state as JSON values."""
-        brackets = [asdict(b) for b in self.brackets]
-        return {**super().dump(), "brackets": brackets, "current": self.current, "arrived": sorted(self.arrived)}
+        return {**super().dump(), "brackets": [asdict(b) for b in self.brackets]}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """The inverse of `dump`."""
         super().restore(saved)
         self.brackets = [Bracket(**b) for b in saved["brackets"]]
-        self.current, self.arrived = saved["current"], set(saved["arrived"])

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from submarine_patch.agent.schedulers.base import Scheduler, whole_runs
-from submarine_patch.agent.schedulers.port import SchedulerError, Verdict
+from submarine_patch.agent.schedulers.base import WholeRuns, whole_runs
+from submarine_patch.agent.schedulers.port import SchedulerError
 from submarine_patch.agent.schedulers.space import parameters_of, range_of, text
 from submarine_patch.agent.spec import AppSpec
 
@@ -39,37 +39,22 @@ def load_optuna(sampler: str) -> Any:
     return optuna
 
 
-class OptunaSearch(Scheduler):
+class OptunaSearch(WholeRuns):
     """Search with optuna; a suggestion depends only on the results so far, the running jobs and the seed."""
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
         self.optuna = load_optuna(spec.sampler)
         self.total = whole_runs(spec)
-        self.open: list[str] = []
         self._fill()
 
     def _fill(self) -> None:
         while len(self.open) < self.spec.parallel and len(self.configurations) < self.total:
-            self.open.append(self.suggest()[0])
+            self.open.append(self.suggest())
 
-    def runnable(self) -> list[str]:
-        """The jobs that have not ended."""
-        return list(self.open)
-
-    def on_result(self, job_id: str, value: float) -> Verdict:
-        """Handle a finished job and start the next one."""
-        self.scores[job_id] = (self.spec.max_iterations, self.good(value))
-        self._close(job_id)
-        return Verdict.STOP
-
-    def on_failure(self, job_id: str) -> None:
-        """Handle a failed job and start another in its place."""
-        super().on_failure(job_id)
-        self._close(job_id)
-
-    def _close(self, job_id: str) -> None:
-        self.open.remove(job_id)
+    def close(self, job_id: str) -> None:
+        """End a job, and start another in its place."""
+        super().close(job_id)
         self._fill()
 
     # ---- optuna
@@ -125,21 +110,9 @@ class OptunaSearch(Scheduler):
     # ---- Figure 7
 
     def widest(self) -> int:
-        """The most jobs that run at the same time."""
         return min(self.spec.parallel, self.total)
 
     def later(self) -> list[tuple[int, int]]:
         """(jobs, iterations each) of the later batches of parallel jobs."""
         starts = range(len(self.configurations), self.total, self.spec.parallel)
         return [(min(self.spec.parallel, self.total - at), self.spec.max_iterations) for at in starts]
-
-    # ---- as plain values
-
-    def dump(self) -> dict[str, Any]:
-        """All state as JSON values."""
-        return {**super().dump(), "open": list(self.open)}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The inverse of `dump`."""
-        super().restore(saved)
-        self.open = list(saved["open"])

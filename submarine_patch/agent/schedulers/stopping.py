@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import statistics
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pycontrol.fairness.curves import Curve, best_possible, fit, longest_run
-from submarine_patch.agent.schedulers.base import Scheduler, infos, whole_runs
-from submarine_patch.agent.schedulers.port import JobInfo, Profile, Verdict
+from pycontrol.fairness.figure7 import JobInfo
+from submarine_patch.agent.schedulers.base import WholeRuns, infos, whole_runs
+from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.spec import AppSpec
 
 POINTS_MAX = 100
@@ -26,13 +26,15 @@ SMOOTH = 3
 OTHERS_LEAST = 3
 
 
-class Stopping(Scheduler):
+class Stopping(WholeRuns):
     """Base of stopping rules: all jobs are runnable until they end, fail or are hopeless."""
+
+    kept = (*WholeRuns.kept, "seen", "judged")
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
-        self.open = [self.suggest()[0] for _ in range(whole_runs(spec))]
-        self.seen: dict[str, list[tuple[int, float]]] = {}
+        self.open = [self.suggest() for _ in range(whole_runs(spec))]
+        self.seen: dict[str, list[Sequence[float]]] = {}
         """By job: (step, how good) in order of steps."""
         self.judged: dict[str, int] = {}
         """The step at which a job was last judged."""
@@ -43,10 +45,6 @@ class Stopping(Scheduler):
     def hopeless(self, job_id: str) -> bool:
         """Whether the job cannot win."""
 
-    def runnable(self) -> list[str]:
-        """The jobs that have not ended, in the order of their numbers."""
-        return list(self.open)
-
     def on_progress(self, job_id: str, step: int, value: float) -> Verdict:
         """Record a value, and judge the job from time to time."""
         if job_id not in self.open:
@@ -56,7 +54,7 @@ class Stopping(Scheduler):
             return Verdict.CONTINUE
         self.judged[job_id] = step
         if self.hopeless(job_id):
-            self.open.remove(job_id)
+            self.close(job_id)
             return Verdict.STOP
         return Verdict.CONTINUE
 
@@ -70,36 +68,11 @@ class Stopping(Scheduler):
         self.scores[job_id] = (step, statistics.median(g for _, g in seen[-SMOOTH:]))
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """Handle a finished job; its last value is its score."""
-        good = self.good(value)
-        self._note(job_id, self.spec.max_iterations, good)
-        self.scores[job_id] = (self.spec.max_iterations, good)
-        self._close(job_id)
-        return Verdict.STOP
-
-    def on_failure(self, job_id: str) -> None:
-        """Handle a job that failed for good: the others continue without it."""
-        super().on_failure(job_id)
-        self._close(job_id)
-
-    def _close(self, job_id: str) -> None:
-        if job_id in self.open:
-            self.open.remove(job_id)
+        self._note(job_id, self.spec.max_iterations, self.good(value))
+        return super().on_result(job_id, value)
 
     def widest(self) -> int:
-        """The number of all jobs."""
         return len(self.configurations)
-
-    def dump(self) -> dict[str, Any]:
-        """All state as JSON values."""
-        seen = {j: [list(point) for point in points] for j, points in self.seen.items()}
-        return {**super().dump(), "open": list(self.open), "seen": seen, "judged": dict(self.judged)}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """The inverse of `dump`."""
-        super().restore(saved)
-        self.open, self.judged = list(saved["open"]), dict(saved["judged"])
-        self.seen = {j: [(step, good) for step, good in points] for j, points in saved["seen"].items()}
 
 
 class MedianStopping(Stopping):
@@ -142,7 +115,6 @@ class CurveStopping(Stopping):
         return Verdict.STOP if self._met(job_id) else verdict
 
     def on_result(self, job_id: str, value: float) -> Verdict:
-        """As any other; at the target all is done."""
         verdict = super().on_result(job_id, value)
         self._met(job_id)
         return verdict
@@ -157,7 +129,7 @@ class CurveStopping(Stopping):
         """The job's plausible curves as of its last check, fitted to the negated score."""
         judged = self.judged.get(job_id, 0)
         if self._curves.get(job_id, (-1, ()))[0] != judged:
-            points: Sequence[tuple[int, float]] = [p for p in self.seen.get(job_id, []) if p[0] <= judged]
+            points = [p for p in self.seen.get(job_id, []) if p[0] <= judged]
             self._curves[job_id] = judged, fit([n for n, _ in points], [-g for _, g in points])
         return self._curves[job_id][1]
 

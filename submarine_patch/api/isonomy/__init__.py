@@ -17,25 +17,16 @@ if TYPE_CHECKING:
     from submarine_patch.worker import huggingface, keras, lightning, pytorch
     from submarine_patch.worker import training as tensorflow
 
-_MODULES = {
-    "huggingface": "submarine_patch.worker.huggingface",
-    "keras": "submarine_patch.worker.keras",
-    "lightning": "submarine_patch.worker.lightning",
-    "pytorch": "submarine_patch.worker.pytorch",
-    "tensorflow": "submarine_patch.worker.training",
-}
-_SUBMISSION = ("Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "submit")
-
 __all__ = ["Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "huggingface", "keras",
            "lightning", "pytorch", "submit", "tensorflow"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name in _SUBMISSION:
-        return getattr(importlib.import_module("submarine_patch.cli.api"), name)
-    raise AttributeError(f"isonomy has no {name!r}; it has {', '.join(sorted(__all__))}")
+    if name not in __all__:
+        raise AttributeError(f"isonomy has no {name!r}; it has {', '.join(sorted(__all__))}")
+    if name in ("huggingface", "keras", "lightning", "pytorch", "tensorflow"):
+        return importlib.import_module(f"submarine_patch.worker.{'training' if name == 'tensorflow' else name}")
+    return getattr(importlib.import_module("submarine_patch.cli.api"), name)
 
 
 def __dir__() -> list[str]:

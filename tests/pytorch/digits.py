@@ -1,7 +1,7 @@
 """The digits with PyTorch: data-parallel over workers, dropout and a schedule, so that nothing may get lost.
 
-Alone:           python -m submarine_patch.examples.digits_torch --steps 200
-Several GPUs:    torchrun -m submarine_patch.examples.digits_torch
+Alone:           python -m tests.pytorch.digits --steps 200
+Several GPUs:    torchrun -m tests.pytorch.digits
 """
 
 from __future__ import annotations
