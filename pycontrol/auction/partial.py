@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from pycontrol.auction.instance import Instance, Solved, Win, Winners
 from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, Gang
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
-
-Rounding = Literal["unbiased", "floor"]
-"""How the fraction c of k gangs is rounded: to floor(c k); "unbiased" adds one with probability frac(c k), so that the
-mean is c k."""
 
 
 @value
@@ -37,9 +32,10 @@ def auction(
     rng: random.Random,
     budget_s: float = 2.0,
     engine: str = "",
-    rounding: Rounding = "unbiased",
 ) -> AuctionOutcome:
     """Determines proportionally fair winners; each keeps the fraction c of its win, rounded to whole gangs.
+
+    The fraction c of k gangs is floor(c k), and one more with probability frac(c k), so that the mean is c k.
 
     `budget_s` is for all solves together, with a small minimum for each; the outcome's gap is 0 if all were proved.
     """
@@ -51,7 +47,7 @@ def auction(
         win = best.wins[bid.app_id]
         c[bid.app_id] = share(bid, best, found)
         kept[bid.app_id], paid[bid.app_id] = _pay(
-            win, c[bid.app_id], instance.homes.get(bid.app_id, ()), instance.topology, rng, rounding
+            win, c[bid.app_id], instance.homes.get(bid.app_id, ()), instance.topology, rng
         )
     return AuctionOutcome(best.wins, c, kept, paid, best.objective_log, found.worst_gap == 0.0, found.worst_gap)
 
@@ -69,7 +65,7 @@ def share(bid: Bid, best: Winners, found: Solved) -> float:
 
 
 def _pay(
-    win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random, rounding: Rounding
+    win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random
 ) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
     """(gangs kept, gangs paid): the fraction c of the win rounded to whole gangs.
 
@@ -79,7 +75,7 @@ def _pay(
         return (), ()
     k = len(win.gangs)
     whole = math.floor(c * k + 1e-9)
-    more = rounding == "unbiased" and rng.random() < c * k - whole
+    more = rng.random() < c * k - whole
     n = min(k, whole + more)
     if n == k:
         return win.gangs, ()

@@ -102,16 +102,15 @@ def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
 
 
 class FreeIndex:
-    """The free GPUs of a round, or of what is left of it: gangs are placed by GPU type, packed or not, and put back.
+    """The free GPUs of a round, or of what is left of it: gangs are placed by GPU type, and put back.
 
-    Packed gangs are placed by best fit, narrow scopes first. With `order` (host -> rank), gangs are not packed: they
-    take the first free GPUs in this order of hosts, within their scope.
+    They are placed by best fit, narrow scopes first.
     """
 
-    def __init__(self, free: Mapping[str, int], topology: Topology, order: Mapping[str, int] | None = None) -> None:
-        self.topology, self.order = topology, order
+    def __init__(self, free: Mapping[str, int], topology: Topology) -> None:
+        self.topology = topology
         some = min(free.values(), default=1) <= 0
-        self._all = _Hosts({h: n for h, n in free.items() if n > 0} if some else dict(free), topology, order)
+        self._all = _Hosts({h: n for h, n in free.items() if n > 0} if some else dict(free), topology)
         self._of_type: dict[str, _Hosts] = {}
 
     def copy(self) -> Self:
@@ -124,7 +123,7 @@ class FreeIndex:
         """The index without these hosts: itself if no GPU is free there, else another one."""
         if not any(self.left.get(host, 0) > 0 for host in closed):
             return self
-        return FreeIndex({h: n for h, n in self.left.items() if h not in closed}, self.topology, self.order)
+        return FreeIndex({h: n for h, n in self.left.items() if h not in closed}, self.topology)
 
     @property
     def left(self) -> Mapping[str, int]:
@@ -183,7 +182,7 @@ class FreeIndex:
             return self._all
         if gpu_type not in self._of_type:
             free = {h: n for h, n in self.left.items() if self.topology.type_of(h) == gpu_type}
-            self._of_type[gpu_type] = _Hosts(free, self.topology, self.order)
+            self._of_type[gpu_type] = _Hosts(free, self.topology)
         return self._of_type[gpu_type]
 
 
@@ -193,23 +192,18 @@ class _Hosts:
     All indexes but `counts` are made when they are first read: most rounds place one gang on one machine.
     """
 
-    def __init__(self, free: dict[str, int], topology: Topology, order: Mapping[str, int] | None) -> None:
-        self.free, self.topology, self.order = free, topology, order
+    def __init__(self, free: dict[str, int], topology: Topology) -> None:
+        self.free, self.topology = free, topology
         self.gpus = sum(free.values())
         self.counts = sorted(set(free.values()))
         self.alike: dict[int, list[tuple[bool, str]]] = {}
         """Number of free GPUs -> a heap of (whether the host is unused, host); outdated entries are dropped later."""
         self._in_rack: dict[str, int] | None = None
-        self.first: list[tuple[int, str]] = []
-        """Without packing: a heap of (rank, host) with all hosts that have free GPUs, and outdated entries."""
-        if order is not None:
-            self.first = [(order[h], h) for h in free]
-            heapq.heapify(self.first)
 
     def copy(self) -> Self:
         """An independent copy."""
         twin = copy.copy(self)
-        twin.free, twin.counts, twin.first = dict(self.free), list(self.counts), list(self.first)
+        twin.free, twin.counts = dict(self.free), list(self.counts)
         twin.alike = {n: list(heap) for n, heap in self.alike.items()}
         twin._in_rack = dict(self._in_rack) if self._in_rack is not None else None
         return twin
@@ -249,8 +243,6 @@ class _Hosts:
             left = self.free[host] = self.free[host] + n
             self._changed(host, n)
             self._enter(left, self.topology.gpus_by_host.get(host) == left, host)
-            if self.order is not None and left == n:
-                heapq.heappush(self.first, (self.order[host], host))
 
     def _changed(self, host: str, gpus: int) -> None:
         self.gpus += gpus
@@ -276,11 +268,7 @@ class _Hosts:
 
     def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
         """A place for a gang, or None; takes nothing."""
-        if size > self.gpus:
-            return None
-        if self.order is None or members:
-            return self._best_fit(size, widest, members)
-        return self._first_fit(size, widest)
+        return None if size > self.gpus else self._best_fit(size, widest, members)
 
     def _best_fit(self, size: int, widest: Scope, members: Sequence[int]) -> Gang | None:
         for n in self.counts[bisect.bisect_left(self.counts, size) :]:
@@ -311,26 +299,6 @@ class _Hosts:
                 take(left, [member])
                 gang.update((h, gang.get(h, 0) + n) for h, n in member)
         return gang_of(gang) if gang else None
-
-    def _first_fit(self, size: int, widest: Scope) -> Gang | None:
-        gang: dict[str, int] = {}
-        rack, seen = "", []
-        while size and self.first:
-            entry = heapq.heappop(self.first)
-            host, n = entry[1], self.free[entry[1]]
-            if n <= 0 or host in gang:
-                continue  # an outdated entry
-            seen.append(entry)
-            here = self.topology.rack_of(host)
-            if widest is Scope.MACHINE and n < size:
-                continue
-            if widest is Scope.RACK and (here != rack if gang else self.in_rack[here] < size):
-                continue
-            rack, gang[host] = here, min(size, n)
-            size -= gang[host]
-        for entry in seen:
-            heapq.heappush(self.first, entry)
-        return None if size else gang_of(gang)
 
 
 def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> Gang | None:

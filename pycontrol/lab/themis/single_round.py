@@ -14,9 +14,9 @@ from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.winners import determine
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
 from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.lab.policies.variants import Nothing, with_nothing
 from pycontrol.model.auction import Bid, Gang, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.policies.themis import Nothing, with_nothing
 
 LEASE_S, RESTART_S, BUDGET_S = 600.0, 40.0, 10.0
 HOPELESS = 1e9
@@ -75,11 +75,19 @@ def round_of(seed: int) -> tuple[list[Private], Instance]:
 
 
 class Draw(random.Random):
-    """A generator that always draws 0, which rounds up wherever that has positive probability."""
+    """A generator that always draws the same: with 0 all is rounded up that may be, with 1 nothing is."""
+
+    def __init__(self, drawn: float) -> None:
+        super().__init__(0)
+        self.drawn = drawn
 
     def random(self) -> float:
-        """Always 0."""
-        return 0.0
+        """The number."""
+        return self.drawn
+
+    def getrandbits(self, k: int, /) -> int:
+        """0."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -96,8 +104,8 @@ class Worth:
 
 def worth(app: Private, bids: Sequence[Bid], instance: Instance, seed: int) -> Worth:
     """The round's value by the app's true V; its bid, truthful or not, is among `bids`."""
-    up = auction(bids, instance, Draw(seed), BUDGET_S)
-    down = auction(bids, instance, Draw(seed), BUDGET_S, rounding="floor")
+    up = auction(bids, instance, Draw(0.0), BUDGET_S)
+    down = auction(bids, instance, Draw(1.0), BUDGET_S)
     top, win, c = instance.topology, up.wins[app.app_id], up.c[app.app_id]
     nothing = app.value([], top)
     if win.row is None:
