@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from pycontrol.auction import highs, native, reference
@@ -32,7 +31,6 @@ ENGINES: Mapping[str, Engine] = {
     "compiled": native.solve,
     "highs": highs.solve,
     "reference": reference.solve,
-    "cbc": partial(reference.solve, cbc=True),
 }
 
 
@@ -51,7 +49,7 @@ def solve(
     shuffled = random.Random(seed).sample([typed(b, instance) for b in bids], len(bids))  # so that no name is favored
     name = engine_name(engine)
     found = ENGINES[name](shuffled, instance, budget_s, payments)
-    if not found.worst_gap or name in ("reference", "cbc"):
+    if not found.worst_gap or name == "reference":
         return found
     least_s = reference.building_s(shuffled, instance)
     if found.gap and (left_s := end_s - time.monotonic()) > least_s:
@@ -67,24 +65,9 @@ def solve(
     return replace(found, without=without)
 
 
-def determine(
-    bids: Sequence[Bid],
-    instance: Instance,
-    seed: int,
-    budget_s: float = 2.0,
-    place: bool = True,
-    engine: str = "",
-) -> Winners:
-    """The feasible rows, at most one per bidder, with the largest sum of -log rho.
-
-    When `budget_s` has passed, the best rows found are returned with their gap.
-    """
-    return winners(solve(bids, instance, seed, budget_s, False, engine), bids, instance, place)
-
-
-def winners(found: Solved, bids: Sequence[Bid], instance: Instance, place: bool = True) -> Winners:
-    """What each bidder won; with `place` also the places of its gangs."""
-    new = _place(found, bids, instance) if place else {}
+def winners(found: Solved, bids: Sequence[Bid], instance: Instance) -> Winners:
+    """What each bidder won, and the places of its gangs."""
+    new = _place(found, bids, instance)
     wins = {}
     for bid in bids:
         row = found.rows[bid.app_id]

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hypothesis import strategies as st
 
+from pycontrol.auction.instance import Instance, Winners
+from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_of
 from pycontrol.model.topology import Machine, Scope, Topology
 
@@ -17,6 +19,11 @@ HOSTS = (("n1", "a"), ("n2", "a"), ("n3", "b"))
 def topology(gpus: Sequence[int], racks: Sequence[str] = ("a", "a", "b")) -> Topology:
     """Machines n1, n2, ... with these numbers of GPUs."""
     return Topology.of(Machine(f"n{i + 1}", racks[i % len(racks)], n) for i, n in enumerate(gpus))
+
+
+def determine(bids: Sequence[Bid], instance: Instance, seed: int, budget_s: float = 2.0, engine: str = "") -> Winners:
+    """The feasible rows, at most one per bidder, with the largest sum of -log rho, and their gangs' places."""
+    return winners(solve(bids, instance, seed, budget_s, False, engine), bids, instance)
 
 
 def free_of(top: Topology) -> dict[str, int]:

@@ -16,11 +16,10 @@ from pycontrol.auction.handout import Caps, Order, Taker, leftovers
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.auction.winners import determine
 from pycontrol.lab.policies.variants import Rank, Ranking, RoundsDown
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
-from tests.auction.brute import best_objective, choices, free_of, markets, topology
+from tests.auction.brute import best_objective, choices, determine, free_of, markets, topology
 
 Drawn = tuple[list[Bid], dict[str, int], Topology]
 

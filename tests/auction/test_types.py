@@ -18,19 +18,19 @@ from pycontrol.auction.handout import Caps, leftovers
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.auction.winners import ENGINES, Engine, determine
+from pycontrol.auction.winners import ENGINES, Engine
 from pycontrol.lab.conformance.snapshots import app, snapshot
 from pycontrol.lab.policies.variants import Ranking
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
-from tests.auction.brute import placements
+from tests.auction.brute import determine, placements
 from tests.auction.test_engines import FAST, drawn
 
 Drawn = tuple[list[Bid], Instance]
 every_engine = pytest.mark.parametrize(
     "engine",
     [pytest.param(e, marks=pytest.mark.skipif(e == "compiled" and not native.available(), reason="no C compiler"))
-     for e in ENGINES if e != "cbc"],
+     for e in ENGINES],
 )  # fmt: skip
 
 

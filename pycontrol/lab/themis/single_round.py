@@ -11,7 +11,7 @@ from typing import Any
 
 from pycontrol.auction.instance import Instance, Winners
 from pycontrol.auction.partial import AuctionOutcome, auction
-from pycontrol.auction.winners import determine
+from pycontrol.auction.winners import solve, winners
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
 from pycontrol.fairness.gangs import PhaseWork
 from pycontrol.lab.policies.variants import Nothing, with_nothing
@@ -179,7 +179,7 @@ def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOu
             rho = (bid.rho_nothing if win.row is None else win.rho) * (1 - 1e-6 if bid is i else 1 + 1e-12)
             rows = tuple(r for r in bid.rows if r.rho <= rho)
             wanted.append(Bid(bid.app_id, bid.rho_nothing if bid.rho_nothing <= rho else HOPELESS, rows))
-        found = determine(wanted, instance, 0, BUDGET_S)
+        found = winners(solve(wanted, instance, 0, BUDGET_S, False), wanted, instance)
         if all(w.rho < HOPELESS for w in found.wins.values()):
             return True
     return False
