@@ -32,10 +32,10 @@ from pycontrol.arbiter.ledger.facts import (
     AppsForgotten,
     Boosted,
 )
-from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, Reservation, gpus_in
+from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.views.workers import WAITING, PlannedWorker
+from pycontrol.arbiter.views.workers import WAITING
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.plausible import Standing, app_left, held_bid, rho_range, slowdowns_of, within
 from pycontrol.fairness.seen import TOLERANCE, AppSeen, differences, joined, overstated, totalled
@@ -43,6 +43,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Demand, as_gang
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import HeldGrant, JobProgress, RhoReported, WorkerSteps
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu
 
@@ -147,13 +148,8 @@ def _forget_ended(s: Holdings, clerk: Clerk, now_s: float) -> None:
 
 def _held_grants(s: Holdings, app_id: str) -> tuple[HeldGrant, ...]:
     """The app's leases and reservations by grant, without those being revoked."""
-    leases: dict[str, list[Lease]] = {}
-    for lease in s.leases_of(app_id):
-        if lease.state != REVOKING:
-            leases.setdefault(lease.grant_id, []).append(lease)
-    coming: dict[str, list[Reservation]] = {}
-    for x in s.reservations_of(app_id):
-        coming.setdefault(x.grant_id, []).append(x)
+    leases = grouped((x.grant_id, x) for x in s.leases_of(app_id) if x.state != REVOKING)
+    coming = grouped((x.grant_id, x) for x in s.reservations_of(app_id))
     return (
         *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
         *(HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
@@ -198,10 +194,7 @@ class Launches:
 
         Only the first launch on each grant counts.
         """
-        by_job: dict[str, list[Lease]] = {}
-        for lease in leases:
-            if lease.job_id:
-                by_job.setdefault(lease.job_id, []).append(lease)
+        by_job = grouped((x.job_id, x) for x in leases if x.job_id)
         seen, found = self._seen.setdefault(app_id, {}), []
         for job in jobs:
             if job.state != "running" or not job.launches:
@@ -408,11 +401,8 @@ class Reports:
         return app.seen.held(demand)
 
     def _note(self, app_id: str, app: _App, demand: Demand, steps: Sequence[WorkerSteps]) -> None:
-        workers: dict[str, PlannedWorker] = {}
-        gangs: dict[str, list[Gpu]] = {}
-        for w in self.s.workers.of(app_id) if steps else ():
-            workers[w.plan.worker_id] = w
-            gangs.setdefault(w.plan.job_id, []).extend(w.plan.gpus)
+        workers = {w.plan.worker_id: w for w in (self.s.workers.of(app_id) if steps else ())}
+        gangs = grouped((w.plan.job_id, gpu) for w in workers.values() for gpu in w.plan.gpus)
         for x in steps:
             if x.worker_id in workers:
                 worker = workers[x.worker_id]

@@ -30,13 +30,14 @@ from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
-from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
+from pycontrol.arbiter.supply.cells import CellSupply, ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, classify, contradicted, validate
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, YarnApp
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
@@ -71,8 +72,8 @@ class Arbiter:
         self.settings, self.supply, self.policy_name = s.settings, s.supply, policy.name
         self.ledger, self.durable, self.timer, self.receipts = s.ledger, s.durable, s.timer, s.receipts
         self.cluster, self.agents, self.workers, self.gpus = s.cluster, s.agents, s.workers, s.gpus
-        trading = s.supply.trading
-        self.exchange_service = ExchangeService(s, self.clerk, trading) if trading is not None else None
+        cells = s.supply if isinstance(s.supply, CellSupply) else None
+        self.exchange_service = ExchangeService(s, self.clerk, cells) if cells is not None else None
         self.story = Story()
         self.rounds = Rounds(s, self.clerk, policy)
         self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
@@ -87,8 +88,8 @@ class Arbiter:
             ev.AppAdded: self._app_added,
             ev.AppUpdated: self._app_updated,
             ev.AppRemoved: self._app_removed,
-            ev.AttemptAdded: self._attempt_added,
-            ev.AttemptRemoved: self._attempt_removed,
+            ev.AttemptAdded: lambda e, now: self.cluster.attempt_began(e.app_id, e.attempt_id),
+            ev.AttemptRemoved: lambda e, now: self.cluster.attempt_ended(e.app_id, e.attempt_id),
             ev.AskChanged: self._ask_changed,
             ev.ContainerUp: lambda e, now: leases.container_up(self.holdings, self.clerk, e.container, e.running, now),
             ev.ContainerGone: lambda e, now: leases.container_gone(self.holdings, self.clerk, e.container_id, now),
@@ -415,9 +416,8 @@ class Arbiter:
         leases.cancel_reservations(
             self.holdings, self.clerk, self.durable.reservations.parts(self.cluster.machines.on(host)), now_s, why
         )
-        lost: dict[str, list[Gpu]] = {}
-        for lease in self.durable.leases.parts(self.cluster.machines.on(host)):
-            lost.setdefault(lease.app_id, []).extend(lease.gpus)
+        here = self.durable.leases.parts(self.cluster.machines.on(host))
+        lost = grouped((lease.app_id, gpu) for lease in here for gpu in lease.gpus)
         for app_id, gpus in lost.items():
             gangs = [gang for gang in self.holdings.gangs_of(app_id) if not set(gpus).isdisjoint(gpus_in(gang))]
             self.clerk.revoke_notice(app_id, gpus, now_s, why.text, now_s)
@@ -461,12 +461,6 @@ class Arbiter:
         self.agents.clear_termination(app_id)
         self.clerk.refresh_kind(app_id)
         self.rounds.candidates.forget(app_id)
-
-    def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
-        self.cluster.attempt_began(e.app_id, e.attempt_id)
-
-    def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
-        self.cluster.attempt_ended(e.app_id, e.attempt_id)
 
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
         self.cluster.asked(e.ask)

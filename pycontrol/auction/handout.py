@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from pycontrol.auction.limits import rooms
 from pycontrol.auction.placing import ELSE, NOBODY, FreeIndex, fitting
 from pycontrol.model.auction import AppView, Award, Gang, gang_gpus
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology
 
 T = TypeVar("T")
@@ -246,7 +247,5 @@ def leftovers(
     """
     able = sorted((v for v in apps if caps.of(v) > 0), key=lambda v: v.app_id)
     takers = [taker(v, kept.get(v.app_id, ()), room.topology) for v in able]
-    got: dict[str, list[Gang]] = {}
-    for to, gang in hand_out(order(takers, caps), gangs_of(room, caps)):
-        got.setdefault(to.view.app_id, []).append(gang)
+    got = grouped((to.view.app_id, gang) for to, gang in hand_out(order(takers, caps), gangs_of(room, caps)))
     return [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in got.items()]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pycontrol.model.auction import Demand, Gang, gang_gpus, gang_of
+from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
@@ -49,11 +50,8 @@ def divides(members: Sequence[int], gang: Gang, topology: Topology) -> bool:
 
 
 def _by_rack(free: Mapping[str, int], topology: Topology) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for host, n in free.items():
-        rack = topology.rack_by_host.get(host, host)
-        found[rack] = found.get(rack, 0) + n
-    return found
+    rack_of = topology.rack_by_host
+    return summed((rack_of.get(host, host), n) for host, n in free.items())
 
 
 def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
@@ -145,13 +143,7 @@ class FreeIndex:
 
         `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: as in `Demand`.
         """
-        if ELSE in gpu_type:
-            return self.place_on(gpu_type.split(ELSE), size, widest, members)
-        return self._hosts(gpu_type).place(size, widest, members)
-
-    def place_on(self, types: Iterable[str], size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
-        """A place on the first of these types that has one, or None."""
-        found = (self.place(size, widest, gpu_type, members) for gpu_type in types)
+        found = (self._hosts(each).place(size, widest, members) for each in gpu_type.split(ELSE))
         return next((gang for gang in found if gang is not None), None)
 
     def has_place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> bool:
@@ -342,32 +334,6 @@ def place_all(
     `homes`: app id -> gangs on which it runs; these are kept if possible, as a move is a restart.
     None does not prove that there is no room, as best fit is not exact.
     """
-    types = sorted({w.gpu_type for w in wants} - {""})
-    return _by_type(types, wants, free, topology, homes) if types else _place_all(wants, free, topology, homes)
-
-
-def _by_type(
-    types: Sequence[str],
-    wants: Sequence[Want],
-    free: Mapping[str, int],
-    topology: Topology,
-    homes: Mapping[str, Sequence[Gang]],
-) -> dict[str, list[Gang]] | None:
-    """Places the gangs of each type on its hosts, then those of any type on the rest."""
-    left, placed = dict(free), dict[str, list[Gang]]()
-    for gpu_type in (*types, ""):
-        here = {h: n for h, n in left.items() if not gpu_type or topology.type_of(h) == gpu_type}
-        found = _place_all([w for w in wants if w.gpu_type == gpu_type], here, topology, homes)
-        if found is None:
-            return None
-        placed.update(found)
-        take(left, (gang for gangs in found.values() for gang in gangs))
-    return placed
-
-
-def _place_all(
-    wants: Sequence[Want], free: Mapping[str, int], topology: Topology, homes: Mapping[str, Sequence[Gang]]
-) -> dict[str, list[Gang]] | None:
     for where in (homes, NOBODY) if homes else (NOBODY,):
         for order in (_narrow_first, _large_first):
             placed = _in_order(sorted(wants, key=order), FreeIndex(free, topology), where)
@@ -387,15 +353,17 @@ def _large_first(want: Want) -> tuple[int, int]:
 def _in_order(
     wants: Sequence[Want], room: FreeIndex, homes: Mapping[str, Sequence[Gang]]
 ) -> dict[str, list[Gang]] | None:
-    placed = {want.app_id: _stay(want, room, homes.get(want.app_id, ())) for want in wants}
-    for want in wants:
-        mine = placed[want.app_id]
-        for _ in range(want.gangs - len(mine)):
-            gang = room.place(want.gang_gpus, want.scope)
-            if gang is None:
-                return None
-            room.take(gang)
-            mine.append(gang)
+    placed = dict[str, list[Gang]]()
+    for alike in ([w for w in wants if w.gpu_type], [w for w in wants if not w.gpu_type]):  # of any type: on the rest
+        placed.update((want.app_id, _stay(want, room, homes.get(want.app_id, ()))) for want in alike)
+        for want in alike:
+            mine = placed[want.app_id]
+            for _ in range(want.gangs - len(mine)):
+                gang = room.place(want.gang_gpus, want.scope, want.gpu_type)
+                if gang is None:
+                    return None
+                room.take(gang)
+                mine.append(gang)
     return placed
 
 
@@ -403,6 +371,8 @@ def _stay(want: Want, room: FreeIndex, homes: Sequence[Gang]) -> list[Gang]:
     stay: list[Gang] = []
     for gang in homes:
         alike = gang_gpus(gang) == want.gang_gpus and room.topology.scope_of(h for h, _ in gang) <= want.scope
+        if want.gpu_type:
+            alike = alike and all(room.topology.type_of(h) == want.gpu_type for h, _ in gang)
         if alike and len(stay) < want.gangs and room.holds(gang):
             room.take(gang)
             stay.append(gang)

@@ -14,6 +14,7 @@ import pulp
 
 from pycontrol.auction.instance import Instance, Rooms, Size, Solved, Without, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.topology import Scope
 
 LEAST_BUDGET_S = 0.05
@@ -34,9 +35,7 @@ class IntegerProgram:
     def __init__(self, bids: Sequence[Bid], instance: Instance) -> None:
         self.bids, self.instance = bids, instance
         self.free = {h: n for h, n in sorted(instance.free.items()) if n > 0}
-        self.racks: dict[str, list[str]] = {}
-        for host in self.free:
-            self.racks.setdefault(instance.topology.rack_of(host), []).append(host)
+        self.racks = grouped((instance.topology.rack_of(host), host) for host in self.free)
         self.lp = pulp.LpProblem("winners", pulp.LpMaximize)
         self.rows: dict[str, list[tuple[BidRow, pulp.LpVariable]]] = {}
         self.places: dict[Size, dict[str, pulp.LpVariable]] = {}
@@ -108,11 +107,8 @@ class IntegerProgram:
         self._at_most(anywhere, sum(self.free.values()))
 
     def _rack_gpus(self, gpu_type: str) -> dict[str, int]:
-        gpus: dict[str, int] = {}
-        for host, n in self.instance.free_of(gpu_type).items():
-            rack = self.instance.topology.rack_of(host)
-            gpus[rack] = gpus.get(rack, 0) + n
-        return gpus
+        rack_of = self.instance.topology.rack_of
+        return summed((rack_of(host), n) for host, n in self.instance.free_of(gpu_type).items())
 
     def solve(self, budget_s: float) -> float:
         """Solves to a zero gap within the budget; returns the gap that remains."""

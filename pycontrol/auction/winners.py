@@ -18,6 +18,7 @@ from pycontrol.auction.handout import less
 from pycontrol.auction.instance import Instance, Rooms, Solved, Win, Winners, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_of, gangs_by_host
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology
 
 
@@ -99,9 +100,7 @@ def _place(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, 
 
 def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], instance: Instance) -> dict[str, list[Gang]]:
     open_ = {size: list(places) for size, places in rooms.items()}
-    racks: dict[str, list[str]] = {}
-    for host in left:
-        racks.setdefault(instance.topology.rack_of(host), []).append(host)
+    racks = grouped((instance.topology.rack_of(host), host) for host in left)
     placed: dict[str, list[Gang]] = {w.app_id: [] for w in wants}
     order = sorted(wants, key=lambda w: (w.scope, not w.gpu_type))  # narrow ones first: the others fill the gaps
     for want in order:

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.grouping import summed
 from pycontrol.policies.classes import in_classes, is_boosted
 from pycontrol.policies.hosts import HostPool, gpus_by_type
 from pycontrol.policies.share_memory import GAP, Account, ShareMemory
@@ -190,9 +191,7 @@ class Shared:
         for view in self.views:
             user = self.users[view.app_id]
             standing[user] = max(standing[user], 1.0 + view.priority)
-        kinds: dict[str, float] = {}
-        for user in users:
-            kinds[user.tenant] = kinds.get(user.tenant, 0.0) + standing[user]
+        kinds = summed((user.tenant, standing[user]) for user in users)
         demand, left, came_s = dict.fromkeys(users, 0), dict.fromkeys(users, 0.0), dict.fromkeys(users, self.s.now_s)
         for view in self.views:
             user = self.users[view.app_id]
@@ -318,8 +317,4 @@ class Shared:
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for own in counts:
-        for t, n in own.items():
-            total[t] = total.get(t, 0) + n
-    return total
+    return summed(part for own in counts for part in own.items())

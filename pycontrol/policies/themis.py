@@ -23,6 +23,7 @@ from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import engine_name
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gangs_by_host
+from pycontrol.model.grouping import grouped
 from pycontrol.policies.classes import in_classes
 
 
@@ -47,11 +48,8 @@ class Themis:
         if not able or not any(snapshot.free.values()):
             return None
         able.sort(key=lambda item: (-item[0], item[1].submitted_s, item[1].app_id))
-        classes: dict[int, list[str]] = {}
-        for _, v in able:
-            classes.setdefault(v.priority, []).append(v.app_id)
         offered: list[str] = []
-        for _, app_ids in sorted(classes.items(), reverse=True):
+        for _, app_ids in sorted(grouped((v.priority, v.app_id) for _, v in able).items(), reverse=True):
             offered += app_ids[: max(1, math.ceil((1 - snapshot.f) * len(app_ids) - 1e-9))]
         return Offer(tuple(offered))
 

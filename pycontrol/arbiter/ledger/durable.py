@@ -14,6 +14,7 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.facts import (
     FACTS,
+    OF_LEASE,
     AllocationChanged,
     AppArrived,
     AppChanged,
@@ -25,24 +26,20 @@ from pycontrol.arbiter.ledger.facts import (
     ClockBehind,
     ExchangeChanged,
     Fact,
-    LeaseBorrowed,
     LeaseEnded,
     LeaseExtended,
     LeaseGranted,
     LeaseIdle,
     LeaseMended,
-    LeaseOwned,
     LeaseRevoking,
     LeaseStarted,
     LimitsSet,
-    NextDropped,
     OfLease,
     PlainUse,
     PolicyMemory,
     Restored,
     RoundHeld,
     Switched,
-    Watched,
     plain,
 )  # fmt: skip
 from pycontrol.arbiter.ledger.lease import (
@@ -61,6 +58,7 @@ from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.fairness.use import PERIOD_MAX_S, Use
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
+from pycontrol.model.grouping import summed
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
@@ -229,9 +227,6 @@ class Durable:
         self.apps[f.app_id].leases += len(f.gpus)
         return self._table.take(f)
 
-    def _on_LeaseMended(self, f: LeaseMended) -> Step:
-        return self._on_LeaseGranted(f)
-
     def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
         step = self._changed(f)
         self._count(step.before, f.at_s, -1)
@@ -260,13 +255,8 @@ class Durable:
     def _on_LeaseEnded(self, f: LeaseEnded) -> Step:
         return self._attain(self._table.take(f), f.at_s)
 
-    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> Step:
-        return self._table.take(f)
-
-    def _on_LeaseOwned(self, f: LeaseOwned) -> Step:
-        return self._table.take(f)
-
-    def _on_NextDropped(self, f: NextDropped) -> Step:
+    def other_of_lease(self, f: OfLease) -> Step:
+        """Folds a fact about leases that changes nothing else."""
         return self._table.take(f)
 
     def _count(self, leases: Iterable[Lease], now_s: float, sign: int) -> None:
@@ -335,8 +325,8 @@ class Durable:
         else:
             self.plain.pop(key, None)
 
-    def _on_Watched(self, f: Watched) -> None:
-        """For accounting only."""
+    def told(self, f: Fact) -> None:
+        """Folds a fact that is for accounting only."""
 
     def _on_Switched(self, f: Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
@@ -379,20 +369,12 @@ class Durable:
 
     def _on_Restored(self, f: Restored) -> None:
         kept = Durable.load(f.data)
-        self.apps.update(kept.apps)
-        self.live.update(kept.live)
-        self.ended.update(kept.ended)
-        self.switches.update(kept.switches)
-        self.acts = kept.acts
-        self.boosts.update(kept.boosts)
-        self.memory.update(kept.memory)
-        self.clocks.update(kept.clocks)
-        self.rounds = kept.rounds
+        for name in ("apps", "live", "ended", "switches", "boosts", "memory", "clocks", "limits", "spent"):
+            getattr(self, name).update(getattr(kept, name))
+        self.acts, self.rounds = kept.acts, kept.rounds
         self.exchange = kept.exchange
         self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
         self.uses |= {key: use.turned(f.at_s, -use.running) for key, use in kept.uses.items()}
-        self.limits |= kept.limits
-        self.spent |= kept.spent
 
     @property
     def is_empty(self) -> bool:
@@ -497,7 +479,10 @@ class Durable:
         return cls.load(data)
 
 
-_FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
+_FOLDS: dict[type[Any], Any] = {
+    kind: getattr(Durable, f"_on_{name}", Durable.other_of_lease if kind in OF_LEASE else Durable.told)
+    for name, kind in FACTS.items()
+} | {LeaseMended: Durable._on_LeaseGranted}
 
 
 class Ledger:
@@ -562,10 +547,8 @@ class Ledger:
             for name in counts.keys() | right_counts.keys():
                 if counts.get(name, 0) != right_counts.get(name, 0):
                     yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
-        running = dict[tuple[str, str], float]()
-        for lease in d.leases.each():
-            key = d.apps[lease.app_id].queue, d.apps[lease.app_id].user
-            running[key] = running.get(key, 0.0) + lease.running
+        owners = ((d.apps[x.app_id], x) for x in d.leases.each())
+        running = summed(((app.queue, app.user), x.running) for app, x in owners)
         for key, use in d.uses.items():
             if abs(use.running - running.get(key, 0.0)) > 1e-3:
                 yield None, f"{key} uses {running.get(key, 0.0)} GPUs, {use.running} are counted"

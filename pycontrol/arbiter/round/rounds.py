@@ -33,6 +33,7 @@ from pycontrol.arbiter.views.gpus import End
 from pycontrol.auction.bids import as_demanded, validate_bid
 from pycontrol.model.auction import Bid, BidRow, Gang, Plan, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.policies import salvage
@@ -336,9 +337,8 @@ class Rounds:
         """The bid with kept gangs on the virtual cluster's machines instead of hosts: Agents know only hosts."""
         if not r.part.host_of:
             return bid
-        names: dict[Gang, list[Gang]] = {}
-        for gang in r.ending.get(bid.app_id, ()):
-            names.setdefault(as_gang(gpus_in(gang)), []).append(self.s.places(gpus_in(gang), True))
+        ending = map(gpus_in, r.ending.get(bid.app_id, ()))
+        names = grouped((as_gang(gpus), self.s.places(gpus, True)) for gpus in ending)
 
         def kept(row: BidRow) -> tuple[Gang, ...]:
             left = {gang: iter(found) for gang, found in names.items()}
