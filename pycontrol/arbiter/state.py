@@ -28,7 +28,6 @@ from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
-from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
@@ -176,11 +175,6 @@ class Holdings:
                 return []
             gpus += here
         return gpus
-
-    @property
-    def accounts(self) -> Accounts:
-        """The tree of accounts."""
-        return self.settings.accounts
 
     def boost_of(self, app_id: str) -> Boosted | None:
         """The boost of an app, its own or its user's."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulp
 
@@ -169,6 +169,6 @@ def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s
     return Without(objective_log(others, model.chosen()), gap)
 
 
-def objective_log(bids: Sequence[Bid], rows: dict[str, BidRow | None]) -> float:
+def objective_log(bids: Sequence[Bid], rows: Mapping[str, BidRow | None]) -> float:
     """The sum of -log rho over the bidders with these rows."""
     return -sum(math.log(r.rho if (r := rows[b.app_id]) is not None else b.rho_nothing) for b in bids)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pycontrol.auction import highs, native, reference
 from pycontrol.auction.handout import less
-from pycontrol.auction.instance import Instance, Rooms, Solved, Win, Winners, scope_of, typed
+from pycontrol.auction.instance import Instance, Rooms, Solved, Win, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_of, gangs_by_host
 from pycontrol.model.grouping import grouped
@@ -66,15 +66,15 @@ def solve(
     return replace(found, without=without)
 
 
-def winners(found: Solved, bids: Sequence[Bid], instance: Instance) -> Winners:
-    """What each bidder won, and the places of its gangs."""
+def winners(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, Win]:
+    """What each bidder won, with the places of its gangs."""
     new = _place(found, bids, instance)
-    wins = {}
+    wins = dict[str, Win]()
     for bid in bids:
         row = found.rows[bid.app_id]
         gangs = (*row.keep, *_whole(new.get(bid.app_id, ()), row, instance.topology)) if row is not None else ()
         wins[bid.app_id] = Win(row, row.rho if row is not None else bid.rho_nothing, gangs)
-    return Winners(wins, reference.objective_log(bids, dict(found.rows)), found.gap == 0.0, found.gap)
+    return wins
 
 
 def _whole(gangs: Sequence[Gang], row: BidRow, topology: Topology) -> Sequence[Gang]:

@@ -24,7 +24,7 @@ from pycontrol.policies.classes import in_classes, is_boosted
 from pycontrol.policies.hosts import HostPool, gpus_by_type
 from pycontrol.policies.share_memory import GAP, Account, ShareMemory
 from pycontrol.shares.capped import within_demand
-from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, place_round
+from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, PlacerRound
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
 
 Tenant = Literal["user", "queue", "app"]
@@ -273,7 +273,8 @@ class Shared:
     def placed(self, free: Shares, held: Shares, hosts: HostPool) -> Placement:
         """Whole gangs on hosts. `held`: virtual user -> type -> GPUs that it holds and that are not on offer."""
         busy = {u for u, own in held.items() if own}
-        return place_round(self.shares, free, hosts.jobs, hosts, self.policy.patience, self.policy.stint, busy)
+        how = self.policy.patience, self.policy.stint
+        return PlacerRound(self.shares, free, hosts.jobs, hosts, *how, busy).run()
 
     def _until_s(self, app_id: str) -> float:
         """When a hold for an app ends: one lease after it began, as every present lease has ended once by then.

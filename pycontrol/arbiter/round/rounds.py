@@ -404,7 +404,7 @@ class Rounds:
     def _amended(self, r: Round, plan: Plan) -> Plan:
         """The plan with new gangs where they may start, and with what it leaves given to other apps."""
         kept_out = {a.app_id: r.openings.kept_out(a.app_id) for a in plan.awards}
-        plan = relocate(plan, r.views, r.offered, r.part.on(self.s.topology).topology, kept_out)
+        plan = relocate(plan, r.views, r.part.free, r.part.on(self.s.topology).topology, kept_out)
         r.leave_out()
         if not self.s.settings.last_pass or r.snapshot is None:
             return plan

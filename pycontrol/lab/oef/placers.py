@@ -201,7 +201,7 @@ def priority_round(
     jobs: Sequence[PlacerJob],
     hosts: Devices,
 ) -> Placement:
-    """A round by priority, as in Gavel's section 5, for comparison with `place_round`.
+    """A round by priority, as in Gavel's section 5, for comparison with `PlacerRound`.
 
     The (user, type) with the largest ratio of share to devices received is next, with the user's longest-waiting job
     that fits. Then devices that are left go to the longest-waiting jobs. A job has one type, unless it is larger than

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.auction.instance import Instance, Winners
+from pycontrol.auction.instance import Instance, Win
 from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.winners import solve, winners
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
@@ -167,7 +167,7 @@ def envy(apps: Sequence[Private], outcome: AuctionOutcome, topology: Topology, p
     return worst
 
 
-def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOutcome) -> bool:
+def dominated(bids: Sequence[Bid], instance: Instance, wins: Mapping[str, Win]) -> bool:
     """Whether another choice of rows is better for one bidder and no worse for the others (searched per bidder).
 
     By these bids: who won nothing has its own rho of that, whatever it counted as in the auction.
@@ -175,12 +175,12 @@ def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOu
     for i in bids:
         wanted = []
         for bid in bids:
-            win = best.wins[bid.app_id]
+            win = wins[bid.app_id]
             rho = (bid.rho_nothing if win.row is None else win.rho) * (1 - 1e-6 if bid is i else 1 + 1e-12)
             rows = tuple(r for r in bid.rows if r.rho <= rho)
             wanted.append(Bid(bid.app_id, bid.rho_nothing if bid.rho_nothing <= rho else HOPELESS, rows))
         found = winners(solve(wanted, instance, 0, BUDGET_S, False), wanted, instance)
-        if all(w.rho < HOPELESS for w in found.wins.values()):
+        if all(w.rho < HOPELESS for w in found.values()):
             return True
     return False
 
@@ -207,7 +207,7 @@ def measure(seed: int, tries: int, convention: Nothing = "projected") -> dict[st
         "gain": gain,
         "envy": envy(apps, outcome, instance.topology, False),
         "envy_paid": envy(apps, outcome, instance.topology, True),
-        "dominated": dominated(true, instance, outcome),
+        "dominated": dominated(true, instance, outcome.wins),
         "paid_share": paid / won if won else 0.0,
         "proved": outcome.proved_optimal,
     }
