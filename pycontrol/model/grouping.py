@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -20,7 +20,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 def summed(pairs: Iterable[tuple[K, N]]) -> dict[K, N]:
     """Key -> the sum of its values."""
-    found: dict[K, N] = {}
+    found: dict[K, Any] = {}
     for key, n in pairs:
         found[key] = found[key] + n if key in found else n
     return found
