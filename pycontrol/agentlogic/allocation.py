@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pycontrol.auction.placing import FreeIndex
+from pycontrol.auction.placing import ELSE, FreeIndex
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
@@ -62,9 +63,7 @@ def _of_one_grant(gpus: list[Gpu], grants: Mapping[Gpu, str], gang_gpus: int) ->
     """The GPUs of the first grant that has enough for a gang; all of them if there are no `grants`."""
     if not grants:
         return gpus
-    found: dict[str, list[Gpu]] = {}
-    for gpu in gpus:
-        found.setdefault(grants.get(gpu, ""), []).append(gpu)
+    found = grouped((grants.get(gpu, ""), gpu) for gpu in gpus)
     return next((mine for mine in found.values() if len(mine) >= gang_gpus), [])
 
 
@@ -81,7 +80,7 @@ def gang_near(
     if len(free) == gang_gpus and topology.scope_of(g.host for g in free) <= scope:
         return tuple(sorted(free))  # the usual case, without a search
     types = [*topology.types, ""] if len(topology.types) > 1 else [""]  # GPUs of one type first
-    place = FreeIndex(count_by_host(free), topology).place_on(types, gang_gpus, scope)
+    place = FreeIndex(count_by_host(free), topology).place(gang_gpus, scope, ELSE.join(types))
     if place is None:
         return None
     order = sorted(free, key=lambda g: (held[g], g))

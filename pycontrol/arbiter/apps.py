@@ -20,22 +20,12 @@ from typing import Any
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter import placements as workers
+from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.durable import FOREIGN, AppRecord, Durable
-from pycontrol.arbiter.ledger.facts import (
-    APP,
-    USER,
-    AllocationChanged,
-    AppArrived,
-    AppChanged,
-    AppEnded,
-    AppMoved,
-    AppsForgotten,
-    Boosted,
-)
-from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, Reservation, gpus_in
+from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.views.workers import WAITING, PlannedWorker
+from pycontrol.arbiter.views.workers import WAITING
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.plausible import Standing, app_left, held_bid, rho_range, slowdowns_of, within
 from pycontrol.fairness.seen import TOLERANCE, AppSeen, differences, joined, overstated, totalled
@@ -43,6 +33,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Demand, as_gang
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import HeldGrant, JobProgress, RhoReported, WorkerSteps
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu
 
@@ -80,7 +71,7 @@ def arrive(s: Holdings, clerk: Clerk, app_id: str, now_s: float) -> None:
     if agent is not None and agent.app_scheduler != SINGLE:
         kind = agent.app_scheduler
     vc = s.supply.vc_of(app.queue)
-    clerk.record(AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
+    clerk.record(facts.AppArrived(app_id, app.name, app.queue, app.user, kind, app.submitted_s or now_s, now_s, vc))
     clerk.refresh_kind(app_id)
     clerk.request_round(now_s + s.settings.settle_s)
 
@@ -92,7 +83,7 @@ def note(s: Holdings, clerk: Clerk, app: YarnApp, now_s: float) -> bool:
     moved = record is not None and app.queue != record.queue
     other = record is not None and moved and s.supply.vc_of(app.queue) != record.vc
     if moved:
-        clerk.record(AppMoved(app.app_id, s.supply.vc_of(app.queue), now_s, app.queue))
+        clerk.record(facts.AppMoved(app.app_id, s.supply.vc_of(app.queue), now_s, app.queue))
         s.agents.changed(s.durable.live)  # the limits of both queues
         clerk.request_round(now_s + s.settings.settle_s)
     clerk.refresh_kind(app.app_id)
@@ -105,8 +96,8 @@ def boost(s: Holdings, clerk: Clerk, target: str, for_s: float, user: str, now_s
     A boosted app has a priority above all of YARN's, which every policy honours. So limits hold, GPUs of other virtual
     clusters stay theirs, and what runs keeps its GPUs until its leases end.
     """
-    clerk.record(Boosted(target, now_s + for_s, user, now_s))
-    s.agents.changed(a for a, app in s.durable.live.items() if target in (APP + a, USER + app.user))
+    clerk.record(facts.Boosted(target, now_s + for_s, user, now_s))
+    s.agents.changed(a for a, app in s.durable.live.items() if target in (facts.APP + a, facts.USER + app.user))
     clerk.request_round(now_s + s.settings.settle_s)
 
 
@@ -128,7 +119,7 @@ def end(s: Holdings, clerk: Clerk, app_id: str, final_state: str, now_s: float) 
     leases.revoke(s, clerk, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     news = final_state and final_state != record.final_state and not (record.done and final_state == FINISHED)
     if record.finished_s is None or news:
-        clerk.record(AppEnded(app_id, final_state, now_s))
+        clerk.record(facts.AppEnded(app_id, final_state, now_s))
         _forget_ended(s, clerk, now_s)
         clerk.refresh_kind(app_id)
 
@@ -141,19 +132,14 @@ def _forget_ended(s: Holdings, clerk: Clerk, now_s: float) -> None:
 
     gone = tuple(forgettable(s.durable, is_known, s.settings.ended_apps_s, now_s))
     if gone:
-        clerk.record(AppsForgotten(gone))
+        clerk.record(facts.AppsForgotten(gone))
         s.agents.forget(gone)
 
 
 def _held_grants(s: Holdings, app_id: str) -> tuple[HeldGrant, ...]:
     """The app's leases and reservations by grant, without those being revoked."""
-    leases: dict[str, list[Lease]] = {}
-    for lease in s.leases_of(app_id):
-        if lease.state != REVOKING:
-            leases.setdefault(lease.grant_id, []).append(lease)
-    coming: dict[str, list[Reservation]] = {}
-    for x in s.reservations_of(app_id):
-        coming.setdefault(x.grant_id, []).append(x)
+    leases = grouped((x.grant_id, x) for x in s.leases_of(app_id) if x.state != REVOKING)
+    coming = grouped((x.grant_id, x) for x in s.reservations_of(app_id))
     return (
         *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
         *(HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
@@ -198,10 +184,7 @@ class Launches:
 
         Only the first launch on each grant counts.
         """
-        by_job: dict[str, list[Lease]] = {}
-        for lease in leases:
-            if lease.job_id:
-                by_job.setdefault(lease.job_id, []).append(lease)
+        by_job = grouped((x.job_id, x) for x in leases if x.job_id)
         seen, found = self._seen.setdefault(app_id, {}), []
         for job in jobs:
             if job.state != "running" or not job.launches:
@@ -349,9 +332,9 @@ class AgentEvents:
         if note and new:  # else the first one only: each is a fact, and some change with every step
             changes["message"] = note
         if changes:
-            self.clerk.record(AppChanged(e.app_id, changes))
+            self.clerk.record(facts.AppChanged(e.app_id, changes))
         for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.leases_of(e.app_id)):
-            self.clerk.record(AllocationChanged(e.app_id, job_id, now_s, max(0.0, now_s - granted_s)))
+            self.clerk.record(facts.AllocationChanged(e.app_id, job_id, now_s, max(0.0, now_s - granted_s)))
         if grown:
             self._want_if_unmet(e.app_id, now_s)
 
@@ -370,7 +353,7 @@ class AgentEvents:
             "work_done_gpu_s": e.work_done_gpu_s,
             "final_state": "SUCCEEDED" if e.succeeded else "FAILED",
         }
-        self.clerk.record(AppChanged(e.app_id, changes))
+        self.clerk.record(facts.AppChanged(e.app_id, changes))
         end(self.s, self.clerk, e.app_id, "", now_s)
 
 
@@ -408,11 +391,8 @@ class Reports:
         return app.seen.held(demand)
 
     def _note(self, app_id: str, app: _App, demand: Demand, steps: Sequence[WorkerSteps]) -> None:
-        workers: dict[str, PlannedWorker] = {}
-        gangs: dict[str, list[Gpu]] = {}
-        for w in self.s.workers.of(app_id) if steps else ():
-            workers[w.plan.worker_id] = w
-            gangs.setdefault(w.plan.job_id, []).extend(w.plan.gpus)
+        workers = {w.plan.worker_id: w for w in (self.s.workers.of(app_id) if steps else ())}
+        gangs = grouped((w.plan.job_id, gpu) for w in workers.values() for gpu in w.plan.gpus)
         for x in steps:
             if x.worker_id in workers:
                 worker = workers[x.worker_id]

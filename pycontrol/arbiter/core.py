@@ -14,29 +14,20 @@ from typing import Any
 from pycontrol.arbiter import apps, leases
 from pycontrol.arbiter import placements as workers
 from pycontrol.arbiter.apps import AgentEvents
+from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import (
-    AppMoved,
-    ClockBehind,
-    Fact,
-    LeaseIdle,
-    LimitsSet,
-    PlainUse,
-    Restored,
-    Switched,
-    Watched,
-)
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
-from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
+from pycontrol.arbiter.supply.cells import CellSupply, ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, classify, contradicted, validate
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, YarnApp
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
@@ -71,8 +62,8 @@ class Arbiter:
         self.settings, self.supply, self.policy_name = s.settings, s.supply, policy.name
         self.ledger, self.durable, self.timer, self.receipts = s.ledger, s.durable, s.timer, s.receipts
         self.cluster, self.agents, self.workers, self.gpus = s.cluster, s.agents, s.workers, s.gpus
-        trading = s.supply.trading
-        self.exchange_service = ExchangeService(s, self.clerk, trading) if trading is not None else None
+        cells = s.supply if isinstance(s.supply, CellSupply) else None
+        self.exchange_service = ExchangeService(s, self.clerk, cells) if cells is not None else None
         self.story = Story()
         self.rounds = Rounds(s, self.clerk, policy)
         self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
@@ -87,8 +78,8 @@ class Arbiter:
             ev.AppAdded: self._app_added,
             ev.AppUpdated: self._app_updated,
             ev.AppRemoved: self._app_removed,
-            ev.AttemptAdded: self._attempt_added,
-            ev.AttemptRemoved: self._attempt_removed,
+            ev.AttemptAdded: lambda e, now: self.cluster.attempt_began(e.app_id, e.attempt_id),
+            ev.AttemptRemoved: lambda e, now: self.cluster.attempt_ended(e.app_id, e.attempt_id),
             ev.AskChanged: self._ask_changed,
             ev.ContainerUp: lambda e, now: leases.container_up(self.holdings, self.clerk, e.container, e.running, now),
             ev.ContainerGone: lambda e, now: leases.container_gone(self.holdings, self.clerk, e.container_id, now),
@@ -126,9 +117,9 @@ class Arbiter:
             self.validate(now_s)
         return effects
 
-    def check(self, facts: Sequence[Fact], effects: Sequence[ev.Effect]) -> None:
-        """Raises `Inconsistent`, with the story, if facts and effects that were taken contradict the state."""
-        for gpu, problem in contradicted(self.holdings, facts, effects) if facts or effects else ():
+    def check(self, told: Sequence[facts.Fact], effects: Sequence[ev.Effect]) -> None:
+        """Raises `Inconsistent`, with the story, if facts (`told`) and effects that were taken contradict the state."""
+        for gpu, problem in contradicted(self.holdings, told, effects) if told or effects else ():
             raise Inconsistent(problem, gpu, self.story)
 
     def validate(self, now_s: float) -> None:
@@ -199,7 +190,7 @@ class Arbiter:
         """Returns the effects of a call that was no event; those of events are returned by `handle`."""
         return self.clerk.take_effects()
 
-    def take_facts(self) -> list[Fact]:
+    def take_facts(self) -> list[facts.Fact]:
         """Returns the facts since the last call, to be journaled before the effects are carried out."""
         return self.ledger.take()
 
@@ -224,7 +215,7 @@ class Arbiter:
     def _restore(self, e: ev.StandbyRestored, now_s: float) -> None:
         """Imports the state of another control plane, if this one's is empty and the data can be read."""
         if self.durable.is_empty and _readable(e.data):
-            self.clerk.record(Restored(e.data, now_s))
+            self.clerk.record(facts.Restored(e.data, now_s))
             self.clerk.epoch = max(self.clerk.epoch, e.epoch)
 
     def _snapshot(self, e: ev.ClusterSnapshot, now_s: float) -> None:
@@ -277,7 +268,7 @@ class Arbiter:
         leases.drop_unplanned(self.holdings, self.clerk)
         for lease in list(self.durable.leases.each()):
             if lease.container_id and lease.container_id not in self.cluster.containers:
-                self.clerk.record(LeaseIdle(lease.gpus, now_s))
+                self.clerk.record(facts.LeaseIdle(lease.gpus, now_s))
         self.agent_events.admit_all(now_s)
         if resumed and not self.cluster.recovering_until_s:
             self._check_hosts(now_s)
@@ -300,7 +291,7 @@ class Arbiter:
             app = self.durable.apps[app_id]
             vc = self.supply.vc_of(app.queue)
             if vc != app.vc:
-                self.clerk.record(AppMoved(app_id, vc, now_s))
+                self.clerk.record(facts.AppMoved(app_id, vc, now_s))
                 self.clerk.refresh_kind(app_id)
 
     def reconfigure(
@@ -324,7 +315,7 @@ class Arbiter:
         self._update_virtual_clusters(now_s)
         borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
         downgrade(self.holdings, self.clerk, groups)
-        self.clerk.record(Switched(CELLS, False, user, now_s))
+        self.clerk.record(facts.Switched(CELLS, False, user, now_s))
         return borrowing
 
     def _clock_stepped(self, _: ev.ClockStepped, now_s: float) -> None:
@@ -336,14 +327,14 @@ class Arbiter:
         """Records for the audit how far this clock is behind: a message from the future proves that it is."""
         behind_s = max(0.0, e.at_s - now_s)
         if abs(behind_s - self.durable.behind_s) > BEHIND_STEP_S:
-            self.clerk.record(ClockBehind(behind_s))
+            self.clerk.record(facts.ClockBehind(behind_s))
         self._tell_watched(now_s, WATCHED_EVERY_S)
 
     def _tell_watched(self, now_s: float, least_s: float = 0.0) -> None:
         """Records since when each container was seen, if that is longer than so many seconds."""
         since_s = self.cluster.watched_since_s
         if since_s is not None and now_s - since_s > least_s:
-            self.clerk.record(Watched(since_s, now_s))
+            self.clerk.record(facts.Watched(since_s, now_s))
             self.cluster.told_watched(now_s)
 
     def _count_unleased(self, now_s: float) -> None:
@@ -357,7 +348,7 @@ class Arbiter:
             running[(*of, kind, gpu_type)] += x.unleased_gpus
         for key in sorted(running.keys() | self.durable.plain.keys()):
             if running[key] != self.durable.plain.get(key, 0):
-                self.clerk.record(PlainUse(*key, running[key], now_s))
+                self.clerk.record(facts.PlainUse(*key, running[key], now_s))
         self.cluster.told_unleased()
 
     def _end_recovery(self, now_s: float) -> None:
@@ -415,9 +406,8 @@ class Arbiter:
         leases.cancel_reservations(
             self.holdings, self.clerk, self.durable.reservations.parts(self.cluster.machines.on(host)), now_s, why
         )
-        lost: dict[str, list[Gpu]] = {}
-        for lease in self.durable.leases.parts(self.cluster.machines.on(host)):
-            lost.setdefault(lease.app_id, []).extend(lease.gpus)
+        here = self.durable.leases.parts(self.cluster.machines.on(host))
+        lost = grouped((lease.app_id, gpu) for lease in here for gpu in lease.gpus)
         for app_id, gpus in lost.items():
             gangs = [gang for gang in self.holdings.gangs_of(app_id) if not set(gpus).isdisjoint(gpus_in(gang))]
             self.clerk.revoke_notice(app_id, gpus, now_s, why.text, now_s)
@@ -462,12 +452,6 @@ class Arbiter:
         self.clerk.refresh_kind(app_id)
         self.rounds.candidates.forget(app_id)
 
-    def _attempt_added(self, e: ev.AttemptAdded, now_s: float) -> None:
-        self.cluster.attempt_began(e.app_id, e.attempt_id)
-
-    def _attempt_removed(self, e: ev.AttemptRemoved, now_s: float) -> None:
-        self.cluster.attempt_ended(e.app_id, e.attempt_id)
-
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
         self.cluster.asked(e.ask)
         if e.ask.count > 0:
@@ -483,22 +467,22 @@ class Arbiter:
             if verb == "resume" and self.holdings.paused:
                 leases.extend_after_pause(self.holdings, self.clerk, now_s)
                 self.clerk.request_round(now_s)
-            self.clerk.record(Switched(PAUSED, verb == "pause", e.user, now_s))
+            self.clerk.record(facts.Switched(PAUSED, verb == "pause", e.user, now_s))
         elif verb in ("drain", "undrain"):
-            self.clerk.record(Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
+            self.clerk.record(facts.Switched(DRAINED + e.target, verb == "drain", e.user, now_s))
             self.clerk.reindex_host(e.target)
             if verb == "undrain":
                 self.clerk.request_round(now_s)
             elif self.cluster.ready and now_s >= self.cluster.recovering_until_s:  # else in `_check_hosts`
                 self._drain(e.target, now_s)
         elif verb in (SET_LIMITS, RESET_LIMITS):
-            self.clerk.record(LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))
+            self.clerk.record(facts.LimitsSet(e.target, e.values if verb == SET_LIMITS else None, e.user, now_s))
             self.agents.changed(self.durable.live)
             self.clerk.request_round(now_s)
         elif verb == "boost":
             apps.boost(self.holdings, self.clerk, e.target, e.for_s, e.user, now_s)
         elif verb == "kill":
-            self.clerk.record(Switched(KILLED + e.target, False, e.user, now_s))
+            self.clerk.record(facts.Switched(KILLED + e.target, False, e.user, now_s))
             self._kill_app(e.target, e.user, now_s)
 
     def _watch_budgets(self, now_s: float) -> None:

@@ -12,16 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pycontrol.arbiter.ledger.facts import (
-    LeaseEnded,
-    LeaseExtended,
-    LeaseGranted,
-    LeaseIdle,
-    LeaseMended,
-    LeaseRevoking,
-    LeaseStarted,
-    NextDropped,
-)
+from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
 from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
 from pycontrol.arbiter.supply.port import GroupGpus
@@ -68,7 +59,7 @@ def set_expiry(s: Holdings, clerk: Clerk, now_s: float) -> None:
 def extend(s: Holdings, clerk: Clerk, ends: Iterable[tuple[float, Sequence[Gpu]]], *, counted: bool = True) -> None:
     """Records new ends of leases; leases in a row that end together are one fact."""
     for until_s, together in itertools.groupby(ends, key=lambda x: x[0]):
-        clerk.record(LeaseExtended(tuple(gpu for _, gpus in together for gpu in gpus), until_s, counted))
+        clerk.record(facts.LeaseExtended(tuple(gpu for _, gpus in together for gpu in gpus), until_s, counted))
 
 
 def in_force(s: Holdings, gang: Iterable[Lease]) -> list[Lease] | None:
@@ -96,7 +87,7 @@ def end(s: Holdings, clerk: Clerk, gpus: Iterable[Gpu], now_s: float, cause: Cau
         planned_for_next = coming is not None and coming.app_id == owner
         if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
             clerk.drop_worker(worker)
-    clerk.record(LeaseEnded(gpus, now_s, cause.text, cause.kind))
+    clerk.record(facts.LeaseEnded(gpus, now_s, cause.text, cause.kind))
     if any(gpu not in s.durable.leases for gpu in gpus):
         clerk.request_round(now_s + s.settings.settle_s)
 
@@ -124,7 +115,7 @@ def _revoke_one(s: Holdings, clerk: Clerk, lease: Lease, now_s: float, deadline_
         if gpus is unused:
             end(s, clerk, unused, now_s, cause)
         elif lease.state != REVOKING or deadline_s < lease.end_s:
-            clerk.record(LeaseRevoking(used, deadline_s, cause.text, cause.kind))
+            clerk.record(facts.LeaseRevoking(used, deadline_s, cause.text, cause.kind))
     return list(dict.fromkeys(filter(None, at.values())))
 
 
@@ -140,7 +131,7 @@ def drop_reservations(s: Holdings, clerk: Clerk, app_id: str, reason: str) -> No
     """Cancels all reservations of an app, without notice to its Agent."""
     coming = gpus_in(s.reservations_of(app_id))
     if coming:
-        clerk.record(NextDropped(tuple(coming), reason))
+        clerk.record(facts.NextDropped(tuple(coming), reason))
 
 
 def drop_unplanned(s: Holdings, clerk: Clerk) -> None:
@@ -151,7 +142,7 @@ def drop_unplanned(s: Holdings, clerk: Clerk) -> None:
     for x in sorted(coming, key=lambda x: x.gpus[0]):
         gpus = tuple(g for g in x.gpus if (w := s.workers.at.get(g)) is None or w.app_id != x.app_id)
         if gpus:
-            clerk.record(NextDropped(gpus, why))
+            clerk.record(facts.NextDropped(gpus, why))
 
 
 def cancel_reservations(s: Holdings, clerk: Clerk, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
@@ -163,7 +154,7 @@ def cancel_reservations(s: Holdings, clerk: Clerk, promised: Sequence[Reservatio
             planned = s.workers.at.get(gpu)
             if planned is not None and planned.app_id == coming.app_id:
                 planned.void = planned.state is WAITING
-        clerk.record(NextDropped(coming.gpus, cause.text))
+        clerk.record(facts.NextDropped(coming.gpus, cause.text))
     for app_id, gpus in by_app.items():
         clerk.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
@@ -230,7 +221,9 @@ def mend(
         s.supply.shrink(replace(held, gpus=tuple(sorted(mine.difference(gpus)))))
         return None
     until_s = min(x.end_s for x in gang)
-    clerk.record(LeaseMended(gpus, first.app_id, first.grant_id, now_s, until_s, first.gang, (), first.guaranteed))
+    clerk.record(
+        facts.LeaseMended(gpus, first.app_id, first.grant_id, now_s, until_s, first.gang, (), first.guaranteed)
+    )
     return SendGrant(first.app_id, "", HeldGrant(first.grant_id, gpus, until_s))
 
 
@@ -337,7 +330,7 @@ def start(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: f
         slowdown, speed = _slowdown(s, lease), s.speed_of(lease.gpus[0])
         gpu_type = s.topology.type_of(lease.gpus[0].host)
         clerk.record(
-            LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed, gpu_type)
+            facts.LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed, gpu_type)
         )
 
 
@@ -375,7 +368,7 @@ def container_gone(s: Holdings, clerk: Clerk, container_id: str, now_s: float) -
         elif unmanaged:
             end(s, clerk, lease.gpus, now_s, Cause(EndReason.CONTAINER_ENDED, "container ended"))
         elif lease.container_id:
-            clerk.record(LeaseIdle(lease.gpus, now_s))
+            clerk.record(facts.LeaseIdle(lease.gpus, now_s))
     if lost:
         clerk.request_round(now_s + s.settings.settle_s)
     if container.plain:
@@ -389,7 +382,7 @@ def released(s: Holdings, clerk: Clerk, e: GpusReleased, now_s: float) -> None:
     for x in sorted((x for x in claims if x.app_id == e.app_id), key=lambda x: x.gpus[0]):
         coming = tuple(g for g in x.gpus if (y := d.reservations.get(g)) is not None and y.app_id == e.app_id)
         if coming:
-            clerk.record(NextDropped(coming, "released"))
+            clerk.record(facts.NextDropped(coming, "released"))
             clerk.request_round(now_s + s.settings.settle_s)
         if isinstance(x, Lease):
             deadline_s = x.end_s if x.state == REVOKING else now_s + s.lead_s
@@ -428,7 +421,7 @@ def _handle_due_lease(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> 
     elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s:
         usable = tuple(filter(s.usable, lease.gpus)) if s.renews_itself(lease) else ()
         if usable:
-            clerk.record(LeaseExtended(usable, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
+            clerk.record(facts.LeaseExtended(usable, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
         if len(usable) < len(lease.gpus):
             rest = next(gpu for gpu in lease.gpus if gpu not in usable)
             s.gpus.to_offer(rest, lease.end_s)  # it renewed itself when a round last looked
@@ -503,10 +496,10 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         s.groups.adopted()
         clerk.taken_rounds.add(round_of(grant_id))
         guaranteed = s.supply.whole or bool(s.durable.apps[container.app_id].vc)
-        clerk.record(LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
+        clerk.record(facts.LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
                               guaranteed=guaranteed))  # fmt: skip
         slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
-        clerk.record(LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
+        clerk.record(facts.LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
     start(s, clerk, container, "", now_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
 
@@ -28,7 +28,6 @@ from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
-from pycontrol.model.accounts import Accounts
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
 from pycontrol.model.events import (
@@ -38,6 +37,7 @@ from pycontrol.model.events import (
     SendHosts,
     SendRevoke,
 )
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Topology
@@ -176,11 +176,6 @@ class Holdings:
             gpus += here
         return gpus
 
-    @property
-    def accounts(self) -> Accounts:
-        """The tree of accounts."""
-        return self.settings.accounts
-
     def boost_of(self, app_id: str) -> Boosted | None:
         """The boost of an app, its own or its user's."""
         boosts = self.durable.boosts
@@ -244,10 +239,7 @@ class Holdings:
         worker = at.get(first)
         if all(at.get(gpu) is worker for gpu in lease.gpus):
             return {self.gang_key(lease, first): list(lease.gpus)}
-        found: dict[str, list[Gpu]] = {}
-        for gpu in lease.gpus:
-            found.setdefault(self.gang_key(lease, gpu), []).append(gpu)
-        return found
+        return grouped((self.gang_key(lease, gpu), gpu) for gpu in lease.gpus)
 
     def gang_at(self, gpu: Gpu) -> list[Lease]:
         """The leases of the gang that has the GPU; none if it has no lease, or one that is being revoked."""
@@ -278,9 +270,7 @@ class Holdings:
         `private`: only guaranteed gangs, counted on the virtual cluster's own machines.
         """
         gangs = [g for g in self.gangs_of(app_id) if not any(gpu in ending for gpu in gpus_in(g))]
-        coming: dict[str, list[Reservation]] = {}
-        for x in self.reservations_of(app_id):
-            coming.setdefault(x.gang or x.grant_id, []).append(x)
+        coming = grouped((x.gang or x.grant_id, x) for x in self.reservations_of(app_id))
         claims: list[list[Lease] | list[Reservation]] = [*gangs, *coming.values()]
         return tuple(
             self.places(gpus_in(gang), private) for gang in claims if not private or all(x.guaranteed for x in gang)
@@ -290,11 +280,7 @@ class Holdings:
         """The GPUs counted by host, or if `private` by the virtual cluster's machine."""
         if not private:
             return as_gang(gpus)
-        counts: dict[str, int] = {}
-        for gpu in gpus:
-            name = self.supply.machine_of(gpu)
-            counts[name] = counts.get(name, 0) + 1
-        return gang_of(counts)
+        return gang_of(Counter(map(self.supply.machine_of, gpus)))
 
     def borrowing(self, app_id: str) -> int:
         """GPUs that the app borrows or will borrow, less those being revoked."""

@@ -12,16 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from pycontrol.arbiter.ledger.facts import (
-    OF_LEASE,
-    ExchangeChanged,
-    Fact,
-    LeaseEnded,
-    LeaseRevoking,
-    NextDropped,
-    PolicyMemory,
-    Restored,
-)
+from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.views.gpus import GpuState
@@ -31,11 +22,12 @@ from pycontrol.model.topology import Gpu, count_by_host
 STORY_MAX = 5_000
 """The most events, facts and effects that a story keeps, with their times."""
 LARGE = frozenset({
-    ev.ClusterSnapshot, ev.StandbyRestored, ev.Solve, ev.Decided, PolicyMemory, ExchangeChanged, Restored
+    ev.ClusterSnapshot, ev.StandbyRestored, ev.Solve, ev.Decided, facts.PolicyMemory, facts.ExchangeChanged,
+    facts.Restored,
 })  # fmt: skip
 """Of these it keeps only that they were, as each may be as large as the cluster."""
-LOSES = frozenset({LeaseEnded, LeaseRevoking, NextDropped})
-_OF_LEASE = frozenset(OF_LEASE)
+LOSES = frozenset({facts.LeaseEnded, facts.LeaseRevoking, facts.NextDropped})
+_OF_LEASE = frozenset(facts.OF_LEASE)
 LINES_SHOWN = 40
 
 
@@ -127,12 +119,12 @@ def _health(s: Holdings, now_s: float) -> Iterator[tuple[Gpu | str | None, str]]
             yield gpu, "it is bad but reserved"
 
 
-def contradicted(s: Holdings, facts: Iterable[Fact], effects: Iterable[ev.Effect]) -> Iterator[tuple[Gpu, str]]:
+def contradicted(s: Holdings, told: Iterable[facts.Fact], effects: Iterable[ev.Effect]) -> Iterator[tuple[Gpu, str]]:
     """As `problems`, but only of the GPUs that new facts and effects are about: its cost depends on what changed."""
     if not s.cluster.seen:
         return
     leases, coming, index, before = s.durable.leases, s.durable.reservations, s.gpus, None
-    for fact in facts:
+    for fact in told:
         for gpu in fact.gpus if type(fact) in _OF_LEASE else ():  # type: ignore[union-attr]
             lease = leases.get(gpu)
             revoking = lease is not None and lease.state == REVOKING
@@ -150,13 +142,13 @@ def contradicted(s: Holdings, facts: Iterable[Fact], effects: Iterable[ev.Effect
             app_id, gpus = (e.ask.app_id, e.gpus) if isinstance(e, ev.Place) else (e.app_id, e.grant.gpus)
             for gpu in gpus:
                 known = (leases.get(gpu), coming.get(gpu))
-                if not any(x is not None and x.app_id == app_id for x in known) and not _lost(gpu, facts):
+                if not any(x is not None and x.app_id == app_id for x in known) and not _lost(gpu, told):
                     yield gpu, f"{app_id} is to use it, and has no lease of it"
 
 
-def _lost(gpu: Gpu, facts: Iterable[Fact]) -> bool:
+def _lost(gpu: Gpu, told: Iterable[facts.Fact]) -> bool:
     """Whether its lease changed hands after the effect: what comes next tells its app."""
-    return any(type(f) in LOSES and gpu in f.gpus for f in facts)  # type: ignore[union-attr]
+    return any(type(f) in LOSES and gpu in f.gpus for f in told)  # type: ignore[union-attr]
 
 
 class Owner(Protocol):

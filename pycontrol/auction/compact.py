@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from pycontrol.auction.instance import Instance, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow, Gang
+from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
@@ -212,10 +213,7 @@ class _Dims:
         for s in sorted(on_machine):
             self.add_level(s, of_type, free, on_hosts)
         if in_rack:
-            rack_free: dict[str, int] = {}
-            for h in free:
-                rack = topology.rack_of(h)
-                rack_free[rack] = rack_free.get(rack, 0) + free[h]
+            rack_free = summed((topology.rack_of(h), n) for h, n in free.items())
             in_racks = _others(rack_free, _by_place(pins, topology.rack_of, set(free)), self.app)
             for s in sorted(in_rack):
                 self.add_level(-s, of_type, rack_free, in_racks)

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from pycontrol.auction.limits import rooms
 from pycontrol.auction.placing import ELSE, NOBODY, FreeIndex, fitting
-from pycontrol.model.auction import AppView, Gang, gang_gpus
+from pycontrol.model.auction import AppView, Award, Gang, gang_gpus
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology
 
 T = TypeVar("T")
@@ -229,3 +230,22 @@ def gangs_of(
         return gang
 
     return give
+
+
+def leftovers(
+    room: FreeIndex,
+    apps: Sequence[AppView],
+    caps: Caps,
+    kept: Mapping[str, Sequence[Gang]],
+    order: Callable[[Sequence[Taker], Caps], Order[Taker]],
+) -> list[Award]:
+    """Gives GPUs left after payments to apps, gang by gang, so that none stay idle (Themis, Pseudocode 1); returns the
+    awards and takes their GPUs from `room`.
+
+    An app keeps its own ending gangs in place, as far as they are free, before it gets new ones. No app gets more than
+    it can use, or than its queue's limit leaves after the gangs that the auction gave (`kept`).
+    """
+    able = sorted((v for v in apps if caps.of(v) > 0), key=lambda v: v.app_id)
+    takers = [taker(v, kept.get(v.app_id, ()), room.topology) for v in able]
+    got = grouped((to.view.app_id, gang) for to, gang in hand_out(order(takers, caps), gangs_of(room, caps)))
+    return [Award(app_id, tuple(gangs), leftover=True) for app_id, gangs in got.items()]

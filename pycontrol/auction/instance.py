@@ -48,18 +48,6 @@ class Win:
     gangs: tuple[Gang, ...] = ()
 
 
-@value
-class Winners:
-    """A solution of the winner determination."""
-
-    wins: Mapping[str, Win]
-    objective_log: float
-    """The sum of -log rho over the bidders."""
-    proved_optimal: bool
-    gap: float
-    """A bound on optimum - objective_log; 0 if proved optimal."""
-
-
 Size = tuple[int, Scope, str]
 """(GPUs of a gang, its scope, its GPU type): new gangs with the same size are interchangeable."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pycontrol.auction.instance import Limit
 from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
+from pycontrol.model.grouping import grouped
 
 
 def limits_of(snapshot: Snapshot) -> tuple[Limit, ...]:
@@ -21,14 +22,8 @@ def rooms(views: Iterable[AppView]) -> dict[str, int]:
 
     GPUs with leases that end count for all of them, so that an app can win GPUs that another app at the limit held.
     """
-    spare: dict[str, int] = {}
-    ending: dict[str, int] = {}
-    for view in views:
-        gpus = ending_gpus(view) if view.rooms else 0
-        for name, room in view.rooms.items():
-            spare[name] = min(spare.get(name, room - gpus), room - gpus)
-            ending[name] = ending.get(name, 0) + gpus
-    return {name: max(0, gpus + ending[name]) for name, gpus in spare.items()}
+    each = grouped((name, (room, ending_gpus(v))) for v in views for name, room in v.rooms.items())
+    return {name: max(0, min(room - n for room, n in x) + sum(n for _, n in x)) for name, x in each.items()}
 
 
 def ending_gpus(view: AppView) -> int:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from pycontrol.auction.instance import Instance, Solved, Win, Winners
+from pycontrol.auction import reference
+from pycontrol.auction.instance import Instance, Win, Without
 from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, Gang
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
-
-Rounding = Literal["unbiased", "floor"]
-"""How the fraction c of k gangs is rounded: to floor(c k); "unbiased" adds one with probability frac(c k), so that the
-mean is c k."""
 
 
 @value
@@ -37,39 +33,36 @@ def auction(
     rng: random.Random,
     budget_s: float = 2.0,
     engine: str = "",
-    rounding: Rounding = "unbiased",
 ) -> AuctionOutcome:
     """Determines proportionally fair winners; each keeps the fraction c of its win, rounded to whole gangs.
+
+    The fraction c of k gangs is floor(c k), and one more with probability frac(c k), so that the mean is c k.
 
     `budget_s` is for all solves together, with a small minimum for each; the outcome's gap is 0 if all were proved.
     """
     seed = rng.randrange(1 << 30)
     found = solve(bids, instance, seed, budget_s, True, engine)
-    best = winners(found, bids, instance)
+    wins, objective_log = winners(found, bids, instance), reference.objective_log(bids, found.rows)
     c, kept, paid = {}, {}, {}
     for bid in bids:
-        win = best.wins[bid.app_id]
-        c[bid.app_id] = share(bid, best, found)
+        win = wins[bid.app_id]
+        c[bid.app_id] = share(win, objective_log, found.without.get(bid.app_id))
         kept[bid.app_id], paid[bid.app_id] = _pay(
-            win, c[bid.app_id], instance.homes.get(bid.app_id, ()), instance.topology, rng, rounding
+            win, c[bid.app_id], instance.homes.get(bid.app_id, ()), instance.topology, rng
         )
-    return AuctionOutcome(best.wins, c, kept, paid, best.objective_log, found.worst_gap == 0.0, found.worst_gap)
+    return AuctionOutcome(wins, c, kept, paid, objective_log, found.worst_gap == 0.0, found.worst_gap)
 
 
-def share(bid: Bid, best: Winners, found: Solved) -> float:
+def share(win: Win, objective_log: float, without: Without | None) -> float:
     """c_i = prod_{j != i} 1/rho_j(G_pf) / prod_{j != i} 1/rho_j(G_pf without i).
 
     A bidder that wins nothing takes nothing from the others, so its c is 1 without a solve.
     """
-    without = found.without.get(bid.app_id)
-    if without is None:
-        return 1.0
-    with_it = best.objective_log + math.log(best.wins[bid.app_id].rho)
-    return math.exp(min(0.0, with_it - without.objective_log))
+    return 1.0 if without is None else math.exp(min(0.0, objective_log + math.log(win.rho) - without.objective_log))
 
 
 def _pay(
-    win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random, rounding: Rounding
+    win: Win, c: float, homes: Sequence[Gang], topology: Topology, rng: random.Random
 ) -> tuple[tuple[Gang, ...], tuple[Gang, ...]]:
     """(gangs kept, gangs paid): the fraction c of the win rounded to whole gangs.
 
@@ -79,7 +72,7 @@ def _pay(
         return (), ()
     k = len(win.gangs)
     whole = math.floor(c * k + 1e-9)
-    more = rounding == "unbiased" and rng.random() < c * k - whole
+    more = rng.random() < c * k - whole
     n = min(k, whole + more)
     if n == k:
         return win.gangs, ()

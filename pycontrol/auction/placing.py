@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from pycontrol.model.auction import Demand, Gang, gang_gpus, gang_of
+from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
@@ -49,11 +50,8 @@ def divides(members: Sequence[int], gang: Gang, topology: Topology) -> bool:
 
 
 def _by_rack(free: Mapping[str, int], topology: Topology) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for host, n in free.items():
-        rack = topology.rack_by_host.get(host, host)
-        found[rack] = found.get(rack, 0) + n
-    return found
+    rack_of = topology.rack_by_host
+    return summed((rack_of.get(host, host), n) for host, n in free.items())
 
 
 def pack(members: Sequence[int], free: Mapping[str, int]) -> list[str] | None:
@@ -102,16 +100,15 @@ def fitting(demand: Demand, topology: Topology) -> Sequence[str]:
 
 
 class FreeIndex:
-    """The free GPUs of a round, or of what is left of it: gangs are placed by GPU type, packed or not, and put back.
+    """The free GPUs of a round, or of what is left of it: gangs are placed by GPU type, and put back.
 
-    Packed gangs are placed by best fit, narrow scopes first. With `order` (host -> rank), gangs are not packed: they
-    take the first free GPUs in this order of hosts, within their scope.
+    They are placed by best fit, narrow scopes first.
     """
 
-    def __init__(self, free: Mapping[str, int], topology: Topology, order: Mapping[str, int] | None = None) -> None:
-        self.topology, self.order = topology, order
+    def __init__(self, free: Mapping[str, int], topology: Topology) -> None:
+        self.topology = topology
         some = min(free.values(), default=1) <= 0
-        self._all = _Hosts({h: n for h, n in free.items() if n > 0} if some else dict(free), topology, order)
+        self._all = _Hosts({h: n for h, n in free.items() if n > 0} if some else dict(free), topology)
         self._of_type: dict[str, _Hosts] = {}
 
     def copy(self) -> Self:
@@ -124,7 +121,7 @@ class FreeIndex:
         """The index without these hosts: itself if no GPU is free there, else another one."""
         if not any(self.left.get(host, 0) > 0 for host in closed):
             return self
-        return FreeIndex({h: n for h, n in self.left.items() if h not in closed}, self.topology, self.order)
+        return FreeIndex({h: n for h, n in self.left.items() if h not in closed}, self.topology)
 
     @property
     def left(self) -> Mapping[str, int]:
@@ -146,13 +143,7 @@ class FreeIndex:
 
         `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: as in `Demand`.
         """
-        if ELSE in gpu_type:
-            return self.place_on(gpu_type.split(ELSE), size, widest, members)
-        return self._hosts(gpu_type).place(size, widest, members)
-
-    def place_on(self, types: Iterable[str], size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
-        """A place on the first of these types that has one, or None."""
-        found = (self.place(size, widest, gpu_type, members) for gpu_type in types)
+        found = (self._hosts(each).place(size, widest, members) for each in gpu_type.split(ELSE))
         return next((gang for gang in found if gang is not None), None)
 
     def has_place(self, size: int, widest: Scope, gpu_type: str = "", members: Sequence[int] = ()) -> bool:
@@ -183,7 +174,7 @@ class FreeIndex:
             return self._all
         if gpu_type not in self._of_type:
             free = {h: n for h, n in self.left.items() if self.topology.type_of(h) == gpu_type}
-            self._of_type[gpu_type] = _Hosts(free, self.topology, self.order)
+            self._of_type[gpu_type] = _Hosts(free, self.topology)
         return self._of_type[gpu_type]
 
 
@@ -193,23 +184,18 @@ class _Hosts:
     All indexes but `counts` are made when they are first read: most rounds place one gang on one machine.
     """
 
-    def __init__(self, free: dict[str, int], topology: Topology, order: Mapping[str, int] | None) -> None:
-        self.free, self.topology, self.order = free, topology, order
+    def __init__(self, free: dict[str, int], topology: Topology) -> None:
+        self.free, self.topology = free, topology
         self.gpus = sum(free.values())
         self.counts = sorted(set(free.values()))
         self.alike: dict[int, list[tuple[bool, str]]] = {}
         """Number of free GPUs -> a heap of (whether the host is unused, host); outdated entries are dropped later."""
         self._in_rack: dict[str, int] | None = None
-        self.first: list[tuple[int, str]] = []
-        """Without packing: a heap of (rank, host) with all hosts that have free GPUs, and outdated entries."""
-        if order is not None:
-            self.first = [(order[h], h) for h in free]
-            heapq.heapify(self.first)
 
     def copy(self) -> Self:
         """An independent copy."""
         twin = copy.copy(self)
-        twin.free, twin.counts, twin.first = dict(self.free), list(self.counts), list(self.first)
+        twin.free, twin.counts = dict(self.free), list(self.counts)
         twin.alike = {n: list(heap) for n, heap in self.alike.items()}
         twin._in_rack = dict(self._in_rack) if self._in_rack is not None else None
         return twin
@@ -249,8 +235,6 @@ class _Hosts:
             left = self.free[host] = self.free[host] + n
             self._changed(host, n)
             self._enter(left, self.topology.gpus_by_host.get(host) == left, host)
-            if self.order is not None and left == n:
-                heapq.heappush(self.first, (self.order[host], host))
 
     def _changed(self, host: str, gpus: int) -> None:
         self.gpus += gpus
@@ -276,11 +260,7 @@ class _Hosts:
 
     def place(self, size: int, widest: Scope, members: Sequence[int] = ()) -> Gang | None:
         """A place for a gang, or None; takes nothing."""
-        if size > self.gpus:
-            return None
-        if self.order is None or members:
-            return self._best_fit(size, widest, members)
-        return self._first_fit(size, widest)
+        return None if size > self.gpus else self._best_fit(size, widest, members)
 
     def _best_fit(self, size: int, widest: Scope, members: Sequence[int]) -> Gang | None:
         for n in self.counts[bisect.bisect_left(self.counts, size) :]:
@@ -311,26 +291,6 @@ class _Hosts:
                 take(left, [member])
                 gang.update((h, gang.get(h, 0) + n) for h, n in member)
         return gang_of(gang) if gang else None
-
-    def _first_fit(self, size: int, widest: Scope) -> Gang | None:
-        gang: dict[str, int] = {}
-        rack, seen = "", []
-        while size and self.first:
-            entry = heapq.heappop(self.first)
-            host, n = entry[1], self.free[entry[1]]
-            if n <= 0 or host in gang:
-                continue  # an outdated entry
-            seen.append(entry)
-            here = self.topology.rack_of(host)
-            if widest is Scope.MACHINE and n < size:
-                continue
-            if widest is Scope.RACK and (here != rack if gang else self.in_rack[here] < size):
-                continue
-            rack, gang[host] = here, min(size, n)
-            size -= gang[host]
-        for entry in seen:
-            heapq.heappush(self.first, entry)
-        return None if size else gang_of(gang)
 
 
 def _members_in(rooms: Iterable[Mapping[str, int]], members: Sequence[int]) -> Gang | None:
@@ -374,32 +334,6 @@ def place_all(
     `homes`: app id -> gangs on which it runs; these are kept if possible, as a move is a restart.
     None does not prove that there is no room, as best fit is not exact.
     """
-    types = sorted({w.gpu_type for w in wants} - {""})
-    return _by_type(types, wants, free, topology, homes) if types else _place_all(wants, free, topology, homes)
-
-
-def _by_type(
-    types: Sequence[str],
-    wants: Sequence[Want],
-    free: Mapping[str, int],
-    topology: Topology,
-    homes: Mapping[str, Sequence[Gang]],
-) -> dict[str, list[Gang]] | None:
-    """Places the gangs of each type on its hosts, then those of any type on the rest."""
-    left, placed = dict(free), dict[str, list[Gang]]()
-    for gpu_type in (*types, ""):
-        here = {h: n for h, n in left.items() if not gpu_type or topology.type_of(h) == gpu_type}
-        found = _place_all([w for w in wants if w.gpu_type == gpu_type], here, topology, homes)
-        if found is None:
-            return None
-        placed.update(found)
-        take(left, (gang for gangs in found.values() for gang in gangs))
-    return placed
-
-
-def _place_all(
-    wants: Sequence[Want], free: Mapping[str, int], topology: Topology, homes: Mapping[str, Sequence[Gang]]
-) -> dict[str, list[Gang]] | None:
     for where in (homes, NOBODY) if homes else (NOBODY,):
         for order in (_narrow_first, _large_first):
             placed = _in_order(sorted(wants, key=order), FreeIndex(free, topology), where)
@@ -419,15 +353,17 @@ def _large_first(want: Want) -> tuple[int, int]:
 def _in_order(
     wants: Sequence[Want], room: FreeIndex, homes: Mapping[str, Sequence[Gang]]
 ) -> dict[str, list[Gang]] | None:
-    placed = {want.app_id: _stay(want, room, homes.get(want.app_id, ())) for want in wants}
-    for want in wants:
-        mine = placed[want.app_id]
-        for _ in range(want.gangs - len(mine)):
-            gang = room.place(want.gang_gpus, want.scope)
-            if gang is None:
-                return None
-            room.take(gang)
-            mine.append(gang)
+    placed = dict[str, list[Gang]]()
+    for alike in ([w for w in wants if w.gpu_type], [w for w in wants if not w.gpu_type]):  # of any type: on the rest
+        placed.update((want.app_id, _stay(want, room, homes.get(want.app_id, ()))) for want in alike)
+        for want in alike:
+            mine = placed[want.app_id]
+            for _ in range(want.gangs - len(mine)):
+                gang = room.place(want.gang_gpus, want.scope, want.gpu_type)
+                if gang is None:
+                    return None
+                room.take(gang)
+                mine.append(gang)
     return placed
 
 
@@ -435,6 +371,8 @@ def _stay(want: Want, room: FreeIndex, homes: Sequence[Gang]) -> list[Gang]:
     stay: list[Gang] = []
     for gang in homes:
         alike = gang_gpus(gang) == want.gang_gpus and room.topology.scope_of(h for h, _ in gang) <= want.scope
+        if want.gpu_type:
+            alike = alike and all(room.topology.type_of(h) == want.gpu_type for h, _ in gang)
         if alike and len(stay) < want.gangs and room.holds(gang):
             room.take(gang)
             stay.append(gang)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulp
 
 from pycontrol.auction.instance import Instance, Rooms, Size, Solved, Without, rows_that_matter, scope_of
 from pycontrol.model.auction import Bid, BidRow
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.topology import Scope
 
 LEAST_BUDGET_S = 0.05
@@ -23,7 +24,7 @@ FIRST_SHARE = 0.5
 """Fraction of the time budget for the first solve; the rest is for the payments."""
 
 
-class _IntegerProgram:
+class IntegerProgram:
     """The integer program of one auction.
 
     A gang on one machine uses room there. A gang within a rack may be split over its machines, so only the rack's total
@@ -34,9 +35,7 @@ class _IntegerProgram:
     def __init__(self, bids: Sequence[Bid], instance: Instance) -> None:
         self.bids, self.instance = bids, instance
         self.free = {h: n for h, n in sorted(instance.free.items()) if n > 0}
-        self.racks: dict[str, list[str]] = {}
-        for host in self.free:
-            self.racks.setdefault(instance.topology.rack_of(host), []).append(host)
+        self.racks = grouped((instance.topology.rack_of(host), host) for host in self.free)
         self.lp = pulp.LpProblem("winners", pulp.LpMaximize)
         self.rows: dict[str, list[tuple[BidRow, pulp.LpVariable]]] = {}
         self.places: dict[Size, dict[str, pulp.LpVariable]] = {}
@@ -108,30 +107,22 @@ class _IntegerProgram:
         self._at_most(anywhere, sum(self.free.values()))
 
     def _rack_gpus(self, gpu_type: str) -> dict[str, int]:
-        gpus: dict[str, int] = {}
-        for host, n in self.instance.free_of(gpu_type).items():
-            rack = self.instance.topology.rack_of(host)
-            gpus[rack] = gpus.get(rack, 0) + n
-        return gpus
+        rack_of = self.instance.topology.rack_of
+        return summed((rack_of(host), n) for host, n in self.instance.free_of(gpu_type).items())
 
-    def solve(self, budget_s: float, cbc: bool = False) -> float:
+    def solve(self, budget_s: float) -> float:
         """Solves to a zero gap within the budget; returns the gap that remains."""
         if not self.rows:
             return 0.0
         limit_s = max(LEAST_BUDGET_S, budget_s)
-        if cbc:
-            engine = pulp.PULP_CBC_CMD(msg=False, gapRel=0.0, timeLimit=limit_s, threads=1)
-        else:
-            engine = pulp.HiGHS(msg=False, gapRel=0.0, gapAbs=0.0, timeLimit=limit_s, threads=1)
-        self.lp.solve(engine)
+        self.lp.solve(pulp.HiGHS(msg=False, gapRel=0.0, gapAbs=0.0, timeLimit=limit_s, threads=1))
         if self.lp.sol_status == pulp.LpSolutionOptimal:
             return 0.0
         if self.lp.sol_status != pulp.LpSolutionIntegerFeasible:  # the solution without winners always fits
             for variable in self.lp.variables():
                 variable.varValue = 0
-        bound = self.most_gained
-        if not cbc:  # PuLP passes HiGHS the negated objective
-            bound = min(bound, -float(self.lp.solverModel.getInfo().mip_dual_bound))
+        # PuLP passes HiGHS the negated objective
+        bound = min(self.most_gained, -float(self.lp.solverModel.getInfo().mip_dual_bound))
         return max(0.0, bound - (self.lp.objective.value() or 0.0))
 
     def chosen(self) -> dict[str, BidRow | None]:
@@ -155,29 +146,29 @@ def building_s(bids: Sequence[Bid], instance: Instance) -> float:
     return LEAST_BUDGET_S + VARIABLE_S * (sum(len(b.rows) for b in bids) + len(sizes) * len(instance.free))
 
 
-def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool, cbc: bool = False) -> Solved:
+def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bool) -> Solved:
     """The feasible rows, at most one per bidder, with the largest sum of -log rho; with `payments` also the optimum
     without each winner."""
     end_s = time.monotonic() + budget_s
-    model = _IntegerProgram(bids, instance)
-    gap = model.solve(budget_s * FIRST_SHARE if payments else budget_s, cbc)
+    model = IntegerProgram(bids, instance)
+    gap = model.solve(budget_s * FIRST_SHARE if payments else budget_s)
     rows = model.chosen()
     winners = [a for a, row in rows.items() if row is not None] if payments else []
     without = {}
     for k, app_id in enumerate(winners):
         share_s = (end_s - time.monotonic()) / (len(winners) - k)
-        without[app_id] = solve_without(app_id, bids, instance, share_s, cbc)
+        without[app_id] = solve_without(app_id, bids, instance, share_s)
     return Solved(rows, gap, without, model.rooms())
 
 
-def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s: float, cbc: bool = False) -> Without:
+def solve_without(app_id: str, bids: Sequence[Bid], instance: Instance, budget_s: float) -> Without:
     """The optimum of the auction without one bidder."""
     others = [b for b in bids if b.app_id != app_id]
-    model = _IntegerProgram(others, instance)
-    gap = model.solve(budget_s, cbc)
+    model = IntegerProgram(others, instance)
+    gap = model.solve(budget_s)
     return Without(objective_log(others, model.chosen()), gap)
 
 
-def objective_log(bids: Sequence[Bid], rows: dict[str, BidRow | None]) -> float:
+def objective_log(bids: Sequence[Bid], rows: Mapping[str, BidRow | None]) -> float:
     """The sum of -log rho over the bidders with these rows."""
     return -sum(math.log(r.rho if (r := rows[b.app_id]) is not None else b.rho_nothing) for b in bids)

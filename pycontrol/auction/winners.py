@@ -11,14 +11,14 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from pycontrol.auction import highs, native, reference
 from pycontrol.auction.handout import less
-from pycontrol.auction.instance import Instance, Rooms, Solved, Win, Winners, scope_of, typed
+from pycontrol.auction.instance import Instance, Rooms, Solved, Win, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_of, gangs_by_host
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology
 
 
@@ -32,7 +32,6 @@ ENGINES: Mapping[str, Engine] = {
     "compiled": native.solve,
     "highs": highs.solve,
     "reference": reference.solve,
-    "cbc": partial(reference.solve, cbc=True),
 }
 
 
@@ -51,7 +50,7 @@ def solve(
     shuffled = random.Random(seed).sample([typed(b, instance) for b in bids], len(bids))  # so that no name is favored
     name = engine_name(engine)
     found = ENGINES[name](shuffled, instance, budget_s, payments)
-    if not found.worst_gap or name in ("reference", "cbc"):
+    if not found.worst_gap or name == "reference":
         return found
     least_s = reference.building_s(shuffled, instance)
     if found.gap and (left_s := end_s - time.monotonic()) > least_s:
@@ -67,30 +66,15 @@ def solve(
     return replace(found, without=without)
 
 
-def determine(
-    bids: Sequence[Bid],
-    instance: Instance,
-    seed: int,
-    budget_s: float = 2.0,
-    place: bool = True,
-    engine: str = "",
-) -> Winners:
-    """The feasible rows, at most one per bidder, with the largest sum of -log rho.
-
-    When `budget_s` has passed, the best rows found are returned with their gap.
-    """
-    return winners(solve(bids, instance, seed, budget_s, False, engine), bids, instance, place)
-
-
-def winners(found: Solved, bids: Sequence[Bid], instance: Instance, place: bool = True) -> Winners:
-    """What each bidder won; with `place` also the places of its gangs."""
-    new = _place(found, bids, instance) if place else {}
-    wins = {}
+def winners(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, Win]:
+    """What each bidder won, with the places of its gangs."""
+    new = _place(found, bids, instance)
+    wins = dict[str, Win]()
     for bid in bids:
         row = found.rows[bid.app_id]
         gangs = (*row.keep, *_whole(new.get(bid.app_id, ()), row, instance.topology)) if row is not None else ()
         wins[bid.app_id] = Win(row, row.rho if row is not None else bid.rho_nothing, gangs)
-    return Winners(wins, reference.objective_log(bids, dict(found.rows)), found.gap == 0.0, found.gap)
+    return wins
 
 
 def _whole(gangs: Sequence[Gang], row: BidRow, topology: Topology) -> Sequence[Gang]:
@@ -116,9 +100,7 @@ def _place(found: Solved, bids: Sequence[Bid], instance: Instance) -> dict[str, 
 
 def _place_in(rooms: Rooms, wants: Sequence[Want], left: dict[str, int], instance: Instance) -> dict[str, list[Gang]]:
     open_ = {size: list(places) for size, places in rooms.items()}
-    racks: dict[str, list[str]] = {}
-    for host in left:
-        racks.setdefault(instance.topology.rack_of(host), []).append(host)
+    racks = grouped((instance.topology.rack_of(host), host) for host in left)
     placed: dict[str, list[Gang]] = {w.app_id: [] for w in wants}
     order = sorted(wants, key=lambda w: (w.scope, not w.gpu_type))  # narrow ones first: the others fill the gaps
     for want in order:

@@ -21,7 +21,6 @@ from pycontrol.cli.tables import Data, clock, emit, gang, lines, span, table
 from pycontrol.config import Config, ConfigError, load_config, parse
 from pycontrol.hadoopconf.queues import read_queues
 from pycontrol.model.cluster import Queue
-from pycontrol.policies.registry import configured
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
 from pycontrol.simulation.runs import own_policies
@@ -75,7 +74,7 @@ def _found(
     found = None
     if parsed is not None and cells is not None:
         found = layout(parsed, scene.topology if scene is not None else None, cells.name)
-        own_policies(CellSupply(found), "", {}, configured, cells.name)  # the others are checked with isonomy.yaml
+        own_policies(CellSupply(found), "", {}, file=cells.name)  # the others are checked with isonomy.yaml
     of_cells = {} if found is None else {"cells": _overview(found)}
     if scene is None:
         return of_cells

@@ -99,7 +99,7 @@ def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -
     options = {**(config.policy_options if name == config.policy else {}), **(own or {})}
     if "budget_s" in registry.options(name):
         options.setdefault("budget_s", config.deadlines.solve_s)
-    return registry.configured(name, **options)
+    return registry.make(name, **options)
 
 
 def notice_of(policy: Policy) -> str:

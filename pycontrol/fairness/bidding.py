@@ -8,6 +8,7 @@ from dataclasses import replace
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.model.auction import Bid, BidRow, Gang
+from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.model.value import value
 
@@ -60,10 +61,7 @@ def capacity(free: Mapping[str, int], gang_gpus: int, scope: Scope, topology: To
         return sum(n // gang_gpus for n in free.values())
     if scope is Scope.CLUSTER:
         return sum(free.values()) // gang_gpus
-    racks: dict[str, int] = {}
-    for host, n in free.items():
-        racks[topology.rack_of(host)] = racks.get(topology.rack_of(host), 0) + n
-    return sum(n // gang_gpus for n in racks.values())
+    return sum(n // gang_gpus for n in summed((topology.rack_of(host), n) for host, n in free.items()).values())
 
 
 def narrowest(gang_gpus: int, topology: Topology) -> Scope:

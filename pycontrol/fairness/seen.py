@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pycontrol.fairness.slowdown import ENOUGH, Profiler
 from pycontrol.model.auction import Demand
 from pycontrol.model.events import WorkerSteps
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Gpu, Scope, Topology
 
 TOLERANCE = 1.25
@@ -106,9 +107,7 @@ class AppSeen:
         return {t: told[base] * seen[base] / seen[t] for t in known}
 
     def _serial_by_type(self) -> dict[str, float]:
-        found: dict[str, list[float]] = {}
-        for (_, kind), serial_s in self._serial().items():
-            found.setdefault(kind, []).append(serial_s)
+        found = grouped((kind, serial_s) for (_, kind), serial_s in self._serial().items())
         return {kind: statistics.median(times) for kind, times in found.items()}
 
     def _serial(self) -> dict[tuple[str, str], float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
+from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 
@@ -33,11 +34,7 @@ def as_gang(gpus: Iterable[Gpu]) -> Gang:
 
 def gangs_by_host(gangs: Iterable[Gang]) -> dict[str, int]:
     """Host -> GPUs that these gangs have there."""
-    counts: dict[str, int] = {}
-    for gang in gangs:
-        for host, n in gang:
-            counts[host] = counts.get(host, 0) + n
-    return counts
+    return summed(part for gang in gangs for part in gang)
 
 
 def gang_gpus(gang: Gang) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pycontrol.auction.limits import ending_gpus, rooms
 from pycontrol.auction.placing import FreeIndex, take
 from pycontrol.model.auction import BOOSTED, AppView, Bid, Gang, Plan, Snapshot, gang_gpus
+from pycontrol.model.grouping import summed
 
 
 def priority_of(view: AppView) -> int:
@@ -108,10 +109,7 @@ def _as_good(gang: Gang, view: AppView, spare: FreeIndex) -> Gang | None:
 
 def _limited(views: list[AppView], left_gpus: Mapping[str, int]) -> Iterator[AppView]:
     """The views of a class, with what is left of the limits that they count for."""
-    ending: dict[str, int] = {}
-    for v in views:
-        for name in v.rooms:
-            ending[name] = ending.get(name, 0) + ending_gpus(v)
+    ending = summed((name, ending_gpus(v)) for v in views for name in v.rooms)
     for v in views:
         own = {name: left_gpus[name] - ending[name] + ending_gpus(v) for name in v.rooms}
         yield replace(v, rooms=own) if own else v

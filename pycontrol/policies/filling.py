@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pycontrol.auction.handout import ByKey, Caps, Shape, hand_out
 from pycontrol.auction.placing import ELSE, FreeIndex
@@ -30,11 +30,6 @@ _Key = tuple[Any, ...]
 @dataclass(frozen=True)
 class Filling(ABC):
     """A policy that needs no bids."""
-
-    packing: Literal["tight", "first", "random"] = "tight"
-    """How new gangs are placed: as close together as possible, or unpacked by host name or in a random order."""
-    ties: Literal["fifo", "random"] = "fifo"
-    """How ties are broken: by submission time, or by a draw for each gang."""
 
     name: ClassVar[str]
     asks_agents: ClassVar[bool] = False
@@ -71,6 +66,14 @@ class Filling(ABC):
         `used_gpus`: GPUs of all the queue's apps. Needed only with `by_queue`.
         """
         raise NotImplementedError
+
+    def tie(self, view: AppView, rng: random.Random) -> float:
+        """Which of the apps with equal keys is next: the earliest submission."""
+        return view.submitted_s
+
+    def pool(self, snapshot: Snapshot, rng: random.Random) -> FreeIndex:
+        """The GPUs on offer; it says where new gangs go: as close together as possible."""
+        return FreeIndex(snapshot.free, snapshot.topology)
 
     def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
         """Whether to restart a gang that could stay in a narrower scope."""
@@ -166,7 +169,7 @@ class _Filler:
 
     def __init__(self, policy: Filling, snapshot: Snapshot, rng: random.Random) -> None:
         self.policy, self.s, self.apps, self.rng = policy, snapshot, snapshot.apps, rng
-        self.free = FreeIndex(snapshot.free, snapshot.topology, self._unpacked())
+        self.free = policy.pool(snapshot, rng)
         """GPUs that no app has been given yet."""
         self.spare = self.free.copy()
         """The free GPUs that no pick is to keep."""
@@ -188,9 +191,7 @@ class _Filler:
         sizes = {shape for shape in self.shapes.values() if shape[0] > 0}
         self.full = {shape for shape in sizes if not self.free.has_place(*shape)}
         """Shapes of new gangs for which there is no room left."""
-        # with random ties each app has its draw in each round, as if a gang might move
-        moves = policy.migrates and (policy.ties == "random" or any(view.ending_gangs for view in self.apps))
-        if not moves:  # they may make room
+        if not policy.migrates or not any(view.ending_gangs for view in self.apps):  # moves may make room
             sizes -= self.full
         homes = (gang_gpus(home) for i in self.shapes for home in self.apps[i].ending_gangs)
         self.smallest_gpus = min([*(shape[0] for shape in sizes), *homes], default=MANY)
@@ -199,14 +200,6 @@ class _Filler:
         """The order of apps, by their positions in the snapshot."""
 
     # ---- the beginning
-
-    def _unpacked(self) -> dict[str, int] | None:
-        if self.policy.packing == "tight":
-            return None
-        hosts = sorted(self.s.free)
-        if self.policy.packing == "random":
-            self.rng.shuffle(hosts)
-        return {host: k for k, host in enumerate(hosts)}
 
     def _shapes(self) -> dict[int, Shape]:
         shapes, types = {}, self.types
@@ -225,8 +218,7 @@ class _Filler:
             settled = [self._settle(pick) for pick in picks]
             if not all(settled):
                 self.ranks.add([i for i in sorted(self.ranks.out) if self._may_find_room(i)])
-                if self.policy.ties != "random":  # else each has its draw
-                    self.ranks.drop_all(self._finds_no_room)
+                self.ranks.drop_all(self._finds_no_room)
         return Plan(
             round_id=self.s.round_id,
             awards=tuple(Award(self.apps[i].app_id, tuple(gangs)) for i, gangs in self.got.items()),
@@ -239,8 +231,7 @@ class _Filler:
         """Priority (the highest first), key, tie-break, and app id."""
         view = self.apps[i]
         key = self.policy.key(view, self.caps.gpus(view), self.offered)
-        tie = self.rng.random() if self.policy.ties == "random" else view.submitted_s
-        return -view.priority, key, tie, view.app_id
+        return -view.priority, key, self.policy.tie(view, self.rng), view.app_id
 
     def _queue_key(self, queue: str, i: int) -> _Key:
         view = self.apps[i]

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Mapping
 from pycontrol.auction.handout import Caps
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Gang, Snapshot
+from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Topology
 from pycontrol.shares.placer import PlacerJob
 
 
 def gpus_by_type(parts: Iterable[tuple[str, int]], topology: Topology) -> dict[str, int]:
     """GPUs by type; `parts`: (host, GPUs), as in a gang."""
-    counts: dict[str, int] = {}
-    for host, n in parts:
-        counts[topology.type_of(host)] = counts.get(topology.type_of(host), 0) + n
-    return counts
+    return summed((topology.type_of(host), n) for host, n in parts)
 
 
 class HostPool:

@@ -1,16 +1,8 @@
 """Isonomy: apps are served in the order in which hierarchical equal sharing would finish them.
 
-An app declares its work once, at submission. An ideal cluster, on which work splits freely, serves all apps
-simultaneously: groups, queues and users share it by weight, level by level,
-and the apps of a user equally (`fluid`). GPUs
-go to the earliest virtual finish time, gang by gang, as many as the app can use. So small apps go before large ones,
-but no app ends much later than under equal sharing. As shares belong to users, neither splitting an app nor merging
-apps gains anything.
-
-Nothing that an app reports after submission changes its virtual finish time. YARN measures service, and overrun counts
-several times, so declaring too little delays an app, as does declaring too much.
-
-docs/policy.md has the reasoning and the figures.
+GPUs go to the earliest virtual finish time in an ideal cluster on which work splits freely (`fluid`), gang by gang, as
+many as the app can use. Nothing that an app reports after submission changes its virtual finish time. YARN measures
+service, and overrun counts several times. docs/policy.md has the reasoning and the figures.
 """
 
 from __future__ import annotations

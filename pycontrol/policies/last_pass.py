@@ -13,6 +13,7 @@ from dataclasses import replace
 from pycontrol.auction.handout import ByKey, Caps, KeptOut, Taker, gangs_of, hand_out, less, shape_of, taker
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Award, Gang, Plan, Snapshot, gang_of
+from pycontrol.model.grouping import grouped
 
 LEAST_LOAN = 0.5
 """Shortest loan, in leases; for a shorter one a start is not worth its cost."""
@@ -69,11 +70,9 @@ def _handed(
         in_turn = -v.priority, v.app_id in paid, caps.gpus(v), v.submitted_s, v.app_id
         return in_turn if caps.of(v) > 0 else None
 
-    got: dict[str, list[Gang]] = {}
     order: ByKey[Taker] = ByKey(able if room.gpus else (), key)
-    for to, gang in hand_out(order, gangs_of(room, caps, kept_out), lambda: room.gpus > 0):
-        got.setdefault(to.view.app_id, []).append(gang)
-    return got
+    given = hand_out(order, gangs_of(room, caps, kept_out), lambda: room.gpus > 0)
+    return grouped((to.view.app_id, gang) for to, gang in given)
 
 
 def _left(plan: Plan, s: Snapshot) -> dict[str, int]:

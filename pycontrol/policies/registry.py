@@ -42,10 +42,6 @@ ENTRY_POINTS = "isonomy.policies"
 INSTEAD = {"queue_weights": "accounts.others.queues.QUEUE.weight", "user_weights": "accounts.others.users.USER.weight"}
 """Former options -> the key of isonomy.yaml that says the same."""
 NOT_OPTIONS = frozenset({"name", "asks_agents"})
-ABLATIONS = frozenset({
-    "packing", "ties", "leftovers", "participants", "rounding", "rho_nothing", "cached_tables",
-})  # fmt: skip
-"""Fields that only experiments set: no options of isonomy.yaml or of a command."""
 
 
 class UnknownPolicy(ValueError):
@@ -67,39 +63,39 @@ def names() -> tuple[str, ...]:
 
 def options(name: str) -> tuple[str, ...]:
     """The names of a policy's options; raises UnknownPolicy."""
-    return tuple(option for option in _fields(name) if option not in ABLATIONS)
+    return _options(kind(name))
 
 
-def _fields(name: str) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(_class(name)) if f.init and f.name not in NOT_OPTIONS)
+def _options(of: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(of) if f.init and f.name not in NOT_OPTIONS)
 
 
 def summary(name: str) -> str:
     """One line on a policy: the first paragraph of its module's docstring."""
-    return (importlib.import_module(_class(name).__module__).__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+    return (importlib.import_module(kind(name).__module__).__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def default(name: str, option: str) -> Any:
     """The default value of a policy's option."""
-    found = next(f for f in dataclasses.fields(_class(name)) if f.name == option)
+    found = next(f for f in dataclasses.fields(kind(name)) if f.name == option)
     return found.default_factory() if found.default_factory is not dataclasses.MISSING else found.default
 
 
-def configured(name: str, /, **given: Any) -> Policy:
-    """`make` with what isonomy.yaml, a cells file or a command says."""
-    return make(name, options(name), **given)
+def make(name: str, /, **given: Any) -> Policy:
+    """A policy with these options; raises UnknownPolicy, which lists the known names."""
+    return made(name, kind(name), given)
 
 
-def make(name: str, among: tuple[str, ...] | None = None, /, **given: Any) -> Policy:
-    """A policy with these options, all of them `among` those; raises UnknownPolicy, which lists the known names."""
-    kind, known = _class(name), _fields(name) if among is None else among
+def made(name: str, of: Any, given: Mapping[str, Any]) -> Policy:
+    """A policy of this class with these options; raises UnknownPolicy, which lists the known options."""
+    known = _options(of)
     for option in given:
         if option not in known:
             instead = f" any more; write {INSTEAD[option]}" if option in INSTEAD else _known(option, known)
             raise UnknownPolicy(f"{name} has no option {option}{instead}")
     try:
         numbers_within({option: value for option, value in given.items() if option in BOUNDS})
-        return cast(Policy, TypeAdapter(kind).validate_python(given))
+        return cast(Policy, TypeAdapter(of).validate_python(given))
     except OutOfBounds as error:
         raise UnknownPolicy(f"{name}: {error}") from error
     except ValidationError as error:
@@ -112,7 +108,7 @@ def checked(config: Config, file: str) -> Config:
     if config.policy not in names():
         raise ConfigError([f"{file}: policy: {unknown(config.policy)}"])
     try:
-        configured(config.policy, **config.policy_options)
+        make(config.policy, **config.policy_options)
     except UnknownPolicy as problem:
         raise ConfigError([f"{file}: policy_options: {problem}"]) from problem
     return config
@@ -123,7 +119,8 @@ def unknown(name: str) -> str:
     return f"there is no policy {name}{_known(name, names())}"
 
 
-def _class(name: str) -> Any:
+def kind(name: str) -> Any:
+    """The class of a policy; raises UnknownPolicy."""
     if name not in names():
         raise UnknownPolicy(unknown(name))
     module, _, of = (POLICIES.get(name) or _others()[name]).partition(":")

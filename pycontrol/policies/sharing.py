@@ -19,11 +19,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.grouping import summed
 from pycontrol.policies.classes import in_classes, is_boosted
 from pycontrol.policies.hosts import HostPool, gpus_by_type
 from pycontrol.policies.share_memory import GAP, Account, ShareMemory
 from pycontrol.shares.capped import within_demand
-from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, place_round
+from pycontrol.shares.placer import ANY_TYPE, Placement, PlacerJob, PlacerRound
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
 
 Tenant = Literal["user", "queue", "app"]
@@ -190,9 +191,7 @@ class Shared:
         for view in self.views:
             user = self.users[view.app_id]
             standing[user] = max(standing[user], 1.0 + view.priority)
-        kinds: dict[str, float] = {}
-        for user in users:
-            kinds[user.tenant] = kinds.get(user.tenant, 0.0) + standing[user]
+        kinds = summed((user.tenant, standing[user]) for user in users)
         demand, left, came_s = dict.fromkeys(users, 0), dict.fromkeys(users, 0.0), dict.fromkeys(users, self.s.now_s)
         for view in self.views:
             user = self.users[view.app_id]
@@ -274,7 +273,8 @@ class Shared:
     def placed(self, free: Shares, held: Shares, hosts: HostPool) -> Placement:
         """Whole gangs on hosts. `held`: virtual user -> type -> GPUs that it holds and that are not on offer."""
         busy = {u for u, own in held.items() if own}
-        return place_round(self.shares, free, hosts.jobs, hosts, self.policy.patience, self.policy.stint, busy)
+        how = self.policy.patience, self.policy.stint
+        return PlacerRound(self.shares, free, hosts.jobs, hosts, *how, busy).run()
 
     def _until_s(self, app_id: str) -> float:
         """When a hold for an app ends: one lease after it began, as every present lease has ended once by then.
@@ -318,8 +318,4 @@ class Shared:
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for own in counts:
-        for t, n in own.items():
-            total[t] = total.get(t, 0) + n
-    return total
+    return summed(part for own in counts for part in own.items())

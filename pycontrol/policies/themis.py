@@ -9,29 +9,22 @@ Choices that the paper leaves open are options; their defaults did best in trial
 
 from __future__ import annotations
 
-import bisect
 import math
 import random
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar
 
-from pycontrol.auction.handout import Caps
+from pycontrol.auction.handout import AtRandom, Caps, leftovers
 from pycontrol.auction.instance import Instance
-from pycontrol.auction.leftovers import Rank, Ranking, leftovers
 from pycontrol.auction.limits import limits_of, room_gpus, within
-from pycontrol.auction.partial import AuctionOutcome, Rounding, auction
+from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.auction.winners import engine_name
-from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Offer, Plan, Snapshot, gangs_by_host
+from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gangs_by_host
+from pycontrol.model.grouping import grouped
 from pycontrol.policies.classes import in_classes
-
-HUGE = 1e6
-"""With `rho_nothing` "huge": rho of an app with nothing, as a multiple of the worst rho in the auction."""
-
-
-Nothing = Literal["projected", "twice_worst", "huge"]
 
 
 @dataclass(frozen=True)
@@ -40,18 +33,6 @@ class Themis:
 
     budget_s: float = 2.0
     """Seconds for all solves of a round; after that the best solution found counts, with its gap."""
-    leftovers: Rank = "random"
-    """Order of apps for leftovers: random (the paper), the worst rho first, or the largest cut of log rho by a gang."""
-    participants: bool = False
-    """Whether bidders may get leftovers too, which returns payments to them."""
-    rounding: Rounding = "unbiased"
-    """How payments are rounded to whole gangs."""
-    rho_nothing: Nothing = "projected"
-    """rho of an app that would hold nothing: as bid, twice the largest rho in the auction, or HUGE times it."""
-    cached_tables: bool = False
-    """Whether `offer` uses rho from an app's last bid instead of the rho that it reports."""
-    ties: Literal["arrival", "random"] = "arrival"
-    """Order of apps with equal rho."""
     engine: str = ""
     """The solver: compiled, highs or reference; empty: the fastest that is available."""
     name: str = "themis"
@@ -63,27 +44,14 @@ class Themis:
         """The max(1, ceil((1 - f) n)) apps with the worst rho among the n apps of each priority that could use the
         offer; None if there are none."""
         room = room_gpus(snapshot, limits_of(snapshot))
-        able = [(rho, v) for v in snapshot.apps if room[v.app_id] > 0 and (rho := self._rho(v, snapshot)) is not None]
+        able = [(v.rho, v) for v in snapshot.apps if room[v.app_id] > 0 and v.rho is not None]
         if not able or not any(snapshot.free.values()):
             return None
-        able.sort(key=lambda item: (-item[0], self._tie(item[1], snapshot), item[1].submitted_s, item[1].app_id))
-        classes: dict[int, list[str]] = {}
-        for _, v in able:
-            classes.setdefault(v.priority, []).append(v.app_id)
+        able.sort(key=lambda item: (-item[0], item[1].submitted_s, item[1].app_id))
         offered: list[str] = []
-        for _, app_ids in sorted(classes.items(), reverse=True):
+        for _, app_ids in sorted(grouped((v.priority, v.app_id) for _, v in able).items(), reverse=True):
             offered += app_ids[: max(1, math.ceil((1 - snapshot.f) * len(app_ids) - 1e-9))]
         return Offer(tuple(offered))
-
-    def _tie(self, view: AppView, snapshot: Snapshot) -> float:
-        return random.Random(f"{snapshot.round_id} {view.app_id}").random() if self.ties == "random" else 0.0
-
-    def _rho(self, view: AppView, snapshot: Snapshot) -> float | None:
-        table = snapshot.memory.get("tables", {}).get(view.app_id) if self.cached_tables else None
-        if view.rho is None or not table:
-            return view.rho
-        known = bisect.bisect_right([gpus for gpus, _ in table], view.retained_gpus)
-        return float(table[max(0, known - 1)][1])
 
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """The plan: an auction among the bidders, then leftovers; for each priority in turn, the highest first."""
@@ -93,26 +61,34 @@ class Themis:
             left_s = max(0.1, self.budget_s - (time.perf_counter() - started_s))
             return replace(self, budget_s=left_s)._decide(s, theirs, rng)
 
-        return replace(in_classes(decide, snapshot, bids), memory=self._remember(snapshot, bids))
+        return in_classes(decide, snapshot, bids)
+
+    def draws(self, seed: int) -> random.Random:
+        """What rounds payments, and orders the apps that get leftovers."""
+        return random.Random(seed)
+
+    def left_over(
+        self, snapshot: Snapshot, bids: Mapping[str, Bid], free: FreeIndex, kept: Mapping[str, Sequence[Gang]],
+        rng: random.Random,
+    ) -> list[Award]:  # fmt: skip
+        """Gives the free GPUs that the auction leaves to apps outside it, at random; `kept`: what it gave."""
+        others = [v for v in snapshot.apps if v.app_id not in bids]
+        return leftovers(free, others, Caps(snapshot.apps, kept), kept, lambda takers, _: AtRandom(takers, rng))
 
     def _decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         started_s = time.perf_counter()
         seed = rng.randrange(1 << 30)
-        rng = random.Random(seed)
+        rng = self.draws(seed)
         limits = limits_of(snapshot)
         room = room_gpus(snapshot, limits)
-        holding = {v.app_id for v in snapshot.apps if v.retained_gpus}
-        ordered = with_nothing([within(bids[a], room.get(a, 0)) for a in sorted(bids)], holding, self.rho_nothing)
+        ordered = [within(bids[a], room.get(a, 0)) for a in sorted(bids)]
         instance = Instance(snapshot.free, snapshot.topology, limits, {v.app_id: v.ending_gangs for v in snapshot.apps})
-        outcome = auction(ordered, instance, rng, self.budget_s, self.engine, self.rounding)
+        outcome = auction(ordered, instance, rng, self.budget_s, self.engine)
         free = FreeIndex(snapshot.free, snapshot.topology)
         for gang in (g for gangs in outcome.kept.values() for g in gangs):
             free.take(gang)
         left = free.unused
-        open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
-        more = leftovers(
-            free, open_, Caps(snapshot.apps, outcome.kept), outcome.kept, Ranking(self.leftovers, snapshot, rng)
-        )
+        more = self.left_over(snapshot, bids, free, outcome.kept, rng)
         return Plan(
             round_id=snapshot.round_id,
             awards=_together(outcome, more),
@@ -126,32 +102,6 @@ class Themis:
             seed=seed,
             note="" if engine_name(self.engine) == "compiled" else f"solved by the engine {engine_name(self.engine)}",
         )
-
-    def _remember(self, snapshot: Snapshot, bids: Mapping[str, Bid]) -> dict[str, Any]:
-        """With `cached_tables`: app -> its last bid as a table of (GPUs held, rho)."""
-        if not self.cached_tables:
-            return {}
-        tables = snapshot.memory.get("tables", {})
-        views = {v.app_id: v for v in snapshot.apps}
-        kept = {a: table for a, table in tables.items() if a in views}
-        return {"tables": kept | {a: _table(bid, views[a].retained_gpus) for a, bid in bids.items() if a in views}}
-
-
-def with_nothing(bids: Sequence[Bid], holding: Container[str], convention: Nothing) -> list[Bid]:
-    """The bids with `rho_nothing` replaced by the convention, for apps that hold nothing."""
-    known = [b.rho_nothing for b in bids if b.app_id in holding] + [r.rho for b in bids for r in b.rows]
-    if convention == "projected" or not known:
-        return list(bids)
-    rho = max(known) * (2.0 if convention == "twice_worst" else HUGE)
-    return [b if b.app_id in holding else replace(b, rho_nothing=rho) for b in bids]
-
-
-def _table(bid: Bid, retained_gpus: int) -> list[list[float]]:
-    best = {retained_gpus: bid.rho_nothing}
-    for row in bid.rows:
-        gpus = retained_gpus + row.gpus
-        best[gpus] = min(row.rho, best.get(gpus, math.inf))
-    return [[gpus, rho] for gpus, rho in sorted(best.items())]
 
 
 def _together(outcome: AuctionOutcome, more: Sequence[Award]) -> tuple[Award, ...]:

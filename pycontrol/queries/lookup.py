@@ -53,7 +53,7 @@ def find_target(a: Arbiter, params: Mapping[str, str]) -> str:
     Refusal."""
     text = params.get("target", "")
     seen = {x.user for x in a.durable.apps.values()} | {x.user for x in a.cluster.apps.values()}
-    user = text in seen | a.holdings.accounts.users.keys()
+    user = text in seen | a.settings.accounts.users.keys()
     try:
         app_id = find_app(a, {"app": text})
     except Refusal as e:

@@ -78,7 +78,7 @@ def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -
     return Snapshot(
         "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.holdings.f_of(vc), a.holdings.lease_s_of(vc),
         queues={} if part.owner is not None else a.cluster.queues, vc=vc, memory=memory, present=present,
-        owned_gpus=a.holdings.gpus_of(vc), accounts=a.holdings.accounts,
+        owned_gpus=a.holdings.gpus_of(vc), accounts=a.settings.accounts,
     )  # fmt: skip
 
 

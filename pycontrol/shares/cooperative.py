@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareProblem, Vector
+from pycontrol.shares.problem import Matrix, Merged, ShareProblem, Vector
 from pycontrol.shares.rows import DUAL_SIMPLEX, INFINITY, PRIMAL_SIMPLEX, IncrementalLp
 
 ENVY = 1e-8
@@ -33,8 +33,6 @@ class OefCooperative:
 
     A user that can use no type gets nothing, and a type that no user can use is not allocated.
     """
-
-    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.EF, SchemeProperty.SI})
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pycontrol.shares.cooperative import ratio_ordered
-from pycontrol.shares.problem import Matrix, Merged, SchemeProperty, ShareError, ShareProblem, Vector
+from pycontrol.shares.problem import Matrix, Merged, ShareError, ShareProblem, Vector
 from pycontrol.shares.rows import INFINITY, IncrementalLp
 
 GAP = 1e-10
@@ -34,8 +34,6 @@ class OefNoncooperative:
     The paper claims full strategy-proofness (Theorem 5.4), but proves it only for overstated speedups; a user can gain
     by understating. A user that can use no type gets nothing.
     """
-
-    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SP_OVER, SchemeProperty.PE})
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""

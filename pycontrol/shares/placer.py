@@ -1,24 +1,9 @@
 """The placer: turns fractional shares into whole jobs, round by round, by rounding with carried deviation (OEF, section
 4.3), without starvation.
 
-A user's deviation on a type is the sum of its shares so far, less the devices that it was given. In a round
-
-1. a user with a job that has waited for `patience` rounds saves for it: nothing else is charged to the user, and as
-   soon as its deviations add up to the job's size, the job goes first, in one type; the longest wait comes first;
-2. jobs stay where they run if their user's deviation on that type, rounded, allows it; with a `stint` above 1 a user
-   may overdraw by `stint` - 1 times the job, so that jobs run longer before others take their turn;
-3. other jobs, the longest wait first, get types on which their user's deviation, rounded, allows it; among the chosen
-   jobs, larger ones choose their hosts first. A running job moves only if its user owes `stint` such jobs of that type;
-4. spare devices go to jobs that run there if their user has no debt, then to the job that waited longest and fits in
-   one type; they are charged to the job's user. Only users that save are not charged, and they come last.
-
-Steps 2 and 3 are taken for one priority after the other, the highest first. Priorities matter only among a user's own
-jobs, as each user has its own deviations.
-
-A job has devices of one type only, unless no type is large enough. The paper's rule differs: it charges nothing beyond
-the rounded shares, and devices that no job of their user can use stay idle.
-
-`wait_bound_rounds`, in the laboratory, bounds the wait of a job.
+A user's deviation on a type is the sum of its shares so far, less the devices that it was given. docs/shares.md has the
+four steps of a round, and what differs from the rule of the paper, which charges nothing beyond the rounded shares and
+leaves devices idle that no job of their user can use. `wait_bound_rounds`, in the laboratory, bounds the wait of a job.
 """
 
 from __future__ import annotations
@@ -75,27 +60,6 @@ class Placement:
     """The number of running jobs that continue and had to move."""
 
 
-def place_round(
-    ideal: Mapping[str, Mapping[str, float]],
-    carried: Mapping[str, Mapping[str, float]],
-    jobs: Sequence[PlacerJob],
-    hosts: Devices,
-    patience: float,
-    stint: float = 1.0,
-    busy: Container[str] = (),
-) -> Placement:
-    """The placement of a round.
-
-    `ideal`: user -> type -> devices due in this round. `carried`: user -> type -> the last round's deviation.
-    `patience` and `stint`: see the module. `busy`: users with jobs that run on and are not among `jobs`.
-    """
-    deviation = {
-        user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
-        for user, shares in ideal.items()
-    }
-    return _Round(deviation, ideal, jobs, hosts, patience, stint, busy).run()
-
-
 class Credit:
     """What a user is owed, by type. A job of mixed types is charged to all types equally: only the sum matters."""
 
@@ -122,17 +86,28 @@ class Credit:
             self.owed[t] = self.owed.get(t, 0.0) - gpus / len(types)
 
 
-class _Round:
+class PlacerRound:
+    """One round of the placer."""
+
     def __init__(
         self,
-        deviation: dict[str, dict[str, float]],
         ideal: Mapping[str, Mapping[str, float]],
+        carried: Mapping[str, Mapping[str, float]],
         jobs: Sequence[PlacerJob],
         hosts: Devices,
         patience: float,
-        stint: float,
-        busy: Container[str],
+        stint: float = 1.0,
+        busy: Container[str] = (),
     ) -> None:
+        """`ideal`: user -> type -> devices due in this round. `carried`: user -> type -> the last round's deviation.
+
+        `patience`: rounds that a job waits before its user saves for it. `stint`: jobs of a type that a user must owe
+        before one of its running jobs moves. `busy`: users with jobs that run on and are not among `jobs`.
+        """
+        deviation = {
+            user: {t: carried.get(user, {}).get(t, 0.0) + share for t, share in shares.items()}
+            for user, shares in ideal.items()
+        }
         self.credits = {user: Credit(owed) for user, owed in deviation.items()}
         self.ideal, self.hosts, self.patience, self.stint = ideal, hosts, patience, stint
         self.busy = busy
@@ -141,7 +116,7 @@ class _Round:
         self.result = Placement(deviation)
 
     def run(self) -> Placement:
-        """Takes the four steps."""
+        """Takes the four steps; returns who is placed, and how."""
         self._first()
         for priority in sorted({j.priority for j in self.jobs}, reverse=True):
             self._stay(priority)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,16 +15,6 @@ Vector = npt.NDArray[np.float64]
 
 class ShareError(ValueError):
     """Invalid input, which the message names, or a failed computation of shares."""
-
-
-class SchemeProperty(enum.Enum):
-    """A property of a scheme; the scheme says what holds for users that cannot use all types."""
-
-    SP = "strategy-proof: no misreport raises what the liar truly gets"
-    SP_OVER = "strategy-proof against boasting: no overstated speedup raises what the liar truly gets"
-    EF = "envy-free: nobody prefers another's share (per weight)"
-    SI = "sharing incentive: everybody gets at least what its weight's part of each type is worth"
-    PE = "Pareto-efficient: nobody can get more unless somebody gets less"
 
 
 @dataclass(frozen=True)
@@ -112,10 +101,6 @@ def _array(name: str, values: Any, dimensions: int) -> npt.NDArray[np.float64]:
 
 class Scheme(Protocol):
     """A rule that divides devices among users."""
-
-    @property
-    def promises(self) -> frozenset[SchemeProperty]:
-        """The properties that hold for every problem with positive speedups; tests check exactly these."""
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices of each type for each user."""

@@ -46,6 +46,8 @@ class SimulationRun:
     queues: tuple[Queue, ...] = ()
     supply: Callable[[], Supply] | None = None
     """Makes the cells behind virtual clusters, in the process that runs it."""
+    make: Callable[..., Policy] = make
+    """Makes a policy of a name and options."""
 
 
 def simulate(
@@ -65,10 +67,10 @@ def simulate(
 
 def run(job: SimulationRun) -> Result:
     """One job."""
-    policy = make(job.policy, **job.options)
+    policy = job.make(job.policy, **job.options)
     supply = job.supply() if job.supply else None
     if supply is not None:
-        policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options))
+        policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options, job.make))
     result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues, supply=supply)
     if job.supply is not None:
         ends_s = private_ends(job, job.supply())
@@ -79,8 +81,8 @@ def run(job: SimulationRun) -> Result:
 
 def private_ends(job: SimulationRun, supply: Supply) -> dict[str, float]:
     """App -> when it ends on the private cluster of its virtual cluster: its machines, alone, under its policy."""
-    default = make(job.policy, **job.options)
-    own = own_policies(supply, job.policy, job.options)
+    default = job.make(job.policy, **job.options)
+    own = own_policies(supply, job.policy, job.options, job.make)
     found: dict[str, float] = {}
     for vc in supply.virtual_clusters():
         apps = tuple(a for a in job.workload.apps if supply.vc_of(a.queue) == vc)

@@ -39,7 +39,7 @@ def sizes(value: Any, name: str = "", seen: set[int] | None = None) -> Iterator[
         for inner in value.values() if isinstance(value, Mapping) else value:
             for _, n in sizes(inner, "", seen):
                 yield f"{name}[]", n
-    elif type(value).__module__.startswith("pycontrol."):
+    if type(value).__module__.startswith("pycontrol."):  # also the parts of one that is a table itself
         slots = [s for c in type(value).__mro__ for s in getattr(c, "__slots__", ())]
         for key in (*vars(value),) if hasattr(value, "__dict__") else slots:
             yield from sizes(getattr(value, key, None), f"{name}.{key}".lstrip("."), seen)

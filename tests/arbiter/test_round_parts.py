@@ -33,10 +33,6 @@ class Fixed(Supply):
     def whole(self) -> bool:
         return False
 
-    @property
-    def trading(self) -> None:
-        return None
-
     def vc_of(self, queue: str) -> str:
         return queue if queue in OWNERS.values() else ""
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from pycontrol.auction import reference
+from pycontrol.auction.instance import Instance, Win
+from pycontrol.auction.winners import solve, winners
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_of
 from pycontrol.model.topology import Machine, Scope, Topology
 
@@ -17,6 +21,23 @@ HOSTS = (("n1", "a"), ("n2", "a"), ("n3", "b"))
 def topology(gpus: Sequence[int], racks: Sequence[str] = ("a", "a", "b")) -> Topology:
     """Machines n1, n2, ... with these numbers of GPUs."""
     return Topology.of(Machine(f"n{i + 1}", racks[i % len(racks)], n) for i, n in enumerate(gpus))
+
+
+@dataclass(frozen=True)
+class Winners:
+    """A solution of the winner determination; `gap`: a bound on optimum - objective_log, 0 if proved optimal."""
+
+    wins: Mapping[str, Win]
+    objective_log: float
+    proved_optimal: bool
+    gap: float
+
+
+def determine(bids: Sequence[Bid], instance: Instance, seed: int, budget_s: float = 2.0, engine: str = "") -> Winners:
+    """The feasible rows, at most one per bidder, with the largest sum of -log rho, and their gangs' places."""
+    found = solve(bids, instance, seed, budget_s, False, engine)
+    wins = winners(found, bids, instance)
+    return Winners(wins, reference.objective_log(bids, found.rows), found.gap == 0.0, found.gap)
 
 
 def free_of(top: Topology) -> dict[str, int]:

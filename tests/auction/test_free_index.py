@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction.placing import FreeIndex, place_gang, take
+from pycontrol.lab.policies.variants import Unpacked
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
 
@@ -47,7 +48,7 @@ def test_without_packing_the_first_hosts_are_filled(
 ) -> None:
     order = {h: k for k, h in enumerate(hosts)}
     left = {h: m.gpus for h, m in TOP.machines.items()}
-    pool = FreeIndex(left, TOP, order)
+    pool = Unpacked(left, TOP, order)
     for size, scope, kind, back in drawn:
         of_kind = {h: n for h, n in left.items() if kind in ("", TOP.machines[h].gpu_type)}
         gang = pool.place(size, scope, kind)

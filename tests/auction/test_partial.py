@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction.bids import ROWS_MAX, validate_bid
-from pycontrol.auction.handout import Caps
+from pycontrol.auction.handout import Caps, Order, Taker, leftovers
 from pycontrol.auction.instance import Instance
-from pycontrol.auction.leftovers import Rank, Ranking, leftovers
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.auction.winners import determine
+from pycontrol.lab.policies.variants import Rank, Ranking, RoundsDown
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
-from tests.auction.brute import best_objective, choices, free_of, markets, topology
+from tests.auction.brute import best_objective, choices, determine, free_of, markets, topology
 
 Drawn = tuple[list[Bid], dict[str, int], Topology]
 
@@ -102,9 +102,9 @@ def test_rounding_is_unbiased_and_drops_the_least_harmful_gangs() -> None:
     assert kept / draws == pytest.approx(3 * 0.7 / 0.9, abs=0.06)
 
 
-def ranking(seed: int, order: Rank = "random", now_s: float = 0.0) -> Ranking:
+def ranking(seed: int, order: Rank = "random", now_s: float = 0.0) -> Callable[[Sequence[Taker], Caps], Order[Taker]]:
     """The order of apps for leftovers."""
-    return Ranking(order, Snapshot("r", now_s, topology([4, 4, 4]), {}, ()), random.Random(seed))
+    return Ranking(order, Snapshot("r", now_s, topology([4, 4, 4]), {}, ()), random.Random(seed)).order
 
 
 def view(app_id: str, gang: int, gangs: int, ending: tuple[Gang, ...] = (), scope: Scope = Scope.CLUSTER) -> AppView:
@@ -171,11 +171,11 @@ def test_leftovers_go_where_the_option_says(order: Rank, gets: str) -> None:
     assert [a.app_id for a in awards] == [gets]
 
 
-def test_floor_never_rounds_up() -> None:
+def test_a_draw_of_one_never_rounds_up() -> None:
     top = topology([2])
     bids = [Bid("a", 3.0, (BidRow(0.5, (), 1, 2),)), Bid("b", 0.9, (BidRow(0.7, (), 1, 2),))]
     for seed in range(20):
-        outcome = auction(bids, Instance(free_of(top), top), random.Random(seed), rounding="floor")
+        outcome = auction(bids, Instance(free_of(top), top), RoundsDown(seed))
         assert 0 < outcome.c["a"] < 1
         assert not outcome.kept["a"]
 

@@ -13,10 +13,9 @@ import pytest
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex, divides, pack
-from pycontrol.auction.winners import determine
 from pycontrol.model.auction import Bid, BidRow, Demand, Gang, gang_gpus, gangs_by_host, segments
 from pycontrol.model.topology import Machine, Scope, Topology
-from tests.auction.brute import placements
+from tests.auction.brute import determine, placements
 
 PLACES = (Scope.MACHINE, Scope.RACK)
 

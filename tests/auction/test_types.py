@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 
 from pycontrol.auction import native, reference
 from pycontrol.auction.bids import validate_bid
-from pycontrol.auction.handout import Caps
+from pycontrol.auction.handout import Caps, leftovers
 from pycontrol.auction.instance import Instance
-from pycontrol.auction.leftovers import Ranking, leftovers
 from pycontrol.auction.partial import auction
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.auction.winners import ENGINES, Engine, determine
+from pycontrol.auction.winners import ENGINES, Engine
 from pycontrol.lab.conformance.snapshots import app, snapshot
+from pycontrol.lab.policies.variants import Ranking
 from pycontrol.model.auction import Bid, BidRow, Gang, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
-from tests.auction.brute import placements
+from tests.auction.brute import determine, placements
 from tests.auction.test_engines import FAST, drawn
 
 Drawn = tuple[list[Bid], Instance]
 every_engine = pytest.mark.parametrize(
     "engine",
     [pytest.param(e, marks=pytest.mark.skipif(e == "compiled" and not native.available(), reason="no C compiler"))
-     for e in ENGINES if e != "cbc"],
+     for e in ENGINES],
 )  # fmt: skip
 
 
@@ -194,10 +194,10 @@ def test_leftovers_mix_no_types_and_take_the_faster_first() -> None:
     instance = Instance({"a-slow": 2, "b-fast": 2}, TWO)
     for mixes in (False, True):
         view = app("x", 4, 1, mixes=mixes)
-        ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
+        ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0)).order
         assert bool(leftovers(FreeIndex(instance.free, instance.topology), [view], Caps([view]), {}, ranking)) is mixes
     view = app("y", 2, 1, speedups={"K80": 1.0, "V100": 2.0})
-    ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0))
+    ranking = Ranking("random", snapshot(view, top=TWO), random.Random(0)).order
     assert leftovers(FreeIndex(instance.free, instance.topology), [view], Caps([view]), {}, ranking)[0].gangs == (
         (("b-fast", 2),),
     )

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from pycontrol.auction import native
 from pycontrol.auction.instance import Instance, Limit, Win
 from pycontrol.auction.placing import Want, place_all, place_gang
-from pycontrol.auction.winners import determine
 from pycontrol.model.auction import Bid, BidRow, gang_gpus
 from pycontrol.model.topology import Machine, Scope, Topology
-from tests.auction.brute import best_objective, free_of, markets, topology
+from tests.auction.brute import best_objective, determine, free_of, markets, topology
 
 Drawn = tuple[list[Bid], dict[str, int], Topology]
 

@@ -105,10 +105,10 @@ def test_inefficiency_is_detected() -> None:
     apps, market = one.round_of(1)
     bids = [a.bid(market) for a in apps]
     free_for_all = auction(bids, market, random.Random(1))
-    assert not one.dominated(bids, market, free_for_all)
+    assert not one.dominated(bids, market, free_for_all.wins)
     silent = [Bid(b.app_id, b.rho_nothing) for b in bids]
     nothing = auction(silent, market, random.Random(1))
-    assert one.dominated(bids, market, nothing), "everybody could have something"
+    assert one.dominated(bids, market, nothing.wins), "everybody could have something"
 
 
 def test_envy_is_detected() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.lab.policies.variants import ThemisVariant
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, Offer, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies.themis import Themis
@@ -112,9 +113,9 @@ def rounds(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Bid]]:
 
 OPTIONS = (
     Themis(),
-    Themis(leftovers="worst_first", participants=True),
-    Themis(leftovers="most_helped", rounding="floor", rho_nothing="twice_worst"),
-    Themis(rho_nothing="huge", cached_tables=True, ties="random"),
+    ThemisVariant(leftovers="worst_first", participants=True),
+    ThemisVariant(leftovers="most_helped", rounding="floor", rho_nothing="twice_worst"),
+    ThemisVariant(rho_nothing="huge", cached_tables=True, ties="random"),
     Themis(engine="highs"),
 )
 
@@ -130,7 +131,7 @@ def test_any_round_is_feasible_whole_and_repeatable(
     left = dict(s.free)
     for award in plan.awards:
         v = next(v for v in s.apps if v.app_id == award.app_id)
-        assert award.leftover == (v.app_id not in bids) or policy.participants
+        assert award.leftover == (v.app_id not in bids) or getattr(policy, "participants", False)
         assert all(gang_gpus(g) == v.demand.gang_gpus for g in award.gangs)
         assert sum(map(gang_gpus, award.gangs)) <= min([v.demand.gpus, *v.rooms.values()])
         for gang in award.gangs:
@@ -140,7 +141,7 @@ def test_any_round_is_feasible_whole_and_repeatable(
     assert {h: n for h, n in left.items() if n} == dict(plan.unused_gpus)
     assert len({a.app_id for a in plan.awards}) == len(plan.awards)
     assert all(0 < r.c <= 1 for r in plan.bids)
-    open_ = [v for v in s.apps if v.app_id not in bids or policy.participants]
+    open_ = [v for v in s.apps if v.app_id not in bids or getattr(policy, "participants", False)]
     got = {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards}
     for v in open_:  # work-conserving: no app outside the auction could use the unused GPUs
         more = got.get(v.app_id, 0) + v.demand.gang_gpus
@@ -190,7 +191,9 @@ def test_the_rho_of_an_app_with_nothing_is_an_option() -> None:
     }
     s = snapshot(*(view(a, 5.0, 4, retained_gpus=4 * (a == "holds")) for a in bids))
     nothing = {
-        option: {r.app_id: r.rho_nothing for r in Themis(rho_nothing=option).decide(s, bids, random.Random(0)).bids}
+        option: {
+            r.app_id: r.rho_nothing for r in ThemisVariant(rho_nothing=option).decide(s, bids, random.Random(0)).bids
+        }
         for option in ("projected", "twice_worst", "huge")
     }
     assert nothing["projected"] == {"a": 5.0, "b": 2.0, "holds": 3.0}
@@ -199,7 +202,7 @@ def test_the_rho_of_an_app_with_nothing_is_an_option() -> None:
 
 
 def test_cached_tables_decide_the_next_offer() -> None:
-    policy = Themis(cached_tables=True)
+    policy = ThemisVariant(cached_tables=True)
     apps = (view("a", 3.0, 4), view("b", 2.0, 4))
     bid = Bid("a", 3.0, (BidRow(1.0, (), 1, 4, Scope.MACHINE),))
     plan = policy.decide(snapshot(*apps), {"a": bid}, random.Random(0))
@@ -214,9 +217,9 @@ def test_cached_tables_decide_the_next_offer() -> None:
 
 def test_ties_can_be_random_but_are_repeatable_for_a_round() -> None:
     apps = [view(f"a{i}", 1.0) for i in range(10)]
-    first = {Themis(ties="random").offer(replace(snapshot(*apps), round_id=f"r{i}")) for i in range(8)}
+    first = {ThemisVariant(ties="random").offer(replace(snapshot(*apps), round_id=f"r{i}")) for i in range(8)}
     assert len(first) > 3
-    assert len({Themis(ties="random").offer(snapshot(*apps)) for _ in range(3)}) == 1
+    assert len({ThemisVariant(ties="random").offer(snapshot(*apps)) for _ in range(3)}) == 1
     assert Themis().offer(snapshot(*apps)) == Offer(("a0", "a1"))
 
 
@@ -224,8 +227,8 @@ def test_participants_may_get_their_payment_back() -> None:
     bids = {a: Bid(a, 5.0, (BidRow(1.0, (), 2, 4),)) for a in ("a", "b")}
     s = snapshot(*(view(a, 5.0, 4, 2) for a in bids))
     for seed in range(5):
-        strict = Themis(rounding="floor").decide(s, bids, random.Random(seed))
-        kind = Themis(rounding="floor", participants=True).decide(s, bids, random.Random(seed))
+        strict = ThemisVariant(rounding="floor").decide(s, bids, random.Random(seed))
+        kind = ThemisVariant(rounding="floor", participants=True).decide(s, bids, random.Random(seed))
         assert sum(strict.unused_gpus.values()) >= 8
         assert sum(kind.unused_gpus.values()) < 4
         assert len({a.app_id for a in kind.awards}) == len(kind.awards)

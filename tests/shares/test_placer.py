@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pycontrol.lab.oef.placers import paper_round
 from pycontrol.lab.shares.tenants import wait_bound_rounds
-from pycontrol.shares.placer import Placement, PlacerJob, place_round
+from pycontrol.shares.placer import Placement, PlacerJob, PlacerRound
 
 Shares = dict[str, dict[str, float]]
 
@@ -67,7 +67,7 @@ class World:
                 for i, n in enumerate(sizes)
             ]
             hosts = Counts(dict(self.devices))
-            outcome = place_round(self.ideal, deviation, jobs, hosts, self.patience, self.stint)
+            outcome = PlacerRound(self.ideal, deviation, jobs, hosts, self.patience, self.stint).run()
             deviation = outcome.deviation
             placed.append(outcome)
             for job in jobs:
@@ -145,17 +145,17 @@ def test_a_user_without_a_whole_share_keeps_its_job_on_the_type_that_it_is_owed(
         PlacerJob("b/0", "b", 2, both, 0.5),
     ]
     ideal = {"a": {"fast": 0.92, "slow": 0.0}, "b": {"fast": 0.08, "slow": 1.0}}
-    placed = place_round(ideal, {}, jobs, Counts({"fast": 2, "slow": 2}), patience=12.0)
+    placed = PlacerRound(ideal, {}, jobs, Counts({"fast": 2, "slow": 2}), patience=12.0).run()
     assert placed.how == {"a/1": ("fast", "spare, stays"), "b/0": ("slow", "spare")}
 
 
 def test_spare_devices_are_charged_and_cost_later() -> None:
     ideal = {"a": {"V100": 2.0}, "b": {"V100": 2.0}}
-    alone = place_round(ideal, {}, [PlacerJob("a/0", "a", 4, ("V100",))], Counts({"V100": 4}), 4.0)
+    alone = PlacerRound(ideal, {}, [PlacerJob("a/0", "a", 4, ("V100",))], Counts({"V100": 4}), 4.0).run()
     assert alone.how == {"a/0": ("V100", "spare")}
     assert alone.deviation["a"]["V100"] == pytest.approx(-2.0)
     jobs = [PlacerJob("a/0", "a", 4, ("V100",), 0.0, "V100"), PlacerJob("b/0", "b", 4, ("V100",), 1.0)]
-    both = place_round(ideal, alone.deviation, jobs, Counts({"V100": 4}), 4.0)
+    both = PlacerRound(ideal, alone.deviation, jobs, Counts({"V100": 4}), 4.0).run()
     assert set(both.how) == {"b/0"}
 
 

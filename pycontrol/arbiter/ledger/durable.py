@@ -12,39 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter.ledger.facts import (
-    FACTS,
-    AllocationChanged,
-    AppArrived,
-    AppChanged,
-    AppEnded,
-    AppMoved,
-    AppsForgotten,
-    Boosted,
-    BudgetSpent,
-    ClockBehind,
-    ExchangeChanged,
-    Fact,
-    LeaseBorrowed,
-    LeaseEnded,
-    LeaseExtended,
-    LeaseGranted,
-    LeaseIdle,
-    LeaseMended,
-    LeaseOwned,
-    LeaseRevoking,
-    LeaseStarted,
-    LimitsSet,
-    NextDropped,
-    OfLease,
-    PlainUse,
-    PolicyMemory,
-    Restored,
-    RoundHeld,
-    Switched,
-    Watched,
-    plain,
-)  # fmt: skip
+from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import (
     REVOKING,
     Lease,
@@ -61,6 +29,7 @@ from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.fairness.use import PERIOD_MAX_S, Use
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
+from pycontrol.model.grouping import summed
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
@@ -132,9 +101,9 @@ class Durable:
         self.leases, self.reservations = self._table.leases, self._table.reservations
         self.held, self.grants = self._table.held, self._table.grants
         self.switches: set[str] = set()
-        self.acts: tuple[Switched, ...] = ()
+        self.acts: tuple[facts.Switched, ...] = ()
         """The newest that operators did, the oldest first."""
-        self.boosts: dict[str, Boosted] = {}
+        self.boosts: dict[str, facts.Boosted] = {}
         """Target -> the boost in force."""
         self.rounds = 0
         self.memory: dict[str, Mapping[str, Any]] = {}
@@ -151,9 +120,9 @@ class Durable:
         """The same for the newest later launches."""
         self.uses: dict[tuple[str, str], Use] = {}
         """(queue, user) -> what its apps used of late."""
-        self.limits: dict[str, LimitsSet] = {}
+        self.limits: dict[str, facts.LimitsSet] = {}
         """Account -> its limits that an administrator set."""
-        self.spent: dict[tuple[str, str], BudgetSpent] = {}
+        self.spent: dict[tuple[str, str], facts.BudgetSpent] = {}
         """(account, period) -> what was told of it last."""
         self.plain: dict[tuple[str, str, str, str], int] = {}
         """(user, queue, kind, GPU type) -> GPUs of containers without a lease, as last recorded."""
@@ -190,18 +159,18 @@ class Durable:
 
     # ---- the fold
 
-    def apply(self, fact: Fact) -> Step | None:
+    def apply(self, fact: facts.Fact) -> Step | None:
         """Changes the state by one fact; returns what it did to leases, None for a fact about something else."""
         step: Step | None = _FOLDS[type(fact)](self, fact)
         return step
 
-    def _on_AppArrived(self, f: AppArrived) -> None:
+    def _on_AppArrived(self, f: facts.AppArrived) -> None:
         clock = self._turn_clock(f.vc, f.at_s, 1)
         self.apps[f.app_id] = self.live[f.app_id] = AppRecord(
             f.app_id, f.name, f.queue, f.user, f.kind, f.submitted_s, f.at_s, clock, f.vc
         )
 
-    def _on_AppChanged(self, f: AppChanged) -> None:
+    def _on_AppChanged(self, f: facts.AppChanged) -> None:
         app = self.apps[f.app_id]
         for name, changed in f.changes.items():
             if name == "launched":
@@ -209,7 +178,7 @@ class Durable:
             else:
                 setattr(app, name, changed)
 
-    def _on_AppEnded(self, f: AppEnded) -> None:
+    def _on_AppEnded(self, f: facts.AppEnded) -> None:
         app = self.apps[f.app_id]
         if app.finished_s is None:
             app.n_avg = self.n_avg(f.app_id, f.at_s)
@@ -219,32 +188,29 @@ class Durable:
             self.ended[f.app_id] = app
         app.final_state = f.final_state or app.final_state
 
-    def _changed(self, f: OfLease) -> Step:
+    def _changed(self, f: facts.OfLease) -> Step:
         """Folds a fact about leases; raises KeyError if one of its GPUs has none."""
         for gpu in f.gpus:
             self.leases[gpu]
         return self._table.take(f)
 
-    def _on_LeaseGranted(self, f: LeaseGranted) -> Step:
+    def _on_LeaseGranted(self, f: facts.LeaseGranted) -> Step:
         self.apps[f.app_id].leases += len(f.gpus)
         return self._table.take(f)
 
-    def _on_LeaseMended(self, f: LeaseMended) -> Step:
-        return self._on_LeaseGranted(f)
-
-    def _on_LeaseStarted(self, f: LeaseStarted) -> Step:
+    def _on_LeaseStarted(self, f: facts.LeaseStarted) -> Step:
         step = self._changed(f)
         self._count(step.before, f.at_s, -1)
         self._count(step.after, f.at_s, 1)
         return step
 
-    def _on_LeaseExtended(self, f: LeaseExtended) -> Step:
+    def _on_LeaseExtended(self, f: facts.LeaseExtended) -> Step:
         step = self._changed(f)
         for lease in step.before if f.counted else ():
             self.apps[lease.app_id].renewals += len(lease.gpus)
         return step
 
-    def _on_LeaseRevoking(self, f: LeaseRevoking) -> Step:
+    def _on_LeaseRevoking(self, f: facts.LeaseRevoking) -> Step:
         step = self._changed(f)
         for before in step.before:
             if before.state != REVOKING and before.container_id:
@@ -254,19 +220,14 @@ class Durable:
                     app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
         return step
 
-    def _on_LeaseIdle(self, f: LeaseIdle) -> Step:
+    def _on_LeaseIdle(self, f: facts.LeaseIdle) -> Step:
         return self._attain(self._changed(f), f.at_s)
 
-    def _on_LeaseEnded(self, f: LeaseEnded) -> Step:
+    def _on_LeaseEnded(self, f: facts.LeaseEnded) -> Step:
         return self._attain(self._table.take(f), f.at_s)
 
-    def _on_LeaseBorrowed(self, f: LeaseBorrowed) -> Step:
-        return self._table.take(f)
-
-    def _on_LeaseOwned(self, f: LeaseOwned) -> Step:
-        return self._table.take(f)
-
-    def _on_NextDropped(self, f: NextDropped) -> Step:
+    def other_of_lease(self, f: facts.OfLease) -> Step:
+        """Folds a fact about leases that changes nothing else."""
         return self._table.take(f)
 
     def _count(self, leases: Iterable[Lease], now_s: float, sign: int) -> None:
@@ -309,7 +270,7 @@ class Durable:
         found = (*self.first_launches_s, *self.restarts_s)
         return statistics.median(found) if len(found) >= LAUNCHES_MIN else 0.0
 
-    def _on_AppMoved(self, f: AppMoved) -> None:
+    def _on_AppMoved(self, f: facts.AppMoved) -> None:
         """The app's clock continues in the new virtual cluster from its reading in the old one."""
         app = self.apps[f.app_id]
         if f.vc != app.vc:
@@ -319,30 +280,30 @@ class Durable:
         app.vc, app.queue = f.vc, f.queue or app.queue
         self._count(self.leases.of(f.app_id), f.at_s, 1)
 
-    def _on_LimitsSet(self, f: LimitsSet) -> None:
+    def _on_LimitsSet(self, f: facts.LimitsSet) -> None:
         if f.limits is None:
             self.limits.pop(f.account, None)
         else:
             self.limits[f.account] = f
 
-    def _on_BudgetSpent(self, f: BudgetSpent) -> None:
+    def _on_BudgetSpent(self, f: facts.BudgetSpent) -> None:
         self.spent[f.account, f.period] = f
 
-    def _on_PlainUse(self, f: PlainUse) -> None:
+    def _on_PlainUse(self, f: facts.PlainUse) -> None:
         key = f.user, f.queue, f.kind, f.gpu_type
         if f.count:
             self.plain[key] = f.count
         else:
             self.plain.pop(key, None)
 
-    def _on_Watched(self, f: Watched) -> None:
-        """For accounting only."""
+    def told(self, f: facts.Fact) -> None:
+        """Folds a fact that is for accounting only."""
 
-    def _on_Switched(self, f: Switched) -> None:
+    def _on_Switched(self, f: facts.Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
         self.acts = (*self.acts, f)[-ACTS_KEPT:]
 
-    def _on_Boosted(self, f: Boosted) -> None:
+    def _on_Boosted(self, f: facts.Boosted) -> None:
         if f.until_s > f.at_s:
             self.boosts[f.target] = f
         else:
@@ -352,24 +313,24 @@ class Durable:
         """When the next boost ends."""
         return min((b.until_s for b in self.boosts.values()), default=None)
 
-    def _on_RoundHeld(self, f: RoundHeld) -> None:
+    def _on_RoundHeld(self, f: facts.RoundHeld) -> None:
         self.rounds += 1
 
-    def _on_PolicyMemory(self, f: PolicyMemory) -> None:
+    def _on_PolicyMemory(self, f: facts.PolicyMemory) -> None:
         self.memory[f.vc] = f.values
 
-    def _on_AppsForgotten(self, f: AppsForgotten) -> None:
+    def _on_AppsForgotten(self, f: facts.AppsForgotten) -> None:
         for app_id in f.app_ids:
             del self.apps[app_id]
             self.ended.pop(app_id, None)
 
-    def _on_ExchangeChanged(self, f: ExchangeChanged) -> None:
+    def _on_ExchangeChanged(self, f: facts.ExchangeChanged) -> None:
         self.exchange = f.values
 
-    def _on_ClockBehind(self, f: ClockBehind) -> None:
+    def _on_ClockBehind(self, f: facts.ClockBehind) -> None:
         self.behind_s = f.by_s
 
-    def _on_AllocationChanged(self, f: AllocationChanged) -> None:
+    def _on_AllocationChanged(self, f: facts.AllocationChanged) -> None:
         """A measurement: only estimates use it."""
         app = self.apps.get(f.app_id)
         if app is not None and app.launches.get(f.job_id, 1) > 1:
@@ -377,22 +338,14 @@ class Durable:
         else:
             self.first_launches_s = (*self.first_launches_s, f.seconds)[-LAUNCHES_KEPT:]
 
-    def _on_Restored(self, f: Restored) -> None:
+    def _on_Restored(self, f: facts.Restored) -> None:
         kept = Durable.load(f.data)
-        self.apps.update(kept.apps)
-        self.live.update(kept.live)
-        self.ended.update(kept.ended)
-        self.switches.update(kept.switches)
-        self.acts = kept.acts
-        self.boosts.update(kept.boosts)
-        self.memory.update(kept.memory)
-        self.clocks.update(kept.clocks)
-        self.rounds = kept.rounds
+        for name in ("apps", "live", "ended", "switches", "boosts", "memory", "clocks", "limits", "spent"):
+            getattr(self, name).update(getattr(kept, name))
+        self.acts, self.rounds = kept.acts, kept.rounds
         self.exchange = kept.exchange
         self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
         self.uses |= {key: use.turned(f.at_s, -use.running) for key, use in kept.uses.items()}
-        self.limits |= kept.limits
-        self.spent |= kept.spent
 
     @property
     def is_empty(self) -> bool:
@@ -443,7 +396,7 @@ class Durable:
             "acts": [dataclasses.asdict(x) for x in self.acts],
             "boosts": [dataclasses.asdict(b) for b in self.boosts.values()],
             "rounds": self.rounds,
-            "memory": plain(self.memory),
+            "memory": facts.plain(self.memory),
             "clocks": {vc: [c.value, c.at_s, c.count] for vc, c in self.clocks.items()},
             "exchange": dict(self.exchange),
             "behind_s": self.behind_s,
@@ -468,8 +421,8 @@ class Durable:
         for reservation in map(load_reservation, data["next"]):
             state._table.load(reservation)
         state.switches = set(data["switches"])
-        state.acts = tuple(Switched(**x) for x in data.get("acts", ()))
-        state.boosts = {b["target"]: Boosted(**b) for b in data.get("boosts", ())}
+        state.acts = tuple(facts.Switched(**x) for x in data.get("acts", ()))
+        state.boosts = {b["target"]: facts.Boosted(**b) for b in data.get("boosts", ())}
         state.rounds = data["rounds"]
         state.memory = dict(data.get("memory", {}))
         state.exchange = dict(data.get("exchange", {}))
@@ -478,8 +431,8 @@ class Durable:
         state.restarts_s = tuple(data.get("restarts_s", ()))
         for queue, user, at_s, running, gpu_s in data.get("uses", ()):
             state.uses[queue, user] = Use(at_s, running, tuple(gpu_s))
-        state.limits = {x["account"]: LimitsSet(**x) for x in data.get("limits", ())}
-        state.spent = {(x["account"], x["period"]): BudgetSpent(**x) for x in data.get("spent", ())}
+        state.limits = {x["account"]: facts.LimitsSet(**x) for x in data.get("limits", ())}
+        state.spent = {(x["account"], x["period"]): facts.BudgetSpent(**x) for x in data.get("spent", ())}
         state.plain = {(user, queue, kind, of): gpus for user, queue, kind, of, gpus in data.get("plain", ())}
         for lease in () if "uses" in data else sorted(state.leases.each(), key=lambda x: x.started_s or 0.0):
             state._count([lease], lease.started_s or 0.0, 1)  # a journal from before uses were counted
@@ -497,7 +450,10 @@ class Durable:
         return cls.load(data)
 
 
-_FOLDS: dict[type[Any], Any] = {kind: getattr(Durable, f"_on_{name}") for name, kind in FACTS.items()}
+_FOLDS: dict[type[Any], Any] = {
+    kind: getattr(Durable, f"_on_{name}", Durable.other_of_lease if kind in facts.OF_LEASE else Durable.told)
+    for name, kind in facts.FACTS.items()
+} | {facts.LeaseMended: Durable._on_LeaseGranted}
 
 
 class Ledger:
@@ -505,18 +461,18 @@ class Ledger:
 
     def __init__(self, durable: Durable, accounts: Accounts = NO_ACCOUNTS) -> None:
         self.durable = durable
-        self.facts: list[Fact] = []
+        self.facts: list[facts.Fact] = []
         """Facts since the last `take`."""
         self.touched: Touched | None = None
         """What changed since the last picture; None unless pictures are taken."""
         self.limits = LimitBook(accounts, durable)
 
-    def write(self, fact: Fact) -> Step | None:
+    def write(self, fact: facts.Fact) -> Step | None:
         """Applies a fact and queues it for the journal; returns what it did to leases (`Durable.apply`)."""
         self.facts.append(fact)
         step = self.durable.apply(fact)
         self.limits.outdated()
-        if isinstance(fact, LimitsSet | Restored):
+        if isinstance(fact, facts.LimitsSet | facts.Restored):
             self.limits.set_anew()
         if self.touched is not None:
             if step is None:
@@ -529,12 +485,12 @@ class Ledger:
         """Records the app's demand (GPUs) if it is its largest so far."""
         record = self.durable.apps.get(app_id)
         if record is not None and gpus > record.demand_gpus:
-            self.write(AppChanged(app_id, {"demand_gpus": gpus}))
+            self.write(facts.AppChanged(app_id, {"demand_gpus": gpus}))
 
-    def take(self) -> list[Fact]:
+    def take(self) -> list[facts.Fact]:
         """Returns the facts since the last call."""
-        facts, self.facts = self.facts, []
-        return facts
+        told, self.facts = self.facts, []
+        return told
 
     def watch(self) -> Touched:
         """Begins to note what changes, for one reader who takes pictures; replaces the previous reader's note."""
@@ -562,10 +518,8 @@ class Ledger:
             for name in counts.keys() | right_counts.keys():
                 if counts.get(name, 0) != right_counts.get(name, 0):
                     yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
-        running = dict[tuple[str, str], float]()
-        for lease in d.leases.each():
-            key = d.apps[lease.app_id].queue, d.apps[lease.app_id].user
-            running[key] = running.get(key, 0.0) + lease.running
+        owners = ((d.apps[x.app_id], x) for x in d.leases.each())
+        running = summed(((app.queue, app.user), x.running) for app, x in owners)
         for key, use in d.uses.items():
             if abs(use.running - running.get(key, 0.0)) > 1e-3:
                 yield None, f"{key} uses {running.get(key, 0.0)} GPUs, {use.running} are counted"
@@ -580,11 +534,11 @@ class Touched:
         self.app_ids: set[str] = set()
         self.all = False
 
-    def note(self, fact: Fact) -> None:
+    def note(self, fact: facts.Fact) -> None:
         """Notes a fact that is not about a GPU."""
-        if isinstance(fact, AppArrived | AppChanged | AppEnded | AppMoved):
+        if isinstance(fact, facts.AppArrived | facts.AppChanged | facts.AppEnded | facts.AppMoved):
             self.app_ids.add(fact.app_id)
-        elif isinstance(fact, AppsForgotten):
+        elif isinstance(fact, facts.AppsForgotten):
             self.app_ids.update(fact.app_ids)
-        elif isinstance(fact, Restored):
+        elif isinstance(fact, facts.Restored):
             self.all = True

@@ -63,11 +63,6 @@ class Round:
     """App -> since when it wants more than it holds; noted at the start, as a grant may satisfy it."""
 
     @property
-    def offered(self) -> Mapping[str, int]:
-        """GPUs on offer by host or machine."""
-        return self.part.free
-
-    @property
     def memory_key(self) -> str:
         """The key of the policy's memory; a virtual cluster's own and borrowed GPUs have separate ones."""
         return self.part.vc if self.part.guaranteed else f"{self.part.vc} (borrowed)"
@@ -107,7 +102,7 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         guaranteed=r.part.guaranteed,
         deals=tuple(deals_of(s.durable.exchange, r.part.vc)),
         cluster_gpus=s.gpus_of(r.part.vc),
-        offered=r.part.by_host(r.offered),
+        offered=r.part.by_host(r.part.free),
         bad_gpus=tuple(s.bad_gpus),
         ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
         rho=dict(r.rho),
@@ -199,7 +194,7 @@ class Candidates:
         self._aside.pop(app_id, None)
         if app_id in r.ending:
             return False
-        why = r.openings.why_out(app_id, r.openings.demand(app_id, r.offered, now_s), r.offered)
+        why = r.openings.why_out(app_id, r.openings.demand(app_id, r.part.free, now_s), r.part.free)
         if why is not None:
             r.out[app_id] = why
         return why is not None
@@ -218,7 +213,7 @@ class Candidates:
         views: dict[str, AppView] = {}
         if r.policy.asks_agents:
             for app_id in (a for a in r.rho if a not in r.out and a in s.durable.live):
-                demand = r.openings.demand(app_id, r.offered, now_s)
+                demand = r.openings.demand(app_id, r.part.free, now_s)
                 views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, part, demand)
             return views
         for app_id, gangs in r.ending.items():
@@ -240,7 +235,7 @@ class Candidates:
                 continue
             if app_id in r.ending or app_id in borrowing or standin.waits(s, app_id):
                 self.stand_in(r, app_id, now_s)
-                wants = r.openings.demand(app_id, r.offered, now_s)
+                wants = r.openings.demand(app_id, r.part.free, now_s)
                 views[app_id] = view(s, app_id, r.rho[app_id], r.ending.get(app_id, ()), now_s, part, wants)
                 others.append(app_id)
         for app_id in others:
@@ -263,7 +258,7 @@ class Candidates:
             first = next(iter(mine))
             demand = self._waiting[part.vc][first].demand
             admitted = part.admits(demand)
-            why = r.openings.why_out(first, demand, r.offered) if admitted else None
+            why = r.openings.why_out(first, demand, r.part.free) if admitted else None
             if not admitted or why is not None:
                 gone = [a for a in mine if found.pop(a, None) is not None]
                 r.out.update((a, why) for a in gone if why is not None)

@@ -28,9 +28,10 @@ from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, divides
 from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Granted, Outcome, Revoked
-from pycontrol.model.topology import Gpu, Topology
+from pycontrol.model.topology import Topology
 from pycontrol.words import utc
 
 
@@ -69,11 +70,8 @@ def apply(s: Holdings, clerk: Clerk, work: Work, changes: Sequence[Change], now_
 
 
 def _renew(s: Holdings, clerk: Clerk, work: Work, change: Renew) -> None:
-    by_grant: dict[str, list[Gpu]] = {}
-    for lease in change.leases:
-        by_grant.setdefault(lease.grant_id, []).extend(lease.gpus)
     award = change.award
-    for grant_id, gpus in by_grant.items():
+    for grant_id, gpus in grouped((x.grant_id, gpu) for x in change.leases for gpu in x.gpus).items():
         grant = HeldGrant(grant_id, tuple(gpus), change.end_s)
         clerk.emit(SendGrant(award.app_id, work.round_id, grant, renewal=True, leftover=award.leftover))
 
@@ -157,10 +155,6 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
     by_host = part.by_host
     awards = (Award(a.app_id, tuple(gang_of(by_host(dict(g))) for g in a.gangs), a.leftover) for a in plan.awards)
     lost = [(x, gpu) for x in done if isinstance(x, Revoke) for gpu in gpus_in(x.leases)]
-    unsaved: dict[str, float] = {}
-    for x in done:
-        if isinstance(x, Revoke) and x.unsaved_gpu_s:
-            unsaved[x.app_id] = unsaved.get(x.app_id, 0.0) + x.unsaved_gpu_s
     return Outcome(
         bids=tuple(dataclasses.replace(b, won=by_host(b.won)) for b in plan.bids),
         awards=tuple(awards),
@@ -178,7 +172,7 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
         renewed=tuple(gpu for x in done if isinstance(x, Renew) for gpu in gpus_in(x.leases)),
         granted=tuple(Granted(gpu, x.award.app_id) for x in done if isinstance(x, Grant) for gpu in x.gpus),
         revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s) for x, gpu in lost),
-        unsaved_gpu_s=unsaved,
+        unsaved_gpu_s=summed((x.app_id, x.unsaved_gpu_s) for x in done if isinstance(x, Revoke) and x.unsaved_gpu_s),
         holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
     )
 

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
-from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in
+from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply
 from pycontrol.auction.placing import pack
 from pycontrol.model.auction import Demand
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.shares.capped import within_demand
@@ -38,9 +39,7 @@ class RoundParts:
 
     def __init__(self, s: Holdings, clerk: Clerk, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
         self.s, self.clerk, self.ending, self.now_s = s, clerk, ending, now_s
-        self._wanting: dict[str, list[str]] = {}
-        for app_id in wanting:
-            self._wanting.setdefault(s.durable.apps[app_id].vc, []).append(app_id)
+        self._wanting = grouped((s.durable.apps[app_id].vc, app_id) for app_id in wanting)
         self.borrowers = borrowers(s)
         """Virtual cluster -> its apps that borrow; they take part where its own machines are shared out."""
         nobody = frozenset[str]()
@@ -74,11 +73,11 @@ class RoundParts:
         Gangs that the bad GPUs spared would keep such a cell bound for as long as their leases are renewed. They move
         once all their leases end in the same round.
         """
-        s, ending = self.s, dict[str, list[Lease]]()
+        s = self.s
         if all(_only_borrows(s, app_id) for app_id in self._wanting.get(vc, ())):
             return
-        for lease in (x for gangs in self.ending_of(vc, True).values() for gang in gangs for x in gang):
-            ending.setdefault(lease.grant_id, []).append(lease)
+        gangs_ending = self.ending_of(vc, True).values()
+        ending = grouped((x.grant_id, x) for gangs in gangs_ending for gang in gangs for x in gang)
         for groups in s.supply.groups_to_move(vc) if ending else ():
             gangs = [ending.get(group, []) for group in groups]
             if all(map(s.durable.is_whole, gangs)):
@@ -238,10 +237,7 @@ def own_as_asked(s: Holdings, clerk: Clerk, app_id: str) -> None:
     supply = s.supply
     if not s.durable.apps[app_id].vc:
         return
-    grants: dict[str, list[Lease | Reservation]] = {}
-    for x in s.durable.claims_of(app_id):
-        if x.guaranteed:
-            grants.setdefault(x.grant_id, []).append(x)
+    grants = grouped((x.grant_id, x) for x in s.durable.claims_of(app_id) if x.guaranteed)
     agent = s.agents.get(app_id)
     for grant_id, claims in grants.items():
         gpus = gpus_in(claims)

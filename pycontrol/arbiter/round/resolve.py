@@ -20,6 +20,7 @@ from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import place_gang
 from pycontrol.model.auction import Award, Gang, Plan, gang_gpus
 from pycontrol.model.cluster import Ask
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.model.value import value
@@ -438,15 +439,10 @@ def _room(s: Holdings, part: RoundPart, kind: str, name: str, coming: Collection
 
 def _by_cell(s: Holdings, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:
     """For each cell of a type in a machine: the indices of gangs that use it and lie on this machine only."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for k, (_, gang) in enumerate(kept):
-        places = _places(s, part, gang)
-        if k in moved or len(places) != 1 or places[0][0] != name:
-            continue
-        for cell in {s.supply.cell_of(gpu, kind) for gpu in gpus_in(gang)}:
-            if cell is not None:
-                found.setdefault(cell, []).append(k)
-    return list(found.values())
+    places = ((k, [at for at, _ in _places(s, part, gang)]) for k, (_, gang) in enumerate(kept))
+    here = [k for k, at in places if k not in moved and at == [name]]
+    cells = ((cell, k) for k in here for cell in {s.supply.cell_of(gpu, kind) for gpu in gpus_in(kept[k][1])})
+    return list(grouped((cell, k) for cell, k in cells if cell is not None).values())
 
 
 def _may_move(s: Holdings, entry: tuple[Award, list[Lease]], closed: Callable[[str], Collection[str]]) -> bool:

@@ -33,6 +33,7 @@ from pycontrol.arbiter.views.gpus import End
 from pycontrol.auction.bids import as_demanded, validate_bid
 from pycontrol.model.auction import Bid, BidRow, Gang, Plan, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.policies import salvage
@@ -336,9 +337,8 @@ class Rounds:
         """The bid with kept gangs on the virtual cluster's machines instead of hosts: Agents know only hosts."""
         if not r.part.host_of:
             return bid
-        names: dict[Gang, list[Gang]] = {}
-        for gang in r.ending.get(bid.app_id, ()):
-            names.setdefault(as_gang(gpus_in(gang)), []).append(self.s.places(gpus_in(gang), True))
+        ending = map(gpus_in, r.ending.get(bid.app_id, ()))
+        names = grouped((as_gang(gpus), self.s.places(gpus, True)) for gpus in ending)
 
         def kept(row: BidRow) -> tuple[Gang, ...]:
             left = {gang: iter(found) for gang, found in names.items()}
@@ -404,7 +404,7 @@ class Rounds:
     def _amended(self, r: Round, plan: Plan) -> Plan:
         """The plan with new gangs where they may start, and with what it leaves given to other apps."""
         kept_out = {a.app_id: r.openings.kept_out(a.app_id) for a in plan.awards}
-        plan = relocate(plan, r.views, r.offered, r.part.on(self.s.topology).topology, kept_out)
+        plan = relocate(plan, r.views, r.part.free, r.part.on(self.s.topology).topology, kept_out)
         r.leave_out()
         if not self.s.settings.last_pass or r.snapshot is None:
             return plan

@@ -20,6 +20,7 @@ from pycontrol.model import tags
 from pycontrol.model.auction import AppView, Bid, BidRow, Demand, Gang, gang_gpus
 from pycontrol.model.cluster import STANDIN, Ask, Node
 from pycontrol.model.events import WorkerPlan
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Gpu, Scope
 
 MOST_CONTAINERS = 1 << 20
@@ -212,9 +213,7 @@ def asks_for(s: Holdings, app_id: str, gang: Gang) -> list[Ask]:
 
 def assign(s: Holdings, clerk: Clerk, app_id: str, gpus: Sequence[Gpu], asks: Sequence[Ask]) -> bool:
     """Plans containers for these asks on awarded GPUs, to start together; False if one may not start there."""
-    on: dict[str, list[Gpu]] = {}
-    for gpu in sorted(gpus):
-        on.setdefault(gpu.host, []).append(gpu)
+    on = grouped((gpu.host, gpu) for gpu in sorted(gpus))
     hosts = pack([ask.gpus for ask in asks], {host: len(here) for host, here in on.items()})
     if hosts is None or not all(admits(s, ask, host) for ask, host in zip(asks, hosts, strict=True)):
         return False

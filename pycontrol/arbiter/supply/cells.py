@@ -12,7 +12,7 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.port import GroupGpus, Placed, TradingSupply
+from pycontrol.arbiter.supply.port import GroupGpus, Placed, Supply
 from pycontrol.cells import idle
 from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Balanced, Deal, Exchange, Lot, with_deals
@@ -23,6 +23,7 @@ from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome, Worker
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.events import ExchangePosted
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Gpu
 
 RETRY_S = 5.0
@@ -33,14 +34,15 @@ GUARANTEED = 0
 """The one priority of all guaranteed groups: inside a virtual cluster its policy decides, by leases."""
 
 
-class CellSupply(TradingSupply):
-    """The `Supply` of a cluster with virtual clusters that own cells."""
+class CellSupply(Supply):
+    """The `Supply` of a cluster with virtual clusters that own cells, which they can exchange (HiveD, section 3.3)."""
 
     def __init__(self, layout: Layout) -> None:
         self._file = _with_nobody(layout)
         """The layout of the cells file; deals in force change what each virtual cluster owns now."""
         self._cells = Cells(self._file)
         self.exchange = Exchange(self._cells, Balanced())
+        """Bulletin board, deals and books."""
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
         self._up: dict[str, Collection[int]] | None = None
@@ -54,19 +56,12 @@ class CellSupply(TradingSupply):
         }
         """GPU -> (chain, level-0 cell)."""
         self._gpus = self._place_of.keys()
-        self._gpus_on: dict[str, list[Gpu]] = {}
-        for gpu in sorted(self._gpus):
-            self._gpus_on.setdefault(gpu.host, []).append(gpu)
+        self._gpus_on = grouped((gpu.host, gpu) for gpu in sorted(self._gpus))
 
     @property
     def whole(self) -> bool:
         """False: virtual clusters own parts of the cluster."""
         return False
-
-    @property
-    def trading(self) -> CellSupply:
-        """This supply: its cells can be exchanged."""
-        return self
 
     # ---- ownership
 
@@ -304,16 +299,13 @@ def _tell_health(cells: Cells, gpus: Iterable[Gpu], healthy: bool) -> None:
 
 def _by_host(gpus: Iterable[Gpu]) -> list[tuple[str, tuple[int, ...]]]:
     """Hosts in order, and the indices on each."""
-    hosts: dict[str, list[int]] = {}
-    for gpu in gpus:
-        hosts.setdefault(gpu.host, []).append(gpu.index)
-    return [(host, tuple(sorted(indices))) for host, indices in sorted(hosts.items())]
+    return [(host, tuple(sorted(indices))) for host, indices in sorted(grouped(gpus).items())]
 
 
 class ExchangeService:
     """Runs the cell exchange in the Arbiter; records its whole state whenever it changes."""
 
-    def __init__(self, s: Holdings, clerk: Clerk, supply: TradingSupply) -> None:
+    def __init__(self, s: Holdings, clerk: Clerk, supply: CellSupply) -> None:
         self.s, self.clerk, self.supply = s, clerk, supply
         self._due_s = 0.0
 

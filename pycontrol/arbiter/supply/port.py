@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
-from pycontrol.cells.exchange import Deal, Exchange
-from pycontrol.cells.layout import Layout, Terms
+from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model.auction import Demand, Gang
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 
@@ -67,11 +66,7 @@ class RoundPart:
         """Converts GPUs by machine to GPUs by host."""
         if not self.host_of:
             return dict(gpus)
-        found: dict[str, int] = {}
-        for name, n in gpus.items():
-            host = self.host_of.get(name, name)
-            found[host] = found.get(host, 0) + n
-        return found
+        return summed((self.host_of.get(name, name), n) for name, n in gpus.items())
 
 
 @value
@@ -108,11 +103,6 @@ class Supply:
     def whole(self) -> bool:
         """Whether there are no virtual clusters: the whole cluster is one part, and nothing is borrowed."""
         return True
-
-    @property
-    def trading(self) -> TradingSupply | None:
-        """This supply with its exchange; None if cells cannot be exchanged."""
-        return None
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; empty for a queue without one."""
@@ -213,25 +203,6 @@ class Supply:
         return {"groups": (), "physical_cluster": (), "virtual_clusters": {}, "cell_types": {}}
 
 
-class TradingSupply(Supply, ABC):
-    """A supply of cells that virtual clusters can exchange (HiveD, section 3.3) and that can be reassigned."""
-
-    exchange: Exchange
-    """Bulletin board, deals and books."""
-
-    @abstractmethod
-    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
-        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
-
-    @abstractmethod
-    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
-        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
-
-    @abstractmethod
-    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow."""
-
-
 VcOf = Callable[[str], str]
 """App -> its virtual cluster."""
 
@@ -293,11 +264,7 @@ class Groups:
 
 
 def _held(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
-    held: dict[str, list[Claim]] = {}
-    for x in claims:
-        if not is_revoking(x):
-            held.setdefault(x.grant_id, []).append(x)
-    return held
+    return grouped((x.grant_id, x) for x in claims if not is_revoking(x))
 
 
 def _groups(held: Mapping[str, Sequence[Claim]], vc_of: VcOf) -> Iterator[GroupGpus]:

@@ -6,7 +6,7 @@ anything at any rate.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pycontrol.model.auction import Demand
@@ -30,11 +30,11 @@ class AgentState:
     """The work left by phase and job, as it answered in its last round; None: not known."""
 
 
-class AgentsView:
-    """The Agents by app. Only its methods change it; any part may read it."""
+class AgentsView(dict[str, AgentState]):
+    """The Agents that have registered, by app. Only its methods change it; any part may read it."""
 
     def __init__(self) -> None:
-        self._by_app: dict[str, AgentState] = {}
+        super().__init__()
         self.unmet: dict[str, None] = {}
         """Apps with Agents that can use more GPUs than they hold, in the order in which they began to."""
         self.unmet_since_s: dict[str, float] = {}
@@ -52,57 +52,31 @@ class AgentsView:
     def copy(self) -> AgentsView:
         """An independent copy, without `stale`."""
         other = AgentsView()
-        other._by_app = {app_id: replace(x) for app_id, x in self._by_app.items()}
+        other.update((app_id, replace(x)) for app_id, x in self.items())
         other.unmet, other.unmet_since_s = dict(self.unmet), dict(self.unmet_since_s)
         other.unmanaged_apps, other.terminating = dict(self.unmanaged_apps), set(self.terminating)
         other.interactive = {user: dict(mine) for user, mine in self.interactive.items()}
         other._interactive_user = dict(self._interactive_user)
         return other
 
-    # ---- reading
-
-    def get(self, app_id: str) -> AgentState | None:
-        """The Agent of an app; None if none has registered."""
-        return self._by_app.get(app_id)
-
-    def __getitem__(self, app_id: str) -> AgentState:
-        return self._by_app[app_id]
-
-    def __contains__(self, app_id: object) -> bool:
-        return app_id in self._by_app
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_app)
-
-    def __len__(self) -> int:
-        return len(self._by_app)
-
-    def values(self) -> ValuesView[AgentState]:
-        """All Agents."""
-        return self._by_app.values()
-
-    def items(self) -> ItemsView[str, AgentState]:
-        """Pairs (app, its Agent)."""
-        return self._by_app.items()
-
     # ---- what Agents reported
 
     def registered(self, app_id: str, demand: Demand, app_scheduler: str, attempt_id: str) -> None:
         """An Agent registered, perhaps again: the jobs and rho of its predecessor hold until it reports its own."""
-        before = self._by_app.get(app_id)
+        before = self.get(app_id)
         jobs, rho, phases = (before.jobs, before.rho, before.phases) if before is not None else ((), None, None)
-        self._by_app[app_id] = AgentState(demand, app_scheduler, attempt_id, jobs, rho, phases=phases)
+        self[app_id] = AgentState(demand, app_scheduler, attempt_id, jobs, rho, phases=phases)
 
     def disconnected(self, app_id: str) -> None:
         """The Agent's stream ended."""
-        agent = self._by_app.get(app_id)
+        agent = self.get(app_id)
         if agent is not None:
             agent.connected = False
             self.stale.add(app_id)
 
     def progressed(self, e: ProgressReported, demand: Demand) -> None:
         """A progress report, with the demand to use; a rho of 0 means that it has none."""
-        agent = self._by_app[e.app_id]
+        agent = self[e.app_id]
         agent.demand, agent.jobs, agent.links = demand, e.jobs, e.links
         agent.stepwise_left_gpu_s = e.stepwise_left_gpu_s
         if e.rho > 0:
@@ -112,17 +86,17 @@ class AgentsView:
         self, app_id: str, demand: Demand, rho: float | None, phases: tuple[tuple[float, ...], ...] | None
     ) -> None:
         """The Agent's rho in a round, and the work left from which it follows."""
-        agent = self._by_app[app_id]
+        agent = self[app_id]
         agent.demand, agent.rho, agent.phases = demand, rho, phases
 
     def gone(self, app_id: str) -> None:
         """YARN has removed the application."""
-        self._by_app.pop(app_id, None)
+        self.pop(app_id, None)
 
     def forget(self, app_ids: Iterable[str]) -> None:
         """Drops everything about these apps."""
         for app_id in app_ids:
-            self._by_app.pop(app_id, None)
+            self.pop(app_id, None)
             self.stale.discard(app_id)
             self.terminating.discard(app_id)
 
@@ -132,7 +106,7 @@ class AgentsView:
         """The app's GPUs or demand changed. `live`: it is active; `known`: YARN knows it; `holding`: its GPUs."""
         if live or known:
             self.stale.add(app_id)
-        agent = self._by_app.get(app_id)
+        agent = self.get(app_id)
         if live and agent is not None and agent.demand.gpus > holding:
             self.unmet[app_id] = None
             self.unmet_since_s.setdefault(app_id, now_s)
@@ -182,12 +156,12 @@ class AgentsView:
 
     def validate(self, live: Mapping[str, object], holding: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yields (app, what is wrong). `holding`: GPUs by app."""
-        for app_id, agent in self._by_app.items():
+        for app_id, agent in self.items():
             wants = app_id in live and agent.demand.gpus > holding.get(app_id, 0)
             if (app_id in self.unmet) != wants:
                 more = "more" if wants else "no more"
                 yield app_id, f"it wants {more} GPUs, but the list of apps with unmet demand disagrees"
-        for app_id in self.unmet.keys() - self._by_app.keys():
+        for app_id in self.unmet.keys() - self.keys():
             yield app_id, "it has no Agent but is listed as wanting more"
         if self.unmet.keys() != self.unmet_since_s.keys():
             for app_id in self.unmet.keys() ^ self.unmet_since_s.keys():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Lease
 from pycontrol.model.cluster import Node, YarnApp
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.tags import MAX_HOURS, is_interactive, max_s
 from pycontrol.model.topology import Gpu, count_by_host
@@ -293,9 +294,7 @@ def choose(free: Sequence[Gpu], n: int, slot_gpus: int) -> list[Gpu]:
     ordered = sorted(free)
     if slot_gpus < 2:
         return ordered[:n]
-    slots: dict[int, list[Gpu]] = {}
-    for gpu in ordered:
-        slots.setdefault(gpu.index // slot_gpus, []).append(gpu)
+    slots = grouped((gpu.index // slot_gpus, gpu) for gpu in ordered)
     found: list[Gpu] = []
     while len(found) < n:
         rest = n - len(found)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pycontrol.auction.placing import FreeIndex
+from pycontrol.lab.policies.variants import Unpacked
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot, gang_of
 from pycontrol.model.topology import Scope
 from pycontrol.policies.hosts import HostPool, gpus_by_type
@@ -59,7 +59,7 @@ class _Unpacked(_ByPriority):
     def hosts(self) -> HostPool:
         found = super().hosts()
         order = {host: k for k, host in enumerate(sorted(self.s.free))}
-        found.pool = FreeIndex(self.s.free, self.s.topology, order)
+        found.pool = Unpacked(self.s.free, self.s.topology, order)
         return found
 
 
@@ -201,7 +201,7 @@ def priority_round(
     jobs: Sequence[PlacerJob],
     hosts: Devices,
 ) -> Placement:
-    """A round by priority, as in Gavel's section 5, for comparison with `place_round`.
+    """A round by priority, as in Gavel's section 5, for comparison with `PlacerRound`.
 
     The (user, type) with the largest ratio of share to devices received is next, with the user's longest-waiting job
     that fits. Then devices that are left go to the longest-waiting jobs. A job has one type, unless it is larger than

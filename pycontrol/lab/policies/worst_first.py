@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pycontrol.auction.handout import ByKey, Caps, gangs_of, hand_out, taker
-from pycontrol.auction.leftovers import Ranking, leftovers
+from pycontrol.auction.handout import ByKey, Caps, gangs_of, hand_out, leftovers, taker
 from pycontrol.auction.limits import limits_of, room_gpus
 from pycontrol.auction.placing import FreeIndex
+from pycontrol.lab.policies.variants import Ranking
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies.classes import in_classes
@@ -59,7 +59,7 @@ class WorstFirst:
         got = {a: tuple(app.got) for a, app in apps.items() if app.got}
         left = room.unused
         others = [v for v in snapshot.apps if v.app_id not in apps]
-        more = leftovers(room, others, caps, got, Ranking("worst_first", snapshot, rng))
+        more = leftovers(room, others, caps, got, Ranking("worst_first", snapshot, rng).order)
         return Plan(
             round_id=snapshot.round_id,
             awards=(*(Award(a, gangs) for a, gangs in got.items()), *more),

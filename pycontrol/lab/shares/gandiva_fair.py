@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem
+from pycontrol.shares.problem import Matrix, ShareError, ShareProblem
 
 NOTHING = 1e-12
 """A fraction of a type's devices up to this counts as none."""
@@ -35,8 +35,6 @@ class Trade:
 class GandivaFairShares:
     """The equal split with trades. No user loses by a trade, so it is sharing-incentive; with two types it is also
     Pareto-efficient."""
-
-    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SI})
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array, hstack, vstack
 
 from pycontrol.lab.shares.simple import capacity_rows, common_level, efficiency_rows, optimum, sum_rows
-from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem, Vector
+from pycontrol.shares.problem import Matrix, ShareError, ShareProblem, Vector
 
 Objective = Literal["max_min", "water_filling", "max_sum", "finish_time", "min_duration"]
 CLOSE = 1e-9
@@ -32,17 +32,6 @@ class GavelShares:
     """
 
     objective: Objective = "max_min"
-
-    @property
-    def promises(self) -> frozenset[SchemeProperty]:
-        """What the objective promises without demands; `max_min` may leave devices unused if demands bind."""
-        return {
-            "max_min": frozenset({SchemeProperty.SI, SchemeProperty.PE}),
-            "water_filling": frozenset({SchemeProperty.SI, SchemeProperty.PE}),
-            "max_sum": frozenset({SchemeProperty.PE}),
-            "finish_time": frozenset(),
-            "min_duration": frozenset(),
-        }[self.objective]
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array, hstack, identity, kron, vstack
 
-from pycontrol.shares.problem import Matrix, SchemeProperty, ShareError, ShareProblem, Vector
+from pycontrol.shares.problem import Matrix, ShareError, ShareProblem, Vector
 
 
 def capacity_rows(n: int, k: int) -> csr_array:
@@ -46,8 +46,6 @@ def optimum(objective: Vector, upper: csr_array, bound: Vector) -> tuple[Vector,
 class MaxMinShares:
     """The equal split by weight: each user gets the same fraction of each type."""
 
-    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SP, SchemeProperty.EF, SchemeProperty.SI})
-
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""
         return problem.equal_split()
@@ -59,11 +57,6 @@ class MaxEfficiency:
     the equal split."""
 
     sharing_incentive: bool = False
-
-    @property
-    def promises(self) -> frozenset[SchemeProperty]:
-        """Always Pareto-efficient, as the sum is maximal."""
-        return frozenset({SchemeProperty.PE, SchemeProperty.SI} if self.sharing_incentive else {SchemeProperty.PE})
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""
@@ -81,8 +74,6 @@ class MaxEfficiency:
 @dataclass(frozen=True)
 class MaxMinRatio:
     """The largest common ratio of w.x to that of the equal split, without a limit on one user's devices."""
-
-    promises: frozenset[SchemeProperty] = frozenset({SchemeProperty.SI, SchemeProperty.PE})
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""

@@ -12,6 +12,7 @@ import numpy as np
 from pycontrol.lab.kit import Claim, Series, Setup, Table
 from pycontrol.lab.kit import shown as with_interval
 from pycontrol.lab.measures import cdf, run_until
+from pycontrol.lab.policies.variants import make
 from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Topology
 from pycontrol.simulation import clusters
@@ -50,7 +51,7 @@ class Variant:
     def job(self, workload: Workload, scene: Scene, seed: int) -> SimulationRun:
         """One simulation of this variant."""
         settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, **dict(self.arbiter)), **dict(self.world))
-        return SimulationRun(workload, scene.topology(), self.policy, dict(self.options), settings, seed)
+        return SimulationRun(workload, scene.topology(), self.policy, dict(self.options), settings, seed, make=make)
 
     def under(self, **arbiter: Any) -> Variant:
         """A copy with other settings of the Arbiter."""

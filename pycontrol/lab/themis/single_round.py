@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.auction.instance import Instance, Winners
+from pycontrol.auction.instance import Instance, Win
 from pycontrol.auction.partial import AuctionOutcome, auction
-from pycontrol.auction.winners import determine
+from pycontrol.auction.winners import solve, winners
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
 from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.lab.policies.variants import Nothing, with_nothing
 from pycontrol.model.auction import Bid, Gang, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.policies.themis import Nothing, with_nothing
 
 LEASE_S, RESTART_S, BUDGET_S = 600.0, 40.0, 10.0
 HOPELESS = 1e9
@@ -75,11 +75,19 @@ def round_of(seed: int) -> tuple[list[Private], Instance]:
 
 
 class Draw(random.Random):
-    """A generator that always draws 0, which rounds up wherever that has positive probability."""
+    """A generator that always draws the same: with 0 all is rounded up that may be, with 1 nothing is."""
+
+    def __init__(self, drawn: float) -> None:
+        super().__init__(0)
+        self.drawn = drawn
 
     def random(self) -> float:
-        """Always 0."""
-        return 0.0
+        """The number."""
+        return self.drawn
+
+    def getrandbits(self, k: int, /) -> int:
+        """0."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -96,8 +104,8 @@ class Worth:
 
 def worth(app: Private, bids: Sequence[Bid], instance: Instance, seed: int) -> Worth:
     """The round's value by the app's true V; its bid, truthful or not, is among `bids`."""
-    up = auction(bids, instance, Draw(seed), BUDGET_S)
-    down = auction(bids, instance, Draw(seed), BUDGET_S, rounding="floor")
+    up = auction(bids, instance, Draw(0.0), BUDGET_S)
+    down = auction(bids, instance, Draw(1.0), BUDGET_S)
     top, win, c = instance.topology, up.wins[app.app_id], up.c[app.app_id]
     nothing = app.value([], top)
     if win.row is None:
@@ -159,7 +167,7 @@ def envy(apps: Sequence[Private], outcome: AuctionOutcome, topology: Topology, p
     return worst
 
 
-def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOutcome) -> bool:
+def dominated(bids: Sequence[Bid], instance: Instance, wins: Mapping[str, Win]) -> bool:
     """Whether another choice of rows is better for one bidder and no worse for the others (searched per bidder).
 
     By these bids: who won nothing has its own rho of that, whatever it counted as in the auction.
@@ -167,12 +175,12 @@ def dominated(bids: Sequence[Bid], instance: Instance, best: Winners | AuctionOu
     for i in bids:
         wanted = []
         for bid in bids:
-            win = best.wins[bid.app_id]
+            win = wins[bid.app_id]
             rho = (bid.rho_nothing if win.row is None else win.rho) * (1 - 1e-6 if bid is i else 1 + 1e-12)
             rows = tuple(r for r in bid.rows if r.rho <= rho)
             wanted.append(Bid(bid.app_id, bid.rho_nothing if bid.rho_nothing <= rho else HOPELESS, rows))
-        found = determine(wanted, instance, 0, BUDGET_S)
-        if all(w.rho < HOPELESS for w in found.wins.values()):
+        found = winners(solve(wanted, instance, 0, BUDGET_S, False), wanted, instance)
+        if all(w.rho < HOPELESS for w in found.values()):
             return True
     return False
 
@@ -199,7 +207,7 @@ def measure(seed: int, tries: int, convention: Nothing = "projected") -> dict[st
         "gain": gain,
         "envy": envy(apps, outcome, instance.topology, False),
         "envy_paid": envy(apps, outcome, instance.topology, True),
-        "dominated": dominated(true, instance, outcome),
+        "dominated": dominated(true, instance, outcome.wins),
         "paid_share": paid / won if won else 0.0,
         "proved": outcome.proved_optimal,
     }

@@ -10,9 +10,11 @@ from typing import Any
 from pycontrol.fairness.gangs import t_id
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.lab.measures import run_groups
+from pycontrol.lab.policies.variants import make
 from pycontrol.lab.solve.estimate import Halving
 from pycontrol.model.topology import Topology
-from pycontrol.policies.registry import make, names
+from pycontrol.policies import registry
+from pycontrol.policies.filling import Filling
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, testbed_64
 from pycontrol.simulation.result import Result
@@ -45,7 +47,7 @@ class Rule:
         """One simulation of this policy."""
         arbiter = dataclasses.replace(ARBITER, f=self.f, last_pass=self.last_pass)
         settings = SimulationSettings(arbiter=arbiter, **world)
-        return SimulationRun(workload, cluster, self.policy, self.options, settings, seed)
+        return SimulationRun(workload, cluster, self.policy, self.options, settings, seed, make=make)
 
 
 THEMIS = Rule("themis", "themis")
@@ -102,8 +104,10 @@ CASES = (
 def figure5_rules() -> list[Rule]:
     """All policies with packing; those with the option also without."""
     rules = [THEMIS, Rule("themis, f = 0", "themis", f=0.0), WORST_FIRST]
-    rules += [Rule(p, p) for p in BASELINES if p in names()]
-    rules += [Rule(f"{p}, unpacked", p, {"packing": "random"}) for p in BASELINES if hasattr(make(p), "packing")]
+    rules += [Rule(p, p) for p in BASELINES if p in registry.names()]
+    rules += [
+        Rule(f"{p}, unpacked", p, {"packing": "random"}) for p in BASELINES if issubclass(registry.kind(p), Filling)
+    ]
     return rules
 
 
