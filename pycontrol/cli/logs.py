@@ -235,8 +235,8 @@ def _names(client: Rm, source: Source) -> Iterable[str]:
     """The names of a container's log files."""
     if source.folder is not None:
         return [f.name for f in source.folder.iterdir() if f.is_file()]
-    listing = client.text(_logs_url(source), "application/json") if source.node_web else None
-    return set(re.findall(r'"fileName"\s*:\s*"([^"/]+)"', listing or ""))
+    status, listing = client.page(_logs_url(source), "application/json") if source.node_web else (0, "")
+    return set(re.findall(r'"fileName"\s*:\s*"([^"/]+)"', listing)) if status == HTTP_OK else ()
 
 
 def _contents(page: str | None) -> str | None:

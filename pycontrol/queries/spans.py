@@ -13,6 +13,7 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, Fact, LeaseStarted
+from pycontrol.queries.lookup import picked
 from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
@@ -122,8 +123,5 @@ class Spans:
 
 def row(span: LeaseInterval) -> dict[str, Any]:
     """A span as JSON values."""
-    return {
-        "gpu": str(span.gpu), "host": span.gpu.host, "job_id": span.job_id, "granted_s": span.granted_s,
-        "started_s": span.started_s, "revoking_s": span.revoking_s, "ended_s": span.ended_s,
-        "reason": span.reason, "cause": span.cause,
-    }  # fmt: skip
+    of = picked(span, "job_id granted_s started_s revoking_s ended_s reason cause")
+    return {"gpu": str(span.gpu), "host": span.gpu.host, **of}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pycontrol.arbiter.round.eligibility import Eligibility, fits, shape_of, typ
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
-from pycontrol.words import count, span
+from pycontrol.words import clock, count, span
 
 VAGUE = frozenset({Pending.WAITING_FOR_ROUND, Pending.NO_FREE_GPUS, Pending.OUTRANKED})
 """Reasons that do not say whether the free GPUs have room for the app's gang."""
@@ -118,12 +117,6 @@ def with_start(code: str, sentence: str, gpus_held: int, start_s: Any, now_s: fl
     low, middle, high = start_s
     if high is not None and high < now_s:
         return sentence
-    times = _clock(low, now_s), _clock(middle, now_s), _clock(high, now_s) if high else "more than a week"
+    times = [clock(max(x, now_s), now_s) if x else "more than a week" for x in (low, middle, high)]
     between = "" if times[0] == times[2] else f" ({times[0]} to {times[2]})"
     return f"{sentence}; you start about {times[1]}{between}"
-
-
-def _clock(at_s: float, now_s: float) -> str:
-    """A time of day from now on, with the day where that is not today."""
-    then = time.localtime(max(at_s, now_s))
-    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%a %d %b %H:%M", then)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -114,5 +113,4 @@ class Drawer:
     def _until(self, lease: Row) -> str:
         if lease["state"] == "revoking":
             return f"being revoked: {lease['reason']}"
-        end_s = lease["end_s"]
-        return text.ends(end_s, self.now_s) if end_s is not None and math.isfinite(end_s) else "no end set"
+        return f"ends {text.until(lease['end_s'], self.now_s)}"
