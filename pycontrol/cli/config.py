@@ -16,7 +16,7 @@ from rich.console import RenderableType
 
 from pycontrol.cli.client import FILE, FOLDER, Failure, ca_bundle, failing, output_option
 from pycontrol.cli.tables import Data, emit, emit_json, table
-from pycontrol.config import Config, ConfigError, load_config, mapping
+from pycontrol.config import ConfigError, load_config, mapping
 from pycontrol.hadoopconf import check as checks
 from pycontrol.hadoopconf import preflight
 from pycontrol.hadoopconf import render as rendering
@@ -121,16 +121,12 @@ def preflight_command(conf: Path, output: str) -> None:
 def _findings(conf: Path) -> Sequence[Finding]:
     try:
         sites = {n: read_site(conf / n) for n in checks.CHECKS if n.endswith(".xml") and (conf / n).exists()}
-        config = _config(conf)
+        file = next((f for f in (conf / ISONOMY, Path("/etc/isonomy", ISONOMY)) if f.exists()), None)
+        config = load_config(file) if file else None
         found = preflight.findings(preflight.Machine(), sites, config, Distribution.here(), _rm_time_s(conf))
         return list(found)
     except ConfigError as problem:
         return [error(line.partition(": ")[0], "", line.partition(": ")[2]) for line in problem.lines]
-
-
-def _config(conf: Path) -> Config | None:
-    file = next((f for f in (conf / ISONOMY, Path("/etc/isonomy", ISONOMY)) if f.exists()), None)
-    return load_config(file) if file else None
 
 
 def _rm_time_s(conf: Path) -> float | None:

@@ -142,8 +142,10 @@ def _draw(d: Data) -> RenderableType:
             parts += ["", table((title, "QUEUE", "USER", ">GPUS"), rows)]
     if d["starts"] or d["delayed"]:
         rows = [
-            (_app(x), x["queue"], x["user"], span(x["at_s"] - now_s), _in(x["anyway_s"], now_s)) for x in d["starts"]
-        ]
+            (_app(x), x["queue"], x["user"], span(x["at_s"] - now_s),
+             "later" if x["anyway_s"] is None else span(x["anyway_s"] - now_s))
+            for x in d["starts"]
+        ]  # fmt: skip
         rows += [(_app(x), x["queue"], x["user"], "later", "sooner") for x in d["delayed"]]
         parts += ["", table(("STARTS", "QUEUE", "USER", ">IN", ">WITHOUT THE CHANGE"), rows)]
     return lines(*parts, "", f"assumed: {d['assumed']}")
@@ -151,10 +153,6 @@ def _draw(d: Data) -> RenderableType:
 
 def _app(x: Data) -> str:
     return f"{x['name']} ({x['app_id'].removeprefix('application_')})"
-
-
-def _in(at_s: float | None, now_s: float) -> str:
-    return "later" if at_s is None else span(at_s - now_s)
 
 
 def _overview(found: Layout) -> dict[str, Any]:

@@ -85,17 +85,13 @@ def facts_of(journal: Path, after: int = 0) -> Iterator[tuple[int, float, Fact]]
         yield from read_facts(journal, after)
 
 
-def histories_of(journals: tuple[Path, ...]) -> History:
-    """What these journals say, one control plane after the other; an empty one was never in charge."""
-    begun = [(first[1], j) for j in journals if (first := next(facts_of(j), None)) is not None]
-    return History.of(*(facts_of(journal) for _, journal in sorted(begun)))
-
-
 def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str, Any]:
-    """The audit of these records."""
+    """The audit of these records, one control plane after the other; one without facts was never in charge."""
     with failing(EvidenceError):
         evidence, yarn = read_evidence(records.evidence), read_rm_log(records.rm_log)
-    return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s, records.lead_s)
+    begun = [(first[1], j) for j in records.journals if (first := next(facts_of(j), None)) is not None]
+    history = History.of(*(facts_of(journal) for _, journal in sorted(begun)))
+    return audit(history, evidence, yarn, now_s, gang_deadline_s, records.lead_s)
 
 
 def journals_options(command: F) -> F:

@@ -60,7 +60,8 @@ def queue(d: Data) -> RenderableType:
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
          f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
-         left(a["next_lease_end_s"], d["now_s"]), _estimate(a, d), a["reason"], _why(a))
+         left(a["next_lease_end_s"], d["now_s"]),
+         estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"]), a["reason"], _why(a))
         for a in d["apps"]
     ]  # fmt: skip
     names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "ESTIMATE", "REASON",
@@ -77,10 +78,6 @@ def _why(a: Data) -> str:
 def boosted(boost: Data | None) -> str:
     """Who boosted an app, and until when; empty if nobody did."""
     return f"boosted by {boost['by']} until {clock(boost['until_s'])}" if boost else ""
-
-
-def _estimate(a: Data, d: Data) -> str:
-    return estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"])
 
 
 def short_queue(d: Data) -> Group:

@@ -63,8 +63,10 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     set_up_logging(log_json, log_level)
     raise_descriptor_limit()
     share_the_interpreter()
-    with failing(ConfigError, JournalError, KeyFileError, ServerError, BridgeError, OSError):
+    with failing(ConfigError):
         config = registry.checked(load_config(file), file.name)
+    refused = failing(ConfigError, JournalError, KeyFileError, ServerError, BridgeError)
+    with refused, failing(OSError, what=str(config.state_dir)):
         plane = ControlPlane(config, policy or config.policy)
         plane.start()
     for number in (signal.SIGTERM, signal.SIGINT):

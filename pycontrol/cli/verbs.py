@@ -9,8 +9,6 @@ import click
 from pycontrol.cli.client import Misused, Rm, duration_s, output_option, rm_address
 from pycontrol.cli.tables import Data, clock, emit, lines, moment, table
 
-UNITS = {"gpus": "GPUs at once"}
-
 
 def _do(verb: str, output: str, **target: str) -> None:
     emit(Rm(rm_address()).post(verb, **target), output, lambda d: str(d["text"]))
@@ -98,8 +96,8 @@ def _budget(d: Data) -> Any:
     if not d["limits"]:
         return "No limits are set: neither in isonomy.yaml (accounts) nor by `isonomy budget`."
     rows = [
-        (x["account"], UNITS.get(x["kind"]) or f"GPU-hours of a {x['kind'].rpartition('_')[2]}", f"{x['limit']:g}",
-         f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",
+        (x["account"], "GPUs at once" if x["kind"] == "gpus" else f"GPU-hours of a {x['kind'].rpartition('_')[2]}",
+         f"{x['limit']:g}", f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",
          clock(x["ends_s"]), x["set_by"] if x["set_s"] is None else f"{x['set_by']}, {clock(x['set_s'])}")
         for x in d["limits"]
     ]  # fmt: skip

@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from pycontrol.configerror import ConfigError
@@ -28,12 +19,8 @@ def _as_path(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str) else value
 
 
-def _beside(path: Path, info: ValidationInfo) -> Path:
-    return (info.context or Path()) / path
-
-
 NamedPath = Annotated[Path, BeforeValidator(_as_path)]
-FilePath = Annotated[NamedPath, AfterValidator(_beside)]
+FilePath = Annotated[NamedPath, AfterValidator(lambda path, info: (info.context or Path()) / path)]
 """Relative to the file that names it."""
 Host = Annotated[str, Field(min_length=1, pattern=r"^\S+$")]
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -33,8 +33,8 @@ from pycontrol.config import Config, ConfigError, load_topology_spec, mismatches
 from pycontrol.config.accounts import accounts_of
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
-from pycontrol.daemon.shadow_watch import ShadowWatch
-from pycontrol.daemon.standby_store import StandbyStore, StandbyStoreError
+from pycontrol.daemon.periodic import Periodic
+from pycontrol.daemon.standby_store import StandbyStore
 from pycontrol.daemon.takeover import Superseded, Takeover, secure
 from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
@@ -61,7 +61,7 @@ from pycontrol.web.router import Router
 TOKEN_KEY_FILE, METRICS_TOKEN_FILE = "tokens.key", "metrics.token"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
-HOUSEKEEPING_S = 2.0
+HOUSEKEEPING_S, LOOK_S = 2.0, 5.0
 COLLECT_S = 3600.0
 """Time between two collections of old objects' cycles, which hold all threads."""
 FACTS_READ = 50_000
@@ -158,9 +158,7 @@ class ControlPlane:
         options = config.policy_options if self._name == config.policy else {}
         forecaster = Forecaster(lambda: self._router.pictures.newest(), options, config.state_dir / ESTIMATES_FILE)
         questions = Questions(options, lambda: forecaster.latest["apps"])
-        self._shadow = ShadowWatch(
-            self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
-        )
+        self._shadow = self._shadow_rounds()
         core = assemble(
             arbiter, durable, self._journal, tokens,
             lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock, self._kept),
@@ -176,7 +174,7 @@ class ControlPlane:
                 picture=lambda a, now_s: picture(a, now_s, options),
                 estimates=lambda: forecaster.latest,
                 secure=lambda: secure(self._takeover, self._driver),
-                shadow=self._shadow.rounds.view,
+                shadow=self._shadow.view,
                 why_not=questions.answer,
                 usage=lambda by, accounts: last_year(self._journal.path, by, accounts, prices),
             ),
@@ -240,19 +238,22 @@ class ControlPlane:
             config.bridge.host, config.bridge.port, config.bridge.token_file, self._endpoint.handle,
             failed=lambda e: self._fail("the bridge ended", e),
         )  # fmt: skip
-        more: list[Notifier | MetricsServer] = []
+        more: list[Periodic | Notifier | MetricsServer] = [
+            Periodic("isonomy-shadow", LOOK_S, self._look, "no look at the shadow")
+        ]
+        if config.standby is not None:
+            problem = "apps and clocks could not be saved on HDFS"
+            more.append(Periodic("isonomy-keep", config.standby.every_s, self._keep, problem))
         if config.notify is not None:
             self._feed.notifier = Notifier(config.notify.url, durable)
             more.append(self._feed.notifier)
         if config.metrics is not None:
             token, text = config.state_dir / METRICS_TOKEN_FILE, self._router.metrics_text
             more.append(MetricsServer(config.metrics, text, config.agents.tls, token))
-        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster, self._shadow, *more):
+        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster, *more):
             part.start()
             parts.callback(part.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
-        if self._takeover is not None:
-            threading.Thread(target=self._keep, args=(self._takeover,), name="isonomy-keep", daemon=True).start()
 
     def _watch_parts(self, metrics: Metrics, arbiter: Arbiter) -> None:
         """Register gauges for the process's parts."""
@@ -288,18 +289,19 @@ class ControlPlane:
                 raise
         self._driver.submit(event)
 
-    def _keep(self, takeover: Takeover) -> None:
-        """Store apps and clocks on HDFS periodically while this control plane's ResourceManager is active."""
-        assert self.config.standby is not None
-        while not self._stop.wait(self.config.standby.every_s):
-            try:
-                picture = self._router.pictures.newest()
-                if picture.arbiter.cluster.ready:
-                    takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # the picture's time, not the present
-            except (StandbyStoreError, TimeoutError, Overloaded) as e:
-                log.warning("apps and clocks could not be saved on HDFS", problem=str(e))
-            except Exception:  # keep the thread alive: the next try may succeed
-                log.exception("apps and clocks could not be saved on HDFS")
+    def _keep(self) -> None:
+        """Store apps and clocks on HDFS while this control plane's ResourceManager is active."""
+        picture = self._router.pictures.newest()
+        if self._takeover is not None and picture.arbiter.cluster.ready:
+            self._takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # the picture's time, not the present
+
+    def _look(self) -> None:
+        """Hold a shadow round, in mode shadow."""
+        seen = self._driver.call(lambda a, _: shadow.seen(a))
+        if seen is None:
+            self._shadow.interrupted()
+        elif (found := self._shadow.look(seen, self._driver.clock.now_s())) is not None:
+            log.info("as if", given=dict(found.given), would_give=dict(found.would_give))
 
     def _layout(self) -> tuple[Layout, str]:
         """The cells file's layout and its text; raises ConfigError if the file is wrong or not feasible, or lacks a

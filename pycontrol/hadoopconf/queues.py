@@ -34,7 +34,7 @@ def read_queues(file: Path, gpus: int, used: Iterable[str] = ()) -> tuple[Queue,
     apps = Counter(used)
     lost = sorted(apps.keys() - {queue.path for queue in found if queue.leaf})
     if lost:
-        raise ConfigError([f"{file}: has no leaf queue {lost[0]}, in which there is {count(apps[lost[0]], 'app')}"])
+        raise ConfigError([f"{file}: has no leaf queue {lost[0]}, that of {count(apps[lost[0]], 'app')}"])
     return found
 
 

@@ -120,7 +120,11 @@ def edited(file: str, text: str, wanted: Mapping[str, str | None]) -> str:
     """The file's text with these values; None removes a property. Raises ConfigError if that is not safe."""
     before = parse_site(text.encode(), file)
     for key, value in wanted.items():
-        text = _removed(text, key) if value is None else _set(file, text, key, value)
+        if value is not None:
+            text = _set(file, text, key, value)
+            continue
+        for place in reversed(_places(text, key)):
+            text = text[: place.start()] + text[place.end() :]
     expected = {k: v for k, v in before.items() if k not in wanted}
     expected |= {k: v for k, v in wanted.items() if v is not None}
     if parse_site(text.encode(), file) != expected:
@@ -150,9 +154,3 @@ def _set(file: str, text: str, key: str, value: str) -> str:
         raise ConfigError([f"{file}: has no </configuration>; change it by hand"])
     line = f"  <property><name>{escape(key)}</name><value>{escape(value)}</value></property>\n"
     return text[: ends[-1].start()] + line + text[ends[-1].start() :]
-
-
-def _removed(text: str, key: str) -> str:
-    for place in reversed(_places(text, key)):
-        text = text[: place.start()] + text[place.end() :]
-    return text

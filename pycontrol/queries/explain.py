@@ -47,7 +47,10 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": [*views.lease_rows(a, h.leases_of(app_id)), *views.lease_rows(a, h.reservations_of(app_id))],
-        "jobs": [_job(j) for j in jobs],
+        "jobs": [
+            {**dataclasses.asdict(j), "configuration": dict(j.configuration), "restarts": max(0, j.launches - 1)}
+            for j in jobs
+        ],
         "lost": _lost(jobs),
         "rounds": [{**r, "text": _told(r, known)} for r in took_part(a, app_id, n)],
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
@@ -88,11 +91,6 @@ def _lost(jobs: Sequence[JobProgress]) -> str:
     """What the jobs train again, as launches ended without a checkpoint; empty if that is nothing."""
     steps, gpu_s = sum(j.lost_steps for j in jobs), sum(j.lost_gpu_s for j in jobs)
     return f"lost {count(steps, 'step')} = {gpu_s / 60:,.1f} GPU-min, trained again" if steps else ""
-
-
-def _job(job: Any) -> dict[str, Any]:
-    row: dict[str, Any] = dataclasses.asdict(job)
-    return row | {"configuration": dict(job.configuration), "restarts": max(0, job.launches - 1)}
 
 
 def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, Fact, LeaseStarted
-from pycontrol.queries.lookup import picked
+from pycontrol.queries.lookup import find_app, picked
 from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
@@ -79,6 +80,12 @@ class Spans:
             del spans[next(iter(spans))]
 
     # ---- reading
+
+    def view(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """The app's recent leases, and what was taken back from it."""
+        app_id = find_app(a, params)
+        taken = self.revocations(app_id)
+        return {"now_s": now_s, "app_id": app_id, "leases": self.spans(app_id), "revocations": taken}
 
     def spans(self, app_id: str) -> list[dict[str, Any]]:
         """The app's leases, oldest first."""

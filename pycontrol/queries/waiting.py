@@ -63,7 +63,7 @@ class Waiting:
         ended = self._ended(demand, free, types, closed) if len(self._texts) < SHAPES_MAX else []
         if not ended:
             return text
-        names = list(dict.fromkeys(self._name(holder) for _, holder in ended))
+        names = list(dict.fromkeys(self._a.durable.apps[holder].name or holder for _, holder in ended))
         whose = ", ".join(names[-NAMED:]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         left_s = max(0.0, ended[-1][0] - self._now_s)
         end = f"the lease of {whose} ends in" if len(ended) == 1 else f"leases of {whose} end within"
@@ -94,10 +94,6 @@ class Waiting:
         promised = self._a.durable.reservations
         found = ((x.end_s, x.app_id, gpu.host) for gpu, x in self._a.durable.leases.items() if gpu not in promised)
         return sorted(x for x in found if x[0] < math.inf)
-
-    def _name(self, app_id: str) -> str:
-        record = self._a.durable.apps.get(app_id)
-        return record.name if record is not None and record.name else app_id
 
 
 STARTS_SAID = frozenset(Pending) - {

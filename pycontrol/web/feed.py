@@ -164,28 +164,24 @@ def _describe_lease(fact: f.OfLease, changes: Sequence[IntervalChange]) -> list[
     if isinstance(fact, f.NextDropped):
         dropped = [x for c in changes if (x := c.reservation) is not None]
         return [(x.app_id, f"is no longer next ({fact.reason}) on", x.gpus) for x in dropped]
-    text = _text_of(fact)
+    text = ""
+    match fact:
+        case f.LeaseEnded():
+            text = f"lease ended ({fact.reason}) of"
+        case f.LeaseStarted():
+            job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
+            text = f"{job}runs on"
+        case f.LeaseExtended():
+            text = "renewed" if fact.counted else "prolonged"
+        case f.LeaseRevoking():
+            text = f"must give back ({fact.reason})"
+        case f.LeaseIdle():
+            text = "container ended on"
     owner = {c.before.gpu: c.before.app_id for c in changes if c.before is not None}
     by_app: dict[str, list[Gpu]] = {}
     for gpu in fact.gpus if text else ():
         by_app.setdefault(owner.get(gpu, ""), []).append(gpu)
     return [(app_id, text, gpus) for app_id, gpus in by_app.items()]
-
-
-def _text_of(fact: f.OfLease) -> str:
-    match fact:
-        case f.LeaseEnded():
-            return f"lease ended ({fact.reason}) of"
-        case f.LeaseStarted():
-            job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
-            return f"{job}runs on"
-        case f.LeaseExtended():
-            return "renewed" if fact.counted else "prolonged"
-        case f.LeaseRevoking():
-            return f"must give back ({fact.reason})"
-        case f.LeaseIdle():
-            return "container ended on"
-    return ""
 
 
 def _limits_told(fact: f.LimitsSet | f.BudgetSpent) -> str:

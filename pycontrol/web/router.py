@@ -5,10 +5,10 @@ The ResourceManager authenticates callers and forwards queries; this module auth
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -29,8 +29,8 @@ from pycontrol.runtime.journal import JournalError, NoJournal
 from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.feed import Feed
 from pycontrol.web.page.site import Page
+from pycontrol.web.page.text import APP_ID
 
-APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
 BOOST_MAX_S = 30 * 86400
 USAGE_BY = "month,account"
@@ -63,7 +63,9 @@ class Route:
 
     method: str
     answer: Callable[[RestRequest], dict[str, Any]]
-    params: frozenset[str] = field(default_factory=frozenset)
+    params: frozenset[str] = frozenset()
+    admin: bool = False
+    """Whether it is for YARN's admins alone."""
 
 
 CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str]]
@@ -112,19 +114,21 @@ class Router:
             "picture": self._get(self._picture_of),
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
-            "explain": self._foreseen(self._get(self._explain, "app", "n"), self._with_estimate),
+            "explain": self._foreseen(
+                self._get(partial(explain.explain, jobs_of=self.feed.trends.jobs), "app", "n"), self._with_estimate
+            ),
             "why-not": Route("GET", self._answer_why_not, WHY_NOT),
-            "logs": self._get(self._logs, "app"),
+            "logs": self._get(partial(views.logs, remembered=self.feed.spans.containers), "app"),
             "audit": self._get(views.audit),
             "shadow": Route("GET", lambda _: dict(self.shadow())),
             "usage": self._get(self._usage, "by"),
             "trends": self._get(self.feed.trends.trends, "app", "hours"),
-            "spans": self._get(self._spans, "app"),
+            "spans": self._get(self.feed.spans.view, "app"),
             "cells": self._live(cells.cells),
-            "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
+            "cells-apply": Route("POST", self._apply_cells, frozenset({"file"}), admin=True),
             "budget": self._get(budget.budget),
-            "budget-set": Route("POST", self._set_limits, budget.PARAMS),
-            "budget-reset": Route("POST", self._set_limits, frozenset({"account"})),
+            "budget-set": Route("POST", self._set_limits, budget.PARAMS, admin=True),
+            "budget-reset": Route("POST", self._set_limits, frozenset({"account"}), admin=True),
             "exchange": self._live(cells.exchange),
             "exchange-offer": Route("POST", self._exchange, cells.PARAMS),
             "exchange-request": Route("POST", self._exchange, cells.PARAMS),
@@ -132,13 +136,13 @@ class Router:
             "rounds": Route("GET", self._rounds, frozenset({"n"})),
             "events": Route("GET", self._events, frozenset({"since", "wait_s", "limit"})),
             "token": Route("GET", self._token, frozenset({"app"})),
-            "metrics": Route("GET", self._metrics),
+            "metrics": Route("GET", lambda _: {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}),
             "kill": Route("POST", self._kill, frozenset({"app"})),
-            "drain": Route("POST", self._drain, frozenset({"node"})),
-            "undrain": Route("POST", self._drain, frozenset({"node"})),
-            "boost": Route("POST", self._boost, frozenset({"target", "for_s"})),
-            "pause": Route("POST", self._switch),
-            "resume": Route("POST", self._switch),
+            "drain": Route("POST", self._drain, frozenset({"node"}), admin=True),
+            "undrain": Route("POST", self._drain, frozenset({"node"}), admin=True),
+            "boost": Route("POST", self._boost, frozenset({"target", "for_s"}), admin=True),
+            "pause": Route("POST", self._switch, admin=True),
+            "resume": Route("POST", self._switch, admin=True),
         }
 
     def handle(
@@ -158,7 +162,10 @@ class Router:
 
     def _answer(self, method: str, request: RestRequest) -> dict[str, Any]:
         """The answer, without what the caller may not see."""
-        found = self._route(method, request).answer(request)
+        route = self._route(method, request)
+        if route.admin:
+            self._need_admin(request)
+        found = route.answer(request)
         leave_out = LEFT_OUT.get(request.path)
         return found if leave_out is None or request.viewable is None else leave_out(found, request.sees)
 
@@ -224,10 +231,6 @@ class Router:
             raise Refusal(404, "picture: this control plane gives none")
         return self.picture(a, now_s)
 
-    def _explain(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """Everything about an app; what its jobs came to is known for a while after its end."""
-        return explain.explain(a, now_s, params, self.feed.trends.jobs)
-
     def _answer_why_not(self, request: RestRequest) -> dict[str, Any]:
         """The smallest changes that would give an app GPUs now, played on the newest picture in another process."""
         if self.why_not is None:
@@ -253,15 +256,6 @@ class Router:
             raise Refusal(404, "usage: nothing is counted yet: the first time is an hour after the first fact")
         return {"now_s": now_s, **found}
 
-    def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """The app's recent leases, and what was taken back from it."""
-        app_id, spans = find_app(a, params), self.feed.spans
-        return {"now_s": now_s, "app_id": app_id, "leases": spans.spans(app_id),
-                "revocations": spans.revocations(app_id)}  # fmt: skip
-
-    def _logs(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        return views.logs(a, now_s, params, self.feed.spans.containers)
-
     def _rounds(self, request: RestRequest) -> dict[str, Any]:
         picture = self.pictures.newest()
         return views.rounds(picture.arbiter, picture.now_s, request.params)
@@ -279,9 +273,6 @@ class Router:
             return {"text": self.feed.metrics.text(a, views.gpu_counts(a), now_s)}
 
         return str(self.pictures.answer("metrics", view)["text"])
-
-    def _metrics(self, request: RestRequest) -> dict[str, Any]:
-        return {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}
 
     def _token(self, request: RestRequest) -> dict[str, Any]:
         """A token for an app that is about to be submitted, or was, by this user; registration checks both."""
@@ -353,14 +344,12 @@ class Router:
         return self._carry_out(request, app_id, text)
 
     def _drain(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
         host = self.driver.call(lambda a, now_s: find_host(a, request.params))
         if request.path == "drain":
             return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
         return self._carry_out(request, host, f"{host} is in use again")
 
     def _boost(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
         for_s = whole_number(request.params, "for_s", -1, 0, BOOST_MAX_S)
         if for_s < 0:
             raise Refusal(400, "for_s: is missing; give the seconds that the boost lasts, 0 to end it")
@@ -372,7 +361,6 @@ class Router:
 
     def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
         """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
-        self._need_admin(request)
         if self.read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         with self._applying:  # else of two, the one that read the file first might apply it last
@@ -411,11 +399,9 @@ class Router:
         return outcome
 
     def _set_limits(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
         given = self.driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
         return self._carry_out(request, given.target, budget.text_of(given), values=given.values)
 
     def _switch(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
         text = "rounds stop and leases stand still" if request.path == "pause" else "rounds are held again"
         return self._carry_out(request, "", text)

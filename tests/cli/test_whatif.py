@@ -105,9 +105,7 @@ def test_a_replay_keeps_the_limits_of_the_queues(yarn: str, tmp_path: Path) -> N
     assert limited["root.prod"] > free["root.prod"] + 300, "one gang at once instead of up to four"
     assert limited["root.research"] < free["root.research"]
     other = written(tmp_path, {"root.queues": "research", "root.research.capacity": "100"})
-    assert "has no leaf queue root.prod, which 4 apps of the workload name" in run(
-        *replay, "--queues", str(other), code=2
-    )
+    assert "has no leaf queue root.prod, that of 4 apps" in run(*replay, "--queues", str(other), code=2)
 
 
 def test_an_unknown_workload_is_the_arguments_fault() -> None:

@@ -28,7 +28,9 @@ def model(read: Read, app: str) -> dict[str, Any]:
     row = next((r for r in queue["apps"] if r["app_id"] == app_id), None)
     trends = read("trends", {"app": app_id})
     held = read("spans", {"app": app_id})
-    jobs = [_job(j, trends["losses"]) for j in d["jobs"][:JOBS_SHOWN]]
+    curves = {j["job_id"]: trends["losses"].get(j["job_id"], ()) for j in d["jobs"][:JOBS_SHOWN]}
+    jobs = [{**j, "spark": drawing.spark(curves[j["job_id"]]), "points": len(curves[j["job_id"]])}
+            for j in d["jobs"][:JOBS_SHOWN]]  # fmt: skip
     job_names = sorted({x["job_id"] for x in held["leases"]} | {j["job_id"] for j in d["jobs"]})
     return {
         **d,
@@ -56,11 +58,6 @@ def _progress(terms: Row | None) -> float | None:
         return None
     left: float = terms["work_left_gpu_s"] / terms["work_total_gpu_s"]
     return round(100.0 * min(1.0, max(0.0, 1.0 - left)), 1)
-
-
-def _job(j: Row, losses: Mapping[str, Any]) -> dict[str, Any]:
-    seen = losses.get(j["job_id"], ())
-    return {**j, "spark": drawing.spark([(s, x) for s, x in seen]), "points": len(seen)}
 
 
 def _gantt(leases: list[Row], colour: Mapping[str, int], end: float) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ POINTS_DRAWN = 288
 FAIR = {"rho": 1.0, "virtual finish time": 0.0}
 """Where fairness lies by the measure."""
 SHOWN = ("all", "waiting", "running")
+SOUGHT = ("app_id", "name", "queue", "user", "reason")
 PARAMS = frozenset({"show", "q", "rows", "rack"})
 
 
@@ -68,7 +69,9 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
     show, sought = params.get("show", "all"), params.get("q", "").strip().lower()
     if show not in SHOWN:
         raise Refusal(400, f"show: must be one of {', '.join(SHOWN)} (got {show})")
-    rows = [row for row in queue["apps"] if _is_shown(row, show) and _matches(row, sought)]
+    shown = {"running": lambda row: row["gpus_held"] > 0, "waiting": lambda row: row["rank"] is not None}
+    rows = [row for row in filter(shown.get(show), queue["apps"])
+            if any(sought in str(row[f]).lower() for f in SOUGHT)]  # fmt: skip
     most = len(rows) if params.get("rows") == "all" else ROWS_SHOWN
     return {
         "rows": rows[:most], "found": len(rows), "all": len(queue["apps"]), "show": show, "q": params.get("q", ""),
@@ -76,15 +79,6 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
         "estimates": any(r.get("start_s") or r.get("end_s") for r in queue["apps"]),
         "waiting": sum(r["rank"] is not None for r in queue["apps"]),
     }  # fmt: skip
-
-
-def _is_shown(row: Row, show: str) -> bool:
-    return show == "all" or (row["gpus_held"] > 0 if show == "running" else row["rank"] is not None)
-
-
-def _matches(row: Row, sought: str) -> bool:
-    fields = ("app_id", "name", "queue", "user", "reason")
-    return not sought or any(sought in str(row[f]).lower() for f in fields)
 
 
 # ---- the charts
