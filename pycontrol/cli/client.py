@@ -16,7 +16,7 @@ import requests
 
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
-from pycontrol.negotiate import NegotiateError, asks, session
+from pycontrol.negotiate import Negotiate, NegotiateError, asks, session
 
 CONNECT_S, READ_S = 3.0, 20.0
 RESOURCE = "/ws/v1/cluster/isonomy"
@@ -93,7 +93,7 @@ class Rm:
         self._bases = bases.split(",")
         self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._http = session()
-        self._http.verify = ca_bundle()
+        self._http.verify, self._http.auth = ca_bundle(), None  # an address may have a name and a password
 
     @property
     def base(self) -> str:
@@ -129,7 +129,11 @@ class Rm:
         headers, timeout = {"Accept": accept, "X-Requested-By": "isonomy"}, (CONNECT_S, read_s)
         reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
         if reply.status_code == 401 and asks(reply):
-            raise Failure(f"{self.base} refused the Kerberos ticket; run kinit")
+            if self._http.auth is None:
+                self._http.auth = Negotiate()
+                reply = self._http.request(method, url, params=query, headers=headers, timeout=timeout)
+            if reply.status_code == 401:
+                raise Failure(f"{self.base} refused the Kerberos ticket; run kinit")
         return reply
 
     def _reach(self, method: str, path: str, read_s: float, params: dict[str, str | int]) -> requests.Response:

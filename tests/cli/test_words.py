@@ -1,5 +1,6 @@
 """Wrong inputs: one line that names the error, exit status 2, and no secrets in it."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def test_addresses_are_checked_and_passwords_are_not_shown() -> None:
         assert "pw" not in text
         assert "127.0.0.1:9" in text
     assert "pw" not in wrong("status", "--rm", "ftp://user:pw@x")
+
+
+def test_a_password_in_the_address_is_sent(rm: Rm) -> None:
+    assert run(None, "status", "--rm", f"http://ann:pw@{rm.address}").exit_code == 0
+    assert rm.authorization == f"Basic {base64.b64encode(b'ann:pw').decode()}"
 
 
 def test_render_does_not_overwrite_files_that_differ(tmp_path: Path) -> None:
