@@ -10,6 +10,7 @@ import base64
 import ctypes
 import os
 from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -81,6 +82,16 @@ class Negotiate(AuthBase):
         reply.history.append(response)
         reply.request = again
         return reply
+
+
+def session(principal: str = "", keytab: str = "", ca: Path | None = None) -> requests.Session:
+    """A session with Hadoop's web apps that answers Kerberos challenges; like Hadoop's clients it ignores proxies and
+    .netrc."""
+    made = requests.Session()
+    made.trust_env = False
+    made.verify = str(ca) if ca else os.environ.get("REQUESTS_CA_BUNDLE") or True
+    made.auth = Negotiate(principal, keytab)
+    return made
 
 
 def asks(response: requests.Response) -> bool:

@@ -25,12 +25,16 @@ def read_or_make(path: Path, make: Callable[[], bytes], follow_links: bool = Fal
             _make(path, make())
     except OSError as e:
         raise SecretFileError(f"{path}: cannot be made: {e.strerror}") from e
-    return _read(path, os.O_RDONLY if follow_links else os.O_RDONLY | os.O_NOFOLLOW)
+    return read(path, follow_links)
 
 
 def token(path: Path) -> str:
     """A file's 64 hexadecimal characters, made on first use. Raises SecretFileError."""
-    held = read_or_make(path, lambda: f"{secrets.token_hex(32)}\n".encode(), follow_links=True)
+    return token_in(path, read_or_make(path, lambda: f"{secrets.token_hex(32)}\n".encode(), follow_links=True))
+
+
+def token_in(path: Path, held: bytes) -> str:
+    """The 64 hexadecimal characters that a file holds. Raises SecretFileError."""
     text = held.decode("ascii", errors="replace").strip()
     if len(text) != 64 or any(c not in "0123456789abcdef" for c in text):
         raise SecretFileError(f"{path} does not hold 64 hexadecimal characters; remove it to have a new one made")
@@ -51,7 +55,9 @@ def _make(path: Path, secret: bytes) -> None:
         os.unlink(draft)
 
 
-def _read(path: Path, flags: int) -> bytes:
+def read(path: Path, follow_links: bool = True) -> bytes:
+    """The file's content, at most `MOST_BYTES`. Raises SecretFileError."""
+    flags = os.O_RDONLY if follow_links else os.O_RDONLY | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(path, flags), "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

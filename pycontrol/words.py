@@ -1,9 +1,10 @@
-"""Words of messages: counts, and suggestions for unknown words."""
+"""Words of messages, the same on screens, pages and in JSON: counts, durations, and suggestions for unknown words."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +17,10 @@ def count(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
-def gpu_time(gpu_s: float) -> str:
+def gpu_time(gpu_s: float | None) -> str:
     """GPU-seconds as people say them."""
+    if gpu_s is None:
+        return "-"
     return f"{gpu_s:,.0f} GPU-s" if gpu_s < 3600 else f"{gpu_s / 3600:,.1f} GPU-h"
 
 
@@ -29,8 +32,10 @@ def result(best: Mapping[str, Any]) -> str:
     return f"{text or '-'} with {names}" if names else text
 
 
-def span(seconds: float) -> str:
+def span(seconds: float | None) -> str:
     """A duration of two units at most: 8 s, 3 min, 5 h 02 min, 3 d 4 h."""
+    if seconds is None:
+        return "-"
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -38,6 +43,41 @@ def span(seconds: float) -> str:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def left(end_s: float | None, now_s: float) -> str:
+    """How long until then."""
+    return "over" if end_s is not None and end_s < now_s else span(None if end_s is None else end_s - now_s)
+
+
+def estimate(quantiles: Sequence[float | None] | None, now_s: float) -> str:
+    """How long until a time, by its 10, 50 and 90 % quantiles: `~25 min (15 min to 60 min)`; empty if not known."""
+    if not quantiles or quantiles[1] is None:
+        return ""
+    low, middle, high = (None if x is None else span(max(0.0, x - now_s)) for x in quantiles)
+    return f"~{middle} ({low} to {high or 'more than a week'})"
+
+
+def standing(amount: float | None, measure: Mapping[str, str]) -> str:
+    """What the policy orders by: `in 4 min` or `12 min ago` of a virtual finish time, else the number."""
+    if amount is None:
+        return "-"
+    if measure["name"] == "virtual finish time":
+        return f"in {span(amount)}" if amount >= 0 else f"{span(-amount)} ago"
+    if measure["unit"] == "GPU-s":
+        return gpu_time(amount)
+    return span(amount) if measure["unit"] == "s" else f"{amount:.2f}"
+
+
+def gang(hosts: Iterable[Sequence[Any]]) -> str:
+    """A gang: host x GPUs, joined by +."""
+    return " + ".join(f"{host} x {gpus}" for host, gpus in hosts)
+
+
+def clock(at_s: float, now_s: float) -> str:
+    """This machine's time of day, with the day where that is not `now_s`'s."""
+    then = time.localtime(at_s)
+    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%a %d %b %H:%M", then)
 
 
 def utc(at_s: float) -> str:

@@ -15,8 +15,8 @@ from typing import Any, get_origin
 import click
 
 from pycontrol.cli import COMMANDS, main
+from pycontrol.config import Config
 from pycontrol.config.reading import Section, _section_of
-from pycontrol.config.settings import Config
 
 ROOT = Path(__file__).parents[1]
 GOALS = {"commands": 40, "options": 150, "keys": 56}

@@ -14,110 +14,38 @@ from pycontrol.words import suggest
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("queries:status_command", "The cluster at a glance: GPUs, nodes, policy, the last round."),
-    "queue": (
-        "queries:queue_command",
-        "Apps that share the cluster: what each holds, its place in the order of service, and why it has no more.",
-    ),
-    "jobs": (
-        "queries:jobs_command",
-        "Apps that run or have ended since a time, newest first: what each used, its best result, and where it is.",
-    ),
-    "get": (
-        "get:get_command",
-        "Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.",
-    ),
-    "explain": ("queries:explain_command", "Why APP got what it got: rho and its terms, leases, jobs, bids, payments."),
-    "rounds": (
-        "queries:rounds_command",
-        "Receipts of the last N rounds (10): offer, bids, winners, c, leftovers, solve time.",
-    ),
-    "estimate": (
-        "estimate:estimate_command",
-        "Predict when an app of this size would start and end if submitted now; nothing is submitted.",
-    ),
-    "snapshot": (
-        "estimate:snapshot_command",
-        "Keep the scheduler's state in a file, for a bug report or for `isonomy whatif FILE`.",
-    ),
+    "queue": ("queries:queue_command", "Apps in the order of service, and why each has no more."),
+    "jobs": ("queries:jobs_command", "What ran: its use, its best result, and where it is kept."),
+    "get": ("get:get_command", "Fetch the model and the results of an app."),
+    "explain": ("queries:explain_command", "Why an app got what it got; what would help it now."),
+    "rounds": ("queries:rounds_command", "Receipts of the last rounds: offers, bids, payments."),
+    "estimate": ("estimate:estimate_command", "When an app would start and end if submitted now."),
+    "snapshot": ("estimate:snapshot_command", "Keep the scheduler's state in a file."),
     "watch": ("watch:watch_command", "The cluster, live: nodes, queue and events."),
-    "logs": (
-        "logs:logs_command",
-        "Logs of APP's workers: those that failed first, then the newest; also of those that have ended.",
-    ),
-    "kill": ("verbs:kill_command", "End APP: its Agent stops the jobs and finishes."),
-    "drain": (
-        "verbs:drain_command",
-        "Take NODE (a host name) out of use: no new leases there, jobs checkpoint and move.",
-    ),
-    "pause": ("verbs:pause_command", "Stop holding rounds; running containers continue and no lease ends."),
-    "budget": (
-        "budget:budget_command",
-        "Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.",
-    ),
-    "boost": (
-        "verbs:boost_command",
-        "Put APP, or all apps of USER, first in its virtual cluster for a time.",
-    ),
-    "mode": ("mode:mode_command", "Switch Isonomy on, let it only watch (shadow), or switch it off."),
-    "audit": (
-        "records:audit_command",
-        "Check the journal against what the NodeManagers and the ResourceManager recorded.",
-    ),
-    "report": (
-        ".lab.runreport:report_command",
-        "What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.",
-    ),
-    "usage": (
-        "usage:usage_command",
-        "GPU-hours by user and queue: used, leased and not used, lost to restarts, borrowed; and how long was waited.",
-    ),
-    "journal": (
-        "journal:journal_group",
-        "Look into a control plane's journal, STATE_DIR/journal.sqlite, and mend one that it refuses.",
-    ),
-    "config": ("config:config_group", "Render and check the configuration of Hadoop and Isonomy."),
-    "install": (
-        "install:install_command",
-        "The run-book of Isonomy in a cluster: by stage and class of host what changes, what to do, how to undo it.",
-    ),
-    "preflight": (
-        "preflight:preflight_command",
-        "Check this machine, before its daemon restarts: jars, folders, ports, clock, GPUs and their isolation.",
-    ),
-    "policies": ("policies:policies_command", "List the policies: what each does, its options with their defaults."),
-    "simulate": (
-        "simulate:simulate_command",
-        "Policies beside each other on one workload and one cluster, in virtual time.",
-    ),
-    "workload": (
-        "workload:workload_group",
-        "Workloads for `isonomy simulate`: drawn to the papers' marginals, or read from public traces.",
-    ),
-    "whatif": (
-        ".lab.whatif:whatif_command",
-        "What other policies would have done with the apps of WORKLOAD, or would do from here on.",
-    ),
-    "shadow": (
-        "shadow:shadow_command",
-        "What Isonomy would have made of the applications with GPUs here, in mode shadow.",
-    ),
-    "preview": (
-        "preview:preview_command",
-        "Who would lose which GPUs, when and by which rule, who would get some, what would start, with changed files.",
-    ),
-    "experiment": (
-        ".lab.command:experiment_command",
-        "Runs experiments by NAME: `list` names them, `all` runs all, a prefix such as `themis-` runs a paper's.",
-    ),
-    "cells": ("cells:cells_group", "Virtual private clusters: what each queue owns, in cells."),
-    "exchange": (
-        "exchange:exchange_group",
-        "Virtual clusters lend each other cells for a time: offers and requests on a board are matched.",
-    ),
-    "solve": (
-        ".lab.solve.command:replay_command",
-        "Solve the cases in FILE (rho, auction, shares, cells) and print one JSON object for each, or for each step.",
-    ),
+    "logs": ("logs:logs_command", "Logs of an app's workers, also of those that have ended."),
+    "kill": ("verbs:kill_command", "End an app: its Agent stops the jobs and finishes."),
+    "drain": ("verbs:drain_command", "Take a node out of use, or put it back."),
+    "pause": ("verbs:pause_command", "Stop holding rounds; what runs continues."),
+    "budget": ("verbs:budget_command", "Limits of users, groups and queues, and their use."),
+    "boost": ("verbs:boost_command", "Put an app or a user first for a time."),
+    "mode": ("verbs:mode_command", "Switch Isonomy on, let it only watch, or switch it off."),
+    "audit": ("records:audit_command", "Check the journal against what YARN recorded."),
+    "report": (".lab.runreport:report_command", "What a run came to: rho, leases, best models, times."),
+    "usage": ("usage:usage_command", "GPU-hours by user and queue: used, lost, borrowed, waited."),
+    "journal": ("journal:journal_group", "Look into a journal, and mend one that is refused."),
+    "config": ("config:config_group", "Render and check the configuration."),
+    "install": ("install:install_command", "The run-book of Isonomy in a cluster, and the way back."),
+    "preflight": ("config:preflight_command", "Check this machine before its daemon restarts."),
+    "policies": ("config:policies_command", "List the policies and their options."),
+    "simulate": ("simulate:simulate_command", "Policies beside each other in virtual time."),
+    "workload": ("workload:workload_group", "Workloads: drawn, read from traces, or recorded."),
+    "whatif": (".lab.whatif:whatif_command", "What other policies would have done, or would do."),
+    "shadow": ("shadow:shadow_command", "What Isonomy would have made of the apps here."),
+    "preview": ("preview:preview_command", "Who would lose or get GPUs with changed files."),
+    "experiment": (".lab.command:experiment_command", "Run experiments of the papers by name."),
+    "cells": ("cells:cells_group", "Virtual clusters: what each queue owns, in cells."),
+    "exchange": ("cells:exchange_group", "Virtual clusters lend each other cells for a time."),
+    "solve": (".lab.solve.command:replay_command", "Solve cases of rho, auctions, shares and cells."),
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
 """Command -> where it is from `pycontrol.cli` on, and its line of help, so that a list of commands loads none."""
@@ -130,6 +58,7 @@ FORMER = {
     "budget reset": "budget --reset",
     "journal repair": "journal check --repair",
     "workload list": "workload show",
+    **dict.fromkeys(("cells check", "cells plan", "cells show"), "preview --cells"),
 }
 """Former words -> those that say it now. They still work, and help does not list them."""
 
@@ -177,6 +106,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")
         at = COMMANDS[cmd_name][0]
         command: click.Command = getattr(importlib.import_module(_module(at)), at.partition(":")[2])
+        command.short_help = COMMANDS[cmd_name][1]
         return bounded(command)
 
 

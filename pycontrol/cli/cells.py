@@ -1,4 +1,4 @@
-"""`isonomy cells`: what virtual clusters own, and a changed file put into force."""
+"""`isonomy cells`: what virtual clusters own; `isonomy exchange`: they lend each other cells for a time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from typing import Any
 
 import click
 
-from pycontrol.cli.client import Failure, Rm, output_option, rm_address
+from pycontrol.cli.client import Rm, duration_s, output_option, rm_address
 from pycontrol.cli.screens import deal
-from pycontrol.cli.tables import Data, emit, lines, span, table
+from pycontrol.cli.tables import Data, clock, emit, lines, show, table
+from pycontrol.words import left, span
 
 
-class CellsGroup(click.Group):
-    """It says what to write for the former commands."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command by its name."""
-        if cmd_name in ("check", "plan", "show"):
-            ctx.fail(f"`isonomy cells {cmd_name} FILE` is now `isonomy preview --cells FILE`; add cells in the file")
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group("cells", cls=CellsGroup)
+@click.group("cells")
 def cells_group() -> None:
     """Virtual private clusters: what each queue owns, in cells."""
 
@@ -38,16 +29,14 @@ def status_command(output: str) -> None:
 
 
 @cells_group.command("apply")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, exists=True))
 @output_option
 def apply_command(file: Path, output: str) -> None:
     """Put the changed FILE into force, on the machine of `isonomy serve` whose isonomy.yaml names it. For admins.
 
     All that runs continues; what its queue does not own any more is borrowed from then on.
     """
-    if not file.exists():
-        raise Failure(f"{file}: there is no such file")
-    emit(Rm(rm_address()).post("cells-apply", file=str(file.resolve())), output, lambda d: str(d["text"]))
+    _post("cells-apply", output, file=file.resolve())
 
 
 def _status(data: Data) -> Any:
@@ -65,3 +54,105 @@ def _status(data: Data) -> Any:
     if bad:
         parts += ["", f"GPUs that are bad, drained or on lost nodes: {', '.join(bad)}"]
     return lines(*parts)
+
+
+# ---- exchange
+
+
+def _for_s(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    """A time span in seconds, which a number alone counts."""
+    return duration_s(f"{text}s" if text.isdecimal() else text, "--for")
+
+
+def _term(command: Any) -> Any:
+    """The options that offers and requests share."""
+    for option in (
+        click.option("--id", metavar="NAME", help="Name it; the same name twice counts once."),
+        click.option("--for", "for_s", callback=_for_s, required=True,
+                     metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."),
+        output_option,
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _post(path: str, output: str, **params: Any) -> None:
+    given = {k: str(v) for k, v in params.items() if v is not None}
+    emit(Rm(rm_address()).post(path, **given), output, lambda d: str(d["text"]))
+
+
+@click.group("exchange")
+def exchange_group() -> None:
+    """Virtual clusters lend each other cells for a time: offers and requests on a board are matched.
+
+    CELLS are TYPE:COUNT, such as node:2, or TYPE:COUNT@CHAIN where several chains have the type. VC is a queue of the
+    cells file. For admins, and for the users that isonomy.yaml names for the queue (exchange.traders).
+
+    \b
+    isonomy exchange offer root.prod node:2 --for 2h
+    isonomy exchange request root.research node:1 --for 30m --in-return gpu:4
+    isonomy exchange list
+    isonomy exchange withdraw offer-1f02ab
+    """
+
+
+@exchange_group.command("offer")
+@click.argument("vc")
+@click.argument("cells")
+@_term
+def offer_command(output: str, **posting: Any) -> None:
+    """Lend CELLS of VC until then, to who requests some. Cells in use are not lent: they wait until they are free."""
+    _post("exchange-offer", output, **posting)
+
+
+@exchange_group.command("request")
+@click.argument("vc")
+@click.argument("cells")
+@click.option("--in-return", metavar="CELLS", help="Cells of VC that it lends for the same time.")
+@_term
+def request_command(output: str, **posting: Any) -> None:
+    """Ask for CELLS for VC until then. VC's apps run on them as on its own; then they run on, borrowing."""
+    _post("exchange-request", output, **posting)
+
+
+@exchange_group.command("withdraw")
+@click.argument("id")
+@output_option
+def withdraw_command(output: str, **posting: Any) -> None:
+    """Take an offer or a request off the board. A deal that was made stays in force until its end."""
+    _post("exchange-withdraw", output, **posting)
+
+
+@exchange_group.command("list")
+@output_option
+def list_command(output: str) -> None:
+    """Offers, requests, the deals in force, and who gave and took how much."""
+    emit(Rm(rm_address()).get("exchange"), output, _board)
+
+
+def _board(d: Data) -> Any:
+    if not d["books"]:
+        return "There are no virtual clusters: isonomy.yaml names no cells file."
+    deals = [
+        (x["id"], x["owner"], x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), left(x["end_s"], d["now_s"]))
+        for x in d["deals"]
+    ]
+    posted = [(x["id"], "offers", x["tenant"], _lot(x["lot"]), "", clock(x["end_s"])) for x in d["offers"]]
+    posted += [
+        (x["id"], "requests", x["tenant"], _lot(x["lot"]), _lot(x["in_return"]), clock(x["end_s"]))
+        for x in d["requests"]
+    ]
+    books = [(b["vc"], b["gpus"], b["surplus_gpu_hours"], b["contributed_gpu_hours"]) for b in d["books"]]
+    deal_names = ("DEAL", "OWNER", "LENDS TO", "CELLS", "IN RETURN", ">ENDS IN")
+    post_names = ("POSTING", "", "VIRTUAL CLUSTER", "CELLS", "IN RETURN", ">UNTIL")
+    return lines(
+        table(deal_names, deals) if deals else "no deal is in force",
+        "",
+        table(post_names, posted) if posted else "nothing is on the board",
+        "",
+        table(("VIRTUAL CLUSTER", ">OWNS NOW", ">SURPLUS GPU h", ">LENT EVER GPU h"), books),
+    )
+
+
+def _lot(lot: Data | None) -> str:
+    return f"{lot['count']} x {lot['cell_type']}" if lot else show(None)

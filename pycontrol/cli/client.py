@@ -5,22 +5,23 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import requests
 
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
-from pycontrol.negotiate import Negotiate, NegotiateError, asks
+from pycontrol.negotiate import Negotiate, NegotiateError, asks, session
 
 CONNECT_S, READ_S = 3.0, 20.0
 RESOURCE = "/ws/v1/cluster/isonomy"
 WEB_ADDRESS = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
-F = Callable[..., None]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
@@ -91,9 +92,8 @@ class Rm:
     def __init__(self, bases: str) -> None:
         self._bases = bases.split(",")
         self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-        self._http = requests.Session()
-        self._http.trust_env = False  # like Hadoop's clients: no proxy from the environment
-        self._http.verify = ca_bundle()
+        self._http = session()
+        self._http.verify, self._http.auth = ca_bundle(), None  # an address may have a name and a password
 
     @property
     def base(self) -> str:
@@ -111,11 +111,6 @@ class Rm:
     def yarn(self, path: str) -> dict[str, Any]:
         """A resource of YARN itself, below /ws/v1/cluster/."""
         return self._answer("GET", f"/ws/v1/cluster/{path}", READ_S, {})
-
-    def text(self, url: str, accept: str = "*/*") -> str | None:
-        """A page of any daemon as text; None where there is none."""
-        status, text = self.page(url, accept)
-        return text if status == 200 else None
 
     def page(self, url: str, accept: str = "*/*") -> tuple[int, str]:
         """The HTTP status of a page of any daemon, and its text; 0 where nobody answers."""
@@ -195,16 +190,18 @@ def _why(e: requests.RequestException) -> str:
     return "cannot be reached; is it up? (--rm URL names another)"
 
 
-LENGTH = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
-UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+LENGTH = re.compile(r"(?:\d+(?:\.\d+)?[smhdw])+")
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def duration_s(text: str, option: str) -> float:
-    """`30d`, `12h` or `90m` in seconds."""
-    found = LENGTH.fullmatch(text)
-    if not found:
+    """`30d`, `12h`, `90m` or `1h30m` in seconds."""
+    if not LENGTH.fullmatch(text):
         raise Misused(f"{option} {text}: must be as 30d, 12h, 90m")
-    return float(found[1]) * UNITS_S[found[2]]
+    seconds = sum(float(n) * UNITS_S[unit] for n, unit in re.findall(r"([\d.]+)(\w)", text))
+    if seconds <= 0:
+        raise Misused(f"{option} {text}: must be more than 0")
+    return seconds
 
 
 def moment_s(text: str, now_s: float, option: str) -> float:
@@ -217,11 +214,31 @@ def moment_s(text: str, now_s: float, option: str) -> float:
         raise Misused(f"{option} {text}: must be as 30d, 12h, 90m, or a time as 2026-11-20T14:00") from None
 
 
-def output_option(command: F) -> F:
-    """-o json|table."""
-    return click.option(
-        "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="A table for people, or JSON."
-    )(command)
+def pairs(given: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The OPTION=VALUE of --set."""
+    for text in given:
+        option, equals, value = text.partition("=")
+        if not equals:
+            raise Misused(f"--set {text}: must be OPTION=VALUE")
+        yield option, value
+
+
+@contextmanager
+def failing(*kinds: type[Exception], what: str = "", instead: type[Failure] = Failure) -> Iterator[None]:
+    """Exceptions of these kinds as one of the command; `what`: the option that they are about."""
+    try:
+        yield
+    except kinds as e:
+        lines = e.lines if isinstance(e, ConfigError) else [str(e)]
+        if isinstance(e, OSError) and e.filename:
+            right = "; give this user the right to it" if isinstance(e, PermissionError) else ""
+            lines = [f"{e.filename}: {e.strerror}{right}"]
+        raise instead("\nerror: ".join(f"{what}: {line}" if what else line for line in lines)) from e
+
+
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="A table for people, or JSON."
+)
 
 
 def dev_cluster() -> Path:
@@ -230,12 +247,21 @@ def dev_cluster() -> Path:
     return above if (above / "cluster.json").is_file() else Path("build/dev-cluster")
 
 
-def cluster_dir_option(command: F) -> F:
-    """--cluster-dir: a dev-cluster's directory."""
-    return click.option(
-        "--cluster-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=dev_cluster,
-        show_default="of HADOOP_CONF_DIR, else build/dev-cluster",
-        help="A dev-cluster, with its cluster.json.",
-    )(command)
+FILE, FOLDER = click.Path(path_type=Path, dir_okay=False), click.Path(path_type=Path, file_okay=False)
+cluster_dir_option = click.option(
+    "--cluster-dir",
+    type=FOLDER,
+    default=dev_cluster,
+    show_default="of HADOOP_CONF_DIR, else build/dev-cluster",
+    help="A dev-cluster, with its cluster.json.",
+)
+
+
+def file_option(*names: str, help: str, **more: Any) -> Callable[[F], F]:
+    """An option that names a file."""
+    return click.option(*names, type=FILE, metavar="FILE", help=help, **more)
+
+
+queues_option = file_option(
+    "--queues", help="A capacity-scheduler.xml: capacities, maxima and user limits of the apps' queues."
+)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 
 from pycontrol.arbiter.ledger.lease import load_lease
-from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
+from pycontrol.cli.client import FILE, Failure, Misused, Rm, failing, output_option, rm_address
 from pycontrol.cli.screens import estimate, why_not
-from pycontrol.cli.tables import emit, lines
+from pycontrol.cli.tables import Data, emit, lines
 from pycontrol.model.auction import Demand
 from pycontrol.simulation.forecaster import ASSUMED, ERROR, RUNS
 from pycontrol.simulation.outlook import NoOutlook, outlooks
@@ -59,28 +59,22 @@ def estimate_command(gpus: int, hours: float, queue: str, gang: int | None, why:
     gang = gang or min(gpus, machines.largest_gpus)
     gang = gpus if gpus % gang else gang
     work_gpu_s = gpus * hours * 3600.0
-    try:
-        with Console(stderr=True).status(f"{RUNS} futures"):
-            asked = with_app(scene, server.user, queue, Demand(gang, gpus // gang, gang, work_gpu_s, work_gpu_s))
-            found = outlooks(asked, runs=RUNS, error=ERROR, only=ASKED)[ASKED]
-    except NoOutlook as e:
-        raise Failure(str(e)) from e
+    with failing(NoOutlook), Console(stderr=True).status(f"{RUNS} futures"):
+        asked = with_app(scene, server.user, queue, Demand(gang, gpus // gang, gang, work_gpu_s, work_gpu_s))
+        found = outlooks(asked, runs=RUNS, error=ERROR, only=ASKED)[ASKED]
     data: dict[str, Any] = {"now_s": scene.now_s, "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
     if why:
         data["why_not"] = server.get("why-not", queue=queue, gpus=gpus, gang=gang)
-    emit(
-        data,
-        output,
-        lambda d: lines(
-            f"{estimate(d['start_s'], None, 0, d['now_s'])}; {estimate(None, d['end_s'], 1, d['now_s'])}",
-            f"if {ASSUMED}",
-            why_not(d["why_not"]) if why else None,
-        ),
-    )
+    emit(data, output, _drawn)
+
+
+def _drawn(d: Data) -> Group:
+    starts, ends = estimate(d["start_s"], None, 0, d["now_s"]), estimate(None, d["end_s"], 1, d["now_s"])
+    return lines(f"{starts}; {ends}", f"if {ASSUMED}", why_not(d["why_not"]) if "why_not" in d else None)
 
 
 @click.command("snapshot")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.zip")
+@click.option("--out", type=FILE, required=True, metavar="FILE.zip")
 @click.option("--anonymise", is_flag=True, help="Without names of users, queues, apps and hosts.")
 @output_option
 def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
@@ -90,14 +84,10 @@ def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
     """
     server = Rm(rm_address())
     state = server.get("picture")
-    files = {STATE_FILE: anonymous(state) if anonymise else state}
-    try:
+    with failing(OSError, what=f"--out {out}: cannot be written"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, content in files.items():
-                archive.writestr(name, json.dumps(content))
-    except OSError as e:
-        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
+            archive.writestr(STATE_FILE, json.dumps(anonymous(state) if anonymise else state))
     emit({"written": str(out), "apps": len(state["agents"])}, output, lambda d: f"written: {d['written']}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,17 @@ from urllib.parse import urlsplit
 
 import click
 
-from pycontrol.cli.client import Failure, Misused, Rm, rm_address
+from pycontrol.cli.client import FOLDER, Failure, Misused, Rm, failing, rm_address
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import webhdfs_url
-from pycontrol.negotiate import Negotiate
+from pycontrol.negotiate import session
 
 TIMEOUT_S = (3.0, 30.0)
 
 
 @click.command("get")
 @click.argument("app")
-@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", required=False, type=FOLDER)
 def get_command(app: str, folder: Path | None) -> None:
     """Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.
 
@@ -73,17 +72,10 @@ def _results(about: dict[str, Any]) -> str:
 
 def _store(user: str) -> Any:
     """A client of WebHDFS; a secure one gets the Kerberos ticket."""
-    import requests
     from hdfs import InsecureClient
 
-    session = requests.Session()
-    session.trust_env = False
-    session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
-    session.auth = Negotiate()
-    try:
-        return InsecureClient(webhdfs_url(), user=user, timeout=TIMEOUT_S, session=session)
-    except ConfigError as e:
-        raise Misused(e.lines[0]) from e
+    with failing(ConfigError, instead=Misused):
+        return InsecureClient(webhdfs_url(), user=user, timeout=TIMEOUT_S, session=session())
 
 
 def _asked(path: str, call: Any) -> Any:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import indent
 
 import click
 
-from pycontrol.cli.client import Failure, Misused
-from pycontrol.cli.tables import emit_json
+from pycontrol.cli.client import Misused, failing, output_option
+from pycontrol.cli.config import distribution, end_with, hadoop_option
 from pycontrol.config import ConfigError
-from pycontrol.hadoopconf import check, render
-from pycontrol.hadoopconf.distribution import Distribution
+from pycontrol.hadoopconf import check, properties, render
 from pycontrol.hadoopconf.findings import Finding
-from pycontrol.hadoopconf.formats import FORMATS, Format
-from pycontrol.hadoopconf.install import RECORD, PropertyChange, back, changed_texts, control_plane, plan, recorded
 from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
-from pycontrol.hadoopconf.properties import ALL, EXECUTOR, NM, RM, Choices, Stage
-from pycontrol.hadoopconf.runbook import Step, removal, steps
+from pycontrol.hadoopconf.properties import ALL, EXECUTOR, NM, RECORD, RM, Choices, PropertyChange, Stage
+from pycontrol.hadoopconf.runbook import FORMATS, Format, Step, removal, steps
 from pycontrol.hadoopconf.sitefile import parse_site, read_site, rm_web_url
 
 OWN = {RM: (ISONOMY,), ALL: (SUBMARINE,)}
@@ -55,7 +51,7 @@ OWN = {RM: (ISONOMY,), ALL: (SUBMARINE,)}
     show_default=True,
     help="As files, or as Cloudera Manager, Ambari, EMR or Dataproc takes them.",
 )
-@click.option("--hadoop", metavar="VERSION", help="Hadoop's, 3.3 to 3.5  [default: that of HADOOP_HOME].")
+@hadoop_option
 @click.option(
     "--stage",
     type=click.Choice([s.name.lower() for s in Stage]),
@@ -65,7 +61,7 @@ OWN = {RM: (ISONOMY,), ALL: (SUBMARINE,)}
 )
 @click.option("--queues", default="", metavar="A,B", help="Those of stage queue, with full paths as root.research.")
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each machine, if all have the same number.")
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def install_command(
     conf: Path, out: Path | None, remove: bool, form: str, hadoop: str | None, stage: str, queues: str,
     gpus: int | None, output: str,
@@ -81,43 +77,29 @@ def install_command(
     """
     if (stage == "queue") != bool(queues):
         raise Misused("--queues names the queues of --stage queue: give both or none")
-    try:
+    with failing(ConfigError, OSError):
         texts = _texts(conf)
         sites = {name: parse_site(text.encode(), name) for name, text in texts.items()}
         left: list[PropertyChange] = []
         if remove:
-            changes, left = back(sites, _record(conf))
+            changes, left = properties.back(sites, _record(conf))
         else:
             choices = Choices(_version(hadoop), Stage[stage.upper()], queues or "root", gpus)
-            changes = plan(sites, choices)
+            changes = properties.plan(sites, choices)
         book = list(removal(changes, FORMATS[form]) if remove else steps(sites, choices, FORMATS[form]))
         own = {} if remove else {n: text for n, text in _own(conf).items() if not (conf / n).exists()}
-        findings = [] if remove else _left_to_do(conf, changed_texts(texts, changes) | own, choices.hadoop)
+        findings = [] if remove else _left_to_do(conf, properties.changed_texts(texts, changes) | own, choices.hadoop)
         if out is not None:
             _write(conf, out, texts, changes, own, None if remove else _record(conf) or [])
-    except ConfigError as e:
-        raise Failure("; ".join(e.lines)) from e
-    except OSError as e:
-        raise Failure(f"{e.filename or conf}: {e.strerror}; give this user the right to it") from e
-    errors = sum(f.level == "error" for f in findings)
-    if output == "json":
-        emit_json(
-            {
-                "steps": [asdict(s) for s in book],
-                "changes": [asdict(c) for c in changes],
-                "left": [asdict(c) for c in left],
-                "findings": [asdict(f) for f in findings],
-                "errors": errors,
-                "written": sorted(str(f) for f in out.rglob("*") if f.is_file()) if out is not None else [],
-            }
-        )
-    else:
-        _say(book, FORMATS[form], left, findings)
+    if output != "json":
+        _say(book, FORMATS[form], left)
         if gpus is None and any(c.key == EXECUTOR and not remove for c in changes):
             click.echo(f"{NODE}: say each machine's number of GPUs there by hand (or --gpus)")
         for name in (n for n in (ISONOMY, RECORD) if remove and (conf / n).exists()):
             click.echo(f"{name}: remove it from {conf} when that is done")
-    sys.exit(1 if errors else 0)
+    written = sorted(str(f) for f in out.rglob("*") if f.is_file()) if out is not None else []
+    rows = {name: [asdict(x) for x in found] for name, found in (("steps", book), ("changes", changes), ("left", left))}
+    end_with(findings, output, conf, **rows, written=written)
 
 
 def _texts(conf: Path) -> dict[str, str]:
@@ -131,10 +113,7 @@ def _texts(conf: Path) -> dict[str, str]:
 
 
 def _version(given: str | None) -> str:
-    """The first two parts of what is given, or of what is installed here."""
-    if given is not None:
-        return ".".join(given.split(".")[:2])
-    found = Distribution.here().version
+    found = distribution(given).version
     if not found:
         raise Misused("--hadoop is absent: give Hadoop's version, 3.3, 3.4 or 3.5 (HADOOP_HOME does not say it)")
     return found
@@ -147,7 +126,7 @@ def _own(conf: Path) -> dict[str, str]:
         web = rm_web_url(None, conf)
     except ConfigError:  # on one machine yarn-site.xml need not say it
         web = "http://localhost:8088"
-    own = control_plane(sites, web)
+    own = properties.control_plane(sites, web)
     files = render.render({"isonomy": own, "submarine": {"python": "/opt/isonomy/venv/bin/python"}})
     return {ISONOMY: files[ISONOMY], SUBMARINE: files[SUBMARINE]}
 
@@ -159,7 +138,7 @@ def _left_to_do(conf: Path, files: Mapping[str, str], hadoop: str) -> list[Findi
             if (conf / name).exists():
                 Path(folder, name).write_bytes((conf / name).read_bytes())
         render.write(files, Path(folder))
-        return check.check(Path(folder), replace(Distribution.here(), version=hadoop))
+        return check.check(Path(folder), distribution(hadoop))
 
 
 def _record(conf: Path) -> list[PropertyChange] | None:
@@ -187,9 +166,9 @@ def _write(
         raise ConfigError([f"--apply {out}: is not empty; name a new directory"])
     for who in (RM, NM, ALL):
         folder, mine = out / who.replace(" ", "-").lower(), [c for c in changes if c.who in (who, ALL)]
-        files = changed_texts(texts, mine) | {n: own[n] for n in OWN.get(who, ()) if n in own}
+        files = properties.changed_texts(texts, mine) | {n: own[n] for n in OWN.get(who, ()) if n in own}
         if former is not None:
-            record = recorded([c for c in former if c.who in (who, ALL)], mine)
+            record = properties.recorded([c for c in former if c.who in (who, ALL)], mine)
             files[RECORD] = json.dumps({"changes": [asdict(c) for c in record]}, indent=2) + "\n"
         if not mine and set(files) <= {RECORD}:
             continue
@@ -199,7 +178,7 @@ def _write(
                 shutil.copymode(conf / name, folder / name)
 
 
-def _say(book: list[Step], how: Format, left: list[PropertyChange], findings: list[Finding]) -> None:
+def _say(book: list[Step], how: Format, left: list[PropertyChange]) -> None:
     stage = ""
     for number, step in enumerate(book, 1):
         if step.stage != stage:
@@ -215,5 +194,3 @@ def _say(book: list[Step], how: Format, left: list[PropertyChange], findings: li
         click.echo("nothing changes")
     for c in left:
         click.echo(f"left as it is, because it was changed since: {c.file}: {c.key} = {c.old}")
-    for f in findings:
-        click.echo(str(f))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pycontrol.arbiter.ledger.facts import FACTS, to_json
-from pycontrol.cli.client import Failure, output_option
+from pycontrol.cli.client import FILE, Failure, failing, output_option
+from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, clock, emit
-from pycontrol.runtime.journal import JournalError, read_facts
+from pycontrol.runtime.journal import JournalError
 from pycontrol.runtime.journal_check import check_journal, repair_journal
 
-FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+JOURNAL = click.argument("file", type=FILE)
 
 
 @click.group("journal")
@@ -32,7 +33,7 @@ def journal_group() -> None:
 
 
 @journal_group.command("check")
-@FILE
+@JOURNAL
 @click.option("--repair", is_flag=True, help="Mend it first, with the control plane stopped.")
 @output_option
 def check_command(file: Path, repair: bool, output: str) -> None:
@@ -44,11 +45,9 @@ def check_command(file: Path, repair: bool, output: str) -> None:
     any other bad row all after it is set aside, too, and leases are taken from the containers that run when the
     control plane starts. What is set aside stays in the file, in the table `quarantine`.
     """
-    try:
+    with failing(JournalError):
         done = repair_journal(file) or ["nothing to mend"] if repair else []
         report = {**check_journal(file), "mended": done}
-    except JournalError as e:
-        raise Failure(str(e)) from e
     emit(report, output, _report)
     sys.exit(0 if report["readable"] else 1)
 
@@ -70,7 +69,7 @@ def _report(d: Data) -> str:
 
 
 @journal_group.command("show")
-@FILE
+@JOURNAL
 @click.option(
     "-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many of the newest facts."
 )
@@ -78,16 +77,13 @@ def _report(d: Data) -> str:
 @click.option("--kind", type=click.Choice(sorted(FACTS)), metavar="KIND", help="Only facts of this kind.")
 def show_command(file: Path, last: int, since: int | None, kind: str | None) -> None:
     """Print facts of FILE, a line of JSON each: seq, time_s, kind, and the fact's own fields."""
-    try:
-        if not file.is_file():
-            raise JournalError(f"{file}: there is no such journal")
-        rows = (
-            {"seq": seq, "time_s": time_s, "kind": type(fact).__name__, **to_json(fact)}
-            for seq, time_s, fact in read_facts(file, since or 0)
-            if kind is None or type(fact).__name__ == kind
-        )
-        shown: Any = islice(rows, last) if since is not None else deque(rows, maxlen=last)
-        for row in shown:
-            click.echo(json.dumps(row, ensure_ascii=False))
-    except JournalError as e:
-        raise Failure(str(e)) from e
+    if not file.is_file():
+        raise Failure(f"{file}: there is no such journal")
+    rows = (
+        {"seq": seq, "time_s": time_s, "kind": type(fact).__name__, **to_json(fact)}
+        for seq, time_s, fact in facts_of(file, since or 0)
+        if kind is None or type(fact).__name__ == kind
+    )
+    shown: Iterable[Data] = islice(rows, last) if since is not None else deque(rows, maxlen=last)
+    for row in shown:
+        click.echo(json.dumps(row, ensure_ascii=False))

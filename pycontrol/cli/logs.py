@@ -164,7 +164,8 @@ def _sources(client: Rm, found: dict[str, Any], cluster_dir: Path) -> list[Sourc
     """The AM's containers, then the workers', the newest first: all that are remembered, and on a dev-cluster all that
     left logs."""
     sources = {s.container_id: s for s in _masters(client, found)}
-    webs = _node_webs(client)
+    nodes = (client.yarn("nodes").get("nodes") or {}).get("node") or ()
+    webs = {n["id"]: n.get("nodeHTTPAddress", "") for n in nodes}
     for c in found["containers"]:
         web = webs.get(c["node_id"], "")
         url = f"http://{web}/node/containerlogs/{c['container_id']}/{found['user']}" if web else ""
@@ -190,12 +191,6 @@ def _masters(client: Rm, found: dict[str, Any]) -> Iterator[Source]:
             yield Source(
                 container_id, "am", node_web=attempt.get("nodeHttpAddress", ""), url=attempt.get("logsLink", "")
             )
-
-
-def _node_webs(client: Rm) -> dict[str, str]:
-    """Web address by node id."""
-    nodes = (client.yarn("nodes").get("nodes") or {}).get("node") or ()
-    return {n["id"]: n.get("nodeHTTPAddress", "") for n in nodes}
 
 
 def _local_folders(client: Rm, app_id: str, cluster_dir: Path) -> list[Path]:
@@ -235,8 +230,8 @@ def _names(client: Rm, source: Source) -> Iterable[str]:
     """The names of a container's log files."""
     if source.folder is not None:
         return [f.name for f in source.folder.iterdir() if f.is_file()]
-    listing = client.text(_logs_url(source), "application/json") if source.node_web else None
-    return set(re.findall(r'"fileName"\s*:\s*"([^"/]+)"', listing or ""))
+    status, listing = client.page(_logs_url(source), "application/json") if source.node_web else (0, "")
+    return set(re.findall(r'"fileName"\s*:\s*"([^"/]+)"', listing)) if status == HTTP_OK else ()
 
 
 def _contents(page: str | None) -> str | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console, RenderableType
@@ -15,30 +14,25 @@ from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.inspect import AS_CONFIGURED
 from pycontrol.cells.layout import Layout
-from pycontrol.cli.client import Failure, Misused, Rm, output_option, rm_address
+from pycontrol.cli.client import FILE, Misused, Rm, failing, file_option, output_option, rm_address
 from pycontrol.cli.estimate import read_snapshot, scene_at
-from pycontrol.cli.tables import Data, clock, emit, gang, lines, span, table
-from pycontrol.config import Config, ConfigError, load_config, parse
+from pycontrol.cli.tables import Data, clock, emit, lines, table
+from pycontrol.config import Config, ConfigError, load_config
+from pycontrol.config.reading import read
 from pycontrol.hadoopconf.queues import read_queues
 from pycontrol.model.cluster import Queue
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.scene import Scene
-from pycontrol.words import count
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _file(name: str, text: str) -> Callable[[F], F]:
-    return click.option(name, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help=text)
+from pycontrol.words import count, gang, span
 
 
 @click.command("preview")
-@click.argument("snapshot", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@_file("--capacity-scheduler", "A changed capacity-scheduler.xml.")
-@_file("--config", "A changed isonomy.yaml, with its policy, settings and tree of accounts.")
-@_file("--cells", "A changed cells file.")
+@click.argument("snapshot", required=False, type=FILE)
+@file_option("--capacity-scheduler", help="A changed capacity-scheduler.xml.")
+@file_option("--config", help="A changed isonomy.yaml, with its policy, settings and tree of accounts.")
+@file_option("--cells", help="A changed cells file.")
 @output_option
 def preview_command(
     snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None, output: str
@@ -55,21 +49,15 @@ def preview_command(
     """
     if not (capacity_scheduler or config or cells):
         raise Misused("give a changed file: --capacity-scheduler, --config or --cells")
-    try:
+    with failing(ConfigError, NoOutlook):
         data = _found(snapshot, capacity_scheduler, config, cells)
-    except ConfigError as e:
-        raise Failure("\nerror: ".join(e.lines)) from e
-    except OSError as e:
-        raise Failure(f"{e.filename}: cannot be read: {e.strerror}") from e
-    except (UnicodeDecodeError, NoOutlook) as e:
-        raise Failure(str(e)) from e
     emit(data, output, _draw)
 
 
 def _found(
     snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None
 ) -> dict[str, Any]:
-    parsed = None if cells is None else parse(cells.read_text(encoding="utf-8"), CellsFile, cells.name)
+    parsed = None if cells is None else read(cells, CellsFile)
     scene = _scene(snapshot, alone=parsed is not None and not (capacity_scheduler or config))
     found = None
     if parsed is not None and cells is not None:
@@ -115,11 +103,8 @@ def _configured(scene: Scene, config: Config, file: Path) -> Scene:
 def _queues(scene: Scene, file: Path) -> Scene:
     """With the queues of the file; node labels, which it does not say, stay."""
     known = {q.path: q for q in scene.cluster.queues}
-    queues = [_merged(known.get(q.path, q), q) for q in read_queues(file, scene.topology.gpus)]
-    apps = Counter(app.queue for app in scene.cluster.apps)
-    lost = sorted(apps.keys() - {q.path for q in queues if q.leaf})
-    if lost:
-        raise Failure(f"{file}: has no leaf queue {lost[0]}, in which there is {count(apps[lost[0]], 'app')}")
+    found = read_queues(file, scene.topology.gpus, (app.queue for app in scene.cluster.apps))
+    queues = [_merged(known.get(q.path, q), q) for q in found]
     return dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=tuple(queues)))
 
 
@@ -156,8 +141,10 @@ def _draw(d: Data) -> RenderableType:
             parts += ["", table((title, "QUEUE", "USER", ">GPUS"), rows)]
     if d["starts"] or d["delayed"]:
         rows = [
-            (_app(x), x["queue"], x["user"], span(x["at_s"] - now_s), _in(x["anyway_s"], now_s)) for x in d["starts"]
-        ]
+            (_app(x), x["queue"], x["user"], span(x["at_s"] - now_s),
+             "later" if x["anyway_s"] is None else span(x["anyway_s"] - now_s))
+            for x in d["starts"]
+        ]  # fmt: skip
         rows += [(_app(x), x["queue"], x["user"], "later", "sooner") for x in d["delayed"]]
         parts += ["", table(("STARTS", "QUEUE", "USER", ">IN", ">WITHOUT THE CHANGE"), rows)]
     return lines(*parts, "", f"assumed: {d['assumed']}")
@@ -165,10 +152,6 @@ def _draw(d: Data) -> RenderableType:
 
 def _app(x: Data) -> str:
     return f"{x['name']} ({x['app_id'].removeprefix('application_')})"
-
-
-def _in(at_s: float | None, now_s: float) -> str:
-    return "later" if at_s is None else span(at_s - now_s)
 
 
 def _overview(found: Layout) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.cli import screens
-from pycontrol.cli.client import F, Failure, Misused, cluster_dir_option, output_option
+from pycontrol.cli.client import F, Misused, cluster_dir_option, failing, file_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config
 from pycontrol.config.accounts import accounts_of
@@ -51,19 +51,17 @@ def records_of(
     if journals:
         return Records(journals, evidence, rm_log)
     if config is not None:
-        try:
+        with failing(ConfigError, instead=Misused):
             found = load_config(config)
-        except ConfigError as e:
-            raise Misused(e.lines[0]) from e
-        return Records(
-            (found.journal_file,), evidence, rm_log, found.topology, found.lead_s, accounts_of(found.accounts)
-        )
+        accounts = accounts_of(found.accounts)
+        return Records((found.journal_file,), evidence, rm_log, found.topology, found.lead_s, accounts)
     file = cluster_dir / "cluster.json"
     try:
         cluster = json.loads(file.read_text(encoding="utf-8"))
         roles: dict[str, Any] = cluster["roles"]
         files = cluster.get("isonomy_yamls") or [cluster["isonomy_yaml"]]
-        configs = [load_config(file) for file in files]
+        with failing(ConfigError, instead=Misused):
+            configs = [load_config(file) for file in files]
         journals = tuple(c.journal_file for c in configs)
         if len(journals) > 1:  # of a pair, with those that were set aside at a failover
             journals = tuple(file for j in journals for file in sorted(j.parent.glob(f"{j.stem}*{j.suffix}")))
@@ -77,53 +75,31 @@ def records_of(
         raise Misused(f"{file}: {e.strerror}; {where}") from e
     except (ValueError, KeyError, TypeError) as e:
         raise Misused(f"{file}: cannot be understood ({e!r}); give --journal instead") from e
-    except ConfigError as e:
-        raise Misused(e.lines[0]) from e
 
 
-def facts_of(journal: Path) -> Iterator[tuple[int, float, Fact]]:
-    """All facts of a journal; one clear line where it is none."""
+def facts_of(journal: Path, after: int = 0) -> Iterator[tuple[int, float, Fact]]:
+    """All facts of a journal after a sequence number; one clear line where it is none."""
     if not journal.is_file():
         raise Misused(f"{journal}: there is no such journal")
-    try:
-        yield from read_facts(journal)
-    except JournalError as e:
-        raise Failure(str(e)) from e
-
-
-def histories_of(journals: tuple[Path, ...]) -> History:
-    """What these journals say, one control plane after the other; an empty one was never in charge."""
-    begun = [(first[1], j) for j in journals if (first := next(facts_of(j), None)) is not None]
-    return History.of(*(facts_of(journal) for _, journal in sorted(begun)))
+    with failing(JournalError):
+        yield from read_facts(journal, after)
 
 
 def audited(records: Records, gang_deadline_s: float, now_s: float) -> dict[str, Any]:
-    """The audit of these records."""
-    try:
+    """The audit of these records, one control plane after the other; one without facts was never in charge."""
+    with failing(EvidenceError):
         evidence, yarn = read_evidence(records.evidence), read_rm_log(records.rm_log)
-    except EvidenceError as e:
-        raise Failure(str(e)) from e
-    return audit(histories_of(records.journals), evidence, yarn, now_s, gang_deadline_s, records.lead_s)
+    begun = [(first[1], j) for j in records.journals if (first := next(facts_of(j), None)) is not None]
+    history = History.of(*(facts_of(journal) for _, journal in sorted(begun)))
+    return audit(history, evidence, yarn, now_s, gang_deadline_s, records.lead_s)
 
 
 def journals_options(command: F) -> F:
     """--journal, --config and --cluster-dir, each of which names journals."""
     command = cluster_dir_option(command)
-    command = click.option(
-        "--config",
-        type=click.Path(path_type=Path, dir_okay=False),
-        envvar="ISONOMY_CONFIG",
-        metavar="FILE",
-        help="isonomy.yaml, which names the journal.",
-    )(command)
-    return click.option(
-        "--journal",
-        "journals",
-        multiple=True,
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="The control plane's journal, of a pair each [default: the dev-cluster's].",
-    )(command)
+    command = file_option("--config", envvar="ISONOMY_CONFIG", help="isonomy.yaml, which names the journal.")(command)
+    about = "The control plane's journal, of a pair each [default: the dev-cluster's]."
+    return file_option("--journal", "journals", multiple=True, help=about)(command)
 
 
 def records_options(command: Any) -> Any:
@@ -156,15 +132,7 @@ def records_options(command: Any) -> Any:
 @click.command("audit")
 @records_options
 @output_option
-def audit_command(
-    cluster_dir: Path,
-    journals: tuple[Path, ...],
-    config: Path | None,
-    evidence: tuple[str, ...],
-    rm_log: tuple[str, ...],
-    gang_deadline: float,
-    output: str,
-) -> None:
+def audit_command(gang_deadline: float, output: str, **records: Any) -> None:
     """Check the journal against what the NodeManagers and the ResourceManager recorded.
 
     No GPU in two containers at once; no container without a lease; no lease lost; no gang split; each
@@ -176,6 +144,6 @@ def audit_command(
     isonomy audit --journal state/journal.sqlite \\
         --evidence '/var/lib/hadoop/*/isonomy-evidence.jsonl' --rm-audit-log /var/log/hadoop/rm-audit.log
     """
-    found = audited(records_of(cluster_dir, journals, evidence, rm_log, config), gang_deadline, time.time())
+    found = audited(records_of(**records), gang_deadline, time.time())
     emit(found, output, screens.audit)
     sys.exit(1 if found["violations"] or not found["complete"] else 0)

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from pycontrol import words
-from pycontrol.cli.tables import ByWidth, Data, clock, gang, left, lines, moment, printable, show, span, table
+from pycontrol.cli.tables import ByWidth, Data, clock, lines, moment, printable, show, table
 from pycontrol.model.cluster import STANDIN
-from pycontrol.words import count
+from pycontrol.words import count, left, span
 
 WIDE = 140
 """Columns from which reasons and bids have room in their line."""
@@ -60,7 +60,8 @@ def queue(d: Data) -> RenderableType:
     rows = [
         (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
          f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
-         left(a["next_lease_end_s"], d["now_s"]), _estimate(a, d), a["reason"], _why(a))
+         left(a["next_lease_end_s"], d["now_s"]),
+         estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"]), a["reason"], _why(a))
         for a in d["apps"]
     ]  # fmt: skip
     names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "ESTIMATE", "REASON",
@@ -77,10 +78,6 @@ def _why(a: Data) -> str:
 def boosted(boost: Data | None) -> str:
     """Who boosted an app, and until when; empty if nobody did."""
     return f"boosted by {boost['by']} until {clock(boost['until_s'])}" if boost else ""
-
-
-def _estimate(a: Data, d: Data) -> str:
-    return estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"])
 
 
 def short_queue(d: Data) -> Group:
@@ -121,27 +118,16 @@ def _by(a: Data, d: Data) -> list[str]:
     if not d["measure"]["name"]:
         return []
     amount = a["rho"] if d["measure"]["name"] == "rho" else a["amount"]
-    return [standing(amount, d["measure"])]
-
-
-def standing(amount: float | None, measure: Data) -> str:
-    """What the policy orders by: `in 4 m 00 s` or `12 m 01 s ago` of a virtual finish time, else the number."""
-    if amount is None:
-        return "-"
-    if measure["name"] == "virtual finish time":
-        return f"in {span(amount)}" if amount >= 0 else f"{span(-amount)} ago"
-    return span(amount) if measure["unit"] == "s" else show(amount)
+    return [words.standing(amount, d["measure"])]
 
 
 def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
-    """`starts in ~25 m (15 m to 60 m)`, or of an app with GPUs `ends in ~3 h (2 h to 5 h)`; - where it is not known."""
+    """`starts in ~25 min (15 min to 60 min)`, or of an app with GPUs `ends in ~3 h`; - where it is not known."""
     quantiles = end_s if held else start_s
-    if not quantiles or quantiles[1] is None:
-        return "-"
-    low, middle, high = (None if x is None else span(max(0.0, x - now_s)) for x in quantiles)
-    if quantiles[2] is not None and quantiles[2] - now_s < 1:
+    text = words.estimate(quantiles, now_s)
+    if text and quantiles[2] is not None and quantiles[2] - now_s < 1:
         return "ends now" if held else "starts at once"
-    return f"{'ends' if held else 'starts'} in ~{middle} ({low} to {high or 'more than a week'})"
+    return f"{'ends' if held else 'starts'} in {text}" if text else "-"
 
 
 def _detail(sentence: str) -> str:
@@ -197,9 +183,8 @@ def explain(d: Data) -> Group:
     head = f"{a['name']} ({a['app_id']}), {a['kind'] or 'no GPUs asked for yet'}, of {a['user']} in {a['queue']}"
     ended = f", ended {clock(a['finished_s'])} {a['final_state']}" if a["finished_s"] else ""
     since = f"submitted {clock(a['submitted_s'])}{ended}; holds {count(a['gpus_held'], 'GPU')}"
-    if "leases" in a:
-        counted = (count(a[f"{what}s"], what) for what in ("lease", "renewal", "revocation", "restart"))
-        since += f"; {', '.join(counted)}"
+    counted = (count(a[f"{what}s"], what) for what in ("lease", "renewal", "revocation", "restart"))
+    since += f"; {', '.join(counted)}"
     parts: list[RenderableType | None] = [head, since, f"{d['reason']['code']}: {d['reason']['sentence']}"]
     if d["agent"] is not None and not d["agent"]["connected"]:
         parts.append("its Agent is not connected")
@@ -215,7 +200,7 @@ def explain(d: Data) -> Group:
         parts += ["", _jobs(d["jobs"], d.get("hidden", False)), *notes, d.get("lost") or None]
     if d["rounds"]:
         parts += ["", "its rounds, newest first:"]
-        parts += [_lived(r, d["names"]) for r in d["rounds"]]
+        parts += [f"  {r['round_id']} {clock(r['at_s'])}: {r['text']}" for r in d["rounds"]]
     parts.append(_best(a))
     return lines(*parts)
 
@@ -295,47 +280,6 @@ def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
     names = ("JOB", "STATE", ">RUNG", ">STEP", ">LOSS", ">METRIC", ">GPUS", ">ITER s", ">S", ">RESTARTS",
              ">FAILURES", "CONFIGURATION")  # fmt: skip
     return table(names, rows)
-
-
-def _lived(r: Data, names: Data) -> str:
-    head = f"  {r['round_id']} {clock(r['at_s'])}: {count(sum(r['offered'].values()), 'GPU')} free or ending; "
-    rank = f"rho {show(r['rho'])}, rank {r['rank']} of {r['of']}" if r["rank"] else "rho unknown"
-    text = head + {
-        "sat out": f"took no part: {r['out']}",
-        "not offered": f"{rank}: not offered, "
-        + ("it could use no more GPUs" if r["rank"] == 1 else "others are worse off, or it could use no more"),
-        "leftovers": f"{rank}: not offered; leftovers: {'; '.join(map(gang, r['leftover']))}",
-        "offered": f"{rank}: offered, but no auction was held",
-        "served": f"{r['why'] or r['policy']}; got {'; '.join(map(gang, r['got']))}",
-        "outranked": f"others came first by {r['policy']}",
-        "nobody": "nobody got any: there was none to use, or a limit held them",
-    }.get(r["role"], "")
-    if r["bid"] is not None and r["role"] in ("won", "lost"):
-        text += f"{rank}; " + _own_bid(r)
-    if r.get("boosted_by"):
-        text += f"; boosted by {r['boosted_by']}"
-    if r["corrected"]:
-        text += f"; its Agent's report was corrected: {r['corrected']}"
-    if r["revoked"]:
-        text += f"; lost {', '.join(r['revoked'])}"
-        unsaved_gpu_s = r.get("unsaved_gpu_s")
-        text += f", {unsaved_gpu_s / 60:,.1f} GPU-min after its newest checkpoint" if unsaved_gpu_s else ""
-    others = [
-        f"{names.get(o['app_id'], o['app_id'])} {count(o['gpus'], 'GPU')}"
-        + (" left over" if o["leftover"] else f" (rho {show(o['rho_won'])}, c {o['c']:.3f})" if o["c"] else "")
-        for o in r["others"]
-    ]
-    return text + (f"; to others: {', '.join(others)}" if others else "") + (f"; {r['note']}" if r["note"] else "")
-
-
-def _own_bid(r: Data) -> str:
-    b = r["bid"]
-    won = sum(b["won"].values())
-    if not won:
-        return f"bid {count(b['rows'], 'row')} and won nothing" + ("; got leftovers" if r["leftover"] else "")
-    text = f"bid {count(b['rows'], 'row')}, won {show(b['won'])} (rho {show(b['rho_nothing'])} -> {show(b['rho_won'])})"
-    text += f", keeps c = {b['c']:.3f}: {count(b['kept_gangs'], 'gang')} kept, {b['paid_gangs']} paid"
-    return text + (f"; got {'; '.join(map(gang, r['got']))}" if r["got"] else "")
 
 
 def _best(a: Data) -> str | None:

@@ -16,6 +16,7 @@ import click
 import structlog
 
 from pycontrol.bridge.server import BridgeError
+from pycontrol.cli.client import failing, file_option
 from pycontrol.config import ConfigError, load_config
 from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.policies import registry
@@ -53,14 +54,7 @@ def set_up_logging(as_json: bool, level: str) -> None:
 
 
 @click.command("serve")
-@click.option(
-    "--config",
-    "file",
-    required=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="isonomy.yaml",
-)
+@file_option("--config", "file", required=True, help="isonomy.yaml")
 @click.option("--policy", type=click.Choice(registry.names()), help="Instead of the file's policy and its options.")
 @click.option("--log-json", is_flag=True, help="Log lines as JSON.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
@@ -69,16 +63,12 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     set_up_logging(log_json, log_level)
     raise_descriptor_limit()
     share_the_interpreter()
-    try:
+    with failing(ConfigError):
         config = registry.checked(load_config(file), file.name)
+    refused = failing(ConfigError, JournalError, KeyFileError, ServerError, BridgeError)
+    with refused, failing(OSError, what=str(config.state_dir)):
         plane = ControlPlane(config, policy or config.policy)
         plane.start()
-    except ConfigError as e:
-        _fail(*e.lines)
-    except (JournalError, KeyFileError, ServerError, BridgeError) as e:
-        _fail(str(e))
-    except OSError as e:
-        _fail(f"{e.filename or config.state_dir}: {e.strerror}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: plane.stop())
     click.echo(
@@ -106,9 +96,3 @@ def share_the_interpreter() -> None:
     gc.freeze()
     gc.set_threshold(2_000, 10, 1 << 30)
     sys.setswitchinterval(0.0005)
-
-
-def _fail(*lines: str) -> None:
-    for line in lines:
-        click.echo(f"error: {line}", err=True)
-    sys.exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import click
 from rich.console import RenderableType
@@ -47,7 +48,10 @@ def _live(d: Data) -> RenderableType:
     if not d["decisions"]:
         return "AS IF: no GPUs were given out since the control plane began to watch"
     users = [[r["queue"], r["user"], r["given"], r["would_give"], r["would_take"]] for r in d["by_user"]]
-    newest = [[clock(x["at_s"]), _gpus(x["given"]), _gpus(x["would_give"]), _why(x)] for x in d["newest"][:NEWEST]]
+    newest = [
+        [clock(x["at_s"]), _apps(x["given"]) or "nobody", _apps(x["would_give"]) or "nobody", _apps(x["why"])]
+        for x in d["newest"][:NEWEST]
+    ]
     return lines(
         f"AS IF, since {clock(d['since_s'])}: one of both had GPUs to give {count(d['decisions'], 'time')},"
         f" {d['gpus']} GPUs were given; on {d['same_gpus']} of them Isonomy would have done the same",
@@ -57,13 +61,8 @@ def _live(d: Data) -> RenderableType:
     )
 
 
-def _gpus(of: Mapping[str, int]) -> str:
-    return ", ".join(f"{app_id.removeprefix('application_')}: {n}" for app_id, n in sorted(of.items())) or "nobody"
-
-
-def _why(found: Data) -> str:
-    """What Isonomy would have told those who would have got fewer."""
-    return "; ".join(f"{app_id.removeprefix('application_')}: {why}" for app_id, why in sorted(found["why"].items()))
+def _apps(of: Mapping[str, Any]) -> str:
+    return "; ".join(f"{app_id.removeprefix('application_')}: {x}" for app_id, x in sorted(of.items()))
 
 
 def _draw(d: Data) -> RenderableType:

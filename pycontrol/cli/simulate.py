@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import click
 from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
@@ -17,10 +16,11 @@ from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli import lab
-from pycontrol.cli.client import Failure, output_option
+from pycontrol.cli.client import FOLDER, Failure, Misused, failing, file_option, output_option, pairs, queues_option
 from pycontrol.cli.tables import emit, lines, table
-from pycontrol.config import Config, ConfigError, load_config, parse
+from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.accounts import accounts_of
+from pycontrol.config.reading import read
 from pycontrol.hadoopconf.queues import read_queues
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
@@ -34,22 +34,11 @@ from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 from pycontrol.words import count
 
-F = TypeVar("F", bound=Callable[..., Any])
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")
 """SimulationSettings of the simulated world that --set takes."""
 ABLATIONS = ("seed", "recovery_s", "accounts", "lease_timing", "open_leases", "last_pass")
 """Settings of the Arbiter that have an option of their own, or are experiments'."""
 ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name not in ABLATIONS)
-
-
-def queues_option(command: F) -> F:
-    """--queues: the limits of a cluster's queues."""
-    return click.option(
-        "--queues",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="A capacity-scheduler.xml: capacities, maxima and user limits of the apps' queues.",
-    )(command)
 
 
 @click.command("simulate")
@@ -69,20 +58,13 @@ def queues_option(command: F) -> F:
     metavar="NAME|FILE",
     help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a topology file.",
 )
-@click.option(
+@file_option(
     "--cells",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
     help="Virtual clusters (a cells file): an app's queue is its virtual cluster. --policy then holds in "
     "those that name none.",
 )
 @queues_option
-@click.option(
-    "--accounts",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="An isonomy.yaml: its tree of accounts, by the apps' users and queues.",
-)
+@file_option("--accounts", help="An isonomy.yaml: its tree of accounts, by the apps' users and queues.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
 @click.option(
     "--contention",
@@ -116,9 +98,7 @@ def queues_option(command: F) -> F:
 )
 @click.option("--validate", is_flag=True, help="Check the control plane's state after every event; slow.")
 @click.option("--processes", type=click.IntRange(min=1), help="Runs at once  [default: all cores].")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write CSV, JSON and plots here."
-)
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write CSV, JSON and plots here.")
 @output_option
 def simulate_command(
     policies: str, workload: str, cluster: str, cells: Path | None, queues: Path | None, accounts: Path | None,
@@ -136,7 +116,7 @@ def simulate_command(
     """
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise click.BadParameter(f"{policies}: names of different policies, separated by commas", param_hint="--policy")
+        raise Misused(f"--policy {policies}: must be names of different policies, separated by commas")
     options, settings = _settings(names, given, lease_s)
     control = dataclasses.replace(settings.arbiter, validate=validate, accounts=_accounts(accounts))
     settings = dataclasses.replace(settings, arbiter=control)
@@ -157,79 +137,54 @@ def simulate_command(
 
 
 def _topology(name: str, smaller: float) -> Topology:
-    try:
+    with failing(clusters.UnknownCluster, ConfigError, ValueError, what="--cluster", instead=Misused):
         return clusters.shrunk(clusters.cluster(name), smaller)
-    except (clusters.UnknownCluster, ConfigError, ValueError) as e:
-        raise click.BadParameter(str(e), param_hint="--cluster") from e
 
 
 def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, Any]]) -> CellsOf:
     """The cells of a file on this cluster, checked with the policies that its virtual clusters name."""
-    hint = "--cells"
-    try:
-        found = layout(parse(file.read_text(encoding="utf-8"), CellsFile, file.name), topology, file.name)
+    with failing(ConfigError, what=f"--cells {file}", instead=Misused):
+        found = layout(read(file, CellsFile), topology, file.name)
         hosts = {host for chain in found.chains for host in chain.hosts}
         strange = sorted(hosts - topology.machines.keys())
         if strange:
-            raise click.BadParameter(f"{file}: the cluster has no machine {strange[0]}", param_hint=hint)
+            raise ConfigError([f"the cluster has no machine {strange[0]}"])
         for name, given in options.items():
             own_policies(CellSupply(found), name, given)
-    except OSError as e:
-        raise click.BadParameter(f"{file}: cannot be read: {e.strerror}", param_hint=hint) from e
-    except (ConfigError, UnicodeDecodeError) as e:
-        raise click.BadParameter(f"{file}: {e}", param_hint=hint) from e
     return CellsOf(found)
 
 
 def _accounts(file: Path | None) -> Accounts:
-    try:
+    with failing(ConfigError, what="--accounts", instead=Misused):
         return NO_ACCOUNTS if file is None else accounts_of(load_config(file).accounts)
-    except ConfigError as e:
-        raise click.BadParameter(str(e), param_hint="--accounts") from e
 
 
 def _queues(file: Path | None, topology: Topology, load: Workload) -> tuple[Queue, ...]:
     """The queues of a capacity-scheduler.xml, which must have those of the workload; none without a file."""
     if file is None:
         return ()
-    try:
-        found = read_queues(file, topology.gpus)
-    except ConfigError as e:
-        raise click.BadParameter(str(e), param_hint="--queues") from e
-    apps = Counter(app.queue for app in load.apps)
-    strange = sorted(apps.keys() - {queue.path for queue in found if queue.leaf})
-    if strange:
-        used = f"which {count(apps[strange[0]], 'app')} of the workload {'names' if apps[strange[0]] == 1 else 'name'}"
-        raise click.BadParameter(f"{file}: has no leaf queue {strange[0]}, {used}", param_hint="--queues")
-    return found
+    with failing(ConfigError, what="--queues", instead=Misused):
+        return read_queues(file, topology.gpus, (app.queue for app in load.apps))
 
 
 def _workload(name: str, seed: int, faster: float, hint: str = "--workload") -> Workload:
-    try:
+    with failing(ValueError, OSError, what=hint, instead=Misused):
         return clusters.denser(lab.workloads().load(name, seed), faster)
-    except (ValueError, OSError) as e:
-        raise click.BadParameter(str(e), param_hint=hint) from e
 
 
 def _settings(
     names: Sequence[str], given: Sequence[str], lease_s: float
 ) -> tuple[dict[str, dict[str, Any]], SimulationSettings]:
     """Each policy's options, and the settings of the simulation, from --set."""
-    hint = "--set"
-    try:
+    with failing(registry.UnknownPolicy, what="--policy", instead=Misused):
         known = {name: registry.options(name) for name in names}
-    except registry.UnknownPolicy as e:
-        raise click.BadParameter(str(e), param_hint="--policy") from e
     options: dict[str, dict[str, Any]] = {name: {} for name in names}
     own: dict[str, Any] = {}
     arbiter: dict[str, Any] = {"lease_s": lease_s}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{text}: must be OPTION=VALUE", param_hint=hint)
+    for key, value in pairs(given):
         name, dot, option = key.rpartition(".")
         if dot and name not in names:
-            raise click.BadParameter(f"{key}: {name} is not among the policies of this run", param_hint=hint)
+            raise Misused(f"--set {key}: {name} is not among the policies of this run")
         takers = [n for n in ([name] if dot else names) if option in known[n]]
         if takers:
             for taker in takers:
@@ -240,17 +195,17 @@ def _settings(
             arbiter[option] = value
         else:
             all_known = sorted({o for n in names for o in known[n]} | {*NUMBERS, *ARBITERS})
-            raise click.BadParameter(f"{key}: is not an option; known are {', '.join(all_known)}", param_hint=hint)
+            raise Misused(f"--set {key}: is not an option; known are {', '.join(all_known)}")
     try:
         for name in names:
             registry.make(name, **options[name])
         numbers: dict[str, Any] = TypeAdapter(dict[str, NonNegativeFloat]).validate_python(own)
         control = _arbiter(arbiter)
     except registry.UnknownPolicy as e:
-        raise click.BadParameter(str(e), param_hint=hint) from e
+        raise Misused(f"--set: {e}") from e
     except ValidationError as e:
         problem = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']} (got {x['input']})" for x in e.errors())
-        raise click.BadParameter(problem, param_hint=hint) from e
+        raise Misused(f"--set {problem}") from e
     return options, dataclasses.replace(SimulationSettings(arbiter=control), **numbers)
 
 
@@ -278,10 +233,8 @@ def _run(jobs: Sequence[SimulationRun], names: Sequence[str], processes: int | N
 
 
 def _write(comparison: Comparison, out: Path) -> list[Path]:
-    try:
+    with failing(OSError, what=f"--out {out}: cannot be written", instead=Misused):
         files = write(comparison, out)
-    except OSError as e:
-        raise click.BadParameter(f"{out}: cannot be written: {e.strerror}", param_hint="--out") from e
     try:
         files += lab.part("plots").plot(comparison, out)
     except Failure as e:  # only the figures are lacking

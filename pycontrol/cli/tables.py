@@ -101,28 +101,3 @@ def clock(at_s: float | None) -> str:
 def moment(at_s: float) -> str:
     """Local date and time of day."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
-
-
-def span(seconds: float | None) -> str:
-    """A duration: 8.2 s, 3 m 20 s, 5 h 02 m, 3 d 4 h."""
-    if seconds is None:
-        return "-"
-    if seconds < 0:
-        return "over"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} m {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} m" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
-def left(end_s: float | None, now_s: float) -> str:
-    """How long until then."""
-    return "-" if end_s is None else span(end_s - now_s)
-
-
-def gang(hosts: Iterable[Sequence[Any]]) -> str:
-    """A gang: host x GPUs, joined by +."""
-    return " + ".join(f"{host} x {gpus}" for host, gpus in hosts)

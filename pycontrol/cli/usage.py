@@ -15,12 +15,12 @@ from rich.console import RenderableType
 
 from pycontrol.audit.usage import KEPT, KEYS, TIMES, accounted, of_facts, of_totals, with_older
 from pycontrol.audit.usage import Records as Found
-from pycontrol.cli.client import Failure, Misused, moment_s
+from pycontrol.cli.client import Failure, Misused, failing, moment_s
 from pycontrol.cli.records import Records, facts_of, journals_options, records_of
-from pycontrol.cli.tables import Data, emit_json, lines, moment, out, span, table
+from pycontrol.cli.tables import Data, emit_json, lines, moment, out, table
 from pycontrol.config import ConfigError, load_topology_spec
 from pycontrol.runtime.journal import JournalError, read_totals
-from pycontrol.words import count
+from pycontrol.words import count, span
 
 
 @click.command("usage")
@@ -35,15 +35,7 @@ from pycontrol.words import count
     default="table",
     help="A table for people, CSV, or JSON.",
 )
-def usage_command(
-    since: str,
-    until: str | None,
-    by: str,
-    journals: tuple[Path, ...],
-    config: Path | None,
-    cluster_dir: Path,
-    output: str,
-) -> None:
+def usage_command(since: str, until: str | None, by: str, output: str, **named: Any) -> None:
     """GPU-hours by user and queue: used, leased and not used, lost to restarts, borrowed; and how long was waited.
 
     KIND is the app scheduler of an app with an Agent, `foreign` for one without, `plain` for containers that
@@ -66,8 +58,8 @@ def usage_command(
     since_s = moment_s(since, now_s, "--since")
     if since_s >= until_s:
         raise Misused(f"--since {since}: is not before {until or 'now'}")
-    records = records_of(cluster_dir, journals, (), (), config)
-    if config is not None and not journals:  # and those that were set aside at a failover
+    records = records_of(**named, evidence=(), rm_log=())
+    if named["config"] is not None and not named["journals"]:  # and those that were set aside at a failover
         records.journals = tuple(older for j in records.journals for older in with_older(j))
     found = accounted(_read(records, keys, since_s, until_s), keys, records.accounts, _prices(records.topology))
     if found["covered"] is None:
@@ -84,10 +76,8 @@ def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float)
     """From the journals' facts, or from their totals where facts of the time are gone."""
     firsts = [row[1] for journal in records.journals if (row := next(facts_of(journal), None)) is not None]
     if set(keys) <= {*KEPT} and not (firsts and min(firsts) <= since_s):
-        try:
+        with failing(JournalError):
             totals = [x for journal in records.journals if (x := read_totals(journal)) is not None]
-        except JournalError as e:
-            raise Failure(str(e)) from e
         if totals and not (firsts and min(firsts) <= min(x.first_s for x in totals)):
             return of_totals(totals, since_s, until_s)
     found = of_facts(map(facts_of, records.journals), since_s, until_s)
@@ -95,10 +85,8 @@ def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float)
 
 
 def _prices(topology: Path | None) -> Mapping[str, float]:
-    try:
+    with failing(ConfigError, instead=Misused):
         return {} if topology is None else load_topology_spec(topology).prices
-    except ConfigError as e:
-        raise Misused(e.lines[0]) from e
 
 
 def _time(from_s: float, to_s: float) -> str:

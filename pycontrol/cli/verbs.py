@@ -1,11 +1,13 @@
-"""The commands that change something: kill, drain, pause, boost. They need YARN's admin rights."""
+"""The commands that change something: kill, drain, pause, boost, budget, mode. They need YARN's admin rights."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from pycontrol.cli.client import Misused, Rm, duration_s, output_option, rm_address
-from pycontrol.cli.tables import emit
+from pycontrol.cli.tables import Data, clock, emit, lines, moment, table
 
 
 def _do(verb: str, output: str, **target: str) -> None:
@@ -56,3 +58,83 @@ def boost_command(target: str, length: str | None, end: bool, output: str) -> No
         raise Misused("give either --for TIME, as --for 4h, or --end")
     for_s = 0 if length is None else max(1, int(duration_s(length, "--for")))
     _do("boost", output, target=target, for_s=str(for_s))
+
+
+@click.command("budget")
+@click.argument("account", nargs=-1, metavar="[KIND NAME]")
+@click.option("--gpus", metavar="N|none", help="The most GPUs at once.")
+@click.option("--day", "gpu_hours_day", metavar="H|none", help="GPU-hours in a day.")
+@click.option("--week", "gpu_hours_week", metavar="H|none", help="GPU-hours in a week.")
+@click.option("--month", "gpu_hours_month", metavar="H|none", help="GPU-hours in a month.")
+@click.option("--reset", is_flag=True, help="The limits of isonomy.yaml again.")
+@output_option
+def budget_command(account: tuple[str, ...], reset: bool, output: str, **limits: str | None) -> None:
+    """Limits of users, groups and queues: GPUs at once and GPU-hours, what is used of them, and who set them.
+
+    At a limit nothing new starts; gangs beyond it, and all gangs of a used-up budget, end with their leases. Days,
+    weeks (from Monday) and months are those of UTC. With KIND (user, group or queue; groups are those of `accounts`)
+    and NAME, limits of that account are set at once, whatever isonomy.yaml says, until --reset; others stay. For
+    admins.
+
+    \b
+    isonomy budget
+    isonomy budget user ann --gpus 8 --week 500
+    isonomy budget group research/vision --month none
+    isonomy budget user ann --reset
+    """
+    given = {k: x for k, x in limits.items() if x is not None}
+    if not account and not given and not reset:
+        emit(Rm(rm_address()).get("budget"), output, _budget)
+        return
+    if len(account) != 2 or reset == bool(given):
+        raise Misused("give KIND NAME, as user ann, with limits, as --gpus 8, or with --reset")
+    path = "budget-reset" if reset else "budget-set"
+    _do(path, output, account=" ".join(account), **given)
+
+
+def _budget(d: Data) -> Any:
+    if not d["limits"]:
+        return "No limits are set: neither in isonomy.yaml (accounts) nor by `isonomy budget`."
+    rows = [
+        (x["account"], "GPUs at once" if x["kind"] == "gpus" else f"GPU-hours of a {x['kind'].rpartition('_')[2]}",
+         f"{x['limit']:g}", f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",
+         clock(x["ends_s"]), x["set_by"] if x["set_s"] is None else f"{x['set_by']}, {clock(x['set_s'])}")
+        for x in d["limits"]
+    ]  # fmt: skip
+    names = ("ACCOUNT", "LIMIT", ">AT", ">USED", ">SHARE", ">FREE AGAIN", "SET BY")
+    told = "what a command set precedes isonomy.yaml; GPU-hours are those of a GPU of speed 1"
+    return lines(table(names, rows), told)
+
+
+@click.command("mode")
+@click.argument("mode", required=False, type=click.Choice(["on", "shadow", "off"]))
+@click.option("--queues", metavar="Q", help="Full paths as in root.research, by comma; root: all [default: as stored].")
+@output_option
+def mode_command(mode: str | None, queues: str | None, output: str) -> None:
+    """Switch Isonomy on, let it only watch (shadow), or switch it off.
+
+    Alone it shows the mode, its queues, and who switched when. Off, the plugin is plain CapacityScheduler; shadow, the
+    control plane watches CapacityScheduler. Running containers continue. The mode lies beside the ResourceManager's own
+    state and holds after a restart and a failover; the control plane may be stopped. --queues: for these queues Isonomy
+    serves asks for GPUs. Switching needs YARN's admin rights.
+    """
+    if mode is None and queues is not None:
+        raise Misused("--queues: say on, shadow or off, too")
+    server = Rm(rm_address())
+    if mode is None:
+        found = server.get("mode")
+    else:
+        found = server.post("mode", mode=mode, **({"queues": queues} if queues is not None else {}))
+    emit(found, output, _mode)
+
+
+def _mode(d: Data) -> str:
+    queues = ", ".join(d["queues"]) or "all queues"
+    if d["problem"]:
+        said = f"nothing new with GPUs is placed, running containers stay: {d['problem']}"
+    else:
+        said = f"switched by {d['by']}, {moment(d['at_s'])}" if d["at_s"] else "never switched"
+    said_of = [d["mode"] + ("" if d["problem"] else f" for {queues}"), said, f"kept in {d['place']}"]
+    if d["obsolete"]:
+        said_of.append(f"obsolete in yarn-site.xml, remove: {', '.join(d['obsolete'])}")
+    return "\n".join(said_of)

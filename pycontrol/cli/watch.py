@@ -22,40 +22,26 @@ WAIT_S = 10
 BACK_OFF_S = 2.0
 EVENTS_SHOWN = 12
 EVENTS_AT_ONCE = 200
+Batches = Iterator[tuple[list[dict[str, Any]], str]]
 
 
-class Follower:
-    """Follows the events of a control plane, over its restarts."""
-
-    def __init__(self, rm: Rm, end_s: float | None) -> None:
-        self.rm, self._end_s, self._next = rm, end_s, -1
-        self.problem = ""
-        self._idle = threading.Event()
-
-    def batches(self) -> Iterator[list[dict[str, Any]]]:
-        """Events as they come; an empty batch when the wait has passed or the control plane is away."""
-        while (left_s := self._left_s()) > 0:
-            try:
-                answer = self._ask(min(WAIT_S, left_s))
-            except Unreachable as e:
-                if self._next < 0:
-                    raise
-                self.problem = e.message
-                yield []
-                self._idle.wait(min(BACK_OFF_S, max(0.0, self._left_s())))
-                continue
-            self.problem = ""
-            self._next = answer["next"]
-            yield answer["events"]
-
-    def _left_s(self) -> float:
-        return WAIT_S if self._end_s is None else self._end_s - time.monotonic()
-
-    def _ask(self, wait_s: float) -> dict[str, Any]:
-        if self._next < 0:
-            return self.rm.get("events", limit=EVENTS_SHOWN)
-        wait = max(1, int(wait_s))
-        return self.rm.get("events", read_s=wait + 20.0, since=self._next, wait_s=wait, limit=EVENTS_AT_ONCE)
+def _batches(rm: Rm, end_s: float | None) -> Batches:
+    """(events, problem) as they come, over restarts of the control plane; no events when the wait has passed or it is
+    away."""
+    following, idle = -1, threading.Event()
+    while (left_s := WAIT_S if end_s is None else end_s - time.monotonic()) > 0:
+        wait = max(1, int(min(WAIT_S, left_s)))
+        more = {"since": following, "wait_s": wait, "limit": EVENTS_AT_ONCE}
+        try:
+            answer = rm.get("events", wait + 20.0, **({"limit": EVENTS_SHOWN} if following < 0 else more))
+        except Unreachable as e:
+            if following < 0:
+                raise
+            yield [], e.message
+            idle.wait(min(BACK_OFF_S, left_s))
+            continue
+        following = answer["next"]
+        yield answer["events"], ""
 
 
 @click.command("watch")
@@ -67,24 +53,24 @@ def watch_command(seconds: float | None, output: str) -> None:
     Where the output is no terminal, one line an event; with -o json, one JSON object an event.
     """
     end_s = None if seconds is None else time.monotonic() + seconds
-    follower = Follower(Rm(rm_address()), end_s)
+    rm = Rm(rm_address())
     try:
         if output == "json" or not sys.stdout.isatty():
-            _plain(follower, output)
+            _plain(_batches(rm, end_s), output)
         else:
-            _live(follower)
+            _live(rm, _batches(rm, end_s))
     except KeyboardInterrupt:
         click.echo()
 
 
-def _plain(follower: Follower, output: str) -> None:
+def _plain(batches: Batches, output: str) -> None:
     said = ""
-    for events in follower.batches():
+    for events, problem in batches:
         for event in events:
             click.echo(json.dumps(event) if output == "json" else line(event))
-        if follower.problem and follower.problem != said:
-            click.echo(f"waiting: {follower.problem}", err=True)
-        said = follower.problem
+        if problem and problem != said:
+            click.echo(f"waiting: {problem}", err=True)
+        said = problem
 
 
 def line(event: dict[str, Any]) -> str:
@@ -92,23 +78,18 @@ def line(event: dict[str, Any]) -> str:
     return f"{clock(event['at_s'])} {event['text']}"
 
 
-def _live(follower: Follower) -> None:
+def _live(rm: Rm, batches: Batches) -> None:
     newest: deque[dict[str, Any]] = deque(maxlen=EVENTS_SHOWN)
     picture: Group | None = None
     with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:
-        for events in follower.batches():
+        for events, problem in batches:
             newest.extend(events)
-            if follower.problem:
-                live.update(lines(f"waiting: {follower.problem}", "", picture), refresh=True)
+            if problem:
+                live.update(lines(f"waiting: {problem}", "", picture), refresh=True)
                 continue
             try:
-                picture = lines(
-                    screens.status(follower.rm.get("status")),
-                    "",
-                    screens.short_queue(follower.rm.get("queue")),
-                    "",
-                    *map(line, newest),
-                )
+                status, queue = screens.status(rm.get("status")), screens.short_queue(rm.get("queue"))
+                picture = lines(status, "", queue, "", *map(line, newest))
             except Unreachable:
                 continue  # the next wait for events says so
             live.update(picture, refresh=True)

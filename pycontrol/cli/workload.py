@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
-from pycontrol.cli.client import Failure, Misused, Rm, moment_s, output_option, rm_address
+from pycontrol.cli.client import (
+    FILE,
+    Failure,
+    Misused,
+    Rm,
+    failing,
+    file_option,
+    moment_s,
+    output_option,
+    pairs,
+    rm_address,
+)
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, moment, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
@@ -32,13 +42,8 @@ def _list(output: str) -> None:
         for name, g in catalogue.generators.items()
     ]
     formats = [{"name": f"{name}:FILE", "about": f.about} for name, f in catalogue.formats.items()]
-    document = {
-        "generators": generators,
-        "formats": formats,
-        "import": option_names(Import),
-        "every": option_names(Selection),
-    }
-    emit(document, output, _draw_list)
+    document = {"generators": generators, "formats": formats, "import": option_names(Import)}
+    emit({**document, "every": option_names(Selection)}, output, _draw_list)
 
 
 def _draw_list(data: Data) -> RenderableType:
@@ -60,12 +65,7 @@ def _defaults(options: Data) -> str:
 @click.argument("name", required=False)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of what is drawn.")
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="An option of the workload; repeat.")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the workload as CSV, which can be given as a workload.",
-)
+@file_option("--out", help="Write the workload as CSV, which can be given as a workload.")
 @output_option
 def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path | None, output: str) -> None:
     """The marginals of the workload NAME, or of a trace FILE, beside the paper's; and what was skipped of a trace.
@@ -81,15 +81,11 @@ def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path 
     if name is None:
         _list(output)
         return
-    console = Console(stderr=True)
-    try:
-        with console.status(f"reading {name}"):
-            found = lab.workloads().open(name, seed, _options(given))
-            if out is not None:
-                write(found.workload, out)
-            rows = lab.part("workloads.marginals").marginals(found.workload)
-    except (BadTrace, OSError) as e:
-        raise click.ClickException(str(e)) from e
+    with failing(BadTrace, OSError), Console(stderr=True).status(f"reading {name}"):
+        found = lab.workloads().open(name, seed, dict(pairs(given)))
+        if out is not None:
+            write(found.workload, out)
+        rows = lab.part("workloads.marginals").marginals(found.workload)
     document = {
         "workload": found.workload.name,
         "source": found.workload.source,
@@ -103,14 +99,6 @@ def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path 
         "written": str(out) if out else None,
     }
     emit(document, output, _draw)
-
-
-def _options(given: tuple[str, ...]) -> dict[str, Any]:
-    pairs = [text.partition("=") for text in given]
-    for text, pair in zip(given, pairs, strict=True):
-        if not pair[1]:
-            raise click.BadParameter(f"{text}: must be OPTION=VALUE", param_hint="--set")
-    return {key: value for key, _, value in pairs}
 
 
 def _draw(data: Data) -> RenderableType:
@@ -134,10 +122,10 @@ def _number(value: float | None) -> str:
 
 @workload_group.command("record")
 @click.argument("files", nargs=-1, metavar="[FILE|FOLDER]...", type=click.Path(path_type=Path, exists=True))
-@click.option("--journal", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Isonomy's journal.")
+@file_option("--journal", help="Isonomy's journal.")
 @click.option("--since", metavar="TIME", help="30d, 12h, or 2026-11-20T14:00  [default: 30d; of files all].")
 @click.option("--anonymise", is_flag=True, help="Users, queues and apps by number.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE.csv")
+@click.option("--out", type=FILE, required=True, metavar="FILE.csv")
 @output_option
 def record_command(
     files: tuple[Path, ...], journal: Path | None, since: str | None, anonymise: bool, out: Path, output: str
@@ -167,10 +155,8 @@ def record_command(
     if not found.workload.apps:
         raise Failure(f"no application with GPUs has ended in {_covered(found.covered)}: {found.skipped}")
     found = recorded.anonymised(found) if anonymise else found
-    try:
+    with failing(OSError, what=f"--out {out}: cannot be written"):
         recorded.save(found, out)
-    except OSError as e:
-        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
     data = {
         "written": str(out), "apps": len(found.workload.apps), "skipped": sum(found.skipped.reasons.values()),
         "left_out": dict(found.skipped.reasons), "left_out_parts": dict(found.skipped.parts),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from pycontrol.configerror import ConfigError
@@ -19,7 +19,9 @@ def _as_path(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str) else value
 
 
-FilePath = Annotated[Path, BeforeValidator(_as_path)]
+NamedPath = Annotated[Path, BeforeValidator(_as_path)]
+FilePath = Annotated[NamedPath, AfterValidator(lambda path, info: (info.context or Path()) / path)]
+"""Relative to the file that names it."""
 Host = Annotated[str, Field(min_length=1, pattern=r"^\S+$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -56,13 +58,13 @@ def read(file: Path, model: type[S]) -> S:
         raise ConfigError([f"{file}: cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{file}: is not UTF-8 text"]) from error
-    return parse(text, model, file.name)
+    return parse(text, model, file.name, file.resolve().parent)
 
 
-def parse(text: str, model: type[S], name: str) -> S:
-    """Parse YAML text as `model`; raises ConfigError, where `name` is the file's name in each line."""
+def parse(text: str, model: type[S], name: str, folder: Path | None = None) -> S:
+    """Parse YAML text as `model`; raises ConfigError, whose lines begin with the file's `name`. It is in `folder`."""
     try:
-        return model.model_validate(mapping(text, name))
+        return model.model_validate(mapping(text, name), context=folder)
     except ValidationError as error:
         mistakes = (e for e in error.errors() if e["type"] != "default_factory_not_called")
         raise ConfigError([f"{name}: {_line(e, model)}" for e in mistakes]) from error

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.state import RECEIPTS_KEPT
-from pycontrol.audit.usage import last_year
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.model.events import Event, ProgressReported
-from pycontrol.queries.shadow import NOTHING
 from pycontrol.rpc.admission import Owner
 from pycontrol.rpc.server import AgentServer, TlsFiles
 from pycontrol.rpc.service import TokenSource
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver
 from pycontrol.runtime.journal import SqliteJournal
-from pycontrol.runtime.ports import Clock
 from pycontrol.web.feed import Feed
-from pycontrol.web.router import CellsReader, Router, WhyNot
+from pycontrol.web.router import Router
 
 JOBS_FILE = "jobs.jsonl"
 """Beside the journal: the jobs of ended apps."""
@@ -55,32 +51,21 @@ def assemble(
     durable: Durable,
     journal: SqliteJournal,
     tokens: Tokens,
-    clock: Clock,
     make_driver: MakeDriver,
+    make_router: Callable[[Driver, Feed], Router],
     from_cluster: Callable[[Event], None],
     *,
     listen: tuple[str, int],
-    address: str,
-    token_ttl_s: float,
     tls: TlsFiles | None = None,
-    ca: str = "",
     past: Iterable[tuple[float, Fact]] = (),
     serving: Callable[[], bool] = lambda: True,
     failed: Callable[[str, BaseException], None] = lambda what, e: None,
     hdfs_tokens: TokenSource | None = None,
     monotonic_s: Callable[[], float] = time.monotonic,
-    read_cells: CellsReader | None = None,
-    traders: Mapping[str, Collection[str]] | None = None,
-    picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
-    estimates: Callable[[], Mapping[str, Any]] | None = None,
-    secure: Callable[[], str] = lambda: "",
-    shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
-    why_not: WhyNot | None = None,
-    prices: Mapping[str, float] | None = None,
 ) -> Core:
     """Make the parts of a control plane and connect them; starts nothing.
 
-    `listen`: host and port of the Agents' server; `address`: what Agents are given to reach it.
+    `listen`: host and port of the Agents' server.
     `past`: the facts that the feed starts with. `from_cluster` receives the plugin's events and submits them to the
     driver.
     """
@@ -106,20 +91,5 @@ def assemble(
     )
     feed = Feed(journal, durable=durable, past=past, jobs_file=journal.path.with_name(JOBS_FILE))
     driver = make_driver(arbiter, feed, agents, endpoint)
-    router = Router(
-        driver,
-        issue=lambda app_id, user: tokens.issue(app_id, user, token_ttl_s, clock.now_s()),
-        arbiter_address=address,
-        ca=ca,
-        token_ttl_s=token_ttl_s,
-        feed=feed,
-        read_cells=read_cells,
-        traders=traders,
-        picture=picture,
-        estimates=estimates,
-        secure=secure,
-        shadow=shadow,
-        why_not=why_not,
-        usage=lambda by, accounts: last_year(journal.path, by, accounts, prices),
-    )
+    router = make_router(driver, feed)
     return Core(agents, endpoint, feed, driver, router)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
+from pycontrol.audit.usage import last_year
 from pycontrol.bridge.server import BridgeServer
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
@@ -32,8 +33,8 @@ from pycontrol.config import Config, ConfigError, load_topology_spec, mismatches
 from pycontrol.config.accounts import accounts_of
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
-from pycontrol.daemon.shadow_watch import ShadowWatch
-from pycontrol.daemon.standby_store import StandbyStore, StandbyStoreError
+from pycontrol.daemon.periodic import Periodic
+from pycontrol.daemon.standby_store import StandbyStore
 from pycontrol.daemon.takeover import Superseded, Takeover, secure
 from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
@@ -55,11 +56,12 @@ from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.scene import picture
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
+from pycontrol.web.router import Router
 
 TOKEN_KEY_FILE, METRICS_TOKEN_FILE = "tokens.key", "metrics.token"
 ESTIMATES_FILE = "estimates.json"
 """What the errors of past estimates taught."""
-HOUSEKEEPING_S = 2.0
+HOUSEKEEPING_S, LOOK_S = 2.0, 5.0
 COLLECT_S = 3600.0
 """Time between two collections of old objects' cycles, which hold all threads."""
 FACTS_READ = 50_000
@@ -69,26 +71,17 @@ log = structlog.get_logger("isonomy.serve")
 
 
 def settings_of(config: Config) -> Settings:
-    """The Arbiter's settings from isonomy.yaml."""
-    return Settings(
-        lease_s=config.lease_s,
-        lead_s=config.lead_s,
-        grant_timeout_s=config.grant_timeout_s,
-        f=config.f,
-        round_retry_s=config.round_retry_s,
-        rho_s=config.deadlines.rho_s,
-        bid_s=config.deadlines.bid_s,
-        solve_s=config.deadlines.solve_s,
-        standin_revocable=config.standin.revocable,
-        preemptions_per_hour=config.standin.preemptions_per_hour,
-        exempt_queues=tuple(config.standin.exempt_queues),
-        interactive_gpus=config.standin.interactive_gpus,
-        interactive_idle_s=config.standin.interactive_idle_s,
-        accounts=accounts_of(config.accounts),
-        seed=config.seed,
-        ended_apps_s=config.journal.retention_days * DAY_S,
-        validate=os.environ.get("ISONOMY_VALIDATE") == "1",
-    )
+    """The Arbiter's settings from isonomy.yaml; most keys, those of two sections too, have their names."""
+    given = {**dict(config), **dict(config.deadlines), **dict(config.standin)}
+    same = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
+    return Settings(**{
+        **same,
+        "standin_revocable": config.standin.revocable,
+        "exempt_queues": tuple(config.standin.exempt_queues),
+        "accounts": accounts_of(config.accounts),
+        "ended_apps_s": config.journal.retention_days * DAY_S,
+        "validate": os.environ.get("ISONOMY_VALIDATE") == "1",
+    })  # fmt: skip
 
 
 def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Policy:
@@ -147,9 +140,10 @@ class ControlPlane:
         config = self.config
         spec = load_topology_spec(config.topology) if config.topology else None
         self._topology, self._speeds = (None, {}) if spec is None else (spec.topology(), spec.speeds)
+        prices = {} if spec is None else spec.prices
         ca = _ca_of(config)
         self._journal = SqliteJournal(config.journal_file)
-        parts.callback(self._close_journal)
+        parts.callback(lambda: self._journal.close(_utc() if self._stale else ""))
         clock = SteadyClock(not_before_s=self._journal.until_s)
         if (back_s := clock.now_s() - time.time()) > STEP_S:
             log.warning("this machine's clock is behind the journal: time runs slowly until it has caught up",
@@ -164,30 +158,33 @@ class ControlPlane:
         options = config.policy_options if self._name == config.policy else {}
         forecaster = Forecaster(lambda: self._router.pictures.newest(), options, config.state_dir / ESTIMATES_FILE)
         questions = Questions(options, lambda: forecaster.latest["apps"])
-        self._shadow = ShadowWatch(
-            self._shadow_rounds(), lambda: self._driver.call(lambda a, _: shadow.seen(a)), clock.now_s
-        )
+        self._shadow = self._shadow_rounds()
         core = assemble(
-            arbiter, durable, self._journal, tokens, clock,
+            arbiter, durable, self._journal, tokens,
             lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock, self._kept),
+            lambda driver, feed: Router(
+                driver,
+                issue=lambda app_id, user: tokens.issue(app_id, user, config.token_ttl_s, clock.now_s()),
+                arbiter_address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
+                ca=ca,
+                token_ttl_s=config.token_ttl_s,
+                feed=feed,
+                read_cells=self.read_cells if config.cells else None,
+                traders=config.exchange.traders,
+                picture=lambda a, now_s: picture(a, now_s, options),
+                estimates=lambda: forecaster.latest,
+                secure=lambda: secure(self._takeover, self._driver),
+                shadow=self._shadow.view,
+                why_not=questions.answer,
+                usage=lambda by, accounts: last_year(self._journal.path, by, accounts, prices),
+            ),
             self._from_cluster,
             listen=(config.agents.host, config.agents.port),
-            address=config.agents.advertise or f"{socket.getfqdn()}:{config.agents.port}",
-            token_ttl_s=config.token_ttl_s,
             tls=config.agents.tls,
-            ca=ca,
             past=self._journal.newest(FACTS_READ),
             serving=lambda: keep is None or self._endpoint.connected,
             failed=self._fail,
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
-            read_cells=self.read_cells if config.cells else None,
-            traders=config.exchange.traders,
-            picture=lambda a, now_s: picture(a, now_s, options),
-            estimates=lambda: forecaster.latest,
-            secure=lambda: secure(self._takeover, self._driver),
-            shadow=self._shadow.rounds.view,
-            why_not=questions.answer,
-            prices=spec.prices if spec is not None else {},
         )  # fmt: skip
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
@@ -212,9 +209,10 @@ class ControlPlane:
 
     def _arbiter(self, durable: Durable) -> Arbiter:
         """The Arbiter, with cells and the virtual clusters' policies if there is a cells file."""
-        supply = self._cells() if self.config.cells else None
-        if supply is not None:
-            assert self._found is not None
+        supply = None
+        if self.config.cells:
+            self._found, self._cells_text = self._layout()
+            supply = CellSupply(self._found)
             self._policy = ByVirtualCluster(self._policy, self._policies(self._found))
         epoch, journal_id = self._journal.epoch, self._journal.id[:8]
         settings = replace(settings_of(self.config), gpu_speeds=self._speeds)
@@ -233,29 +231,29 @@ class ControlPlane:
 
     def _start_parts(self, parts: ExitStack, forecaster: Forecaster, durable: Durable) -> None:
         """Start the parts in order; they stop in reverse order."""
-        config, feed = self.config, self._feed
+        config = self.config
         days_s, most = config.journal.retention_days * DAY_S, config.journal.max_mb << 20
         keeper = JournalKeeper(config.journal_file, days_s, most, self._driver.clock.now_s)
         bridge = BridgeServer(
             config.bridge.host, config.bridge.port, config.bridge.token_file, self._endpoint.handle,
             failed=lambda e: self._fail("the bridge ended", e),
         )  # fmt: skip
-        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster, self._shadow):
+        more: list[Periodic | Notifier | MetricsServer] = [
+            Periodic("isonomy-shadow", LOOK_S, self._look, "no look at the shadow")
+        ]
+        if config.standby is not None:
+            problem = "apps and clocks could not be saved on HDFS"
+            more.append(Periodic("isonomy-keep", config.standby.every_s, self._keep, problem))
+        if config.notify is not None:
+            self._feed.notifier = Notifier(config.notify.url, durable)
+            more.append(self._feed.notifier)
+        if config.metrics is not None:
+            token, text = config.state_dir / METRICS_TOKEN_FILE, self._router.metrics_text
+            more.append(MetricsServer(config.metrics, text, config.agents.tls, token))
+        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster, *more):
             part.start()
             parts.callback(part.stop)
-        if config.notify is not None:
-            feed.notifier = Notifier(config.notify.url, durable)
-            feed.notifier.start()
-            parts.callback(feed.notifier.stop)
-        if config.metrics is not None:
-            listener = MetricsServer(
-                config.metrics, self._router.metrics_text, config.agents.tls, config.state_dir / METRICS_TOKEN_FILE
-            )
-            listener.start()
-            parts.callback(listener.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
-        if self._takeover is not None:
-            threading.Thread(target=self._keep, args=(self._takeover,), name="isonomy-keep", daemon=True).start()
 
     def _watch_parts(self, metrics: Metrics, arbiter: Arbiter) -> None:
         """Register gauges for the process's parts."""
@@ -291,26 +289,19 @@ class ControlPlane:
                 raise
         self._driver.submit(event)
 
-    def _close_journal(self) -> None:
-        self._journal.close(_utc() if self._stale else "")
+    def _keep(self) -> None:
+        """Store apps and clocks on HDFS while this control plane's ResourceManager is active."""
+        picture = self._router.pictures.newest()
+        if self._takeover is not None and picture.arbiter.cluster.ready:
+            self._takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # the picture's time, not the present
 
-    def _keep(self, takeover: Takeover) -> None:
-        """Store apps and clocks on HDFS periodically while this control plane's ResourceManager is active."""
-        assert self.config.standby is not None
-        while not self._stop.wait(self.config.standby.every_s):
-            try:
-                picture = self._router.pictures.newest()
-                if picture.arbiter.cluster.ready:
-                    takeover.keep(picture.arbiter.durable.kept(), picture.now_s)  # the picture's time, not the present
-            except (StandbyStoreError, TimeoutError, Overloaded) as e:
-                log.warning("apps and clocks could not be saved on HDFS", problem=str(e))
-            except Exception:  # keep the thread alive: the next try may succeed
-                log.exception("apps and clocks could not be saved on HDFS")
-
-    def _cells(self) -> CellSupply:
-        """The cells of the cells file; raises ConfigError."""
-        self._found, self._cells_text = self._layout()
-        return CellSupply(self._found)
+    def _look(self) -> None:
+        """Hold a shadow round, in mode shadow."""
+        seen = self._driver.call(lambda a, _: shadow.seen(a))
+        if seen is None:
+            self._shadow.interrupted()
+        elif (found := self._shadow.look(seen, self._driver.clock.now_s())) is not None:
+            log.info("as if", given=dict(found.given), would_give=dict(found.would_give))
 
     def _layout(self) -> tuple[Layout, str]:
         """The cells file's layout and its text; raises ConfigError if the file is wrong or not feasible, or lacks a

@@ -15,7 +15,7 @@ import requests
 import structlog
 
 from pycontrol.config import HdfsTokenSettings
-from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
+from pycontrol.daemon.standby_store import TIMEOUT_S, session_of
 from pycontrol.rpc.service import NoHdfsToken, Token
 
 APPS_MAX = 4096

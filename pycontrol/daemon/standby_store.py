@@ -19,9 +19,11 @@ import structlog
 from hdfs import HdfsError, InsecureClient
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.config import Standby
-from pycontrol.daemon.webhdfs import TIMEOUT_S, session_of
+from pycontrol.config import Standby, WebHdfs
+from pycontrol.negotiate import session
 
+TIMEOUT_S = (3.0, 10.0)
+"""Timeouts for connecting, and for each answer."""
 VERSION = 2
 KEEP = 3
 log = structlog.get_logger("isonomy.kept")
@@ -86,6 +88,11 @@ class StandbyStore:
             return []
         found = [m for n in self._hdfs.list(self.folder) if (m := _NAME.match(n))]
         return [m[0] for m in sorted(found, key=lambda m: (int(m[1] or 0), int(m[2])), reverse=True)]
+
+
+def session_of(at: WebHdfs) -> requests.Session:
+    """The control plane's session with WebHDFS."""
+    return session(at.principal or "", str(at.keytab or ""), at.ca)
 
 
 def _state_in(text: bytes) -> StandbySnapshot | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import structlog
 
-from pycontrol.arbiter.core import Arbiter
-from pycontrol.daemon.standby_store import StandbySnapshot, StandbyStoreError
-from pycontrol.model.events import Event, StandbyRestored
-from pycontrol.runtime.driver import Overloaded
+from pycontrol.daemon.standby_store import StandbySnapshot, StandbyStore, StandbyStoreError
+from pycontrol.model.events import StandbyRestored
+from pycontrol.runtime.driver import Driver, Overloaded
+from pycontrol.runtime.journal import SqliteJournal
 
-T = TypeVar("T")
 log = structlog.get_logger("isonomy.serve")
 
 
@@ -21,35 +20,10 @@ class Superseded(Overloaded):
     """Another control plane has served since this journal was written, so the journal must be set aside."""
 
 
-class Store(Protocol):
-    """Storage for snapshots; each call may raise StandbyStoreError."""
-
-    def put(self, kept: StandbySnapshot, now_s: float) -> None: ...
-
-    def newest(self) -> StandbySnapshot | None: ...
-
-
-class OwnJournal(Protocol):
-    """This control plane's journal."""
-
-    id: str
-    epoch: int
-
-    def follow(self, epoch: int) -> int: ...
-
-
-class OwnDriver(Protocol):
-    """This control plane's driver."""
-
-    def call(self, fn: Callable[[Arbiter, float], T]) -> T: ...
-
-    def submit(self, event: Event) -> None: ...
-
-
 class Takeover:
     """Takes over once per run of a control plane. `is_empty`: its journal was empty when it was opened."""
 
-    def __init__(self, store: Store, journal: OwnJournal, is_empty: bool) -> None:
+    def __init__(self, store: StandbyStore, journal: SqliteJournal, is_empty: bool) -> None:
         self._store, self._journal, self._was_empty = store, journal, is_empty
         self._followed: tuple[str, int] | None = None
         """(journal id, epoch) of the snapshot that this run continued from; it may still be the newest in the store."""
@@ -58,7 +32,7 @@ class Takeover:
         self._kept_s = time.monotonic()
         """When one was stored last, or the start."""
 
-    def before_snapshot(self, driver: OwnDriver) -> None:
+    def before_snapshot(self, driver: Driver) -> None:
         """Take over; called when this control plane's ResourceManager has become active.
 
         An empty journal continues from the stored snapshot. Raises Superseded if the journal is not empty and another
@@ -77,7 +51,7 @@ class Takeover:
         self._was_empty = False
         self._serves = True
 
-    def _take_over(self, driver: OwnDriver, found: StandbySnapshot | None) -> None:
+    def _take_over(self, driver: Driver, found: StandbySnapshot | None) -> None:
         if found is not None and (found.by == self._journal.id or (found.by, found.epoch) == self._followed):
             return
         if found is not None and not self._was_empty:
@@ -102,7 +76,7 @@ class Takeover:
         """Seconds since it last stored the state, or since the start."""
         return time.monotonic() - self._kept_s
 
-    def secure(self, driver: OwnDriver) -> None:
+    def secure(self, driver: Driver) -> None:
         """Store the present state before the caller continues, so that any later takeover starts from it.
 
         Raises StandbyStoreError if that is not certain.
@@ -116,7 +90,7 @@ class Takeover:
             raise StandbyStoreError("another control plane has served since")
 
 
-def secure(takeover: Takeover | None, driver: OwnDriver) -> str:
+def secure(takeover: Takeover | None, driver: Driver) -> str:
     """Store a command's effect, if there is a standby; returns why that failed, or an empty string."""
     try:
         if takeover is not None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from pycontrol import secretfile
 from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
-from pycontrol.hadoopconf import preflight, properties, rules, secure, sitechecks
+from pycontrol.hadoopconf import preflight, properties, rules
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import CORE, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
 from pycontrol.hadoopconf.sitefile import included, read_site
 from pycontrol.policies import registry
 
-TOKEN_HEX_DIGITS = 64
 HERE = preflight.Machine()
 
 
@@ -56,8 +55,8 @@ def check(path: Path, hadoop: Distribution | None = None, machine: preflight.Mac
     seen.sites.setdefault(TYPES, {})  # yarn-site.xml may name them instead
     findings += properties.findings(seen.sites, hadoop.version, there)
     if seen.config and YARN in seen.sites:
-        findings += sitechecks.agreement(seen.sites[YARN], seen.config)
-    findings += secure.together(seen.sites, seen.config)
+        findings += rules.agreement(seen.sites[YARN], seen.config)
+    findings += rules.secure(seen.sites, seen.config)
     findings += hadoop.findings(seen.sites)
     here = Path(os.environ.get("HADOOP_CONF_DIR") or "/etc/hadoop/conf")
     if machine.at("/dev/nvidia0").exists() and machine.at(here).resolve() == path.resolve():
@@ -119,19 +118,13 @@ def _isonomy_yaml(file: Path, seen: SiteFacts) -> Iterator[Finding]:
 
 
 def _secret(name: str, key: str, file: Path, token: bool = False) -> Iterator[Finding]:
-    """Check a secret's file: readable only by its owner, and for a token 64 hex characters; it may not exist yet."""
+    """Whether only its owner may read a secret's file, and it holds a token if it should; it may not exist yet."""
     try:
-        mode = stat.S_IMODE(file.stat().st_mode)
-        text = file.read_text(encoding="ascii").strip() if token else ""
-    except FileNotFoundError:
-        return
-    except (OSError, UnicodeDecodeError) as problem:
-        yield error(name, key, f"{file} cannot be read: {problem}")
-        return
-    if mode & 0o077:
-        yield error(name, key, f"{file} is open to others (mode {mode:04o}); chmod 600 {file}")
-    if token and (len(text) != TOKEN_HEX_DIGITS or set(text.lower()) - set("0123456789abcdef")):
-        yield error(name, key, f"{file} must hold {TOKEN_HEX_DIGITS} hex digits; remove it, serve makes it again")
+        held = secretfile.read(file) if file.exists() else b""
+        if token and file.exists():
+            secretfile.token_in(file, held)
+    except (secretfile.SecretFileError, OSError) as problem:
+        yield error(name, key, str(problem))
 
 
 def _topology_file(file: Path, _seen: SiteFacts) -> Iterator[Finding]:
@@ -160,8 +153,8 @@ CHECKS: dict[str, Callable[[Path, SiteFacts], Iterator[Finding]]] = {
     "isonomy.yaml": _isonomy_yaml,
     "core-site.xml": _ruled(CORE),
     "hdfs-site.xml": _site(lambda _site: iter(())),  # what it says counts together with the others
-    "yarn-site.xml": _site(sitechecks.yarn_site),
-    "capacity-scheduler.xml": _site(sitechecks.capacity_scheduler),
+    "yarn-site.xml": _site(rules.yarn_site),
+    "capacity-scheduler.xml": _site(rules.capacity_scheduler),
     "resource-types.xml": _site(lambda _site: iter(())),
     "node-resources.xml": _ruled(NODE),
     "submarine-site.xml": _ruled(SUBMARINE),

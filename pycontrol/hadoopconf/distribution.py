@@ -44,6 +44,10 @@ class Distribution:
         found = ((self.home / place).resolve() for place in _LIBRARIES) if self.home else ()
         return next((place for place in found if place.is_dir()), None)
 
+    def has(self, jar: str) -> bool:
+        """Whether the jar is in that folder or above it."""
+        return self.library is not None and any((place / jar).exists() for place in (self.library, self.library.parent))
+
     def findings(self, sites: Sites) -> Iterator[Finding]:
         """Settings that do not fit the distribution."""
         yarn = sites.get(YARN, {})
@@ -53,16 +57,8 @@ class Distribution:
             for key, value in sites.get(SCHEDULER, {}).items():
                 if key.endswith(".user-limit-factor") and value == "-1":
                     yield error(SCHEDULER, key, "is -1: Hadoop 3.3 refuses every application then; set it to 100")
-        classes = (
-            yarn.get("yarn.resourcemanager.scheduler.class"),
-            yarn.get("yarn.nodemanager.container-executor.class"),
-        )
-        ours = classes[0] == OUR_SCHEDULER or classes[1] in OUR_EXECUTORS
-        library = self.library
-        if ours and library and not any((place / jar).exists() for place in (library, library.parent) for jar in _JARS):
-            yield note(
-                YARN,
-                "",
-                f"names classes of Isonomy, and none of its jars is in {library}: a daemon whose class path"
-                " has them nowhere does not start",
-            )
+        ours = yarn.get("yarn.resourcemanager.scheduler.class") == OUR_SCHEDULER
+        ours = ours or yarn.get("yarn.nodemanager.container-executor.class") in OUR_EXECUTORS
+        if ours and self.library and not any(map(self.has, _JARS)):
+            said = f"names classes of Isonomy, and none of its jars is in {self.library}: a daemon whose class path"
+            yield note(YARN, "", f"{said} has them nowhere does not start")

@@ -15,7 +15,8 @@ from pycontrol.config import Config
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, YARN
-from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, RM, TABLE, Choices, Sites, names
+from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, RM, TABLE, Choices, Sites
+from pycontrol.hadoopconf.sitefile import names
 
 HOST = "host"
 """What findings name in place of a file."""
@@ -71,7 +72,7 @@ def findings(
     for jar in (jar for jar, wanted in jars.items() if wanted):
         if hadoop.library is None:
             yield note(HOST, jar, "is not looked for: HADOOP_HOME names no Hadoop")
-        elif not any((place / jar).exists() for place in (hadoop.library, hadoop.library.parent)):
+        elif not hadoop.has(jar):
             yield error(HOST, jar, f"is not in {hadoop.library}: a daemon that names its classes does not start")
     if rm_time_s is None:
         yield note(HOST, "clock", "is not compared: the ResourceManager's web app does not answer")

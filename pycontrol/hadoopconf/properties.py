@@ -1,16 +1,21 @@
-"""What Isonomy needs of Hadoop's files, one row a property: the plan writes it, the check compares with it."""
+"""What Isonomy needs of Hadoop's files, one row a property: the plan writes it, the check compares with it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from urllib.parse import urlsplit
 
 from pycontrol.config import ConfigError
+from pycontrol.hadoopconf import sitefile
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import (
+    CORE,
     DOMINANT,
     GPU,
+    HADOOP_VERSIONS,
+    HDFS,
     LINUX_EXECUTOR,
     NODE,
     OLD_WEB,
@@ -24,7 +29,9 @@ from pycontrol.hadoopconf.names import (
     WEB_KEY,
     YARN,
 )
+from pycontrol.hadoopconf.sitefile import names, webhdfs_of
 
+RECORD = "isonomy-install.json"
 Sites = Mapping[str, Mapping[str, str]]
 """Properties by file."""
 CAPACITY_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
@@ -35,6 +42,7 @@ NM_PORT = "45454"
 _RM, _NM = "yarn.resourcemanager.", "yarn.nodemanager."
 TOKEN_FILE = "isonomy.bridge.token-file"
 CONFINES = f"{_NM}linux-container-executor.resources-handler.class"
+ENVIRONMENT = f"{_NM}env-whitelist"
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _OLDER = f"3.3's and 3.4's ResourceManager does not start with it, theirs is {OLD_WEB_KEY} = {OLD_WEB}"
 _PLAIN = "org.apache.hadoop.yarn.server.nodemanager."
@@ -52,13 +60,19 @@ class Stage(IntEnum):
     """How far an installation goes; each stage includes those before it."""
 
     WATCH = 0
-    """The ResourceManagers alone: CapacityScheduler and YARN's GPU plugin go on, Isonomy watches."""
     EXECUTORS = 1
-    """The GPU nodes have Isonomy's executor."""
     QUEUE = 2
-    """Isonomy serves the named queues."""
     ALL = 3
-    """Isonomy serves all queues."""
+
+    @property
+    def meaning(self) -> str:
+        """What it is."""
+        return (
+            "CapacityScheduler and YARN's GPU plugin go on; Isonomy watches",
+            "the GPU nodes get Isonomy's executor, one after the other",
+            "Isonomy serves the named queues",
+            "Isonomy serves all queues",
+        )[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +105,6 @@ class Property:
     def stage(self) -> Stage:
         """The first stage that needs it."""
         return Stage.WATCH if self.who == RM else Stage.EXECUTORS
-
-
-def plan_rows(stage: Stage) -> list[Property]:
-    """The properties of a stage."""
-    return [row for row in TABLE if row.stage <= stage]
 
 
 def findings(sites: Sites, hadoop: str, there: bool) -> Iterator[Finding]:
@@ -142,11 +151,6 @@ def mutable(yarn: Mapping[str, str]) -> str:
     """The store that queues are kept in if not in capacity-scheduler.xml: zk, leveldb, fs or memory; else empty."""
     store = yarn.get(STORE, "file")
     return "" if store == "file" else store
-
-
-def names(text: str) -> list[str]:
-    """The names of a list with commas."""
-    return [n.strip() for n in text.split(",") if n.strip()]
 
 
 def joined(text: str, *more: str) -> str:
@@ -207,11 +211,19 @@ def _cpu(sites: Sites, _choices: Choices) -> str | None:
     return "true" if former else yarn.get(f"{_NM}resource.cpu.enabled")
 
 
-def _plugins(sites: Sites, _choices: Choices) -> str | None:
-    found = sites.get(YARN, {}).get(PLUGINS)
-    if GPU not in names(found or ""):
-        return found
-    return ",".join(p for p in names(found or "") if p != GPU) or None
+def _without(name: str, key: str) -> Callable[[Sites, Choices], str | None]:
+    """A list as it is, but for this name; absent if nothing else is in it."""
+
+    def wanted(sites: Sites, _choices: Choices) -> str | None:
+        found = sites.get(YARN, {}).get(key)
+        if name not in names(found or ""):
+            return found
+        return ",".join(n for n in names(found or "") if n != name) or None
+
+    return wanted
+
+
+_plugins, _environment = _without(GPU, PLUGINS), _without("CUDA_VISIBLE_DEVICES", ENVIRONMENT)
 
 
 def _address(sites: Sites, _choices: Choices) -> str | None:
@@ -229,13 +241,6 @@ def _types(sites: Sites, _choices: Choices) -> str | None:
     if found is None and GPU in names(hidden):
         return None
     return joined(found or "", *names(hidden), GPU)
-
-
-def _environment(sites: Sites, _choices: Choices) -> str | None:
-    found = sites.get(YARN, {}).get("yarn.nodemanager.env-whitelist")
-    if "CUDA_VISIBLE_DEVICES" not in names(found or ""):
-        return found
-    return ",".join(n for n in names(found or "") if n != "CUDA_VISIBLE_DEVICES")
 
 
 def _gpus(sites: Sites, choices: Choices) -> str | None:
@@ -268,7 +273,7 @@ TABLE = (
     Property(CONFINES, NM, _confines),
     Property(f"{_NM}resource.cpu.enabled", NM, _cpu),
     Property(PLUGINS, NM, _plugins, "YARN's own plugin would choose other GPUs for a container than Isonomy granted"),
-    Property(f"{_NM}env-whitelist", NM, _environment, "programs could choose their GPUs themselves"),
+    Property(ENVIRONMENT, NM, _environment, "programs could choose their GPUs themselves"),
     Property(f"{_NM}recovery.enabled", NM, _true, "containers end when their NodeManager restarts", "note"),
     Property(f"{_NM}recovery.supervised", NM, _true, "an ordinary stop, as for new jars, ends its containers", "note"),
     Property(f"{_NM}address", NM, _address, "a NodeManager with recovery does not start: it needs a fixed port"),
@@ -276,3 +281,106 @@ TABLE = (
     Property(f"{_NM}resource-type.{GPU}", NM, _gpus, file=NODE),
 )
 """All of it, in the order in which a plan prints it."""
+
+
+# ---- an installation, and the way back
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyChange:
+    """The change of one property; None: absent."""
+
+    file: str
+    key: str
+    old: str | None
+    new: str | None
+    who: str
+    """The class of hosts: ResourceManagers, GPU nodes, or all machines."""
+
+
+def plan(sites: Sites, choices: Choices) -> list[PropertyChange]:
+    """All changes of an installation up to a stage; raises ConfigError if the cluster is not supported.
+
+    While Isonomy only watches, the NodeManagers stay as they are: YARN's own GPU plugin keeps assigning and isolating
+    GPUs, and what would replace it is not in force.
+    """
+    if choices.hadoop not in HADOOP_VERSIONS:
+        raise ConfigError([f"--hadoop {choices.hadoop}: must be {' or '.join(HADOOP_VERSIONS)}"])
+    changes: list[PropertyChange] = []
+    for row in (row for row in TABLE if row.stage <= choices.stage):
+        old, new = sites.get(row.file, {}).get(row.key), row.wanted(sites, choices)
+        if old != new:
+            changes.append(PropertyChange(row.file, row.key, old, new, row.who))
+            sites = edited_sites(sites, changes[-1:])
+    return changes
+
+
+def edited_sites(sites: Sites, changes: Iterable[PropertyChange]) -> Sites:
+    """The properties after these changes."""
+    now = {file: dict(site) for file, site in sites.items()}
+    for c in changes:
+        site = now.setdefault(c.file, {})
+        site.pop(c.key, None)
+        site |= {} if c.new is None else {c.key: c.new}
+    return now
+
+
+def control_plane(sites: Sites, rm_web: str) -> dict[str, str]:
+    """What the cluster's files say of isonomy.yaml: the templates' section `isonomy`. Of a pair, both machines."""
+    hosts = [str(urlsplit(url).hostname) for url in rm_web.split(",")]
+    if len(hosts) == 1:
+        return {"rm_web": rm_web}
+    advertise = ",".join(f"{host}:26501" for host in hosts)
+    return {
+        "rm_web": rm_web,
+        "agents_advertise": advertise,
+        "standby_webhdfs": webhdfs_of({**sites.get(CORE, {}), **sites.get(HDFS, {})}),
+    }
+
+
+def recorded(before: Iterable[PropertyChange] | None, changes: Iterable[PropertyChange]) -> list[PropertyChange]:
+    """The updated record of an installation after more changes; undoing restores the original values."""
+    found = {(c.file, c.key): c for c in before or ()}
+    for c in changes:
+        first = found.get((c.file, c.key))
+        found[c.file, c.key] = c if first is None or c.old != first.new else replace(c, old=first.old)
+    return [c for c in found.values() if c.old != c.new]
+
+
+def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[PropertyChange], list[PropertyChange]]:
+    """(changes that undo an installation, recorded changes that were modified since).
+
+    Without a record only Isonomy's properties are removed, and classes become Hadoop's own.
+    """
+    undone, left = [], []
+    for c in record if record is not None else _ours(sites):
+        now = sites.get(c.file, {}).get(c.key)
+        if now == c.new:
+            undone.append(PropertyChange(c.file, c.key, now, c.old, c.who))
+        elif now != c.old:
+            left.append(PropertyChange(c.file, c.key, now, c.old, c.who))
+    return undone, left
+
+
+def _ours(sites: Sites) -> Iterable[PropertyChange]:
+    """The assumed changes without a record: as if Isonomy had been installed on a plain cluster."""
+    yarn = sites.get(YARN, {})
+    plain = {ours: theirs for theirs, ours in OURS_OF.items() if theirs}
+    for key, value in yarn.items():
+        if key.startswith("isonomy.") or (key == WEB_KEY and value == OUR_WEB):
+            yield PropertyChange(YARN, key, None, value, ALL)
+        elif key == OLD_WEB_KEY and OLD_WEB in value.split(","):
+            others = ",".join(v for v in value.split(",") if v != OLD_WEB)
+            yield PropertyChange(YARN, key, others or None, value, RM)
+        elif key == SCHEDULER_CLASS and value == OUR_SCHEDULER:
+            yield PropertyChange(YARN, key, CAPACITY_SCHEDULER, value, RM)
+        elif key == EXECUTOR and value in plain:
+            yield PropertyChange(YARN, key, plain[value], value, NM)
+
+
+def changed_texts(texts: Mapping[str, str], changes: Iterable[PropertyChange]) -> dict[str, str]:
+    """{file: new text} of the files that change; missing files are created."""
+    by_file: dict[str, dict[str, str | None]] = {}
+    for c in changes:
+        by_file.setdefault(c.file, {})[c.key] = c.new
+    return {file: sitefile.edited(file, texts.get(file, sitefile.EMPTY), wanted) for file, wanted in by_file.items()}

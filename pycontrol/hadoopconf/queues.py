@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.names import GPU, SCHEDULER
-from pycontrol.hadoopconf.sitefile import read_site
+from pycontrol.hadoopconf.sitefile import names, read_site
 from pycontrol.model.cluster import PartitionCapacity, Queue
+from pycontrol.words import count
 
 PREFIX = "yarn.scheduler.capacity."
 _WEIGHT = re.compile(r"(\d+(?:\.\d+)?)w")
 
 
-def read_queues(file: Path, gpus: int) -> tuple[Queue, ...]:
-    """All queues of the file, root first, on a cluster with so many GPUs; raises ConfigError.
+def read_queues(file: Path, gpus: int, used: Iterable[str] = ()) -> tuple[Queue, ...]:
+    """All queues of the file, root first, on a cluster with so many GPUs; raises ConfigError, also if it lacks the leaf
+    queue of an app (`used`).
 
     Capacities are percent, weights or absolute resources, of which the GPUs count. Node labels are left out.
     """
@@ -25,13 +28,18 @@ def read_queues(file: Path, gpus: int) -> tuple[Queue, ...]:
         raise ConfigError([f"{file}: {PREFIX}root.queues is missing; is it a {SCHEDULER}?"])
     try:
         root = Queue("root", leaf=False, partitions={"": PartitionCapacity()}, user_limit_factor=-1.0)
-        return root, *_below(site, root, gpus)
+        found = root, *_below(site, root, gpus)
     except ValueError as e:
         raise ConfigError([f"{file}: {e}"]) from e
+    apps = Counter(used)
+    lost = sorted(apps.keys() - {queue.path for queue in found if queue.leaf})
+    if lost:
+        raise ConfigError([f"{file}: has no leaf queue {lost[0]}, that of {count(apps[lost[0]], 'app')}"])
+    return found
 
 
 def _below(site: Mapping[str, str], parent: Queue, gpus: int) -> Iterator[Queue]:
-    paths = [f"{parent.path}.{name}" for name in child_names(site, PREFIX + parent.path)]
+    paths = [f"{parent.path}.{name}" for name in names(site.get(f"{PREFIX}{parent.path}.queues", ""))]
     given = {path: site.get(f"{PREFIX}{path}.capacity", "") for path in paths}
     weights = sum(float(found[1]) for text in given.values() if (found := _WEIGHT.fullmatch(text)))
     for path, text in given.items():
@@ -53,17 +61,12 @@ def _queue(site: Mapping[str, str], path: str, parent: Queue, least: tuple[float
         path,
         least[0],
         most,
-        not child_names(site, PREFIX + path),
+        not names(site.get(f"{PREFIX}{path}.queues", "")),
         user_limit=float(limit) / 100.0,
         user_limit_factor=float(site.get(f"{PREFIX}{path}.user-limit-factor", "1")),
         partitions={"": PartitionCapacity(least[0], most, least[1], most_gpus)},
         stopped=parent.stopped or site.get(f"{PREFIX}{path}.state", "RUNNING") != "RUNNING",
     )
-
-
-def child_names(site: Mapping[str, str], key: str) -> list[str]:
-    """The names of a queue's children; `key`: `PREFIX` and the queue's path."""
-    return [name.strip() for name in site.get(f"{key}.queues", "").split(",") if name.strip()]
 
 
 def _share(path: str, end: str, text: str, whole: float, gpus: int) -> tuple[float, int | None]:

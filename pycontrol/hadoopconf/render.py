@@ -58,7 +58,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], where: str = "") -> 
             raise ConfigError([f"{path}: unknown key, {hint}"])
         nested = isinstance(merged[key], dict) and path not in FREE_FORM
         if nested and not isinstance(value, Mapping):
-            raise ConfigError([f"{path}: is a section; set one of its keys, {_known(merged[key])}"])
+            known = ", ".join(map(str, merged[key]))
+            raise ConfigError([f"{path}: is a section; set one of its keys, known are {known}"])
         if not nested:
             _check_text(path, value)
             _check_kind(path, merged[key], value)
@@ -94,10 +95,6 @@ def _check_text(path: str, value: object) -> None:
             _check_text(path, inner)
     elif isinstance(value, str) and not all(c.isprintable() or c in "\n\t" for c in value):
         raise ConfigError([f"{path}: has characters that no configuration file can hold (got {value!a})"])
-
-
-def _known(section: Mapping[str, Any]) -> str:
-    return f"known are {', '.join(str(k) for k in section)}"
 
 
 def parse_set(settings: tuple[str, ...] | list[str]) -> Values:

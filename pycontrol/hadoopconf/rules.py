@@ -1,4 +1,4 @@
-"""What is wrong with single properties of Hadoop's files, or surprising: one row a rule."""
+"""What is wrong in Hadoop's files, or surprising: one row a rule of a single property, and checks of several."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pycontrol.hadoopconf.findings import Finding
+from pycontrol.config import Config, on_loopback
+from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import (
     CORE,
     DOMINANT,
     GPU,
     HDFS,
+    ISONOMY,
     LINUX_EXECUTOR,
     NODE,
     OUR_RUNTIME,
@@ -19,7 +21,10 @@ from pycontrol.hadoopconf.names import (
     SUBMARINE,
     YARN,
 )
-from pycontrol.hadoopconf.properties import STORE
+from pycontrol.hadoopconf.properties import STORE, Sites
+from pycontrol.hadoopconf.queues import PREFIX
+from pycontrol.hadoopconf.sitefile import names
+from pycontrol.words import suggest
 
 Site = Mapping[str, str]
 Bad = Callable[[str, Site], bool]
@@ -218,3 +223,191 @@ def auth_to_local(rules: str) -> str:
             return f"has a filter ({found[3]} that is no expression ({problem}); a filter may hold no )"
         at = found.end()
     return ""
+
+
+# ---- what takes more than a row
+
+OUR_KEYS = (
+    "isonomy.bridge.host",
+    "isonomy.bridge.port",
+    "isonomy.bridge.token-file",
+    "isonomy.bridge.queue-size",
+    "isonomy.scheduler.mode-dir",
+    "isonomy.scheduler.require-executor",
+    "isonomy.nm.evidence-file",
+    "isonomy.nm.gpu-wait-ms",
+    "isonomy.nm.gpu-minors",
+)
+
+
+OBSOLETE = ("isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.bypass")
+"""What an upgrade reads once; then the stored mode alone counts."""
+
+
+def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
+    """yarn-site.xml."""
+    for key in site:
+        if key in OBSOLETE:
+            yield note(YARN, key, "is obsolete: an upgrade reads it once, then `isonomy mode` switches; remove it then")
+        elif key.startswith("isonomy.") and key not in OUR_KEYS:
+            yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
+    for key in site:
+        if key.startswith("yarn.scheduler.fair."):
+            yield error(
+                YARN,
+                key,
+                "is FairScheduler's, Isonomy needs CapacityScheduler: convert the queues (`yarn fs2cs`), remove it",
+            )
+            break
+    yield from broken(YARN_RULES, site)
+
+
+def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
+    """Checks that yarn-site.xml and isonomy.yaml agree."""
+    for key, ours, default, name in (
+        ("isonomy.bridge.host", config.bridge.host, "127.0.0.1", "bridge.host"),
+        ("isonomy.bridge.port", str(config.bridge.port), "26500", "bridge.port"),
+        ("isonomy.bridge.token-file", str(config.bridge.token_file), "", "bridge.token_file"),
+    ):
+        theirs = site.get(key, default)
+        if theirs != ours:
+            got = theirs or "not set"
+            yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
+    if site.get("yarn.resourcemanager.ha.enabled") == "true":
+        if "," not in (config.agents.advertise or ""):
+            yield error(
+                "isonomy.yaml",
+                "agents.advertise",
+                "must name the control planes of both ResourceManagers, else Agents do not find the other one",
+            )
+        if config.standby is None:
+            yield error("isonomy.yaml", "standby", "is not set: a failover would lose apps and fairness clocks")
+
+
+def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
+    """capacity-scheduler.xml."""
+    if not site.get(f"{PREFIX}root.queues"):
+        yield error(SCHEDULER, f"{PREFIX}root.queues", "is missing; name the queues below root")
+        return
+    yield from _queues(site, f"{PREFIX}root")
+    unlimited = next((k for k, value in site.items() if k.endswith(".user-limit-factor") and value == "-1"), None)
+    if unlimited is not None:
+        yield note(
+            SCHEDULER, unlimited, "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 has the same effect"
+        )
+
+
+def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
+    children = [f"{parent}.{name}" for name in names(site.get(f"{parent}.queues", ""))]
+    capacities = [site.get(f"{child}.capacity", "") for child in children]
+    numbers = [n for n in map(_number, capacities) if n is not None]
+    for child, text in zip(children, capacities, strict=True):
+        if not text:
+            yield error(SCHEDULER, f"{child}.capacity", "is missing; give it in percent, as a weight (4w) or absolute")
+        elif _number(text) is None and not _AMOUNT.fullmatch(text):
+            yield error(SCHEDULER, f"{child}.capacity", f"must be percent, a weight or [resource=amount] (got {text})")
+    zero = site.get(f"{parent}.allow-zero-capacity-sum") == "true" and not sum(numbers)
+    if len(numbers) == len(children) and abs(sum(numbers) - 100) > 0.01 and not zero:
+        yield error(SCHEDULER, f"{parent}.queues", f"their capacities must add up to 100 (got {sum(numbers):g})")
+    for child in children:
+        if site.get(f"{child}.queues"):
+            yield from _queues(site, child)
+        else:
+            yield from _leaf(site, child)
+
+
+_AMOUNT = re.compile(r"\d+(\.\d+)?w|\[\s*[^=\s,\]]+\s*=[^=,\]]+(,[^=,\]]+=[^=,\]]+)*\]")
+"""A weight, or absolute resources as in [memory=4096,yarn.io/gpu=8]."""
+
+
+def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
+    """A queue's limits; they are its administrator's policy, so that none is an error if YARN accepts it."""
+    keys = {end: f"{queue}.{end}" for end in ("capacity", "maximum-capacity", "user-limit-factor")}
+    most = site.get(keys["maximum-capacity"], "100")
+    capacity, maximum = _number(site.get(keys["capacity"], "")), _number(most)
+    factor = _number(site.get(keys["user-limit-factor"], "1"))
+    if not 0 <= (maximum or 0) <= 100 or (maximum is None and not _AMOUNT.fullmatch(most)):
+        yield error(SCHEDULER, keys["maximum-capacity"], f"must be percent or [resource=amount] (got {most})")
+        return
+    if maximum is None or 0 <= maximum < 100:
+        yield note(SCHEDULER, keys["maximum-capacity"], f"is {most}: offers to its apps end there (reason QueueLimit)")
+    if factor is None or (factor != -1 and factor <= 0):
+        got = site[keys["user-limit-factor"]]
+        yield error(SCHEDULER, keys["user-limit-factor"], f"must be > 0, or -1 (got {got})")
+    elif capacity == 0:
+        yield note(SCHEDULER, keys["capacity"], "is 0: without one under a label the queue accepts no application")
+    elif capacity is not None and maximum is not None and factor != -1 and capacity * factor < maximum:
+        yield note(
+            SCHEDULER,
+            keys["user-limit-factor"],
+            f"is {factor:g}: one user's GPUs end at {capacity * factor:g} % of the parent queue, though the queue may"
+            f" have {maximum:g} % (reason QueueLimit)",
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# ---- clusters with Kerberos
+
+
+def is_secure(sites: Sites) -> bool:
+    """Whether core-site.xml wants Kerberos."""
+    return sites.get(CORE, {}).get("hadoop.security.authentication", "simple").lower() == "kerberos"
+
+
+def secure(sites: Sites, config: Config | None) -> Iterator[Finding]:
+    """Findings for all files of a directory; none without Kerberos."""
+    if not is_secure(sites):
+        return
+    core, hdfs, yarn = (sites.get(name) for name in (CORE, HDFS, YARN))
+    assert core is not None
+    problem = auth_to_local(core.get("hadoop.security.auth_to_local", "DEFAULT"))
+    if problem:
+        yield error(CORE, "hadoop.security.auth_to_local", f"{problem}; every daemon would end at its start")
+    yield from broken(SECURE_CORE, core)
+    if hdfs is not None and not any("keytab" in key for key in hdfs):
+        yield note(HDFS, "", "names no keytab: this is a client's file; the NameNode's and DataNodes' are not checked")
+    elif hdfs is not None:
+        yield from broken(SECURE_HDFS, hdfs)
+    if yarn is not None and not any(key.endswith(".keytab") for key in yarn):
+        yield note(YARN, "", "names no keytab: this is a client's file; check that of the ResourceManager as well")
+    elif yarn is not None:
+        yield from broken(SECURE_YARN, yarn)
+    if config is not None:
+        yield from _isonomy(config, core)
+
+
+def _isonomy(config: Config, core: Mapping[str, str]) -> Iterator[Finding]:
+    if config.agents.tls is None and not on_loopback(config.agents.host):
+        yield error(
+            ISONOMY, "agents.tls", "is missing: in a secure cluster apps' tokens would cross the network in the clear"
+        )
+    if config.standby is not None and config.standby.user is not None:
+        yield error(ISONOMY, "standby.user", "means nothing with Kerberos; set standby.principal and standby.keytab")
+    elif config.standby is not None and config.standby.principal is None:
+        yield note(ISONOMY, "standby.principal", "is not set: a ticket cache must be kept for the control plane")
+    tokens = config.hdfs_tokens
+    if tokens is None:
+        yield note(ISONOMY, "hdfs_tokens", "is not set: apps write no checkpoints past their HDFS token's seven days")
+    elif tokens.principal is None:
+        yield note(ISONOMY, "hdfs_tokens.principal", "is not set: a ticket cache must be kept for the control plane")
+    else:
+        yield from _proxy_user(core, tokens.principal)
+
+
+def _proxy_user(core: Mapping[str, str], principal: str) -> Iterator[Finding]:
+    """Checks the NameNode's proxy user keys; by default auth_to_local maps a principal to its first part."""
+    name = re.split("[/@]", principal)[0]
+    keys = {end: f"hadoop.proxyuser.{name}.{end}" for end in ("hosts", "users", "groups")}
+    who = core.get(keys["users"]) or core.get(keys["groups"])
+    if not core.get(keys["hosts"]) or not who:
+        missing = keys["hosts"] if who else keys["groups"]
+        yield error(CORE, missing, f"is missing: the NameNode gives {name} no tokens of users (hdfs_tokens)")
+    for end, key in keys.items():
+        if core.get(key) == "*":
+            yield note(CORE, key, f"is *: whoever has {name}'s keytab may act for anybody; name the {end}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+from xml.sax.saxutils import escape
 
-from pycontrol.hadoopconf.formats import Format
-from pycontrol.hadoopconf.install import PropertyChange, edited_sites, plan
-from pycontrol.hadoopconf.names import ISONOMY, OUR_EXECUTORS, OUR_SCHEDULER, SUBMARINE, YARN
+from pycontrol.hadoopconf.names import ISONOMY, NODE, OUR_EXECUTORS, OUR_SCHEDULER, SCHEDULER, SUBMARINE, TYPES, YARN
 from pycontrol.hadoopconf.preflight import DENIES
 from pycontrol.hadoopconf.properties import (
     ALL,
@@ -17,17 +19,30 @@ from pycontrol.hadoopconf.properties import (
     RM,
     SCHEDULER_CLASS,
     Choices,
+    PropertyChange,
     Sites,
     Stage,
-    names,
+    edited_sites,
+    plan,
 )
+from pycontrol.hadoopconf.sitefile import names
 
-MEANING = {
-    Stage.WATCH: "CapacityScheduler and YARN's GPU plugin go on; Isonomy watches",
-    Stage.EXECUTORS: "the GPU nodes get Isonomy's executor, one after the other",
-    Stage.QUEUE: "Isonomy serves the named queues",
-    Stage.ALL: "Isonomy serves all queues",
-}
+Changes = Sequence[PropertyChange]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one kind of distribution is administered."""
+
+    library: str
+    """The folder for jars on the class path of the daemons."""
+    _restart: str
+    text: Callable[[Changes], str]
+    """The changes of one class of hosts as the tool takes them."""
+
+    def restart(self, daemon: str) -> str:
+        """The act that restarts resourcemanager or nodemanager on a machine."""
+        return self._restart.format(daemon=daemon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,7 @@ def reached(sites: Sites) -> int:
 def _of_stage(
     stage: Stage, sites: Sites, changes: Sequence[PropertyChange], queues: str, how: Format
 ) -> Iterator[Step]:
-    yarn, said = sites.get(YARN, {}), f"{stage.name.lower()}: {MEANING[stage]}"
+    yarn, said = sites.get(YARN, {}), f"{stage.name.lower()}: {stage.meaning}"
     by_class = {who: tuple(c for c in changes if c.who == who) for who in (RM, NM, ALL)}
     if stage >= Stage.QUEUE:
         yield Step(
@@ -226,3 +241,86 @@ def rm_hosts(yarn: Mapping[str, str]) -> list[str]:
     keys = ("hostname", "webapp.address", "webapp.https.address", "address")
     found = (next((v for k in keys if (v := yarn.get(f"yarn.resourcemanager.{k}{i}"))), "") for i in ids)
     return [address.rpartition(":")[0] or address for address in found if address and "$" not in address]
+
+
+# ---- as an administrator's tools take it: files, Cloudera Manager, Ambari, EMR, Dataproc
+
+
+def _by_file(changes: Changes) -> dict[str, dict[str, str]]:
+    """{file: {key: value}}, with types and node resources in yarn-site.xml, where YARN reads them as well."""
+    found: dict[str, dict[str, str]] = {}
+    for c in changes:
+        file = "yarn-site.xml" if c.file in (TYPES, NODE) else c.file
+        found.setdefault(file.removesuffix(".xml"), {})[c.key] = c.new or ""
+    return found
+
+
+def _diff(changes: Changes) -> str:
+    lines: list[str] = []
+    for file in sorted({c.file for c in changes}):
+        lines.append(f"{file} ({changes[0].who})")
+        for c in (c for c in changes if c.file == file):
+            lines += [f"  {sign} {c.key} = {v}" for sign, v in (("-", c.old), ("+", c.new)) if v is not None]
+    return "\n".join(lines)
+
+
+_VALVES = {
+    RM: "resourcemanager_config_safety_valve",
+    NM: "nodemanager_config_safety_valve",
+    ALL: "yarn_service_config_safety_valve",
+}
+
+
+def _cloudera(changes: Changes) -> str:
+    """Advanced configuration snippets as its API takes them, for a role group (GPU nodes: one of their own)."""
+    items = []
+    for file, site in _by_file(changes).items():
+        snippet = "".join(
+            f"<property><name>{escape(k)}</name><value>{escape(v)}</value></property>" for k, v in site.items()
+        )
+        queues = f"{file}.xml" == SCHEDULER
+        name = "resourcemanager_capacity_scheduler_configuration" if queues else _VALVES[changes[0].who]
+        items.append({"name": name, "value": snippet})
+    return json.dumps({"items": items}, indent=2)
+
+
+def _listed(changes: Changes, file: str, site: str) -> list[dict[str, Any]]:
+    """An entry a file, which names it and has its properties by these words."""
+    return [{file: name, site: properties} for name, properties in _by_file(changes).items()]
+
+
+def _dataproc(changes: Changes) -> str:
+    """--properties of the cluster; for GPU nodes, which those do not single out, lines of an initialization action."""
+    found = _by_file(changes)
+    if changes[0].who == NM:
+        tool = "bdconfig set_property --clobber --configuration_file /etc/hadoop/conf"
+        return "\n".join(
+            f"{tool}/{file}.xml --name {shlex.quote(k)} --value {shlex.quote(v)}"
+            for file, site in found.items()
+            for k, v in site.items()
+        )
+    prefix = {"yarn-site": "yarn", "capacity-scheduler": "capacity-scheduler"}
+    words = [f"{prefix[file]}:{k}={v}" for file, site in found.items() for k, v in site.items()]
+    return f"--properties={shlex.quote('^#^' + '#'.join(words))}"
+
+
+_SYSTEMD = "systemctl restart hadoop-yarn-{daemon}"
+_BIGTOP = "/usr/lib/hadoop-yarn/lib"
+FORMATS = {
+    "files": Format("$HADOOP_HOME/share/hadoop/yarn/lib (EMR, Bigtop: /usr/lib/hadoop-yarn/lib)", _SYSTEMD, _diff),
+    "cm": Format(
+        "/opt/isonomy/jars, and YARN_USER_CLASSPATH=/opt/isonomy/jars/* into the role's environment snippet (a parcel"
+        " loses foreign jars when it is upgraded)",
+        "Cloudera Manager: deploy the client configuration, restart the role {daemon}",
+        _cloudera,
+    ),
+    "ambari": Format(
+        "/usr/hdp/current/hadoop-yarn-client/lib",
+        "Ambari: restart the component {daemon}",
+        lambda c: json.dumps({"desired_config": _listed(c, "type", "properties")}, indent=2),
+    ),
+    "emr": Format(_BIGTOP, _SYSTEMD, lambda c: json.dumps(_listed(c, "Classification", "Properties"), indent=2)),
+    "dataproc": Format(_BIGTOP, _SYSTEMD, _dataproc),
+}
+"""Name of --format -> how it is done there. Ambari's and EMR's go to a group of hosts, GPU nodes to one of their own;
+nodes that autoscaling adds have EMR's classifications, too."""

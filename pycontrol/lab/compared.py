@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from pycontrol.cli.tables import Data, lines, span, table
+from pycontrol.cli.tables import Data, lines, table
 from pycontrol.lab.recorded import Actual, median
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.words import count
+from pycontrol.words import count, span
 
 SIZES = ((1, "1 GPU"), (4, "2 to 4 GPUs"), (16, "5 to 16 GPUs"), (1 << 30, "more GPUs"))
 CLEAR_S, CLEAR = 60.0, 0.1

@@ -18,11 +18,11 @@ from pycontrol.audit.usage import quantile
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Misused, output_option
 from pycontrol.cli.records import audited, facts_of, records_of, records_options
-from pycontrol.cli.tables import Data, emit, lines, span, table
+from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.config import ConfigError, load_topology
 from pycontrol.fairness.gangs import t_id
 from pycontrol.model.receipt import Receipt
-from pycontrol.words import count
+from pycontrol.words import count, span
 
 HYPERBAND, JOB, FOREIGN = "hyperband", "job", "foreign"
 UNSUCCESSFUL = {"FAILED", "KILLED"}

@@ -11,10 +11,10 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from pycontrol.cli.client import Misused, Rm, output_option, rm_address
+from pycontrol.cli.client import Misused, Rm, file_option, output_option, queues_option, rm_address
 from pycontrol.cli.estimate import read_snapshot, scene_at
-from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload, queues_option
-from pycontrol.cli.tables import Data, clock, emit, lines, span, table
+from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload
+from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.recorded import Actual, beside, median, recorded_of_yarn
 from pycontrol.lab.workloads import history
@@ -23,7 +23,7 @@ from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.simulation.scene import Scene
 from pycontrol.simulation.workloads.reading import head
-from pycontrol.words import count
+from pycontrol.words import count, span
 
 OTHERS = ("isonomy", "yarn_cs")
 """Which policy the one in force is held against, where none is named: the first that is another one."""
@@ -69,12 +69,7 @@ def went_on(
     "  [default: yarn_cs,isonomy; of a state the one in force and another].",
 )
 @click.option("--cluster", metavar="NAME|FILE", help="A topology file, or N x G as 16x8; a state has its own machines.")
-@click.option(
-    "--cells",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Virtual clusters (a cells file): an app's queue is its virtual cluster.",
-)
+@file_option("--cells", help="Virtual clusters (a cells file): an app's queue is its virtual cluster.")
 @queues_option
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
 @output_option

@@ -10,9 +10,8 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.limits import KINDS, Level
 from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.model.accounts import UNLIMITED
-from pycontrol.model.bounds import OutOfBounds, within
 from pycontrol.model.events import OperatorCommand
-from pycontrol.queries.lookup import Refusal
+from pycontrol.queries.lookup import Refusal, number
 from pycontrol.words import suggest
 
 PARAMS = frozenset({"account", *KINDS})
@@ -36,17 +35,16 @@ def _row(a: Arbiter, x: Level) -> dict[str, Any]:
 def command(a: Arbiter, now_s: float, path: str, params: Mapping[str, str], user: str) -> OperatorCommand:
     """The command in a caller's parameters: limits that it does not name stay as they are. Raises Refusal."""
     account = _account(a, params.get("account", ""))
-    given = {kind: params[kind] for kind in KINDS if kind in params}
     if path != SET_LIMITS:
         if account not in a.durable.limits:
             raise Refusal(409, f"account: no command has set limits of {account}; those of {FILE} are in force")
         return OperatorCommand(path, account, user)
-    if not given:
+    if not params.keys() & {*KINDS}:
         raise Refusal(400, f"{', '.join(KINDS)}: give at least one of them")
-    values = {
-        **asdict(a.holdings.limits.in_force.get(account, UNLIMITED)),
-        **{k: _number(k, x) for k, x in given.items()},
-    }
+    given = {k: None if params[k] == NONE else number(params, k, f"a number or {NONE}") for k in KINDS if k in params}
+    if (gpus := given.get("gpus")) is not None and not gpus.is_integer():
+        raise Refusal(400, f"gpus: must be a whole number (got {params['gpus']})")
+    values = {**asdict(a.holdings.limits.in_force.get(account, UNLIMITED)), **given}
     return OperatorCommand(path, account, user, values={k: x for k, x in values.items() if x is not None})
 
 
@@ -69,18 +67,3 @@ def _account(a: Arbiter, named: str) -> str:
     if name not in known.get(kind, {name}):
         raise Refusal(404, f"account: there is no {named}; {suggest(name, sorted(known[kind]))}")
     return named
-
-
-def _number(kind: str, text: str) -> float | None:
-    """A limit; None for `none`."""
-    if text == NONE:
-        return None
-    try:
-        number = within(float(text), kind)
-    except OutOfBounds as error:
-        raise Refusal(400, str(error)) from None
-    except ValueError:
-        raise Refusal(400, f"{kind}: must be a number or {NONE} (got {text})") from None
-    if kind == "gpus" and not number.is_integer():
-        raise Refusal(400, f"gpus: must be a whole number (got {text})")
-    return number

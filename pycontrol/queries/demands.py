@@ -18,30 +18,21 @@ class Demands:
     def of(self, app_id: str) -> Demand | None:
         """The app's demand, from its Agent or the stand-in; None if neither knows it."""
         if app_id not in self._known:
-            self._known[app_id] = self._demand(app_id)
+            a, found = self.a, None
+            if (agent := a.agents.get(app_id)) is not None:
+                found = agent.demand
+            elif app_id in a.durable.live and a.holdings.is_unmanaged(app_id):
+                found = standin.demand(a.holdings, app_id, self.now_s)
+            self._known[app_id] = found
         return self._known[app_id]
 
     def rho_of(self, app_id: str) -> float | None:
         """The app's rho, as last reported by its Agent or computed by the stand-in; None if unknown."""
         if app_id not in self._rho:
-            self._rho[app_id] = self._rho_now(app_id)
+            a, found = self.a, None
+            if (agent := a.agents.get(app_id)) is not None:
+                found = agent.rho
+            elif app_id in a.durable.apps and a.holdings.is_unmanaged(app_id):
+                found = standin.rho(a.holdings, app_id, a.holdings.holding(app_id), self.now_s, self.of(app_id))
+            self._rho[app_id] = found
         return self._rho[app_id]
-
-    def _demand(self, app_id: str) -> Demand | None:
-        a = self.a
-        agent = a.agents.get(app_id)
-        if agent is not None:
-            return agent.demand
-        record = a.durable.apps.get(app_id)
-        if record is None or record.finished_s is not None or not a.holdings.is_unmanaged(app_id):
-            return None
-        return standin.demand(a.holdings, app_id, self.now_s)
-
-    def _rho_now(self, app_id: str) -> float | None:
-        a = self.a
-        agent = a.agents.get(app_id)
-        if agent is not None:
-            return agent.rho
-        if app_id not in a.durable.apps or not a.holdings.is_unmanaged(app_id):
-            return None
-        return standin.rho(a.holdings, app_id, a.holdings.holding(app_id), self.now_s, self.of(app_id))

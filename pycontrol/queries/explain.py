@@ -17,12 +17,12 @@ from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
-from pycontrol.queries.lookup import find_app, names, whole_number
+from pycontrol.queries.lookup import find_app, names, picked, whole_number
 from pycontrol.queries.reasons import reason
 from pycontrol.queries.waiting import Waiting
-from pycontrol.words import count, span
+from pycontrol.words import count, estimate, gang
 
-ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
+ROUNDS_SHOWN, ROUNDS_MAX, OTHERS_TOLD = 5, 200, 5
 JobsOf = Callable[[str], Sequence[JobProgress]]
 """App id -> what its Agent told of its jobs."""
 
@@ -33,19 +33,12 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     demands = Demands(a, now_s)
     code, sentence = Waiting(a, now_s).told(app_id, demands.of(app_id), reason(a, app_id, now_s))
-    yarn = a.cluster.apps.get(app_id)
-    if app_id in a.durable.apps:
-        app = views.app_row(a, app_id, demands)
-    else:
-        assert yarn is not None
-        app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",
-               "submitted_s": yarn.submitted_s, "finished_s": None, "final_state": "", "gpus_held": 0,
-               "rho": None, "best": None, "model_path": "", "message": ""}  # fmt: skip
     agent, h = a.agents.get(app_id), a.holdings
+    known = views.names_in(a, a.receipts) | {app_id: names(a)[app_id]}
     jobs = agent.jobs if agent is not None else jobs_of(app_id)
     return {
         "now_s": now_s,
-        "app": app,
+        "app": views.app_row(a, app_id, demands),
         "reason": {"code": code, "sentence": sentence},
         "rho": rho_terms(a, app_id, now_s),
         "agent": None if agent is None else {
@@ -54,11 +47,14 @@ def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": [*views.lease_rows(a, h.leases_of(app_id)), *views.lease_rows(a, h.reservations_of(app_id))],
-        "jobs": [_job(j) for j in jobs],
+        "jobs": [
+            {**dataclasses.asdict(j), "configuration": dict(j.configuration), "restarts": max(0, j.launches - 1)}
+            for j in jobs
+        ],
         "lost": _lost(jobs),
-        "rounds": took_part(a, app_id, n),
+        "rounds": [{**r, "text": _told(r, known)} for r in took_part(a, app_id, n)],
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
-        "names": views.names_in(a, a.receipts) | {app_id: names(a)[app_id]},
+        "names": known,
     }  # fmt: skip
 
 
@@ -66,15 +62,12 @@ def line(found: Mapping[str, Any]) -> str:
     """One line on an app with an estimate: `jobs: 2 done, 3 running; 4 GPUs; ends in ~25 min (15 min to 60 min)`."""
     jobs, held, now_s = found["jobs"], found["app"]["gpus_held"], found["now_s"]
     states = ", ".join(f"{n} {state}" for state, n in sorted(Counter(j["state"] for j in jobs).items()))
-    low, middle, high = found["estimate"]["end_s" if held else "start_s"] or (None, None, None)
-    when = ""
-    if low is not None and middle is not None:
-        first, likely = (span(max(0.0, at_s - now_s)) for at_s in (low, middle))
-        last = span(max(0.0, high - now_s)) if high is not None else "more than a week"
-        when = f"{'ends' if held else 'starts'} in ~{likely} ({first} to {last})"
+    when = estimate(found["estimate"]["end_s" if held else "start_s"], now_s)
     note = next((f"{j['job_id']}: {j['note']}" for j in jobs if j["note"]), "")
     doing = count(held, "GPU") if held else f"waits: {found['reason']['sentence']}"
-    return "; ".join(filter(None, [states and f"jobs: {states}", doing, when, note]))
+    return "; ".join(
+        filter(None, [states and f"jobs: {states}", doing, when and f"{'ends' if held else 'starts'} in {when}", note])
+    )
 
 
 def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
@@ -100,11 +93,6 @@ def _lost(jobs: Sequence[JobProgress]) -> str:
     return f"lost {count(steps, 'step')} = {gpu_s / 60:,.1f} GPU-min, trained again" if steps else ""
 
 
-def _job(job: Any) -> dict[str, Any]:
-    row: dict[str, Any] = dataclasses.asdict(job)
-    return row | {"configuration": dict(job.configuration), "restarts": max(0, job.launches - 1)}
-
-
 def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
     """rho = T_sh / T_id, T_id = B / min(R_C, demand) x N_avg (Themis, section 4.3); None without a known demand.
 
@@ -124,28 +112,24 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
         "rho": rho,
         "t_sh_s": rho * ideal_s if rho is not None else None,
         "t_id_s": ideal_s,
-        "work_total_gpu_s": demand.work_total_gpu_s,
-        "work_left_gpu_s": demand.work_left_gpu_s,
+        **picked(demand, "work_total_gpu_s work_left_gpu_s gang_gpus gangs paced"),
         "cluster_gpus": cluster_gpus,
         "demand_gpus": most,
         "n_avg": n_avg,
         "elapsed_s": now_s - record.submitted_s,
-        "gang_gpus": demand.gang_gpus,
-        "gangs": demand.gangs,
-        "paced": demand.paced,
         "by": "Agent" if app_id in a.agents else "stand-in",
     }
 
 
 def took_part(a: Arbiter, app_id: str, n: int) -> list[dict[str, Any]]:
-    """The newest `n` rounds that the app took part in or sat out, newest first."""
-    lived = (r for r in reversed(a.receipts) if app_id in r.rho or app_id in r.out or _unasked(r, app_id))
+    """The newest `n` rounds that the app took part in or sat out, newest first; those without bids told it why, or had
+    its leases."""
+    lived = (
+        r
+        for r in reversed(a.receipts)
+        if app_id in r.rho or app_id in r.out or (not r.asked and (app_id in r.done.why or app_id in r.ending))
+    )
     return [in_round(r, app_id) for r, _ in zip(lived, range(n), strict=False)]
-
-
-def _unasked(receipt: Receipt, app_id: str) -> bool:
-    """Whether the app was in a round without bids: it has a reason for its result, or its leases were ending."""
-    return not receipt.asked and (app_id in receipt.done.why or app_id in receipt.ending)
 
 
 def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
@@ -156,9 +140,7 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
     bid = next((b for b in done.bids if b.app_id == app_id), None)
     mine = [x for x in done.awards if x.app_id == app_id]
     return {
-        "round_id": receipt.round_id,
-        "at_s": receipt.at_s,
-        "policy": receipt.policy,
+        **picked(receipt, "round_id at_s policy note"),
         "role": _role(receipt, app_id, bid, mine),
         "why": done.why.get(app_id, ""),
         "out": str(receipt.out[app_id]) if app_id in receipt.out else "",
@@ -175,7 +157,6 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
         "revoked": [str(x.gpu) for x in done.revoked if x.app_id == app_id],
         "unsaved_gpu_s": done.unsaved_gpu_s.get(app_id, 0.0),
         "others": [_other(x, done.bids) for x in done.awards if x.app_id != app_id],
-        "note": receipt.note,
     }
 
 
@@ -198,3 +179,52 @@ def _other(award: Award, bids: Sequence[BidReceipt]) -> dict[str, Any]:
         "app_id": award.app_id, "gpus": gpus, "leftover": award.leftover,
         "rho_won": bid.rho_won if bid else None, "c": bid.c if bid else None,
     }  # fmt: skip
+
+
+def _told(r: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """An app's part in a round, in a sentence."""
+    head = f"{count(sum(r['offered'].values()), 'GPU')} free or ending; "
+    rank = f"rho {_rho(r['rho'])}, rank {r['rank']} of {r['of']}" if r["rank"] else "rho unknown"
+    text = head + {
+        "sat out": f"took no part: {r['out']}",
+        "not offered": f"{rank}: not offered, "
+        + ("it could use no more GPUs" if r["rank"] == 1 else "others are worse off, or it could use no more"),
+        "leftovers": f"{rank}: not offered; leftovers: {'; '.join(map(gang, r['leftover']))}",
+        "offered": f"{rank}: offered, but no auction was held",
+        "served": f"{r['why'] or r['policy']}; got {'; '.join(map(gang, r['got']))}",
+        "outranked": f"others came first by {r['policy']}",
+        "nobody": "nobody got any: there was none to use, or a limit held them",
+    }.get(r["role"], "")
+    if r["bid"] is not None and r["role"] in ("won", "lost"):
+        text += f"{rank}; " + _own_bid(r)
+    if r["boosted_by"]:
+        text += f"; boosted by {r['boosted_by']}"
+    if r["corrected"]:
+        text += f"; its Agent's report was corrected: {r['corrected']}"
+    if r["revoked"]:
+        text += f"; lost {', '.join(r['revoked'])}"
+        unsaved_gpu_s = r["unsaved_gpu_s"]
+        text += f", {unsaved_gpu_s / 60:,.1f} GPU-min after its newest checkpoint" if unsaved_gpu_s else ""
+    others = [
+        f"{names.get(o['app_id'], o['app_id'])} {count(o['gpus'], 'GPU')}"
+        + (" left over" if o["leftover"] else f" (rho {_rho(o['rho_won'])}, c {o['c']:.3f})" if o["c"] else "")
+        for o in r["others"][:OTHERS_TOLD]
+    ]
+    others += [f"{more} more"] if (more := len(r["others"]) - OTHERS_TOLD) > 0 else []
+    return text + (f"; to others: {', '.join(others)}" if others else "") + (f"; {r['note']}" if r["note"] else "")
+
+
+def _own_bid(r: Mapping[str, Any]) -> str:
+    b = r["bid"]
+    won = sum(b["won"].values())
+    if not won:
+        return f"bid {count(b['rows'], 'row')} and won nothing" + ("; got leftovers" if r["leftover"] else "")
+    text = (
+        f"bid {count(b['rows'], 'row')}, won {count(won, 'GPU')} (rho {_rho(b['rho_nothing'])} -> {_rho(b['rho_won'])})"
+    )
+    text += f", keeps c = {b['c']:.3f}: {count(b['kept_gangs'], 'gang')} kept, {b['paid_gangs']} paid"
+    return text + (f"; got {'; '.join(map(gang, r['got']))}" if r["got"] else "")
+
+
+def _rho(rho: float | None) -> str:
+    return "-" if rho is None else f"{rho:.2f}"

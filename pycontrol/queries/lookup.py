@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger.durable import AppRecord
 from pycontrol.arbiter.ledger.facts import APP, USER
+from pycontrol.model.bounds import OutOfBounds, within
 
 
 class Refusal(Exception):
@@ -16,10 +19,24 @@ class Refusal(Exception):
         self.status = status
 
 
+def picked(of: object, names: str) -> dict[str, Any]:
+    """These attributes as JSON values by their names."""
+    return {name: getattr(of, name) for name in names.split()}
+
+
 def names(a: Arbiter) -> dict[str, str]:
     """{app id: name} of every app that the journal or YARN knows, the journal's first."""
     known = {app_id: record.name for app_id, record in a.durable.apps.items()}
     return known | {app_id: app.name for app_id, app in a.cluster.apps.items()}
+
+
+def record_of(a: Arbiter, app_id: str) -> AppRecord:
+    """What the journal knows of an app; of one that only YARN knows, its names and when it was submitted."""
+    record = a.durable.apps.get(app_id)
+    if record is None:
+        x = a.cluster.apps[app_id]
+        record = AppRecord(app_id, x.name, x.queue, x.user, "", x.submitted_s, x.submitted_s, 0.0)
+    return record
 
 
 def user_of(a: Arbiter, app_id: str) -> str:
@@ -101,3 +118,14 @@ def whole_number(params: Mapping[str, str], name: str, default: int, low: int, h
     if not low <= value <= high:
         raise Refusal(400, f"{name}: must be from {low} to {high} (got {value})")
     return value
+
+
+def number(params: Mapping[str, str], name: str, kind: str = "a number") -> float | None:
+    """The parameter `name`, None if it is absent; raises Refusal unless it is a number within the table's bounds."""
+    text = params.get(name)
+    try:
+        return None if text is None else within(float(text), name)
+    except OutOfBounds as error:
+        raise Refusal(400, str(error)) from None
+    except ValueError:
+        raise Refusal(400, f"{name}: must be {kind} (got {text})") from None

@@ -5,23 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable
-from pycontrol.arbiter.ledger.facts import (
-    AllocationChanged,
-    AppArrived,
-    AppEnded,
-    Fact,
-    LeaseEnded,
-    LeaseExtended,
-    LeaseGranted,
-    LeaseRevoking,
-    LeaseStarted,
-    RoundHeld,
-)
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.demands import Demands
@@ -32,6 +22,7 @@ from pycontrol.runtime.spans import LeaseInterval
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 WAITS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
+CHANGES = (1, 2, 5, 10, 20, 30, 60, 120, 300)
 RHO = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 SAT_OUT = (Pending.LATE_RHO, Pending.LATE_BID, Pending.BAD_BID, Pending.AGENT_AWAY)
 APPS_KEPT = 10_000
@@ -43,11 +34,10 @@ class Metrics:
 
     def __init__(self, durable: Durable | None = None) -> None:
         """`durable`: the state at the start, for the apps in it."""
-        self.registry = r = CollectorRegistry()
-        ProcessCollector(registry=r)
-        self._rounds(r)
-        self._leases(r)
-        self._gauges(r)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._define_counters()
+        self._define_gauges()
         self._labels: dict[str, tuple[str, str]] = {}
         """(queue, user) by app."""
         self._waiting: dict[str, float] = {}
@@ -60,79 +50,75 @@ class Metrics:
             if not app.leases:
                 self._waiting[app.app_id] = app.submitted_s
 
-    def _rounds(self, r: CollectorRegistry) -> None:
-        self._round = Histogram(
-            "isonomy_round_seconds", "From a round's begin to its decision.", buckets=SECONDS, registry=r
+    def _define_counters(self) -> None:
+        histogram, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
+        self._round = histogram("isonomy_round_seconds", "From a round's begin to its decision.", buckets=SECONDS)
+        self._solve = histogram("isonomy_auction_solve_seconds", "Time of the policy's decision.", buckets=SECONDS)
+        self._bid = histogram("isonomy_bid_seconds", "From an offer to an Agent's bid.", buckets=SECONDS)
+        self._rho = histogram("isonomy_rho", "Finish-time fairness of the apps, once a round.", buckets=RHO)
+        self._paid = counter("isonomy_payments", "Winners that paid gangs (c < 1).")
+        self._sat_out = counter(
+            "isonomy_sat_out", f"Apps that took no part in a round, by reason: {', '.join(SAT_OUT)}.", ["reason"]
         )
-        self._solve = Histogram(
-            "isonomy_auction_solve_seconds", "Time of the policy's decision.", buckets=SECONDS, registry=r
-        )
-        self._bid = Histogram("isonomy_bid_seconds", "From an offer to an Agent's bid.", buckets=SECONDS, registry=r)
-        self._rho = Histogram("isonomy_rho", "Finish-time fairness of the apps, once a round.", buckets=RHO, registry=r)
-        self._paid = Counter("isonomy_payments", "Winners that paid gangs (c < 1).", registry=r)
-        self._sat_out = Counter(
-            "isonomy_sat_out", "Apps that took no part in a round, by reason: LateRho, LateBid, BadBid, AgentAway.",
-            ["reason"], registry=r)  # fmt: skip
         for code in SAT_OUT:
             self._sat_out.labels(code)
-        self._corrected = Counter(
-            "isonomy_reports_corrected", "Apps with figures that contradicted what was seen, once a round.", registry=r
+        self._corrected = counter(
+            "isonomy_reports_corrected", "Apps with figures that contradicted what was seen, once a round."
         )
-
-    def _leases(self, r: CollectorRegistry) -> None:
-        by_queue = ["queue"]
-        self._change = Histogram(
-            "isonomy_allocation_change_seconds",
-            "From a grant to the job's next training step.",
-            buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300),
-            registry=r,
+        self._change = histogram(
+            "isonomy_allocation_change_seconds", "From a grant to the job's next training step.", buckets=CHANGES
         )
-        self._first = Histogram(
+        self._first = histogram(
             "isonomy_first_gpu_wait_seconds",
             "From an app's submission to its first container with GPUs.",
-            by_queue,
+            ["queue"],
             buckets=WAITS,
-            registry=r,
         )
-        self._granted = Counter("isonomy_leases_granted", "Leases granted.", registry=r)
-        self._renewed = Counter("isonomy_leases_renewed", "Leases renewed without a restart.", registry=r)
-        self._revoked = Counter("isonomy_leases_revoked", "Leases taken back.", ["reason"], registry=r)
+        self._granted = counter("isonomy_leases_granted", "Leases granted.")
+        self._renewed = counter("isonomy_leases_renewed", "Leases renewed without a restart.")
+        self._revoked = counter("isonomy_leases_revoked", "Leases taken back.", ["reason"])
         for kind in filter(None, EndReason):
             self._revoked.labels(kind)
-        self._lapsed = Counter("isonomy_grants_lapsed", "Leases that ended unused.", by_queue, registry=r)
-        self._preempted = Counter(
-            "isonomy_preemptions", "GPUs taken from apps that used them, not by their own doing.",
-            ["queue", "user", "reason"], registry=r)  # fmt: skip
-        self._lost = Counter(
+        self._lapsed = counter("isonomy_grants_lapsed", "Leases that ended unused.", ["queue"])
+        self._preempted = counter(
+            "isonomy_preemptions",
+            "GPUs taken from apps that used them, not by their own doing.",
+            ["queue", "user", "reason"],
+        )
+        self._lost = counter(
             "isonomy_preempted_gpu_seconds",
             "GPU-seconds that preemptions cost: until the GPUs were given back, and from the next grant to the first"
-            " step.", ["queue", "reason"], registry=r)  # fmt: skip
-
-    def _gauges(self, r: CollectorRegistry) -> None:
-        self._gpus = Gauge("isonomy_gpus", "GPUs by state.", ["state"], registry=r)
-        self._nodes = Gauge("isonomy_nodes", "NodeManagers by state: up, drained, closed, down.", ["state"], registry=r)
-        self._held = Gauge("isonomy_queue_gpus_held", "GPUs that apps hold.", ["queue", "user"], registry=r)
-        self._pending = Gauge(
-            "isonomy_queue_gpus_pending", "GPUs that apps could use and do not hold, by the reason.",
-            ["queue", "user", "reason"], registry=r)  # fmt: skip
-        self._guaranteed = Gauge(
-            "isonomy_queue_gpus_guaranteed", "The queue's capacity in GPUs, or its virtual cluster's.", ["queue"],
-            registry=r)  # fmt: skip
-        self._apps = Gauge("isonomy_apps", "Apps in the system by state.", ["state"], registry=r)
-        self._blocked = Gauge("isonomy_apps_waiting", "Apps that hold no GPU, by the reason.", ["queue", "reason"],
-                              registry=r)  # fmt: skip
-        self._unsaved = Gauge("isonomy_jobs_unsaved", "Jobs whose newest checkpoint failed.", ["queue"], registry=r)
-        self._hanging = Gauge("isonomy_jobs_hanging", "Jobs that live and make no steps.", ["queue"], registry=r)
-        self._agents = Gauge("isonomy_agents_connected", "Agents that are connected.", registry=r)
-        self._ready = Gauge(
-            "isonomy_ready", "1 while the ResourceManager is heard of and the mode is in force.", registry=r
+            " step.",
+            ["queue", "reason"],
         )
-        self._mode = Gauge("isonomy_mode", "1 for the mode that the plugin told last.", ["mode"], registry=r)
-        self._paused = Gauge("isonomy_paused", "1 while an operator paused the rounds.", registry=r)
-        self._limit = Gauge(
-            "isonomy_limit_used_ratio", "The used part of an account's limit: gpus, or gpu_hours of a period.",
-            ["account", "kind"], registry=r)  # fmt: skip
-        self._build = Gauge("isonomy_build_info", "Always 1.", ["version", "policy"], registry=r)
+
+    def _define_gauges(self) -> None:
+        gauge = partial(Gauge, registry=self.registry)
+        self._gpus = gauge("isonomy_gpus", "GPUs by state.", ["state"])
+        self._nodes = gauge("isonomy_nodes", "NodeManagers by state: up, drained, closed, down.", ["state"])
+        self._held = gauge("isonomy_queue_gpus_held", "GPUs that apps hold.", ["queue", "user"])
+        self._pending = gauge(
+            "isonomy_queue_gpus_pending",
+            "GPUs that apps could use and do not hold, by the reason.",
+            ["queue", "user", "reason"],
+        )
+        self._guaranteed = gauge(
+            "isonomy_queue_gpus_guaranteed", "The queue's capacity in GPUs, or its virtual cluster's.", ["queue"]
+        )
+        self._apps = gauge("isonomy_apps", "Apps in the system by state.", ["state"])
+        self._blocked = gauge("isonomy_apps_waiting", "Apps that hold no GPU, by the reason.", ["queue", "reason"])
+        self._unsaved = gauge("isonomy_jobs_unsaved", "Jobs whose newest checkpoint failed.", ["queue"])
+        self._hanging = gauge("isonomy_jobs_hanging", "Jobs that live and make no steps.", ["queue"])
+        self._agents = gauge("isonomy_agents_connected", "Agents that are connected.")
+        self._ready = gauge("isonomy_ready", "1 while the ResourceManager is heard of and the mode is in force.")
+        self._mode = gauge("isonomy_mode", "1 for the mode that the plugin told last.", ["mode"])
+        self._paused = gauge("isonomy_paused", "1 while an operator paused the rounds.")
+        self._limit = gauge(
+            "isonomy_limit_used_ratio",
+            "The used part of an account's limit: gpus, or gpu_hours of a period.",
+            ["account", "kind"],
+        )
+        self._build = gauge("isonomy_build_info", "Always 1.", ["version", "policy"])
 
     def watch(self, name: str, about: str, source: Callable[[], float]) -> None:
         """Register a gauge that is read from `source` at each request; from any thread."""
@@ -147,48 +133,48 @@ class Metrics:
         while len(self._labels) > APPS_KEPT:
             self._labels.pop(next(iter(self._labels)))
 
-    def observe(self, fact: Fact, now_s: float, spans: Sequence[LeaseInterval] = ()) -> None:
+    def observe(self, fact: f.Fact, now_s: float, spans: Sequence[LeaseInterval] = ()) -> None:
         """Count one fact recorded at `now_s`; `spans`: the leases of one app that it is about, GPU by GPU."""
         app_id = spans[0].app_id if spans else ""
         queue, user = self._labels.get(app_id, ("", ""))
         match fact:
-            case AppArrived():
+            case f.AppArrived():
                 self._know(fact.app_id, fact.queue, fact.user)
                 self._waiting[fact.app_id] = fact.submitted_s
-            case AppEnded():
+            case f.AppEnded():
                 self._waiting.pop(fact.app_id, None)
                 for key in [k for k in self._revoked_jobs if k[0] == fact.app_id]:
                     del self._revoked_jobs[key]
-            case LeaseGranted():
+            case f.LeaseGranted():
                 self._granted.inc(len(fact.gpus))
-            case LeaseStarted():
+            case f.LeaseStarted():
                 since_s = self._waiting.pop(app_id, None)
                 if since_s is not None:
                     self._first.labels(queue).observe(max(0.0, fact.at_s - since_s))
-            case LeaseExtended():
+            case f.LeaseExtended():
                 self._renewed.inc(len(fact.gpus) * fact.counted)
-            case LeaseRevoking():
+            case f.LeaseRevoking():
                 self._revoked.labels(fact.cause or "other").inc(len(fact.gpus))
                 for span in spans if fact.cause in PREEMPTIONS else ():
                     if span.started_s is not None:
                         self._preempted.labels(queue, user, fact.cause).inc()
                         key = app_id, span.job_id
                         self._revoked_jobs[key] = fact.cause, self._revoked_jobs.get(key, ("", 0))[1] + 1
-            case LeaseEnded():
+            case f.LeaseEnded():
                 if fact.cause is EndReason.LAPSED:
                     self._lapsed.labels(queue).inc(len(fact.gpus))
                 for span in spans:
                     if span.stop_s and span.started_s and span.cause in PREEMPTIONS:
                         self._lost.labels(queue, span.cause).inc(span.stop_s)
-            case AllocationChanged():
+            case f.AllocationChanged():
                 self._change.observe(fact.seconds)
                 why, gpus = self._revoked_jobs.pop((fact.app_id, fact.job_id), ("", 0))
                 if why:
                     self._lost.labels(self._labels.get(fact.app_id, ("", ""))[0], why).inc(fact.seconds * gpus)
-            case RoundHeld():
+            case f.RoundHeld():
                 self._held_round(fact, now_s)
 
-    def _held_round(self, fact: RoundHeld, now_s: float) -> None:
+    def _held_round(self, fact: f.RoundHeld, now_s: float) -> None:
         receipt = fact.receipt
         self._round.observe(max(0.0, now_s - fact.at_s))
         if receipt.done.bids:

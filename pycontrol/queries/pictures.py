@@ -13,16 +13,16 @@ import operator
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable, Touched
 from pycontrol.arbiter.state import COPIED, Holdings
-from pycontrol.runtime.driver import Overloaded
+from pycontrol.runtime.driver import Driver, Overloaded
 
-T = TypeVar("T")
+_APP = operator.attrgetter(*(f.name for f in dataclasses.fields(AppRecord)))
 FRESH_S = 0.25
 """How long a picture is served, unless a command expires it."""
 SHARE = 0.05
@@ -33,13 +33,6 @@ FIRST_S = 5.0
 VIEW_SHARE = 0.1
 """The part of a core that one view may take, whoever asks for it: a costly one is served for longer."""
 ANSWERS_KEPT = 64
-
-
-class Caller(Protocol):
-    """Runs functions on the Arbiter's thread."""
-
-    def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
-        """Run `fn(arbiter, now)` and return its result; raises TimeoutError or Overloaded."""
 
 
 class Camera:
@@ -56,7 +49,12 @@ class Camera:
         whole = touched is None or touched is not self._touched or touched.all
         app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
         self._touched = a.ledger.watch()
-        _follow(self._apps, d.apps, app_ids)
+        for app_id in app_ids:
+            record = d.apps.get(app_id)
+            if record is None:
+                self._apps.pop(app_id, None)
+            else:
+                self._apps[app_id] = AppRecord(*_APP(record))
         holdings = a.holdings.copy(self._durable(d))
         picture = Arbiter(a.settings, a.rounds.policy, epoch=a.clerk.epoch, holdings=holdings)
         picture.policy_name = a.policy_name
@@ -78,22 +76,6 @@ class Camera:
         own.live = {app_id: apps[app_id] for app_id in d.live}
         own.ended = OrderedDict((app_id, apps[app_id]) for app_id in d.ended)
         return own
-
-
-_APP = operator.attrgetter(*(f.name for f in dataclasses.fields(AppRecord)))
-
-
-def _follow(ours: dict[str, AppRecord], theirs: Mapping[str, AppRecord], app_ids: Iterable[str]) -> None:
-    for app_id in app_ids:
-        found = theirs.get(app_id)
-        if found is None:
-            ours.pop(app_id, None)
-        else:
-            ours[app_id] = _app(found)
-
-
-def _app(x: AppRecord) -> AppRecord:
-    return AppRecord(*_APP(x))
 
 
 def complete(picture: Arbiter) -> Arbiter:
@@ -145,7 +127,7 @@ class _Answer:
 class Pictures:
     """Serves the newest picture, and views of it, to any thread."""
 
-    def __init__(self, driver: Caller, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, driver: Driver, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._driver, self._clock_s, self._camera = driver, clock_s, Camera()
         self._answers = OrderedDict[Any, _Answer]()
         self._keeping = threading.Lock()

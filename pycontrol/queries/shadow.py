@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -197,7 +197,7 @@ class ShadowRounds:
                 {"queue": queue, "user": user, **{n: c[n] for n in ("given", "would_give", "would_take")}}
                 for (queue, user), c in sorted(self._sums.copy().items())
             ],
-            "newest": [_row(x) for x in itertools.islice(reversed(self._found.copy()), SHOWN)],
+            "newest": [asdict(x) for x in itertools.islice(reversed(self._found.copy()), SHOWN)],
         }
 
 
@@ -205,11 +205,6 @@ NOTHING: Mapping[str, Any] = {
     "since_s": None, "decisions": 0, "same": 0, "gpus": 0, "same_gpus": 0, "by_user": [], "newest": [],
 }  # fmt: skip
 """The view if the mode was never shadow."""
-
-
-def _row(x: AsIf) -> dict[str, Any]:
-    return {"at_s": x.at_s, "given": dict(x.given), "would_give": dict(x.would_give),
-            "would_take": dict(x.would_take), "why": dict(x.why)}  # fmt: skip
 
 
 def reopened(now: ev.ClusterSnapshot, new: Mapping[str, Container]) -> tuple[Ask, ...]:

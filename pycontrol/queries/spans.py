@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, Fact, LeaseStarted
+from pycontrol.queries.lookup import find_app, picked
 from pycontrol.runtime.spans import IntervalChange, LeaseInterval, SpanFold
 
 SPANS_KEPT, APPS_KEPT = 500, 3000
@@ -79,6 +81,12 @@ class Spans:
 
     # ---- reading
 
+    def view(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
+        """The app's recent leases, and what was taken back from it."""
+        app_id = find_app(a, params)
+        taken = self.revocations(app_id)
+        return {"now_s": now_s, "app_id": app_id, "leases": self.spans(app_id), "revocations": taken}
+
     def spans(self, app_id: str) -> list[dict[str, Any]]:
         """The app's leases, oldest first."""
         with self._lock:
@@ -122,8 +130,5 @@ class Spans:
 
 def row(span: LeaseInterval) -> dict[str, Any]:
     """A span as JSON values."""
-    return {
-        "gpu": str(span.gpu), "host": span.gpu.host, "job_id": span.job_id, "granted_s": span.granted_s,
-        "started_s": span.started_s, "revoking_s": span.revoking_s, "ended_s": span.ended_s,
-        "reason": span.reason, "cause": span.cause,
-    }  # fmt: skip
+    of = picked(span, "job_id granted_s started_s revoking_s ended_s reason cause")
+    return {"gpu": str(span.gpu), "host": span.gpu.host, **of}

@@ -10,8 +10,10 @@ import dataclasses
 import json
 import threading
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from pycontrol.model.events import JobProgress
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import whole_number
-from pycontrol.queries.standing import Standing, standings
+from pycontrol.queries.standing import standings
 
 POINTS_KEPT = 1440
 POINT_S = 60.0
@@ -40,18 +42,37 @@ NOTHING = float("nan")
 log = structlog.get_logger("isonomy.trends")
 
 
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """The state at one time."""
+
+    at_s: float
+    gpus: tuple[int, ...]
+    """By STATES."""
+    measure: str
+    apps: tuple[str, ...]
+    """Those that had not ended, sorted."""
+    numbers: array[float]
+    """The measure of each of them."""
+
+    def number(self, app_id: str, measure: str) -> float | None:
+        """The app's number; None if it has none, or another measure's, which is not comparable."""
+        at = bisect_left(self.apps, app_id)
+        if self.measure != measure or at == len(self.apps) or self.apps[at] != app_id:
+            return None
+        number = self.numbers[at]
+        return round(number, 4) if number == number else None
+
+
 class Trends:
     """Samples the Arbiter's state; any thread may read."""
 
     def __init__(self, file: Path | None = None) -> None:
         """`file`: what it keeps, one ended app in each line."""
         self._lock = threading.Lock()
-        self._at_s: deque[float] = deque(maxlen=POINTS_KEPT)
-        self._gpus: dict[str, deque[int]] = {state: deque(maxlen=POINTS_KEPT) for state in STATES}
-        self._apps: dict[str, tuple[int, array[float]]] = {}
-        """By app: the index of its first point, counted since the start, and one number per point."""
+        self._points: deque[_Point] = deque(maxlen=POINTS_KEPT)
         self._measure = ""
-        self._count = 0
+        """The newest."""
         self._jobs: dict[str, tuple[JobProgress, ...]] = {}
         """What the Agent of each app told of its jobs last; the one that was heard of longest ago comes first."""
         self._jobs_kept = 0
@@ -70,43 +91,22 @@ class Trends:
     def sample(self, a: Arbiter, now_s: float) -> None:
         """Record the present state; call it every SAMPLE_S seconds."""
         with self._lock:
-            if self._at_s and now_s - self._at_s[-1] < POINT_S - SAMPLE_S / 2:
+            if self._points and now_s - self._points[-1].at_s < POINT_S - SAMPLE_S / 2:
                 return
-            self._at_s.append(now_s)
-            counts = views.gpu_counts(a)
-            wanted, demands = 0, Demands(a, now_s)
-            for app_id in a.durable.live:
-                demand = demands.of(app_id)
+            demands, counts = Demands(a, now_s), views.gpu_counts(a)
+            placed = standings(a, now_s, demands)
+            self._measure = next((s.measure for s in placed.values()), "") or self._measure
+            apps, numbers, wanted = tuple(sorted(a.durable.live)), array("f"), 0
+            for app_id in apps:
+                demand, found = demands.of(app_id), placed.get(app_id)
                 wanted += max(0, demand.gpus - a.holdings.holding(app_id)) if demand is not None else 0
+                number = found.amount if found is not None else None
+                if number is None and self._measure == "rho" and (agent := a.agents.get(app_id)) is not None:
+                    number = agent.rho
+                numbers.append(NOTHING if number is None else number)
             out = counts["drained"] + counts["bad"] + counts["down"]
-            for state, n in zip(STATES, (counts["leased"], counts["free"], wanted, out), strict=True):
-                self._gpus[state].append(n)
-            self._note_apps(a, standings(a, now_s, demands))
-            self._count += 1
-
-    def _note_apps(self, a: Arbiter, placed: Mapping[str, Standing]) -> None:
-        """Record each app's rho, or the other measure by which the policy orders apps."""
-        measure = next((s.measure for s in placed.values()), "")
-        if measure and measure != self._measure:
-            self._apps.clear()  # another policy's numbers are not comparable
-            self._measure = measure
-        for app_id in a.durable.live:
-            first, numbers = self._apps.setdefault(app_id, (self._count, array("f")))
-            found = placed.get(app_id)
-            number = found.amount if found is not None else None
-            if number is None and self._measure == "rho":
-                agent = a.agents.get(app_id)
-                number = agent.rho if agent is not None else None
-            numbers.extend([NOTHING] * (self._count - first - len(numbers)))
-            numbers.append(NOTHING if number is None else number)
-        for app_id in self._apps.keys() - a.durable.live.keys():
-            first, numbers = self._apps[app_id]
-            if first + len(numbers) < self._count - POINTS_KEPT // 4:
-                del self._apps[app_id]
-        for app_id, (first, numbers) in self._apps.items():
-            if len(numbers) > 2 * POINTS_KEPT:
-                gone = len(numbers) - POINTS_KEPT
-                self._apps[app_id] = (first + gone, numbers[gone:])
+            gpus = counts["leased"], counts["free"], wanted, out
+            self._points.append(_Point(now_s, gpus, self._measure, apps, numbers))
 
     def progressed(self, app_id: str, jobs: tuple[JobProgress, ...]) -> None:
         """Note what an Agent tells of its app's jobs."""
@@ -180,29 +180,20 @@ class Trends:
         hours = whole_number(params, "hours", 24, 1, 24)
         app_id = params.get("app", "")
         with self._lock:
-            n = sum(at_s >= now_s - hours * 3600.0 for at_s in self._at_s)
-            shown = [app_id] if app_id in self._apps else [] if app_id else self._worst()
+            points = [p for p in self._points if p.at_s >= now_s - hours * 3600.0]
+            series = {x: [p.number(x, self._measure) for p in points] for x in ([app_id] if app_id else self._worst())}
             return {
                 "now_s": now_s,
                 "app_id": app_id,
-                "at_s": list(self._at_s)[len(self._at_s) - n :],
-                "gpus": {state: list(series)[len(series) - n :] for state, series in self._gpus.items()},
+                "at_s": [p.at_s for p in points],
+                "gpus": {state: [p.gpus[i] for p in points] for i, state in enumerate(STATES)},
                 "measure": self._measure,
-                "apps": {x: self._series(x, n) for x in shown},
+                "apps": {x: numbers for x, numbers in series.items() if any(n is not None for n in numbers)},
                 "losses": {job: list(seen) for job, seen in self._losses.get(app_id, {}).items() if seen},
             }
 
     def _worst(self) -> list[str]:
         """Apps with a number in the newest point, worst first: the largest rho, or the smallest other measure."""
-        now = {x: numbers[-1] for x, (first, numbers) in self._apps.items()
-               if numbers and first + len(numbers) == self._count and numbers[-1] == numbers[-1]}  # fmt: skip
+        newest = self._points[-1] if self._points else _Point(0.0, (), "", (), array("f"))
+        now = {x: number for x, number in zip(newest.apps, newest.numbers, strict=True) if number == number}
         return sorted(now, key=lambda x: (-now[x] if self._measure == "rho" else now[x], x))[:APPS_SHOWN]
-
-    def _series(self, app_id: str, n: int) -> list[float | None]:
-        first, numbers = self._apps[app_id]
-        begin = self._count - n
-        found: list[float | None] = [None] * n
-        for i in range(max(first, begin), min(self._count, first + len(numbers))):
-            number = numbers[i - first]
-            found[i - begin] = round(number, 4) if number == number else None
-        return found

@@ -6,7 +6,8 @@ Times are in Unix seconds (`_s`); GPUs are counted (`gpus`) or named host:index.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -15,14 +16,17 @@ from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, RECEIPTS_KEPT
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
-from pycontrol.model.topology import Gpu, count_by_host
+from pycontrol.model.topology import Gpu, Machine, count_by_host
 from pycontrol.queries.demands import Demands
-from pycontrol.queries.lookup import find_app, names, user_of, whole_number
+from pycontrol.queries.lookup import find_app, names, picked, record_of, user_of, whole_number
 from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
 from pycontrol.queries.waiting import Waiting
+from pycontrol.words import count
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
+Remembered = Callable[[str], Mapping[str, tuple[str, str]]]
+"""App id -> container id -> (host, job id) of its newest containers."""
 ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
 
 
@@ -35,13 +39,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "now_s": now_s,
         "ready": a.cluster.ready,
         "shadow": switch.mode is Mode.SHADOW,
-        "mode": {
-            "name": switch.mode,
-            "queues": list(switch.queues),
-            "by": switch.by,
-            "at_s": switch.at_s,
-            "problem": switch.problem,
-        },
+        "mode": {"name": switch.mode, "queues": list(switch.queues), **picked(switch, "by at_s problem")},
         "state": state(a, now_s),
         "held": a.holdings.held,
         "recovering": _recovering(a, now_s),
@@ -50,8 +48,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "acts": [{"at_s": x.at_s, "user": x.user, "text": act(x)} for x in reversed(a.durable.acts)],
         "boosts": [boost_row(b) for b in sorted(a.durable.boosts.values(), key=lambda b: b.until_s)],
         "policy": a.policy_name,
-        "f": a.settings.f,
-        "lease_s": a.settings.lease_s,
+        **picked(a.settings, "f lease_s"),
         "lead_s": a.settings.lead,
         "epoch": a.clerk.epoch,
         "gpus": gpu_counts(a),
@@ -121,53 +118,42 @@ def _node_state(a: Arbiter, host: str) -> str:
 
 
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
-    free = count_by_host(a.gpus.free)
-    held: dict[str, dict[str, int]] = {}
+    free, machines = count_by_host(a.gpus.free), a.holdings.topology.machines
+    held: dict[str, Counter[str]] = {}
     for gpu, lease in a.durable.leases.items():
-        holders = held.setdefault(gpu.host, {})
-        holders[lease.app_id] = holders.get(lease.app_id, 0) + 1
-    rows = []
-    for node in sorted(a.cluster.nodes.values(), key=lambda n: n.host):
-        machine = a.holdings.topology.machines.get(node.host)
-        holders = held.get(node.host, {})
-        rows.append({
-            "host": node.host,
-            "node_id": node.node_id,
-            "rack": machine.rack if machine else node.rack,
-            "gpus": node.gpus,
+        held.setdefault(gpu.host, Counter())[lease.app_id] += 1
+
+    def row(host: str, machine: Machine | None, **own: Any) -> dict[str, Any]:
+        return {
+            "host": host,
+            "rack": machine.rack if machine else "",
+            "gpus": machine.gpus if machine else None,
             "gpu_type": machine.gpu_type if machine else "",
             "virtual": bool(machine and machine.virtual),
-            "bad_gpus": sorted(node.bad_gpus),
-            "free": free.get(node.host, 0),
-            "leased": sum(holders.values()),
-            "apps": holders,
-            "state": _node_state(a, node.host),
-            "reason": a.cluster.closed.get(node.host, node.note),
-        })  # fmt: skip
+            "leased": held.get(host, Counter()).total(),
+            **own,
+        }
+
+    rows = [
+        row(n.host, machines.get(n.host) or Machine(n.host, n.rack, n.gpus, ""), node_id=n.node_id, gpus=n.gpus,
+            bad_gpus=sorted(n.bad_gpus), free=free.get(n.host, 0), apps=held.get(n.host, {}),
+            state=_node_state(a, n.host), reason=a.cluster.closed.get(n.host, n.note))
+        for n in sorted(a.cluster.nodes.values(), key=lambda n: n.host)
+    ]  # fmt: skip
     for node_id, why in sorted(a.cluster.down.items()):
         host = node_id.rpartition(":")[0]
-        machine = a.cluster.machines.configured.get(host)
-        rows.append({
-            "host": host, "node_id": node_id, "rack": machine.rack if machine else "",
-            "gpus": machine.gpus if machine else None, "gpu_type": machine.gpu_type if machine else "",
-            "virtual": bool(machine and machine.virtual), "bad_gpus": [], "free": 0,
-            "leased": sum(held.get(host, {}).values()), "apps": {},
-            "state": "down", "reason": why,
-        })  # fmt: skip
+        rows.append(row(host, a.cluster.machines.configured.get(host), node_id=node_id, bad_gpus=[], free=0, apps={},
+                        state="down", reason=why))  # fmt: skip
     return rows
 
 
 def _short(r: Receipt) -> dict[str, Any]:
     return {
-        "round_id": r.round_id,
-        "at_s": r.at_s,
+        **picked(r, "round_id at_s note"),
         "offered": dict(r.offered),
         "participants": list(r.participants),
         "solve_s": r.outcome.solve_s if r.outcome is not None else None,
-        "note": r.note,
-        "renewed": len(r.done.renewed),
-        "granted": len(r.done.granted),
-        "revoked": len(r.done.revoked),
+        **{what: len(changed) for what, changed in picked(r.done, "renewed granted revoked").items()},
     }
 
 
@@ -178,14 +164,11 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
     demands, why, waiting = Demands(a, now_s), Reasons(a, now_s), Waiting(a, now_s)
     placed = standings(a, now_s, demands)
+    coming = [x.app_id for x in a.cluster.apps.values()
+              if x.app_id not in a.durable.apps and a.holdings.expects_agent(x)]  # fmt: skip
     rows = [
-        _queue_row(a, app_id, now_s, demands, why, waiting) | _standing(placed.get(app_id))
-        for app_id in a.holdings.active_apps()
-    ]
-    rows += [
-        _queue_row(a, app.app_id, now_s, demands, why, waiting) | _standing(None)
-        for app in a.cluster.apps.values()
-        if app.app_id not in a.durable.apps and a.holdings.expects_agent(app)
+        _queue_row(a, app_id, now_s, demands, why, waiting) | asdict(placed.get(app_id) or Standing(None))
+        for app_id in [*a.holdings.active_apps(), *coming]
     ]
     rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
     for position, row in enumerate(rows, 1):
@@ -193,37 +176,23 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     return {"now_s": now_s, "policy": a.policy_name, "measure": measure_of(policy_of(a, "")), "apps": rows}
 
 
-def _standing(found: Standing | None) -> dict[str, Any]:
-    """A standing as JSON values."""
-    if found is None:
-        return {"rank": None, "measure": "", "amount": None}
-    return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
-
-
 def _queue_row(
     a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons, waiting: Waiting
 ) -> dict[str, Any]:
-    record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
+    known = record_of(a, app_id)
     demand, held = demands.of(app_id), a.holdings.holding(app_id)
     code, sentence = waiting.told(app_id, demand, reasons.of(app_id, demand))
     ends = [x.end_s for x in a.holdings.leases_of(app_id)]
-    known = record or yarn
-    assert known is not None
     return {
-        "app_id": app_id,
-        "name": known.name,
-        "queue": known.queue,
-        "user": known.user,
-        "kind": record.kind if record else "",
+        **picked(known, "app_id name queue user kind submitted_s"),
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
         "gpus_ending": sum(len(x.gpus) for x in a.holdings.leases_of(app_id) if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
-        "n_avg": a.durable.n_avg(app_id, now_s) if record else None,
+        "n_avg": _n_avg(a, app_id, now_s),
         "reason": code,
         "sentence": sentence,
         "next_lease_end_s": min(ends, default=None),
-        "submitted_s": known.submitted_s,
         "boost": boost_row(a.holdings.boost_of(app_id)),
     }
 
@@ -235,16 +204,19 @@ def apps(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
 
 
 def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
-    """An app's record and counters."""
-    x = a.durable.apps[app_id]
+    """An app's record and counters; of one that only YARN knows its names."""
+    x = record_of(a, app_id)
     return {
-        "app_id": app_id, "name": x.name, "queue": x.queue, "user": x.user, "kind": x.kind,
-        "submitted_s": x.submitted_s, "arrived_s": x.arrived_s, "finished_s": x.finished_s,
-        "final_state": x.final_state, "gpus_held": a.holdings.holding(app_id), "rho": demands.rho_of(app_id),
-        "n_avg": a.durable.n_avg(app_id, demands.now_s), "leases": x.leases, "renewals": x.renewals,
-        "revocations": x.revocations, "restarts": x.restarts, "best": x.best, "model_path": x.model_path,
-        "message": x.message, "attained_gpu_s": x.attained_gpu_s,
-    }  # fmt: skip
+        **picked(x, "app_id name queue user kind submitted_s arrived_s finished_s final_state leases renewals"),
+        **picked(x, "revocations restarts best model_path message attained_gpu_s"),
+        "gpus_held": a.holdings.holding(app_id),
+        "rho": demands.rho_of(app_id),
+        "n_avg": _n_avg(a, app_id, demands.now_s),
+    }
+
+
+def _n_avg(a: Arbiter, app_id: str, now_s: float) -> float | None:
+    return a.durable.n_avg(app_id, now_s) if app_id in a.durable.apps else None
 
 
 def lease_rows(a: Arbiter, claims: Iterable[Lease | Reservation]) -> list[dict[str, Any]]:
@@ -283,7 +255,29 @@ def rounds(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
     """The newest `n` receipts, newest first, with app names."""
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
     receipts = [a.receipts[-i] for i in range(1, min(n, len(a.receipts)) + 1)]
-    return {"now_s": now_s, "rounds": [r.dump() for r in receipts], "names": names_in(a, receipts)}
+    known = names_in(a, receipts)
+    return {"now_s": now_s, "rounds": [{**r.dump(), "text": round_text(r, known)} for r in receipts], "names": known}
+
+
+ROUND_NAMES = 3
+"""Apps of a kind that a round's line names."""
+
+
+def round_text(r: Receipt, names: Mapping[str, str]) -> str:
+    """A round in a line: what it had to give and to whom, who got and lost how many GPUs, and who paid."""
+    named = [names.get(a, a) for a in r.participants[:ROUND_NAMES]]
+    named += [count(more, "other")] if (more := len(r.participants) - ROUND_NAMES) > 0 else []
+    shared = f"offered to {', '.join(named) or 'nobody'}" if r.asked else f"shared out by {r.policy}"
+    parts = [f"{count(sum(r.offered.values()), 'GPU')} {shared}"]
+    for changed, word in ((r.done.granted, "to"), (r.done.revoked, "back from")):
+        by_app = Counter(x.app_id for x in changed).most_common()
+        few = [f"{n} {word} {names.get(app_id, app_id)}" for app_id, n in by_app[:ROUND_NAMES]]
+        rest = by_app[ROUND_NAMES:]
+        few += [f"{sum(n for _, n in rest)} {word} {count(len(rest), 'other')}"] if rest else []
+        parts += [", ".join(few)] if few else []
+    parts += [f"{len(r.done.renewed)} renewed"] if r.done.renewed else []
+    parts += [f"{names.get(b.app_id, b.app_id)} pays (c = {b.c:.3f})" for b in r.done.bids if b.paid_gangs]
+    return "; ".join([*parts, *filter(None, [r.note])])
 
 
 def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
@@ -297,59 +291,48 @@ def names_in(a: Arbiter, receipts: Iterable[Receipt]) -> dict[str, str]:
     return {app_id: name for app_id, name in names(a).items() if app_id in mentioned}
 
 
-def logs(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """The app's live containers, with GPUs, job and worker, for finding its logs."""
+def logs(a: Arbiter, now_s: float, params: Mapping[str, str], remembered: Remembered = lambda _: {}) -> dict[str, Any]:
+    """The app's containers, with GPUs, job and worker, for finding its logs; first those that ended."""
     app_id = find_app(a, params)
-    yarn = a.cluster.apps.get(app_id)
-    rows = []
-    for container in a.cluster.containers.values():
-        if container.app_id != app_id:
-            continue
-        worker = next((w for w in a.workers.of(container.app_id) if w.container_id == container.container_id), None)
-        lease = a.durable.leases.get(container.gpus[0]) if container.gpus else None
+    yarn, nodes = a.cluster.apps.get(app_id), {n.host: n.node_id for n in a.cluster.nodes.values()}
+    alive = {c.container_id: c for c in a.cluster.containers.values() if c.app_id == app_id}
+    rows = [
+        {"container_id": x, "node_id": nodes.get(host, ""), "gpus": [], "job_id": job_id, "worker_id": ""}
+        for x, (host, job_id) in remembered(app_id).items()
+        if x not in alive
+    ]
+    plans = {w.container_id: w.plan for w in a.workers.of(app_id)}
+    for name, container in sorted(alive.items()):
+        plan, lease = plans.get(name), a.durable.leases.get(container.gpus[0]) if container.gpus else None
         rows.append({
-            "container_id": container.container_id,
+            "container_id": name,
             "node_id": container.node_id,
             "gpus": [str(g) for g in container.gpus],
-            "job_id": worker.plan.job_id if worker else lease.job_id if lease else "",
-            "worker_id": worker.plan.worker_id if worker else "",
+            "job_id": plan.job_id if plan else lease.job_id if lease else "",
+            "worker_id": plan.worker_id if plan else "",
         })  # fmt: skip
-    return {
-        "app_id": app_id,
-        "name": names(a)[app_id],
-        "user": user_of(a, app_id),
-        "attempt_id": yarn.attempt_id if yarn else "",
-        "containers": sorted(rows, key=lambda r: r["container_id"]),
-    }
+    about = {"app_id": app_id, "name": names(a)[app_id], "user": user_of(a, app_id)}
+    return {**about, "attempt_id": yarn.attempt_id if yarn else "", "containers": rows}
 
 
 def audit(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """Compare the leases with the containers that YARN reports now; `isonomy audit` checks the whole journal."""
-    violations = []
-    seen: dict[str, str] = {}
+    checked = {"leases": len(a.durable.leases), "containers": len(a.cluster.containers), "ready": a.cluster.ready}
+    found = [{"kind": kind, "what": what, "when": now_s} for kind, what in _violations(a)]
+    return {"checked": checked, "violations": found}
+
+
+def _violations(a: Arbiter) -> Iterator[tuple[str, str]]:
+    seen: dict[Gpu, str] = {}
     for container in a.cluster.containers.values():
         for gpu in container.gpus:
-            other = seen.setdefault(str(gpu), container.container_id)
+            other = seen.setdefault(gpu, container.container_id)
             if other != container.container_id:
-                violations.append(
-                    _violation("gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}", now_s)
-                )
+                yield "gpu_in_two_containers", f"GPU {gpu}: {other} and {container.container_id}"
             lease = a.durable.leases.get(gpu)
             if not container.plain and (lease is None or lease.app_id != container.app_id):
                 holder = lease.app_id if lease else "nobody"
-                violations.append(
-                    _violation(
-                        "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}", now_s
-                    )
-                )
+                yield "container_without_lease", f"{container.container_id}: GPU {gpu} is leased to {holder}"
     for gpu, lease in a.durable.leases.items():
         if lease.container_id and lease.container_id not in a.cluster.containers and a.cluster.ready:
-            violations.append(
-                _violation("lease_without_container", f"GPU {gpu}: {lease.container_id} does not run", now_s)
-            )
-    checked = {"leases": len(a.durable.leases), "containers": len(a.cluster.containers), "ready": a.cluster.ready}
-    return {"checked": checked, "violations": violations}
-
-
-def _violation(kind: str, what: str, when: float) -> dict[str, Any]:
-    return {"kind": kind, "what": what, "when": when}
+            yield "lease_without_container", f"GPU {gpu}: {lease.container_id} does not run"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from pycontrol.arbiter.round.eligibility import Eligibility, fits, shape_of, typ
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
-from pycontrol.words import count, span
+from pycontrol.words import clock, count, span
 
 VAGUE = frozenset({Pending.WAITING_FOR_ROUND, Pending.NO_FREE_GPUS, Pending.OUTRANKED})
 """Reasons that do not say whether the free GPUs have room for the app's gang."""
@@ -64,7 +63,7 @@ class Waiting:
         ended = self._ended(demand, free, types, closed) if len(self._texts) < SHAPES_MAX else []
         if not ended:
             return text
-        names = list(dict.fromkeys(self._name(holder) for _, holder in ended))
+        names = list(dict.fromkeys(self._a.durable.apps[holder].name or holder for _, holder in ended))
         whose = ", ".join(names[-NAMED:]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         left_s = max(0.0, ended[-1][0] - self._now_s)
         end = f"the lease of {whose} ends in" if len(ended) == 1 else f"leases of {whose} end within"
@@ -96,10 +95,6 @@ class Waiting:
         found = ((x.end_s, x.app_id, gpu.host) for gpu, x in self._a.durable.leases.items() if gpu not in promised)
         return sorted(x for x in found if x[0] < math.inf)
 
-    def _name(self, app_id: str) -> str:
-        record = self._a.durable.apps.get(app_id)
-        return record.name if record is not None and record.name else app_id
-
 
 STARTS_SAID = frozenset(Pending) - {
     Pending.RUNNING, Pending.IDLE, Pending.FINISHED, Pending.STARTING, Pending.EXCEEDS_CLUSTER_SIZE,
@@ -118,12 +113,6 @@ def with_start(code: str, sentence: str, gpus_held: int, start_s: Any, now_s: fl
     low, middle, high = start_s
     if high is not None and high < now_s:
         return sentence
-    times = _clock(low, now_s), _clock(middle, now_s), _clock(high, now_s) if high else "more than a week"
+    times = [clock(max(x, now_s), now_s) if x else "more than a week" for x in (low, middle, high)]
     between = "" if times[0] == times[2] else f" ({times[0]} to {times[2]})"
     return f"{sentence}; you start about {times[1]}{between}"
-
-
-def _clock(at_s: float, now_s: float) -> str:
-    """A time of day from now on, with the day where that is not today."""
-    then = time.localtime(max(at_s, now_s))
-    return time.strftime("%H:%M" if then[:3] == time.localtime(now_s)[:3] else "%a %d %b %H:%M", then)

@@ -25,10 +25,6 @@ def _app(row: Mapping[str, Any], sees: Sees) -> Answer:
     return dict(row) if sees(row["app_id"], row["user"]) else {**row, **OF_APP}
 
 
-def _apps(found: Answer, sees: Sees) -> Answer:
-    return {**found, "apps": [_app(row, sees) for row in found["apps"]]}
-
-
 def _explain(found: Answer, sees: Sees) -> Answer:
     app = found["app"]
     if sees(app["app_id"], app["user"]):
@@ -54,21 +50,17 @@ def _logs(found: Answer, sees: Sees) -> Answer:
     return found
 
 
-def _trends(found: Answer, sees: Sees) -> Answer:
-    return found if not found["losses"] or sees(found["app_id"], "") else {**found, "losses": {}}
-
-
 def _events(found: Answer, sees: Sees) -> Answer:
     said = [e for e in found["events"] if e["kind"] not in OF_EVENTS or sees(e["app_id"], e["user"])]
     return {**found, "events": said}
 
 
 LEFT_OUT: Mapping[str, Callable[[Answer, Sees], Answer]] = {
-    "apps": _apps,
+    "apps": lambda found, sees: {**found, "apps": [_app(row, sees) for row in found["apps"]]},
     "explain": _explain,
     "picture": _picture,
     "logs": _logs,
-    "trends": _trends,
+    "trends": lambda found, sees: found if sees(found["app_id"], "") else {**found, "losses": {}},
     "events": _events,
 }
 """By path."""

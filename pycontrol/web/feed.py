@@ -9,44 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import (
-    OF_LEASE,
-    AllocationChanged,
-    AppArrived,
-    AppChanged,
-    AppEnded,
-    AppsForgotten,
-    Boosted,
-    BudgetSpent,
-    ClockBehind,
-    ExchangeChanged,
-    Fact,
-    LeaseEnded,
-    LeaseExtended,
-    LeaseGranted,
-    LeaseIdle,
-    LeaseMended,
-    LeaseRevoking,
-    LeaseStarted,
-    LimitsSet,
-    NextDropped,
-    OfLease,
-    RoundHeld,
-    Switched,
-)
 from pycontrol.arbiter.supply.port import deals_of
 from pycontrol.model.cluster import STANDIN
-from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.queries.metrics import Metrics
 from pycontrol.queries.spans import Spans
 from pycontrol.queries.trends import Trends
-from pycontrol.queries.views import act
+from pycontrol.queries.views import act, round_text
 from pycontrol.runtime.journal import Journal
 from pycontrol.runtime.spans import IntervalChange
 from pycontrol.web.notify import Notifier
-from pycontrol.words import count
 
 EVENTS_KEPT = 2000
 WATCHERS_MAX = 4
@@ -64,15 +38,14 @@ class Feed:
     def __init__(
         self,
         journal: Journal,
-        metrics: Metrics | None = None,
         durable: Durable | None = None,
         first_seq: int | None = None,
-        past: Iterable[tuple[float, Fact]] = (),
+        past: Iterable[tuple[float, f.Fact]] = (),
         jobs_file: Path | None = None,
     ) -> None:
         """`past`: (time, fact), the journal's newest facts, oldest first. `jobs_file`: as in `Trends`."""
         self._journal = journal
-        self.metrics = metrics or Metrics(durable)
+        self.metrics = Metrics(durable)
         self.notifier: Notifier | None = None
         """If set, also gets the facts."""
         self.trends = Trends(jobs_file)
@@ -91,7 +64,7 @@ class Feed:
         self._seq = int(time.time() * 1000) if first_seq is None else first_seq
         self._watchers = 0
 
-    def append(self, facts: Iterable[Fact], now_s: float) -> None:
+    def append(self, facts: Iterable[f.Fact], now_s: float) -> None:
         """Make the facts durable, then publish them."""
         facts = list(facts)
         self._journal.append(facts, now_s)
@@ -101,7 +74,7 @@ class Feed:
         about = [(fact, [c.span for c in changes if c.span is not None]) for fact, changes in changed]
         for fact, spans in about:
             self.metrics.observe(fact, now_s, spans)
-            if isinstance(fact, AppEnded):
+            if isinstance(fact, f.AppEnded):
                 self.trends.ended(fact.app_id)
         if self.notifier is not None:
             self.notifier.take(((fact, spans[0] if spans else None) for fact, spans in about), now_s)
@@ -127,13 +100,14 @@ class Feed:
 
     # ---- facts as events
 
-    def _merged(self, facts: Iterable[tuple[Fact, Sequence[IntervalChange]]], now_s: float) -> list[dict[str, Any]]:
+    def _merged(self, facts: Iterable[tuple[f.Fact, Sequence[IntervalChange]]], now_s: float) -> list[dict[str, Any]]:
         """The facts as events, with one event for GPUs that have the same change."""
         merged: dict[tuple[str, ...], dict[str, Any]] = {}
         for fact, changes in facts:
             for app_id, text, gpus in self._describe(fact, changes):
                 key = (type(fact).__name__, app_id, text)
-                event = merged.setdefault(key, self._event(now_s, key[0], app_id))
+                about = {"kind": key[0], "app_id": app_id, "user": self._users.get(app_id, "")}
+                event = merged.setdefault(key, {"at_s": now_s, **about, "gpus": []})
                 event["gpus"] += map(str, gpus)
         for (_, app_id, text), event in merged.items():
             where = f" {', '.join(event['gpus'])}" if event["gpus"] else ""
@@ -141,59 +115,68 @@ class Feed:
             event["text"] = f"{name}: {text}{where}" if app_id else f"{text}{where}"
         return list(merged.values())
 
-    def _event(self, now_s: float, kind: str, app_id: str) -> dict[str, Any]:
-        return {"at_s": now_s, "kind": kind, "app_id": app_id, "user": self._users.get(app_id, ""), "gpus": []}
-
-    def _describe(self, fact: Fact, changes: Sequence[IntervalChange]) -> list[_Told]:
+    def _describe(self, fact: f.Fact, changes: Sequence[IntervalChange]) -> list[_Told]:
         """What is said of a fact; nothing if it is not published."""
         match fact:
-            case AppArrived():
+            case f.AppArrived():
                 self._names[fact.app_id], self._users[fact.app_id] = fact.name, fact.user
                 return [(fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", ())]
-            case AppsForgotten():
+            case f.AppsForgotten():
                 for app_id in fact.app_ids:
                     self._names.pop(app_id, None)
                     self._users.pop(app_id, None)
                 return []
-            case ClockBehind():
+            case f.ClockBehind():
                 return [("", f"the control plane's clock is {fact.by_s:.0f} s behind the cluster's", ())]
-            case AppEnded():
+            case f.AppEnded():
                 return [(fact.app_id, f"ended {fact.final_state}".rstrip(), ())]
-            case AppChanged():
+            case f.AppChanged():
                 return _app_changed(fact)
-            case RoundHeld():
-                return [("", round_line(fact.receipt, self._names), ())]
-            case Switched():
+            case f.RoundHeld():
+                return [("", f"round {fact.receipt.round_id}: {round_text(fact.receipt, self._names)}", ())]
+            case f.Switched():
                 return [("", act(fact), ())]
-            case LimitsSet() | BudgetSpent():
+            case f.LimitsSet() | f.BudgetSpent():
                 return [("", _limits_told(fact), ())]
-            case Boosted():
+            case f.Boosted():
                 return [("", _boosted(fact), ())]
-            case ExchangeChanged():
+            case f.ExchangeChanged():
                 return self._exchanged(fact)
-            case AllocationChanged():
+            case f.AllocationChanged():
                 return [(fact.app_id, f"job {fact.job_id} trains {fact.seconds:.1f} s after its grant", ())]
-        if isinstance(fact, OF_LEASE):
+        if isinstance(fact, f.OF_LEASE):
             return _describe_lease(fact, changes)
         return []
 
-    def _exchanged(self, fact: ExchangeChanged) -> list[_Told]:
+    def _exchanged(self, fact: f.ExchangeChanged) -> list[_Told]:
         before, self._deals = self._deals, _deals(fact.values)
         made = [text for name, text in self._deals.items() if name not in before]
         over = [f"over: {text}" for name, text in before.items() if name not in self._deals]
         return [("", f"exchange {'; '.join([*over, *made])}", ())] if over or made else []
 
 
-def _describe_lease(fact: OfLease, changes: Sequence[IntervalChange]) -> list[_Told]:
-    if isinstance(fact, LeaseGranted):
+def _describe_lease(fact: f.OfLease, changes: Sequence[IntervalChange]) -> list[_Told]:
+    if isinstance(fact, f.LeaseGranted):
         now = tuple(gpu for gpu in fact.gpus if gpu not in fact.after)
-        given = "mended: its gang goes on with" if isinstance(fact, LeaseMended) else "granted"
+        given = "mended: its gang goes on with" if isinstance(fact, f.LeaseMended) else "granted"
         told = [(fact.app_id, given, now), (fact.app_id, "is next on", fact.after)]
         return [x for x in told if x[2]]
-    if isinstance(fact, NextDropped):
+    if isinstance(fact, f.NextDropped):
         dropped = [x for c in changes if (x := c.reservation) is not None]
         return [(x.app_id, f"is no longer next ({fact.reason}) on", x.gpus) for x in dropped]
-    text = _text_of(fact)
+    text = ""
+    match fact:
+        case f.LeaseEnded():
+            text = f"lease ended ({fact.reason}) of"
+        case f.LeaseStarted():
+            job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
+            text = f"{job}runs on"
+        case f.LeaseExtended():
+            text = "renewed" if fact.counted else "prolonged"
+        case f.LeaseRevoking():
+            text = f"must give back ({fact.reason})"
+        case f.LeaseIdle():
+            text = "container ended on"
     owner = {c.before.gpu: c.before.app_id for c in changes if c.before is not None}
     by_app: dict[str, list[Gpu]] = {}
     for gpu in fact.gpus if text else ():
@@ -201,24 +184,8 @@ def _describe_lease(fact: OfLease, changes: Sequence[IntervalChange]) -> list[_T
     return [(app_id, text, gpus) for app_id, gpus in by_app.items()]
 
 
-def _text_of(fact: OfLease) -> str:
-    match fact:
-        case LeaseEnded():
-            return f"lease ended ({fact.reason}) of"
-        case LeaseStarted():
-            job = f"job {fact.job_id} " if fact.job_id and not fact.job_id.startswith(STANDIN) else ""
-            return f"{job}runs on"
-        case LeaseExtended():
-            return "renewed" if fact.counted else "prolonged"
-        case LeaseRevoking():
-            return f"must give back ({fact.reason})"
-        case LeaseIdle():
-            return "container ended on"
-    return ""
-
-
-def _limits_told(fact: LimitsSet | BudgetSpent) -> str:
-    if isinstance(fact, BudgetSpent):
+def _limits_told(fact: f.LimitsSet | f.BudgetSpent) -> str:
+    if isinstance(fact, f.BudgetSpent):
         if not fact.share:
             return f"{fact.account}: its budget of GPU-hours of the {fact.period} is free again"
         what = "used up: its gangs end with their leases" if fact.share >= 1 else f"used by {fact.share:.0%}"
@@ -229,13 +196,13 @@ def _limits_told(fact: LimitsSet | BudgetSpent) -> str:
     )
 
 
-def _boosted(fact: Boosted) -> str:
+def _boosted(fact: f.Boosted) -> str:
     if fact.until_s > fact.at_s:
         return f"{fact.user or 'an operator'} boosts {fact.target} for {(fact.until_s - fact.at_s) / 3600:g} h"
     return f"{fact.user} boosts {fact.target} no more" if fact.user else f"the boost of {fact.target} is over"
 
 
-def _app_changed(fact: AppChanged) -> list[_Told]:
+def _app_changed(fact: f.AppChanged) -> list[_Told]:
     message = fact.changes.get("message") or ""
     if not fact.changes.get("done"):
         return [(fact.app_id, message, ())] if message else []
@@ -243,18 +210,6 @@ def _app_changed(fact: AppChanged) -> list[_Told]:
     name, value = best.get("metric") or "accuracy", best.get("value", best.get("accuracy"))
     said = [f"is done: {fact.changes.get('final_state', '')}", f"{name} {value:.4f}" if value else "", message]
     return [(fact.app_id, ", ".join(filter(None, said)), ())]
-
-
-def round_line(receipt: Receipt, names: Mapping[str, str]) -> str:
-    """A one-line summary of a round."""
-    done = receipt.done
-    who = ", ".join(names.get(a, a) for a in receipt.participants) or "nobody"
-    shared = f"offered to {who}" if receipt.asked else f"shared out by {receipt.policy}"
-    parts = [f"round {receipt.round_id}: {count(sum(receipt.offered.values()), 'GPU')} {shared}"]
-    counted = (("renewed", len(done.renewed)), ("granted", len(done.granted)), ("revoked", len(done.revoked)))
-    parts += [f"{n} {what}" for what, n in counted if n]
-    parts += [f"{names.get(b.app_id, b.app_id)} pays (c = {b.c:.3f})" for b in done.bids if b.paid_gangs]
-    return "; ".join([*parts, *filter(None, [receipt.note])])
 
 
 def _deals(exchange: Mapping[str, Any]) -> dict[str, str]:

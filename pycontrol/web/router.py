@@ -5,49 +5,39 @@ The ResourceManager authenticates callers and forwards queries; this module auth
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.audit.usage import KEPT
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.accounts import Accounts
-from pycontrol.model.events import Event, OperatorCommand
+from pycontrol.model.events import OperatorCommand
 from pycontrol.policies.port import Policy
-from pycontrol.queries import budget, cells, exchange, explain, metrics, views
+from pycontrol.queries import budget, cells, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
-from pycontrol.runtime.driver import Overloaded
+from pycontrol.runtime.driver import Driver, Overloaded
 from pycontrol.runtime.inbox import Held
 from pycontrol.runtime.journal import JournalError, NoJournal
 from pycontrol.web.acls import LEFT_OUT
 from pycontrol.web.feed import Feed
 from pycontrol.web.page.site import Page
+from pycontrol.web.page.text import APP_ID
 
-T = TypeVar("T")
-APP_ID = re.compile(r"application_\d+_\d+")
 EVENTS_SHOWN, EVENTS_MAX = 20, 500
 BOOST_MAX_S = 30 * 86400
 USAGE_BY = "month,account"
+NO_FORECAST: Mapping[str, Any] = {"made_s": None, "assumed": "", "problem": "no forecasts are made", "apps": {}}
 UNFORESEEN = {"start_s": None, "end_s": None}
 WAIT_MAX_S = 10
 """The longest long poll, well below the ResourceManager's timeout of a query."""
-
-
-class Arbitration(Protocol):
-    """The part of the Arbiter's driver that queries use."""
-
-    def submit(self, event: Event) -> None:
-        """Queue an event; raises Overloaded."""
-
-    def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
-        """Run `fn` on the Arbiter's thread and return its result; raises TimeoutError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,9 @@ class Route:
 
     method: str
     answer: Callable[[RestRequest], dict[str, Any]]
-    params: frozenset[str] = field(default_factory=frozenset)
+    params: frozenset[str] = frozenset()
+    admin: bool = False
+    """Whether it is for YARN's admins alone."""
 
 
 CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str]]
@@ -84,42 +76,35 @@ WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]]
 WHY_NOT = frozenset({"app", "queue", "gpus", "gang", "type", "scope", "within", "segments", "segment"})
 
 
+@dataclass(eq=False)
 class Router:
     """Answers queries; from any thread."""
 
-    def __init__(
-        self,
-        driver: Arbitration,
-        *,
-        issue: Callable[[str, str], str],
-        arbiter_address: str,
-        ca: str = "",
-        token_ttl_s: float = 7 * 86400.0,
-        feed: Feed | None = None,
-        read_cells: CellsReader | None = None,
-        traders: Mapping[str, Collection[str]] | None = None,
-        picture: Callable[[Arbiter, float], dict[str, Any]] | None = None,
-        estimates: Callable[[], Mapping[str, Any]] | None = None,
-        secure: Callable[[], str] = lambda: "",
-        shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING,
-        why_not: WhyNot | None = None,
-        usage: Callable[[Sequence[str], Accounts], dict[str, Any] | None] = lambda by, accounts: None,
-    ) -> None:
-        self._driver, self._issue = driver, issue
-        self._address, self._ca, self._token_ttl_s = arbiter_address, ca, token_ttl_s
-        self._feed = feed or Feed(NoJournal())
-        self.read_cells = read_cells
+    driver: Driver
+    _: KW_ONLY
+    issue: Callable[[str, str], str]
+    """(app id, user) -> token."""
+    arbiter_address: str
+    ca: str = ""
+    token_ttl_s: float = 7 * 86400.0
+    feed: Feed = field(default_factory=lambda: Feed(NoJournal()))
+    read_cells: CellsReader | None = None
+    traders: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """{virtual cluster: users who, besides admins, may exchange its cells}."""
+    picture: Callable[[Arbiter, float], dict[str, Any]] | None = None
+    """The Arbiter's state for what-if runs."""
+    estimates: Callable[[], Mapping[str, Any]] = lambda: NO_FORECAST
+    """The estimated starts and ends of apps."""
+    secure: Callable[[], str] = lambda: ""
+    """Stores a command's effect for a takeover; returns why that failed, or an empty string."""
+    shadow: Callable[[], Mapping[str, Any]] = lambda: NOTHING
+    why_not: WhyNot | None = None
+    usage: Callable[[Sequence[str], Accounts], dict[str, Any] | None] = lambda by, accounts: None
+
+    def __post_init__(self) -> None:
+        self.pictures = Pictures(self.driver)
         self._applying = threading.Lock()
-        self._traders = traders or {}
-        """{virtual cluster: users who, besides admins, may exchange its cells}."""
-        self._secure = secure
-        """Stores a command's effect for a takeover; returns why that failed, or an empty string."""
-        self.pictures = Pictures(driver)
         self._page = Page()
-        self._picture, self._estimates = picture, estimates
-        """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
-        self._shadow = shadow
-        self._why_not, self._usage_of = why_not, usage
         self.routes = self._all_routes()
 
     def _all_routes(self) -> dict[str, Route]:
@@ -129,33 +114,35 @@ class Router:
             "picture": self._get(self._picture_of),
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
-            "explain": self._foreseen(self._get(self._explain, "app", "n"), self._with_estimate),
+            "explain": self._foreseen(
+                self._get(partial(explain.explain, jobs_of=self.feed.trends.jobs), "app", "n"), self._with_estimate
+            ),
             "why-not": Route("GET", self._answer_why_not, WHY_NOT),
-            "logs": self._get(self._logs, "app"),
+            "logs": self._get(partial(views.logs, remembered=self.feed.spans.containers), "app"),
             "audit": self._get(views.audit),
-            "shadow": Route("GET", lambda _: dict(self._shadow())),
+            "shadow": Route("GET", lambda _: dict(self.shadow())),
             "usage": self._get(self._usage, "by"),
-            "trends": self._get(self._feed.trends.trends, "app", "hours"),
-            "spans": self._get(self._spans, "app"),
+            "trends": self._get(self.feed.trends.trends, "app", "hours"),
+            "spans": self._get(self.feed.spans.view, "app"),
             "cells": self._live(cells.cells),
-            "cells-apply": Route("POST", self._apply_cells, frozenset({"file"})),
+            "cells-apply": Route("POST", self._apply_cells, frozenset({"file"}), admin=True),
             "budget": self._get(budget.budget),
-            "budget-set": Route("POST", self._set_limits, budget.PARAMS),
-            "budget-reset": Route("POST", self._set_limits, frozenset({"account"})),
-            "exchange": self._live(exchange.exchange),
-            "exchange-offer": Route("POST", self._exchange, exchange.PARAMS),
-            "exchange-request": Route("POST", self._exchange, exchange.PARAMS),
+            "budget-set": Route("POST", self._set_limits, budget.PARAMS, admin=True),
+            "budget-reset": Route("POST", self._set_limits, frozenset({"account"}), admin=True),
+            "exchange": self._live(cells.exchange),
+            "exchange-offer": Route("POST", self._exchange, cells.PARAMS),
+            "exchange-request": Route("POST", self._exchange, cells.PARAMS),
             "exchange-withdraw": Route("POST", self._exchange, frozenset({"id"})),
             "rounds": Route("GET", self._rounds, frozenset({"n"})),
             "events": Route("GET", self._events, frozenset({"since", "wait_s", "limit"})),
             "token": Route("GET", self._token, frozenset({"app"})),
-            "metrics": Route("GET", self._metrics),
+            "metrics": Route("GET", lambda _: {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}),
             "kill": Route("POST", self._kill, frozenset({"app"})),
-            "drain": Route("POST", self._drain, frozenset({"node"})),
-            "undrain": Route("POST", self._drain, frozenset({"node"})),
-            "boost": Route("POST", self._boost, frozenset({"target", "for_s"})),
-            "pause": Route("POST", self._switch),
-            "resume": Route("POST", self._switch),
+            "drain": Route("POST", self._drain, frozenset({"node"}), admin=True),
+            "undrain": Route("POST", self._drain, frozenset({"node"}), admin=True),
+            "boost": Route("POST", self._boost, frozenset({"target", "for_s"}), admin=True),
+            "pause": Route("POST", self._switch, admin=True),
+            "resume": Route("POST", self._switch, admin=True),
         }
 
     def handle(
@@ -175,7 +162,10 @@ class Router:
 
     def _answer(self, method: str, request: RestRequest) -> dict[str, Any]:
         """The answer, without what the caller may not see."""
-        found = self._route(method, request).answer(request)
+        route = self._route(method, request)
+        if route.admin:
+            self._need_admin(request)
+        found = route.answer(request)
         leave_out = LEFT_OUT.get(request.path)
         return found if leave_out is None or request.viewable is None else leave_out(found, request.sees)
 
@@ -202,7 +192,7 @@ class Router:
 
     def _live(self, view: views.View) -> Route:
         """A route to a view of the live state, for the cells, which pictures do not contain."""
-        return Route("GET", lambda r: self._driver.call(lambda a, now_s: view(a, now_s, r.params)))
+        return Route("GET", lambda r: self.driver.call(lambda a, now_s: view(a, now_s, r.params)))
 
     # ---- reading
 
@@ -210,13 +200,9 @@ class Router:
         """A view for the page; raises Refusal."""
         return self._answer("GET", replace(request, path=path, params=params))
 
-    def _forecast(self) -> Mapping[str, Any]:
-        nothing: dict[str, Any] = {"made_s": None, "assumed": "", "problem": "no forecasts are made", "apps": {}}
-        return self._estimates() if self._estimates is not None else nothing
-
     def _foreseen(self, route: Route, add: Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]]) -> Route:
         """A route whose answer also has the newest forecast."""
-        return Route("GET", lambda request: add(route.answer(request), self._forecast()), route.params)
+        return Route("GET", lambda request: add(route.answer(request), self.estimates()), route.params)
 
     @staticmethod
     def _with_estimates(found: dict[str, Any], forecast: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,17 +227,13 @@ class Router:
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The Arbiter's state, from which the simulator continues."""
-        if self._picture is None:
+        if self.picture is None:
             raise Refusal(404, "picture: this control plane gives none")
-        return self._picture(a, now_s)
-
-    def _explain(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """Everything about an app; what its jobs came to is known for a while after its end."""
-        return explain.explain(a, now_s, params, self._feed.trends.jobs)
+        return self.picture(a, now_s)
 
     def _answer_why_not(self, request: RestRequest) -> dict[str, Any]:
         """The smallest changes that would give an app GPUs now, played on the newest picture in another process."""
-        if self._why_not is None:
+        if self.why_not is None:
             raise Refusal(404, "why-not: this control plane answers none")
         picture = self.pictures.newest()
         a = picture.arbiter
@@ -259,7 +241,7 @@ class Router:
         def called(app_id: str) -> str:
             return a.durable.apps[app_id].name or app_id if request.sees(app_id, user_of(a, app_id)) else ""
 
-        return self._why_not(a, picture.now_s, request.params, request.user, called)
+        return self.why_not(a, picture.now_s, request.params, request.user, called)
 
     def _usage(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """GPU time of the last year, by day or by month, and by whom."""
@@ -267,30 +249,12 @@ class Router:
         if unknown := [key for key in by if key not in KEPT]:
             raise Refusal(400, f"by: must be some of {', '.join(KEPT)} (got {unknown[0] or 'nothing'})")
         try:
-            found = self._usage_of(by, a.settings.accounts)
+            found = self.usage(by, a.settings.accounts)
         except JournalError as e:
             raise Refusal(503, f"usage: {e}") from e
         if found is None:
             raise Refusal(404, "usage: nothing is counted yet: the first time is an hour after the first fact")
         return {"now_s": now_s, **found}
-
-    def _spans(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """The app's recent leases, and what was taken back from it."""
-        app_id, spans = find_app(a, params), self._feed.spans
-        return {"now_s": now_s, "app_id": app_id, "leases": spans.spans(app_id),
-                "revocations": spans.revocations(app_id)}  # fmt: skip
-
-    def _logs(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-        """The app's containers: those that run, and those that ended, as far as they are remembered."""
-        found = views.logs(a, now_s, params)
-        alive, nodes = {c["container_id"] for c in found["containers"]}, {n.host: n for n in a.cluster.nodes.values()}
-        ended = [
-            {"container_id": container, "node_id": nodes[host].node_id if host in nodes else "", "gpus": [],
-             "job_id": job_id, "worker_id": ""}
-            for container, (host, job_id) in self._feed.spans.containers(found["app_id"]).items()
-            if container not in alive
-        ]  # fmt: skip
-        return {**found, "containers": [*ended, *found["containers"]]}
 
     def _rounds(self, request: RestRequest) -> dict[str, Any]:
         picture = self.pictures.newest()
@@ -300,18 +264,15 @@ class Router:
         wait_s = whole_number(request.params, "wait_s", 0, 0, WAIT_MAX_S)
         limit = whole_number(request.params, "limit", EVENTS_SHOWN, 1, EVENTS_MAX)
         since = whole_number(request.params, "since", -1, 0, 1 << 60)
-        return self._feed.since(None if since < 0 else since, float(wait_s), limit)
+        return self.feed.since(None if since < 0 else since, float(wait_s), limit)
 
     def metrics_text(self) -> str:
         """All metrics; raises TimeoutError or Overloaded."""
 
         def view(a: Arbiter, now_s: float) -> dict[str, Any]:
-            return {"text": self._feed.metrics.text(a, views.gpu_counts(a), now_s)}
+            return {"text": self.feed.metrics.text(a, views.gpu_counts(a), now_s)}
 
         return str(self.pictures.answer("metrics", view)["text"])
-
-    def _metrics(self, request: RestRequest) -> dict[str, Any]:
-        return {"content_type": metrics.CONTENT_TYPE, "text": self.metrics_text()}
 
     def _token(self, request: RestRequest) -> dict[str, Any]:
         """A token for an app that is about to be submitted, or was, by this user; registration checks both."""
@@ -327,23 +288,19 @@ class Router:
             ended = record is not None and record.finished_s is not None
             return (user_of(a, app_id) if known else user), ended, now_s
 
-        whose, ended, now_s = self._driver.call(owner)
+        whose, ended, now_s = self.driver.call(owner)
         if whose != user:
             raise Refusal(403, f"token: {app_id} is {whose}'s, {user} may have no token for it")
         if ended:
             raise Refusal(409, f"token: {app_id} has ended")
-        return {
-            "token": self._issue(app_id, user),
-            "arbiter": self._address,
-            "ca": self._ca,
-            "expires_s": now_s + self._token_ttl_s,
-        }
+        about = {"arbiter": self.arbiter_address, "ca": self.ca, "expires_s": now_s + self.token_ttl_s}
+        return {"token": self.issue(app_id, user), **about}
 
     # ---- changing
 
     def _carry_out(self, request: RestRequest, target: str, text: str, **more: Any) -> dict[str, Any]:
-        self._driver.submit(OperatorCommand(request.path, target, request.user, **more))
-        self._driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
+        self.driver.submit(OperatorCommand(request.path, target, request.user, **more))
+        self.driver.call(lambda a, now_s: None)  # commands and calls are taken in order: it is done now
         self.pictures.expire()
         if request.path != "kill":  # which ends what is here, and is over
             self._must_last(request)
@@ -351,7 +308,7 @@ class Router:
 
     def _must_last(self, request: RestRequest) -> None:
         """What is acknowledged holds after a failover, too."""
-        problem = self._secure()
+        problem = self.secure()
         if problem:
             raise Refusal(503, f"{request.path}: in force now, but a control plane that takes over would not know of it"
                           f" ({problem}); repeat it")  # fmt: skip
@@ -372,7 +329,7 @@ class Router:
                 state = "starting" if record is None and app_id not in a.agents else "here"
             return app_id, user_of(a, app_id), state, app_id in a.agents
 
-        app_id, whose, state, has_agent = self._driver.call(look)
+        app_id, whose, state, has_agent = self.driver.call(look)
         if not request.user or request.user != whose:
             self._need_admin(request)
         if state == "ended":
@@ -387,18 +344,16 @@ class Router:
         return self._carry_out(request, app_id, text)
 
     def _drain(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
-        host = self._driver.call(lambda a, now_s: find_host(a, request.params))
+        host = self.driver.call(lambda a, now_s: find_host(a, request.params))
         if request.path == "drain":
             return self._carry_out(request, host, f"{host} gets no new leases; its GPUs are taken back")
         return self._carry_out(request, host, f"{host} is in use again")
 
     def _boost(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
         for_s = whole_number(request.params, "for_s", -1, 0, BOOST_MAX_S)
         if for_s < 0:
             raise Refusal(400, "for_s: is missing; give the seconds that the boost lasts, 0 to end it")
-        target, known = self._driver.call(lambda a, _: (x := find_target(a, request.params), x in a.durable.boosts))
+        target, known = self.driver.call(lambda a, _: (x := find_target(a, request.params), x in a.durable.boosts))
         if not for_s and not known:
             raise Refusal(409, f"boost: {target} has none")
         text = f"{target} comes first in its virtual cluster for {for_s / 3600:g} h; what runs keeps its leases"
@@ -406,7 +361,6 @@ class Router:
 
     def _apply_cells(self, request: RestRequest) -> dict[str, Any]:
         """Reads the cells file again; what runs continues, as borrowed where its queue owns it no more."""
-        self._need_admin(request)
         if self.read_cells is None:
             raise Refusal(409, "cells: isonomy.yaml names no cells file; add `cells: FILE` and start again")
         with self._applying:  # else of two, the one that read the file first might apply it last
@@ -416,11 +370,11 @@ class Router:
                 raise Refusal(400, "; ".join(error.lines)) from error
 
             def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str], list[str]]:
-                before = exchange.deals(a)
+                before = cells.deals(a)
                 borrowing = a.reconfigure(layout, now_s, policies, request.user)
-                return borrowing, sorted(before - exchange.deals(a)), cells.without_queue(a)
+                return borrowing, sorted(before - cells.deals(a)), cells.without_queue(a)
 
-            borrowing, over, idle = self._driver.call(apply)
+            borrowing, over, idle = self.driver.call(apply)
         self.pictures.expire()
         text = "the cells are as the file says; all that runs continues"
         if borrowing:
@@ -430,32 +384,24 @@ class Router:
         if idle:
             text += f"; YARN has no leaf queue {', '.join(idle)}: nobody can use its cells until it has"
         text += f"; the way back: {back}" * bool(back)
-        return {
-            "ok": True,
-            "verb": request.path,
-            "borrowing": borrowing,
-            "deals_over": over,
-            "back": back,
-            "text": text,
-        }
+        found = {"borrowing": borrowing, "deals_over": over, "back": back}
+        return {"ok": True, "verb": request.path, **found, "text": text}
 
     def _exchange(self, request: RestRequest) -> dict[str, Any]:
         """An offer, a request or a withdrawal; the answer says what became of it."""
-        posted = self._driver.call(lambda a, now_s: exchange.posting(a, now_s, request.path, request.params))
-        if not request.user or request.user not in self._traders.get(posted.vc, ()):
+        posted = self.driver.call(lambda a, now_s: cells.posting(a, now_s, request.path, request.params))
+        if not request.user or request.user not in self.traders.get(posted.vc, ()):
             self._need_admin(request)
-        self._driver.call(lambda a, now_s: exchange.check(a, now_s, posted))
-        self._driver.submit(posted)
-        outcome = self._driver.call(lambda a, now_s: exchange.outcome(a, posted))
+        self.driver.call(lambda a, now_s: cells.check(a, now_s, posted))
+        self.driver.submit(posted)
+        outcome = self.driver.call(lambda a, now_s: cells.outcome(a, posted))
         self._must_last(request)
         return outcome
 
     def _set_limits(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
-        given = self._driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
+        given = self.driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
         return self._carry_out(request, given.target, budget.text_of(given), values=given.values)
 
     def _switch(self, request: RestRequest) -> dict[str, Any]:
-        self._need_admin(request)
         text = "rounds stop and leases stand still" if request.path == "pause" else "rounds are held again"
         return self._carry_out(request, "", text)

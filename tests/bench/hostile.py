@@ -34,6 +34,7 @@ from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation import forecaster
+from pycontrol.web.router import Router
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2 as bridge
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
@@ -105,10 +106,14 @@ def control_plane(folder: Path) -> Iterator[tuple[Core, Tokens]]:
         return "token", clock.now_s() + 1000.0
 
     core = assemble(
-        arbiter, arbiter.durable, journal, tokens, clock,
+        arbiter, arbiter.durable, journal, tokens,
         lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock),
+        lambda driver, feed: Router(
+            driver, issue=lambda app_id, user: tokens.issue(app_id, user, 3600.0, clock.now_s()), arbiter_address="",
+            feed=feed,
+        ),
         lambda event: core.driver.submit(event),
-        listen=("127.0.0.1", 0), address="", token_ttl_s=3600.0, hdfs_tokens=hdfs,
+        listen=("127.0.0.1", 0), hdfs_tokens=hdfs,
     )  # fmt: skip
     core.driver.start()
     core.agents.start()

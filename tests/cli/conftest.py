@@ -33,6 +33,8 @@ class Rm(ThreadingHTTPServer):
         self.states: list[str] = []
         """What YARN answers next about an app."""
         self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.authorization = ""
+        """The newest caller's header."""
         self.lock = threading.Lock()
 
     @property
@@ -94,6 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         params = dict(parse_qsl(url.query))
         self.server.seen.append((self.command, url.path, dict(params)))
+        self.server.authorization = self.headers.get("Authorization", "")
         status, kind, body = self.server.answer(self.command, url.path, params)
         self.send_response(status)
         self.send_header("Content-Type", kind)

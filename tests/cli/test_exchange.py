@@ -60,7 +60,7 @@ def test_the_output_for_a_deal_from_posting_to_its_end(floor: Rm) -> None:
     assert [(d["owner"], d["tenant"], d["offer"], d["request"]) for d in listed["deals"]] == [(A, B, "spare", "need")]
     assert {b["vc"]: b["gpus"] for b in listed["books"]} == {A: 4, B: 6}
     status = run(floor, "cells", "status").output
-    assert "exchange: root.b has 1 x small of root.a (deal1) for 5 m 00 s more" in status
+    assert "exchange: root.b has 1 x small of root.a (deal1) for 5 min more" in status
     rows = {line.split()[0]: line.split()[1:4] for line in status.splitlines() if line.startswith("root.")}
     assert rows == {A: ["4", "0", "2"], B: ["6", "2", "0"]}
     floor.scene.world.add_app("application_1_0002", 2, 1, 4000, B)
@@ -106,10 +106,10 @@ def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> Non
     [
         (("offer", "root.z", "small:1", "--for", "1h"), 1, "no virtual cluster root.z; there are root.a, root.b"),
         (("offer", A, "small:3", "--for", "1h"), 1, "root.a owns 1 small cells now, it cannot offer 3"),
-        (("offer", A, "huge:1", "--for", "1h"), 1, "there is no cell type huge; known are big, gpu, pair, small"),
+        (("offer", A, "huge:1", "--for", "3600"), 1, "there is no cell type huge; known are big, gpu, pair, small"),
         (("offer", A, "gpu:1", "--for", "1h"), 1, "write gpu:COUNT@CHAIN"),
         (("offer", A, "small", "--for", "1h"), 1, "must be TYPE:COUNT"),
-        (("offer", A, "small:1", "--for", "soon"), 2, "soon is not a duration such as 90s, 5m, 2h"),
+        (("offer", A, "small:1", "--for", "soon"), 2, "--for soon: must be as 30d, 12h, 90m"),
         (("offer", A, "small:1", "--for", "0h"), 2, "must be more than 0"),
         (("offer", A, "small:1"), 2, "Missing option '--for'"),
         (("request", B, "small:1", "--for", "1h", "--in-return", "big:1"), 1, "cannot lend in return 1"),

@@ -1,5 +1,6 @@
 """Wrong inputs: one line that names the error, exit status 2, and no secrets in it."""
 
+import base64
 import json
 from pathlib import Path
 
@@ -44,6 +45,11 @@ def test_addresses_are_checked_and_passwords_are_not_shown() -> None:
     assert "pw" not in wrong("status", "--rm", "ftp://user:pw@x")
 
 
+def test_a_password_in_the_address_is_sent(rm: Rm) -> None:
+    assert run(None, "status", "--rm", f"http://ann:pw@{rm.address}").exit_code == 0
+    assert rm.authorization == f"Basic {base64.b64encode(b'ann:pw').decode()}"
+
+
 def test_render_does_not_overwrite_files_that_differ(tmp_path: Path) -> None:
     out = tmp_path / "conf"
     assert wrong("config", "render", "--out", str(out), code=0)
@@ -60,7 +66,7 @@ def test_render_does_not_overwrite_files_that_differ(tmp_path: Path) -> None:
 def test_simulate_names_the_option_and_says_what_it_does_not_know() -> None:
     base = ("simulate", "--workload", "w1,count=4", "--cluster", "2x4", "--seeds", "1")
     assert "checkpoint_s" in wrong(*base, "--set", "checkpoint_s=abc")
-    assert "f" in wrong(*base, "--policy", "themis", "--set", "f=abc").partition("Error")[2]
+    assert "f" in wrong(*base, "--policy", "themis", "--set", "f=abc").partition("error")[2]
     text = wrong(*base, "--policy", "srtf,drf", code=0)
     assert "1 seed;" in text
     assert "one seed has no interval" in text
@@ -94,7 +100,7 @@ def test_solve_and_its_old_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("former", FORMER)
 def test_former_words_still_work_and_say_what_to_write(former: str) -> None:
-    done = CliRunner().invoke(main, [*former.split(), "--help"])
+    done = CliRunner().invoke(main, [*former.split(), "x", "--help"])
     assert done.exit_code == 0
     assert done.stderr == f"{former} is now: isonomy {FORMER[former]}\n"
     assert done.stdout.startswith(f"Usage: main {FORMER[former].partition(' --')[0]} ")

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pycontrol.hadoopconf.install import RECORD
-from pycontrol.hadoopconf.properties import PLUGINS
+from pycontrol.hadoopconf.properties import PLUGINS, RECORD
 from pycontrol.hadoopconf.sitefile import read_site
 from tests.cluster.rig import BIN, slowness
 from tests.cluster.sleepers import Sleepers

@@ -22,9 +22,9 @@ racks:
 
 def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "isonomy.yaml"
-    file.write_text("topology: machines.yaml\nlease_s: 50\n")
+    file.write_text("topology: machines.yaml\ncells: cells.yaml\nlease_s: 50\n")
     config = load_config(file)
-    assert config.topology == tmp_path / "machines.yaml"
+    assert (config.topology, config.cells) == (tmp_path / "machines.yaml", tmp_path / "cells.yaml")
     assert config.bridge.token_file == tmp_path / "state" / "bridge.token"
     assert (config.f, config.grant_timeout_s, config.lead_s) == (0.8, 60, 10)
     file.write_text("")

@@ -29,6 +29,7 @@ from pycontrol.model.events import ClusterSnapshot
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver, SteadyClock
 from pycontrol.runtime.inbox import Lane
+from pycontrol.web.router import Router
 from pycontrol.wire.v1 import bridge_pb2 as pb
 from tests.faults.clock import Killed, Life, MachineTime, Sim, Stream, Violation, VirtualLoop
 from tests.faults.disk import DiskFull, KeptFiles
@@ -242,16 +243,21 @@ class Plane:
         )  # fmt: skip
         self.loop = VirtualLoop(sim)
         core = assemble(
-            arbiter, durable, self.journal, tokens, clock,
+            arbiter, durable, self.journal, tokens,
             lambda a, feed, *_: SimDriver(a, _Watched(self, feed), _Edge(self), _Edge(self), clock),
+            lambda driver, feed: Router(
+                driver,
+                issue=lambda app_id, user: tokens.issue(app_id, user, TOKEN_TTL_S, clock.now_s()),
+                arbiter_address="plane:1",
+                token_ttl_s=TOKEN_TTL_S,
+                feed=feed,
+                read_cells=(lambda named: (*world.read_cells(), "")) if supply is not None else None,
+                secure=lambda: secure(self.takeover, self.driver),
+            ),
             self._from_cluster,
             listen=("plane", 0),
-            address="plane:1",
-            token_ttl_s=TOKEN_TTL_S,
             serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
             monotonic_s=lambda: sim.now,
-            read_cells=(lambda named: (*world.read_cells(), "")) if supply is not None else None,
-            secure=lambda: secure(self.takeover, self.driver),
         )  # fmt: skip
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
         self.metrics = core.feed.metrics

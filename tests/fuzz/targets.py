@@ -42,7 +42,7 @@ from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
-from pycontrol.queries import exchange
+from pycontrol.queries import cells
 from pycontrol.queries.lookup import Refusal, whole_number
 from pycontrol.rpc import checks, relayed, translate
 from pycontrol.rpc.checks import Malformed
@@ -342,15 +342,15 @@ def rest_numbers(data: bytes) -> None:
     supply = CellSupply(layout(parse(_CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
     arbiter = Arbiter(Settings(recovery_s=0.0), registry.make("isonomy"), supply=supply)
     arbiter.handle(_SNAPSHOT, NOW_S)
-    given = {k: v for k, v in params.items() if k in exchange.PARAMS}
+    given = {k: v for k, v in params.items() if k in cells.PARAMS}
     for verb in _VERBS:
         try:
-            posted = exchange.posting(arbiter, NOW_S, verb, given)
-            exchange.check(arbiter, NOW_S, posted)
+            posted = cells.posting(arbiter, NOW_S, verb, given)
+            cells.check(arbiter, NOW_S, posted)
         except Refusal:
             continue
         arbiter.handle(posted, NOW_S)
-        exchange.outcome(arbiter, posted)
+        cells.outcome(arbiter, posted)
         json.dumps([str(fact) for fact in arbiter.take_facts()], allow_nan=False)
     wake_s = arbiter.next_wake_s(NOW_S)
     assert wake_s is None or wake_s <= max(LAST_S, NOW_S + LONGEST_S)
@@ -358,7 +358,7 @@ def rest_numbers(data: bytes) -> None:
 
 def _odd_params(rng: random.Random) -> bytes:
     odd = ("1e308", "inf", "nan", "-1", "1.7e12", "1e10", "9" * 400, "0x10", "\u0661", "3600", "", "1_0", " 5 ")
-    names = (*sorted(exchange.PARAMS), "n", "wait_s", "limit", "since", "hours")
+    names = (*sorted(cells.PARAMS), "n", "wait_s", "limit", "since", "hours")
     given = {name: rng.choice((*odd, "node:1", "root.a")) for name in rng.sample(names, rng.randint(1, 6))}
     given |= {"vc": "root.a", "cells": f"node:{rng.choice(('1', '0', '99', '9' * 30))}"}
     return "\n".join(f"{k}={v}" for k, v in given.items()).encode()

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from pycontrol.cli.install import install_command
 from pycontrol.config import ConfigError, load_config
-from pycontrol.hadoopconf import sitetext
+from pycontrol.hadoopconf import sitefile
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.preflight import DENIES
 from pycontrol.hadoopconf.sitefile import read_site
@@ -106,7 +106,7 @@ def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     apply(confs, tmp_path / "out", "--hadoop", "3.4", "--stage", "all")
     conf = confs["resourcemanagers"]
     yarn = conf / "yarn-site.xml"
-    yarn.write_text(sitetext.edited("yarn-site.xml", yarn.read_text(), {"isonomy.bridge.token-file": "/x"}))
+    yarn.write_text(sitefile.edited("yarn-site.xml", yarn.read_text(), {"isonomy.bridge.token-file": "/x"}))
     found = planned(conf, "--remove")
     assert [c["key"] for c in found["left"]] == ["isonomy.bridge.token-file"]
     assert "isonomy.bridge.token-file" not in [c["key"] for c in found["changes"]]
@@ -260,20 +260,20 @@ COMMENTED = """<?xml version="1.0"?>
 
 
 def test_editing_leaves_comments_final_and_indentation() -> None:
-    text = sitetext.edited("x", COMMENTED, {"a": "<1>", "new": "2"})
+    text = sitefile.edited("x", COMMENTED, {"a": "<1>", "new": "2"})
     assert text == COMMENTED.replace("<value/>", "<value>&lt;1&gt;</value>").replace(
         "</configuration>", "  <property><name>new</name><value>2</value></property>\n</configuration>"
     )
-    assert sitetext.edited("x", text, {"a": "", "new": None}).replace("<value></value>", "<value/>") == COMMENTED
-    assert "b&amp;c" not in sitetext.edited("x", COMMENTED, {"b&c": None})
+    assert sitefile.edited("x", text, {"a": "", "new": None}).replace("<value></value>", "<value/>") == COMMENTED
+    assert "b&amp;c" not in sitefile.edited("x", COMMENTED, {"b&c": None})
 
 
 def test_a_file_that_cannot_be_edited_safely_is_refused() -> None:
     twice = COMMENTED.replace("</configuration>", "<property><name>b</name></property></configuration>")
     with pytest.raises(ConfigError, match="by hand"):
-        sitetext.edited("x", twice, {"b": "1"})
+        sitefile.edited("x", twice, {"b": "1"})
     with pytest.raises(ConfigError, match="by hand"):
-        sitetext.edited("x", "<configuration/>", {"a": "1"})
+        sitefile.edited("x", "<configuration/>", {"a": "1"})
 
 
 def test_a_pairs_control_planes_come_from_the_clusters_own_files(tmp_path: Path) -> None:

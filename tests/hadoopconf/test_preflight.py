@@ -209,4 +209,4 @@ def test_the_command_reads_the_folder_and_counts(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert told["errors"] == len([f for f in told["findings"] if f["level"] == "error"])
     lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output.splitlines()
-    assert lines[-1].startswith(f"{told['errors']} errors, ")
+    assert lines[-1].startswith(f"{tmp_path}: {told['errors']} errors, ")

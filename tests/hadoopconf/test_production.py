@@ -10,9 +10,8 @@ from click.testing import CliRunner
 
 from pycontrol.cli.config import config_group
 from pycontrol.config import ConfigError, load_config
-from pycontrol.hadoopconf import check, properties, render, rules, secure
-from pycontrol.hadoopconf.rules import auth_to_local
-from pycontrol.hadoopconf.sitechecks import capacity_scheduler, yarn_site
+from pycontrol.hadoopconf import check, properties, render, rules
+from pycontrol.hadoopconf.rules import auth_to_local, capacity_scheduler, yarn_site
 from tests.hadoopconf import samples
 
 NM = "yarn.nodemanager."
@@ -130,7 +129,7 @@ def test_containers_are_confined_to_their_gpus_if_configured() -> None:
 
 
 def test_a_cluster_without_kerberos_needs_none_of_this() -> None:
-    assert list(secure.together({"core-site.xml": {}, "hdfs-site.xml": {}}, None)) == []
+    assert list(rules.secure({"core-site.xml": {}, "hdfs-site.xml": {}}, None)) == []
 
 
 def test_an_executor_of_ours_beside_yarns_gpu_plugin_is_an_error() -> None:
@@ -219,10 +218,10 @@ def test_web_apps_with_kerberos_have_a_principal_and_a_keytab() -> None:
     }
     found = {
         f.key.removeprefix("hadoop.http.authentication.")
-        for f in secure.together({"core-site.xml": core}, None)
+        for f in rules.secure({"core-site.xml": core}, None)
         if f.level == "error"
     }
     assert found == set(), "a client's file"
     core["hadoop.http.authentication.kerberos.keytab"] = "/etc/http.keytab"
-    (wrong,) = (f for f in secure.together({"core-site.xml": core}, None) if f.level == "error")
+    (wrong,) = (f for f in rules.secure({"core-site.xml": core}, None) if f.level == "error")
     assert wrong.key == "hadoop.http.authentication.kerberos.principal"

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from pycontrol.cli.config import config_group
 from pycontrol.config import ConfigError, load_config
-from pycontrol.hadoopconf import render, sitechecks
+from pycontrol.hadoopconf import render, rules
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 
 
@@ -115,11 +115,11 @@ def test_a_token_file_open_to_others_is_an_error(conf: Path, tmp_path: Path) -> 
     file.write_text(f"bridge: {{token_file: {token}}}\n")
     result = run("check", str(file))
     assert result.exit_code == 1
-    assert f"bridge.token_file: {token} is open to others (mode 0644); chmod 600 {token}" in result.output
+    assert f"bridge.token_file: {token}: mode 0644 lets others read the secret; run chmod 600 {token}" in result.output
     token.chmod(0o600)
     assert run("check", str(file)).exit_code == 0
     token.write_text("short")
-    assert "64 hex digits" in run("check", str(file)).output
+    assert "64 hexadecimal characters" in run("check", str(file)).output
 
 
 def test_rest_of_older_hadoops_is_right_too(conf: Path) -> None:
@@ -182,7 +182,7 @@ def test_each_error_names_file_and_key(conf: Path, file: str, old: str, new: str
 @pytest.mark.parametrize(("most", "told"), [(None, True), ("0", True), ("1000", False)])
 def test_priorities_among_apps_need_a_largest_one(tmp_path: Path, most: str | None, told: bool) -> None:
     key = "yarn.cluster.max-application-priority"
-    found = [f for f in sitechecks.yarn_site({} if most is None else {key: most}) if f.key == key]
+    found = [f for f in rules.yarn_site({} if most is None else {key: most}) if f.key == key]
     assert bool(found) == told
     (tmp_path / "yarn-site.xml").write_text(render.render({})["yarn-site.xml"])
     assert read_site(tmp_path / "yarn-site.xml")[key] == "1000"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.cli.policies import policies_command
+from pycontrol.cli.config import policies_command
 from pycontrol.policies import registry
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform

@@ -118,7 +118,7 @@ def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[st
     assert (
         status.line()
         == "step 5/9, loss 0.3, f1 0.9, 4 GPUs, 2 of 2 measured, best f1 0.9 (lr 0.2, units 75, balanced True,"
-        " optimizer adam), ends in ~10 m 00 s (1 m 00 s to 2 h 00 m)"
+        " optimizer adam), ends in ~10 min (60 s to 2 h 00 min)"
     )
     assert repr(status) == f"<Status of sweep: {status.line()}>"
     assert app.best() == {}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from pycontrol import words
 from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.model.events import JobProgress
 from pycontrol.policies import registry
 from pycontrol.queries import trends
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.simulation.questions import Questions
-from pycontrol.web.page import text
 from pycontrol.web.page.site import FILES, Page, version
 from pycontrol.web.router import Router
 from tests.web.rest import counted
@@ -231,7 +231,7 @@ def test_an_app_page_shows_the_cost_of_revocations(stage: Stage) -> None:
     for r in spans["revocations"]:
         assert r["stop_gpu_s"] == pytest.approx(stage.settings.checkpoint_s * len(r["gpus"]), rel=0.01)
     page = " ".join(parsed(get(stage, f"ui/app/{lost.app_id}")[1]).text)
-    assert text.gpu_time(spans["revocations"][-1]["stop_gpu_s"]) in page
+    assert words.gpu_time(spans["revocations"][-1]["stop_gpu_s"]) in page
 
 
 def test_a_page_says_what_would_help_a_waiting_app(stage: Stage) -> None:

@@ -205,7 +205,7 @@ def test_watchers_beyond_the_limit_are_answered_immediately() -> None:
 
 
 def test_a_command_is_acknowledged_once_it_outlasts_a_failover(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
-    monkeypatch.setattr(scene.router, "_secure", lambda: "HDFS is away")
+    monkeypatch.setattr(scene.router, "secure", lambda: "HDFS is away")
     status, said = scene.error("POST", "pause", admin=True)
     assert status == 503
     assert said.startswith(
@@ -223,7 +223,7 @@ def test_one_sentence_says_in_every_view_why_an_app_waits_and_when_it_starts(
     scene.world.run(14)
     start_s = [scene.world.now + 3600, scene.world.now + 7200, scene.world.now + 10800]
     forecast = {"made_s": 0.0, "assumed": "x", "problem": "", "apps": {waits: {"start_s": start_s, "end_s": None}}}
-    monkeypatch.setattr(scene.router, "_estimates", lambda: forecast)
+    monkeypatch.setattr(scene.router, "estimates", lambda: forecast)
     (row,) = (r for r in scene.get("queue")["apps"] if r["app_id"] == waits)
     assert row["gpus_held"] == 0
     assert row["sentence"].partition("; you start about ")[2].count(":") == 3

@@ -9,6 +9,7 @@ from typing import Any
 from pycontrol.model.cluster import STANDIN
 from pycontrol.web.page import Read, Row, drawing, text
 from pycontrol.web.page.cluster import charts
+from pycontrol.words import clock
 
 ROUNDS_SHOWN = 12
 JOBS_SHOWN = 200
@@ -27,22 +28,18 @@ def model(read: Read, app: str) -> dict[str, Any]:
     row = next((r for r in queue["apps"] if r["app_id"] == app_id), None)
     trends = read("trends", {"app": app_id})
     held = read("spans", {"app": app_id})
-    jobs = [_job(j, trends["losses"]) for j in d["jobs"][:JOBS_SHOWN]]
+    curves = {j["job_id"]: trends["losses"].get(j["job_id"], ()) for j in d["jobs"][:JOBS_SHOWN]}
+    jobs = [{**j, "spark": drawing.spark(curves[j["job_id"]]), "points": len(curves[j["job_id"]])}
+            for j in d["jobs"][:JOBS_SHOWN]]  # fmt: skip
     job_names = sorted({x["job_id"] for x in held["leases"]} | {j["job_id"] for j in d["jobs"]})
     return {
+        **d,
         "title": d["app"]["name"],
-        "now_s": d["now_s"],
         "names": {r["app_id"]: r["name"] for r in queue["apps"]} | d["names"],
-        "app": d["app"],
         "hidden": d.get("hidden", False),
         "row": row,
         "measure": queue["measure"],
         "waiting": sum(r["rank"] is not None for r in queue["apps"]),
-        "reason": d["reason"],
-        "boost": d["controls"]["boost"],
-        "estimate": d.get("estimate"),
-        "rho": d["rho"],
-        "agent": d["agent"],
         "progress": _progress(d["rho"]),
         "gantt": _gantt(held["leases"], text.colours(job_names), d["app"]["finished_s"] or d["now_s"]),
         "jobs": jobs,
@@ -50,12 +47,8 @@ def model(read: Read, app: str) -> dict[str, Any]:
         "job_colour": text.colours(job_names),
         "leases": _leases(d["leases"], d["now_s"]),
         "revocations": [_revocation(r) for r in reversed(held["revocations"])],
-        "rounds": [_round(r, d["names"]) for r in d["rounds"]],
-        "deals": d["deals"],
-        "lost": d["lost"],
         "links": [x for x in d["links"] if x["url"].startswith(LINKED)],
         "charts": charts(trends, d["names"]),
-        "standin": STANDIN,
     }
 
 
@@ -65,11 +58,6 @@ def _progress(terms: Row | None) -> float | None:
         return None
     left: float = terms["work_left_gpu_s"] / terms["work_total_gpu_s"]
     return round(100.0 * min(1.0, max(0.0, 1.0 - left)), 1)
-
-
-def _job(j: Row, losses: Mapping[str, Any]) -> dict[str, Any]:
-    seen = losses.get(j["job_id"], ())
-    return {**j, "spark": drawing.spark([(s, x) for s, x in seen]), "points": len(seen)}
 
 
 def _gantt(leases: list[Row], colour: Mapping[str, int], end: float) -> dict[str, Any] | None:
@@ -106,8 +94,8 @@ def _bar(
 ) -> dict[str, Any]:
     left, right = at(x["granted_s"]), at(x["ended_s"] or end)
     job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
-    what = f"{x['gpu']}, {f'job {job}' if job else 'not used'}, {text.clock(x['granted_s'], end)} to "
-    what += text.clock(x["ended_s"], end) if x["ended_s"] else "now"
+    what = f"{x['gpu']}, {f'job {job}' if job else 'not used'}, {clock(x['granted_s'], end)} to "
+    what += clock(x["ended_s"], end) if x["ended_s"] else "now"
     if x["reason"]:
         what += f"; revoked: {x['reason']}"
     return {
@@ -122,10 +110,7 @@ def _leases(leases: list[Row], now_s: float) -> list[dict[str, Any]]:
     gangs: dict[tuple[Any, ...], list[str]] = {}
     for x in leases:
         job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
-        end_s = x["end_s"]
-        open_end = end_s is None or end_s == float("inf")
-        ends = "no end set" if open_end else f"in {text.span(end_s - now_s)}" if end_s > now_s else "now"
-        key = (job, x["state"], x["reason"], ends, x["guaranteed"])
+        key = (job, x["state"], x["reason"], text.until(x["end_s"], now_s), x["guaranteed"])
         gangs.setdefault(key, []).append(x["gpu"])
     return [
         {"job": job, "state": state, "reason": reason, "ends": ends, "guaranteed": own, "gpus": ", ".join(gpus),
@@ -137,23 +122,3 @@ def _leases(leases: list[Row], now_s: float) -> list[dict[str, Any]]:
 def _revocation(r: Row) -> dict[str, Any]:
     parts = [x for x in (r["stop_gpu_s"], r["start_gpu_s"]) if x is not None]
     return {**r, "cost_gpu_s": sum(parts) if parts else None, "complete": len(parts) == 2}
-
-
-ROLES = {
-    "sat out": "took no part", "not offered": "was not offered any", "leftovers": "got leftovers",
-    "offered": "was offered, and no auction came of it", "served": "was served", "outranked": "others came first",
-    "nobody": "nobody got any",
-    "won": "won", "lost": "bid and won nothing",
-}  # fmt: skip
-
-
-def _round(r: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    others = ", ".join(f"{names.get(o['app_id'], o['app_id'])} {o['gpus']}" for o in r["others"][:5])
-    more = len(r["others"]) - 5
-    return {
-        "round_id": r["round_id"], "at_s": r["at_s"], "offered": sum(r["offered"].values()),
-        "role": ROLES.get(r["role"], r["role"]), "why": r["why"] or r["out"], "rho": r["rho"],
-        "boosted_by": r["boosted_by"],
-        "got": "; ".join(map(text.gang, r["got"])), "lost": ", ".join(r["revoked"]),
-        "others": others + (f" and {more} more" if more > 0 else ""), "bid": r["bid"], "note": r["note"],
-    }  # fmt: skip

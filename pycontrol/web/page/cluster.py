@@ -9,13 +9,15 @@ from typing import Any
 from pycontrol.queries.lookup import Refusal
 from pycontrol.web.page import Read, Row, drawing, text
 from pycontrol.web.page.machines import Drawer
-from pycontrol.web.page.rounds import lived
 
 ROWS_SHOWN = 100
 ROUNDS_SHOWN = 12
 ENDED_SHOWN = 20
 POINTS_DRAWN = 288
+FAIR = {"rho": 1.0, "virtual finish time": 0.0}
+"""Where fairness lies by the measure."""
 SHOWN = ("all", "waiting", "running")
+SOUGHT = ("app_id", "name", "queue", "user", "reason")
 PARAMS = frozenset({"show", "q", "rows", "rack"})
 
 
@@ -33,7 +35,6 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "title": "Cluster",
         "now_s": status["now_s"],
         "status": status,
-        "state": status["state"],
         "whole": _bar(status["gpus"]),
         "map": Drawer(colour, names, status["now_s"]).map(read, status, params.get("rack", "")),
         "queue": _queue(queue, params),
@@ -41,9 +42,9 @@ def model(read: Read, params: Mapping[str, str]) -> dict[str, Any]:
         "measure": queue["measure"],
         "colour": colour,
         "charts": charts(trends, names),
-        "rounds": [lived(receipt, names) for receipt in rounds["rounds"]],
+        "rounds": [lived(receipt) for receipt in rounds["rounds"]],
         "names": names,
-        "cells": _cells(read),
+        "cells": read("cells", {}),
     }
 
 
@@ -68,7 +69,9 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
     show, sought = params.get("show", "all"), params.get("q", "").strip().lower()
     if show not in SHOWN:
         raise Refusal(400, f"show: must be one of {', '.join(SHOWN)} (got {show})")
-    rows = [row for row in queue["apps"] if _is_shown(row, show) and _matches(row, sought)]
+    shown = {"running": lambda row: row["gpus_held"] > 0, "waiting": lambda row: row["rank"] is not None}
+    rows = [row for row in filter(shown.get(show), queue["apps"])
+            if any(sought in str(row[f]).lower() for f in SOUGHT)]  # fmt: skip
     most = len(rows) if params.get("rows") == "all" else ROWS_SHOWN
     return {
         "rows": rows[:most], "found": len(rows), "all": len(queue["apps"]), "show": show, "q": params.get("q", ""),
@@ -76,15 +79,6 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
         "estimates": any(r.get("start_s") or r.get("end_s") for r in queue["apps"]),
         "waiting": sum(r["rank"] is not None for r in queue["apps"]),
     }  # fmt: skip
-
-
-def _is_shown(row: Row, show: str) -> bool:
-    return show == "all" or (row["gpus_held"] > 0 if show == "running" else row["rank"] is not None)
-
-
-def _matches(row: Row, sought: str) -> bool:
-    fields = ("app_id", "name", "queue", "user", "reason")
-    return not sought or any(sought in str(row[f]).lower() for f in fields)
 
 
 # ---- the charts
@@ -111,20 +105,24 @@ def charts(trends: Row, names: Mapping[str, str]) -> dict[str, Any]:
         "gpus": {"label": "GPUs", "lines": drawing.lines(at_s, states),
                  "data": json.dumps({"at_s": at_s, "series": states, "line": None})},
         "apps": {"label": label, "lines": drawing.lines(at_s, series),
-                 "data": json.dumps({"at_s": at_s, "series": series, "line": _line(measure)})},
+                 "data": json.dumps({"at_s": at_s, "series": series, "line": FAIR.get(measure)})},
         "any_app": any(x is not None for values in apps.values() for x in values),
     }  # fmt: skip
 
 
-def _line(measure: str) -> float | None:
-    """Where fairness lies: rho 1; a virtual finish time that is now."""
-    return {"rho": 1.0, "virtual finish time": 0.0}.get(measure)
+# ---- rounds
 
 
-# ---- cells
+def lived(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """One receipt, with its changes by app."""
+    whose = {gpu: app_id for app_id, gpus in receipt["ending"].items() for gpu in gpus}
+    renewed = [{"app_id": whose.get(gpu, ""), "gpu": gpu} for gpu in receipt.get("renewed", ())]
+    changes = {kind: _by_app(receipt.get(kind, ())) for kind in ("granted", "revoked")}
+    return {**receipt, "changes": {**changes, "renewed": _by_app(renewed)}}
 
 
-def _cells(read: Read) -> dict[str, Any]:
-    found = read("cells", {})
-    tenants: Iterable[Row] = found["tenants"]
-    return {"tenants": list(tenants), "deals": list(found["deals"])}
+def _by_app(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row["app_id"], []).append(str(row["gpu"]))
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +100,9 @@ class Drawer:
         if now is None:
             what.append(kinds[0])
         else:
-            what += [self._name(now), f"job {now['job_id']}" if now["job_id"] else "no job yet", self._until(now)]
+            ends = f"ends {text.until(now['end_s'], self.now_s)}"
+            ends = f"being revoked: {now['reason']}" if now["state"] == "revoking" else ends
+            what += [self._name(now), f"job {now['job_id']}" if now["job_id"] else "no job yet", ends]
             what += [] if now["guaranteed"] else ["borrowed"]
         if following is not None:
             kinds.append(f"next n{self.colour.get(following['app_id'], 0)}")
@@ -110,9 +111,3 @@ class Drawer:
 
     def _name(self, lease: Row) -> str:
         return self.names.get(lease["app_id"], lease["app_id"])
-
-    def _until(self, lease: Row) -> str:
-        if lease["state"] == "revoking":
-            return f"being revoked: {lease['reason']}"
-        end_s = lease["end_s"]
-        return text.ends(end_s, self.now_s) if end_s is not None and math.isfinite(end_s) else "no end set"
