@@ -52,7 +52,7 @@ def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Dec
     found, complete = _locate(cells, workers)
     if not found:
         raise CellsError(f"group {request.group}: none of its GPUs is in the cluster")
-    tx = cells.begin((request.vc, request.pinned))
+    tx = Transaction((request.vc, request.pinned))
     if complete and request.priority > OPPORTUNISTIC:
         gpus = [Gpu(host, index) for host, indices in workers for index in indices]
         inside = bool(request.inside) and take_inside(tx, cells.spaces, request.inside, gpus)
@@ -173,7 +173,7 @@ def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
     running = [  # virtual cells are numbered differently there
         (replace(g.request, inside=(), strictly=False), g.workers) for g in old if g.state is not GroupState.PREEMPTING
     ]
-    found = adopt_all(lambda: Cells(layout), running)
+    found = adopt_all(lambda: type(cells)(layout), running)
     downgraded = [name for name in found.downgraded if not cells.groups[name].lazily_preempted]
     for space in cells.spaces:
         for leaf in sorted(space.bad):

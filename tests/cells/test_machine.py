@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Balanced, Exchange, Lot
 from pycontrol.cells.recovery import adopt_all, reconfigured
-from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
+from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
 from pycontrol.lab.hived.exchange_policies import CreditScore, SecondPrice
+from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits
@@ -38,7 +39,7 @@ class Machine(RuleBasedStateMachine):
     def start(self, cluster: dict[str, Any], static: bool, policy: Any) -> None:
         binding = "static" if static else "dynamic"
         self.file = {**cluster, "hosts": [f"h{i}" for i in range(4)], "binding": binding}
-        self.cells = Cells(layout(CellsFile.model_validate(self.file)))
+        self.cells = GroupCells(layout(CellsFile.model_validate(self.file)))
         self.exchange = Exchange(self.cells, policy)
         self.policy, self.static = policy, static
         self.number, self.now_s = 0, 0.0
@@ -51,7 +52,7 @@ class Machine(RuleBasedStateMachine):
             leaf
             for g in self.cells.groups.values()
             if g.request.priority >= priority
-            for h in [*g.held, *(h for some in g.lost.values() for h in some)]
+            for h in [*g.held, *(h for some in self.cells.lost.get(g.name, {}).values() for h in some)]
             if not h.borrowed
             for leaf in space.chain.leaves(h.cell)
         }
@@ -78,7 +79,7 @@ class Machine(RuleBasedStateMachine):
         members = tuple((1, size) for size in sizes)
         frees, before = self.frees(vc, priority), dump(self.cells)
         decision = self.cells.request(
-            GroupRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts), preempt=preempt
+            PriorityRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts), preempt=preempt
         )
         for name in decision.victims:
             victim = self.cells.groups[name]
@@ -159,7 +160,7 @@ class Machine(RuleBasedStateMachine):
             return  # exchange changes bindings, which no layout describes: the control plane refuses it
         was = {g.name for g in running if g.guaranteed}
         held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
-        found = adopt_all(lambda: Cells(self.cells.layout), held)
+        found = adopt_all(lambda: GroupCells(self.cells.layout), held)
         assert not found.gone
         assert {g.name for g in found.cells.groups.values() if g.guaranteed} == was
         check(found.cells)

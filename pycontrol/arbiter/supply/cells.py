@@ -177,15 +177,15 @@ class CellSupply(TradingSupply):
         request, workers = known.request, known.workers
         self._cells.release(group)
         members = tuple((1, len(indices)) for _, indices in workers)
-        adopt(self._cells, GroupRequest(group, request.vc, OPPORTUNISTIC, members, lazy=False), workers)
+        adopt(self._cells, GroupRequest(group, request.vc, OPPORTUNISTIC, members), workers)
         return True
 
     def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> GroupRequest:
         members = tuple((1, n) for _, n in gang)
         if guaranteed:
             inside = cells_inside(self._cells, gang)
-            return GroupRequest(group, vc, GUARANTEED, members, lazy=False, inside=inside)
-        return GroupRequest(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
+            return GroupRequest(group, vc, GUARANTEED, members, inside=inside)
+        return GroupRequest(group, vc, OPPORTUNISTIC, members, on=gang)
 
     def release(self, group: str) -> None:
         """Frees the cells of a group."""
@@ -290,7 +290,7 @@ def _running(held: GroupGpus) -> tuple[GroupRequest, list[Worker]]:
     gang = tuple((host, len(indices)) for host, indices in workers)
     priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
     members = tuple((1, n) for _, n in gang)
-    return GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers
+    return GroupRequest(held.group, held.vc, priority, members, on=gang), workers
 
 
 def _with_nobody(layout: Layout) -> Layout:
