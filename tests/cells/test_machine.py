@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.exchange import Balanced, Exchange, Lot
+from pycontrol.cells.exchange import Exchange, Lot, balanced
 from pycontrol.cells.recovery import adopt_all, reconfigured
 from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
-from pycontrol.lab.hived.exchange_policies import CreditScore, SecondPrice
+from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
 from pycontrol.lab.hived.groups import GroupCells
 from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.solve.kept_cells import dump, load
@@ -31,7 +31,7 @@ CLUSTERS: list[dict[str, Any]] = [
     },
     {"levels": {"node": 3}, "virtual_clusters": {"a": {"node": 2, "gpu": 1}, "b": {"node": 1, "gpu": 2}}},
 ]
-POLICIES = [Balanced(), CreditScore(), SecondPrice()]
+POLICIES = [balanced, credit_score, SecondPrice()]
 
 
 class Machine(RuleBasedStateMachine):
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
     def crash(self) -> None:
         state, market = dump(self.cells), self.exchange.dump()
         self.cells = load(self.cells.layout, json.loads(json.dumps(state)))
-        self.exchange = Exchange.load(self.cells, self.policy, json.loads(json.dumps(market)))
+        self.exchange = Exchange.load(self.cells, json.loads(json.dumps(market)), self.policy)
         assert (dump(self.cells), self.exchange.dump()) == (state, market)
 
     @rule(more=st.sampled_from("ab"))
@@ -172,10 +172,10 @@ class Machine(RuleBasedStateMachine):
         lot = Lot(chain.name, names[kind % len(names)], 1)
         other = "b" if vc == "a" else "a"
         try:
-            self.exchange.proxy(vc).offer(lot, self.now_s + hours * 3600)
+            self.exchange.offer(f"offer{len(self.exchange.posted)}", vc, lot, self.now_s + hours * 3600)
         except CellsError:
             return
-        self.exchange.proxy(other).request(lot, self.now_s + hours * 1800)
+        self.exchange.request(f"request{len(self.exchange.posted)}", other, lot, self.now_s + hours * 1800)
 
     @rule(hours=st.integers(0, 3))
     def time_passes(self, hours: int) -> None:

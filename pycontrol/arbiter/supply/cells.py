@@ -15,7 +15,7 @@ from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import GroupGpus, Placed, TradingSupply
 from pycontrol.cells import idle
 from pycontrol.cells.core import Cells
-from pycontrol.cells.exchange import Balanced, Deal, Exchange, Lot, with_deals
+from pycontrol.cells.exchange import Deal, Exchange, Lot, with_deals
 from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
 from pycontrol.cells.machines import VirtualMachine, cells_inside, groups_to_move, machine_of, machines, room_within
@@ -40,7 +40,7 @@ class CellSupply(TradingSupply):
         self._file = _with_nobody(layout)
         """The layout of the cells file; deals in force change what each virtual cluster owns now."""
         self._cells = Cells(self._file)
-        self.exchange = Exchange(self._cells, Balanced())
+        self.exchange = Exchange(self._cells)
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
         self._up: dict[str, Collection[int]] | None = None
@@ -245,8 +245,7 @@ class CellSupply(TradingSupply):
 
     def restore(self, data: Mapping[str, Any], now_s: float) -> None:
         """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
-        policy = self.exchange.policy
-        self.exchange = Exchange.load(self._cells, policy, data) if data else Exchange(self._cells, policy)
+        self.exchange = Exchange.load(self._cells, data)
         self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
@@ -333,21 +332,20 @@ class ExchangeService:
         if self.refusal(e, now_s):
             return
         if e.verb == "withdraw":
-            self.exchange.board.offers.pop(e.posting_id, None)
-            self.exchange.board.requests.pop(e.posting_id, None)
+            self.exchange.withdraw(e.posting_id)
         elif e.posting_id not in self.exchange.posted:
             self._post(e)
         self.save()
         self._due_s = now_s
 
     def _post(self, e: ExchangePosted) -> None:
-        proxy, lot = self.exchange.proxy(e.vc), Lot(*e.lot)
+        lot = Lot(*e.lot)
         if e.verb == "offer":
-            proxy.offer(lot, e.end_s, e.posting_id)
+            self.exchange.offer(e.posting_id, e.vc, lot, e.end_s)
         else:
             back = Lot(*e.in_return) if e.in_return else None
             expires_s = min(e.end_s, e.end_s if e.expires_s is None else e.expires_s)
-            proxy.request(lot, e.end_s, back, expires_s, e.posting_id)
+            self.exchange.request(e.posting_id, e.vc, lot, e.end_s, back, expires_s)
 
     def refusal(self, e: ExchangePosted, now_s: float) -> str:
         """Why a posting is refused; empty if it is accepted, or was before."""
@@ -367,10 +365,9 @@ class ExchangeService:
         if e.expires_s is not None and e.expires_s <= now_s:
             return "it would have lapsed already"
         try:
-            proxy = exchange.proxy(e.vc)
-            proxy.check(Lot(*e.lot), "offer" if e.verb == "offer" else "")
+            exchange.check(e.vc, Lot(*e.lot), "offer" if e.verb == "offer" else "")
             if e.in_return:
-                proxy.check(Lot(*e.in_return), "lend in return")
+                exchange.check(e.vc, Lot(*e.in_return), "lend in return")
         except CellsError as error:
             return str(error)
         return ""
@@ -401,7 +398,7 @@ class ExchangeService:
 
     def save(self) -> None:
         """Records the exchange if it changed."""
-        blank = Exchange(self.exchange.cells, self.exchange.policy).dump()
+        blank = Exchange(self.exchange.cells).dump()
         now = self.exchange.dump()
         if now != (self.s.durable.exchange or blank):
             self.clerk.record(ExchangeChanged(now))
