@@ -5,7 +5,7 @@ What has one name on both sides is copied. Numbers are within their bounds: the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pycontrol.model import cluster
 from pycontrol.model.cluster import Container, Mode, ModeSwitch, PartitionCapacity, YarnApp, attribute
@@ -172,7 +172,7 @@ def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
     )
 
 
-_NAMED: dict[str, tuple[type[Event], str]] = {
+_NAMED: dict[str, tuple[Callable[..., Event], str]] = {
     "node_down": (NodeDown, "node_id"),
     "app_removed": (AppRemoved, "app_id"),
     "attempt_added": (AttemptAdded, "attempt_id"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,12 +22,12 @@ def filled(kind: type[M], *sources: object, **given: Any) -> M:
     return kind(**given)
 
 
-def value_of(kind: type[T], source: Message, **given: Any) -> T:
+def value_of(kind: Callable[..., T], source: Message, **given: Any) -> T:
     """A dataclass with these fields; those that the message has too are the message's, which must be no lists."""
     values = {name: getattr(source, name) for name in _both(kind, source.DESCRIPTOR)}
     return kind(**(values | given))
 
 
 @functools.cache
-def _both(kind: Hashable, descriptor: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cast(Any, kind)) if f.name in descriptor.fields_by_name)
+def _both(kind: Any, descriptor: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name in descriptor.fields_by_name)
