@@ -8,7 +8,7 @@ Pure and in memory: no I/O, no clock, no log. Use:
         # one gang, on the machines that a policy chose; with priority -1 (opportunistic) on=((host, gpus), ...)
         # PLACED workers | PREEMPT victims (end them after their grace, release each) | WAIT
     cells.release(group).ready           # preemptors with no victims left: request them again to place them
-    cells.set_health(host, healthy, gpus)    # returns the groups that use these GPUs; end them or let them run
+    cells.set_health(host, healthy, gpus)    # the groups that use these GPUs keep them
     adopt(cells, request, workers)       # recovery: a group that already runs there
     reconfigured(cells, new_layout)      # recovery: another configuration, running groups kept
 

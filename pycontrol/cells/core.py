@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_idle, take_inside
@@ -21,7 +21,6 @@ from pycontrol.cells.values import (
     Released,
     Worker,
 )
-from pycontrol.model.topology import Gpu
 
 
 class Cells:
@@ -169,34 +168,18 @@ class Cells:
 
     # Health
 
-    def set_health(self, host: str, healthy: bool, indices: Iterable[int] | None = None) -> tuple[str, ...]:
-        """Sets the health of a host, or of some of its GPUs; returns the groups that use them.
-
-        Raises CellsError if the cells have no such GPUs.
-        """
-        wanted = None if indices is None else set(indices)
-        hit: dict[str, None] = {}
-        found = False
-        for gpu, places in self._gpus_on(host).items():
-            if wanted is None or gpu.index in wanted:
-                for space, leaf in places:
-                    found = True
-                    (space.set_healthy if healthy else space.set_bad)(leaf)
-                    for group in (space.owner_of(leaf), space.borrower[leaf]):
-                        if group is not None:
-                            hit[group.name] = None
+    def set_health(self, host: str, healthy: bool, indices: Collection[int] | None = None) -> None:
+        """Sets the health of a host, or of some of its GPUs; raises CellsError if the cells have no such GPUs."""
+        found = [
+            (space, leaf)
+            for space in self.spaces
+            for leaf in space.leaves_on(host)
+            if indices is None or space.chain.indices[leaf] in indices
+        ]
         if not found:
             raise CellsError(f"the cells know no such GPUs on host {host}")
-        return tuple(hit)
-
-    def _gpus_on(self, host: str) -> dict[Gpu, list[tuple[Space, int]]]:
-        found: dict[Gpu, list[tuple[Space, int]]] = {}
-        for space in self.spaces:
-            per_node = space.chain.sizes[space.chain.node]
-            for node in space.nodes_of.get(host, ()):
-                for leaf in range(node * per_node, (node + 1) * per_node):
-                    found.setdefault(space.chain.gpu(leaf), []).append((space, leaf))
-        return found
+        for space, leaf in found:
+            (space.set_healthy if healthy else space.set_bad)(leaf)
 
     # States
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.pool import CellPool
@@ -99,7 +99,7 @@ def take_inside(
     tx: Transaction,
     spaces: Sequence[Space],
     inside: Inside,
-    exactly: Sequence[Gpu] = (),
+    exactly: Collection[Gpu] = (),
     avoid: frozenset[str] = frozenset(),
     within: str | None = None,
 ) -> bool:
@@ -109,7 +109,10 @@ def take_inside(
     `within`: a cell type; all GPUs taken of a virtual cell must lie in one cell of that type.
     """
     start = len(tx.held)
-    left = {(at, leaf) for at, space in enumerate(spaces) for leaf in _leaves(space, exactly)} if exactly else None
+    left = None if not exactly else {
+        (at, leaf) for at, space in enumerate(spaces) for gpu in exactly for leaf in space.leaves_on(gpu.host)
+        if space.chain.indices[leaf] == gpu.index
+    }  # fmt: skip
     fits = all(_take(tx, spaces, worker, cell, left, avoid, within) for worker, cell in enumerate(inside))
     if not fits or any(host in avoid for h in tx.held for host in h.space.chain.hosts_of(h.physical)):
         tx.roll_back(start)
@@ -167,15 +170,6 @@ def _elsewhere(space: Space, root: Cell, avoid: frozenset[str]) -> int | None:
     numbers = sorted(range(space.chain.count(level)), key=lambda n: (bad.get(n, 0), guests[n]))
     able = (n for n in numbers if not avoid.intersection(space.chain.hosts_of((level, n))))
     return next((n for n in able if space.buddy.may_bind((level, n))), None)
-
-
-def _leaves(space: Space, gpus: Sequence[Gpu]) -> list[int]:
-    wanted, found = set(gpus), []
-    for host in {gpu.host for gpu in gpus}:
-        per_node = space.sizes[space.chain.node]
-        for node in space.nodes_of.get(host, ()):
-            found += [n for n in range(node * per_node, (node + 1) * per_node) if space.chain.gpu(n) in wanted]
-    return found
 
 
 def _exact(at: int, space: Space, piece: Cell, left: set[tuple[int, int]]) -> int | None:

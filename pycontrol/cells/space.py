@@ -115,6 +115,11 @@ class Space:
         self.marks: dict[int, int] = {}
         self.root_marks: dict[Cell, set[int]] = {}
 
+    def leaves_on(self, host: str) -> list[int]:
+        """The level-0 cells of a host."""
+        leaves = (self.chain.leaves((self.chain.node, node)) for node in self.nodes_of.get(host, ()))
+        return [leaf for of_node in leaves for leaf in of_node]
+
     # Binding
 
     def root_of(self, cell: Cell) -> Cell:

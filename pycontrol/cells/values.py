@@ -23,7 +23,6 @@ class CellsError(Exception):
 class GroupState(enum.StrEnum):
     """The states of an affinity group."""
 
-    PENDING = "Pending"
     PREEMPTING = "Preempting"
     ALLOCATED = "Allocated"
     BEING_PREEMPTED = "BeingPreempted"

@@ -241,7 +241,8 @@ class Replay:
         }
 
     def _assert_vc_cells(self, step: dict[str, Any], at: int) -> dict[str, Any]:
-        cells = vc_cells(self.cells, step["vc"], step["chain"], step["cell_type"])
+        cells = [c for c in vc_cells(self.cells, step["vc"]) if c["chain"] == step["chain"]]
+        cells = [c for c in cells if c["type"] == step["cell_type"]]
         wanted = [c for c in cells if step.get("which", "all") == "all" or not c["used"]]
         return {"healthy": sum(c["healthy"] for c in wanted), "bad": sum(not c["healthy"] for c in wanted)}
 
