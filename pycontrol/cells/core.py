@@ -54,8 +54,8 @@ class Cells:
             space.buddy.check()
 
     def _pin_key(self, vc: str, pin: str) -> Key:
-        """The holder of a pinned cell: a holder of its own, or the virtual cluster's common one (`pins_shared`)."""
-        return vc, None if self.layout.pins_shared else pin
+        """The holder of a pinned cell: that of all cells of its virtual cluster."""
+        return vc, None
 
     # Requests
 

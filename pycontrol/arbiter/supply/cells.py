@@ -293,7 +293,7 @@ def _running(held: GroupGpus) -> tuple[GroupRequest, list[Worker]]:
 
 
 def _with_nobody(layout: Layout) -> Layout:
-    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY), pins_shared=True)
+    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY))
 
 
 def _tell_health(cells: Cells, gpus: Iterable[Gpu], healthy: bool) -> None:

@@ -46,6 +46,10 @@ class GroupCells(Cells):
         self.seized: set[str] = set()
         """Groups that took cells of others, so that bindings below their own cells may remain."""
 
+    def _pin_key(self, vc: str, pin: str) -> Key:
+        """A pinned cell has a holder of its own: only groups that name it use it."""
+        return vc, pin
+
     # Requests
 
     def request(self, request: GroupRequest, *, preempt: bool = True) -> Decision:
