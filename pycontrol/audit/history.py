@@ -39,8 +39,6 @@ class History:
     started: dict[str, set[Gpu]] = field(default_factory=dict)
     """GPUs by container."""
     started_s: dict[str, float] = field(default_factory=dict)
-    app_of: dict[str, str] = field(default_factory=dict)
-    """Application by container."""
     ended_s: dict[str, float] = field(default_factory=dict)
     """By application."""
     gang_sizes: dict[str, set[int]] = field(default_factory=dict)
@@ -114,7 +112,6 @@ class History:
         self.started.setdefault(fact.container_id, set()).add(gpu)
         self.started_s.setdefault(fact.container_id, fact.at_s)
         self.started_in.add((fact.container_id, span.number))
-        self.app_of[fact.container_id] = span.app_id
         self._stopped(span, fact.at_s)
         self._job_on[gpu] = fact.job_id or self._job_of_grant(span)
         self._count(span, fact.at_s, running=True)

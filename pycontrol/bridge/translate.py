@@ -1,11 +1,11 @@
 """Translates between the messages of bridge.proto and the Arbiter's events and directives. Pure.
 
-Numbers are within their bounds: the endpoint has clipped them.
+What has one name on both sides is copied. Numbers are within their bounds: the endpoint has clipped them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pycontrol.model import cluster
 from pycontrol.model.cluster import Container, Mode, ModeSwitch, PartitionCapacity, YarnApp, attribute
@@ -30,6 +30,7 @@ from pycontrol.model.events import (
     Preempt,
 )
 from pycontrol.model.topology import Gpu
+from pycontrol.wire.fields import filled, value_of
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 ENDED_STATES = frozenset({"COMPLETED", "EXPIRED", "RELEASED", "KILLED"})
@@ -61,20 +62,13 @@ def node_of(message: pb.Node) -> cluster.Node:
     """A NodeManager; its host is the one in its NodeId, so that all names of a GPU agree."""
     node_id = _named(message.node_id, "node.node_id")
     bad, note = _bad_gpus(message.attributes, message.gpus)
-    return cluster.Node(
-        node_id=node_id,
+    return value_of(
+        cluster.Node,
+        message,
         host=host_of(node_id),
-        rack=message.rack,
-        gpus=message.gpus,
-        memory_mb=message.memory_mb,
-        vcores=message.vcores,
         attributes=dict(message.attributes),
         bad_gpus=bad,
         note=note,
-        decommissioning=message.decommissioning,
-        partition=message.partition,
-        untagged_gpus=message.untagged_gpus,
-        withheld=message.withheld,
         idle_since_s=_idle_since_s(message.attributes, message.gpus),
     )
 
@@ -103,7 +97,9 @@ def _idle_since_s(attributes: Mapping[str, str], gpus: int) -> dict[int, float]:
 
 def queue_of(message: pb.Queue) -> cluster.Queue:
     """A queue of the tree."""
-    return cluster.Queue(
+    return value_of(
+        cluster.Queue,
+        message,
         path=_named(message.path, "queue.path"),
         capacity=message.absolute_capacity,
         max_capacity=message.absolute_max_capacity,
@@ -111,9 +107,6 @@ def queue_of(message: pb.Queue) -> cluster.Queue:
         user_limit=message.user_limit if message.HasField("user_limit") else 1.0,
         user_limit_factor=message.user_limit_factor if message.HasField("user_limit_factor") else -1.0,
         partitions={name: _partition_of(p) for name, p in message.partitions.items()},
-        default_partition=message.default_partition,
-        stopped=message.stopped,
-        unmanaged=message.unmanaged,
     )
 
 
@@ -128,50 +121,28 @@ def _partition_of(message: pb.PartitionCapacity) -> PartitionCapacity:
 
 def app_of(message: pb.Application) -> YarnApp:
     """An application."""
-    return YarnApp(
-        app_id=_named(message.app_id, "application.app_id"),
-        user=message.user,
-        queue=message.queue,
-        name=message.name,
-        application_type=message.application_type,
-        submitted_s=message.submit_time_ms / 1000.0,
-        tags=frozenset(message.tags),
-        attempt_id=message.attempt_id,
-        priority=message.priority,
-    )
+    _named(message.app_id, "application.app_id")
+    return value_of(YarnApp, message, submitted_s=message.submit_time_ms / 1000.0, tags=frozenset(message.tags))
 
 
 def ask_of(message: pb.Ask) -> cluster.Ask:
     """An outstanding request for containers with GPUs."""
-    return cluster.Ask(
-        attempt_id=_named(message.attempt_id, "ask.attempt_id"),
-        app_id=_named(message.app_id, "ask.app_id"),
-        allocation_request_id=message.allocation_request_id,
-        gpus=message.gpus,
-        count=message.count,
-        priority=message.priority,
-        memory_mb=message.memory_mb,
-        vcores=message.vcores,
-        only_on=tuple(message.only_on),
-        partition=message.node_label_expression if message.HasField("node_label_expression") else None,
-        placement_constraint=message.placement_constraint,
-    )
+    _named(message.attempt_id, "ask.attempt_id")
+    _named(message.app_id, "ask.app_id")
+    label = message.node_label_expression if message.HasField("node_label_expression") else None
+    return value_of(cluster.Ask, message, only_on=tuple(message.only_on), partition=label)
 
 
 def container_of(message: pb.GpuContainer) -> Container:
     """A live container with the GPUs that its allocation tags name."""
-    node_id = _named(message.node_id, "container.node_id")
-    host = host_of(node_id)
-    return Container(
-        container_id=_named(message.container_id, "container.container_id"),
-        app_id=_named(message.app_id, "container.app_id"),
-        node_id=node_id,
+    for name in ("node_id", "container_id", "app_id"):
+        _named(getattr(message, name), f"container.{name}")
+    host = host_of(message.node_id)
+    return value_of(
+        Container,
+        message,
         gpus=tuple(Gpu(host, i) for i in sorted(set(message.gpu_ids))),
-        lease_id=message.lease_id,
-        allocation_request_id=message.allocation_request_id,
-        attempt_id=message.attempt_id,
         gpu_count=message.gpus,
-        ending=message.ending,
         plain=bool(message.gpu_ids) and not message.lease_id,
     )
 
@@ -201,40 +172,37 @@ def snapshot_of(message: pb.Snapshot) -> ClusterSnapshot:
     )
 
 
+_NAMED: dict[str, tuple[Callable[..., Event], str]] = {
+    "node_down": (NodeDown, "node_id"),
+    "app_removed": (AppRemoved, "app_id"),
+    "attempt_added": (AttemptAdded, "attempt_id"),
+    "attempt_removed": (AttemptRemoved, "attempt_id"),
+    "container_completed": (ContainerGone, "container_id"),
+    "directive_result": (DirectiveDone, "directive_id"),
+}
+"""Kind of a message -> its event, which has the same fields, and the one that may not be empty."""
+
+
 def event_of(message: pb.Event) -> Event | None:
     """The Arbiter's event; None for a kind that this version does not know. Raises Unreadable."""
-    match message.WhichOneof("kind"):
+    kind = message.WhichOneof("kind")
+    if kind in _NAMED:
+        (event, name), told = _NAMED[kind], getattr(message, kind)
+        _named(getattr(told, name), f"{kind}.{name}")
+        return value_of(event, told)
+    match kind:
         case "node_up":
             return NodeUp(node_of(message.node_up))
-        case "node_down":
-            return NodeDown(_named(message.node_down.node_id, "node_down.node_id"), message.node_down.reason)
         case "app_added":
             return AppAdded(app_of(message.app_added))
         case "app_updated":
             return AppUpdated(app_of(message.app_updated))
-        case "app_removed":
-            removed = message.app_removed
-            return AppRemoved(_named(removed.app_id, "app_removed.app_id"), removed.final_state)
-        case "attempt_added":
-            added = message.attempt_added
-            return AttemptAdded(_named(added.attempt_id, "attempt_added.attempt_id"), added.app_id)
-        case "attempt_removed":
-            ended = message.attempt_removed
-            return AttemptRemoved(_named(ended.attempt_id, "attempt_removed.attempt_id"), ended.app_id)
         case "ask":
             return AskChanged(ask_of(message.ask))
         case "container_allocated":
             return ContainerUp(container_of(message.container_allocated))
         case "container_running":
             return ContainerUp(container_of(message.container_running), running=True)
-        case "container_completed":
-            gone = message.container_completed
-            container_id = _named(gone.container_id, "container_completed.container_id")
-            return ContainerGone(container_id, gone.exit_status, gone.diagnostics)
-        case "directive_result":
-            done = message.directive_result
-            directive_id = _named(done.directive_id, "directive_result.directive_id")
-            return DirectiveDone(directive_id, done.ok, done.container_id, done.reason, done.machine_at_fault)
         case "ready":
             return ClusterReady()
     return None
@@ -244,29 +212,12 @@ def directive_to_wire(directive: Directive) -> pb.Directive:
     """A directive as a protobuf message."""
     match directive:
         case Place():
-            return pb.Directive(id=directive.directive_id, place=_place(directive))
+            gpu_ids = sorted(g.index for g in directive.gpus)
+            found = pb.Directive(place=filled(pb.Place, directive, directive.ask, gpu_ids=gpu_ids))
         case Preempt():
             deadline_ms = round(directive.deadline_s * 1000.0)
-            preempt = pb.Preempt(container_id=directive.container_id, deadline_ms=deadline_ms)
-            return pb.Directive(id=directive.directive_id, preempt=preempt)
+            found = pb.Directive(preempt=filled(pb.Preempt, directive, deadline_ms=deadline_ms))
         case Kill():
-            kill = pb.Kill(container_id=directive.container_id, reason=directive.reason, again=directive.again)
-            return pb.Directive(id=directive.directive_id, kill=kill)
-
-
-def _place(directive: Place) -> pb.Place:
-    ask = directive.ask
-    return pb.Place(
-        attempt_id=ask.attempt_id,
-        allocation_request_id=ask.allocation_request_id,
-        priority=ask.priority,
-        node_id=directive.node_id,
-        gpu_ids=_indices(directive.gpus),
-        lease_id=directive.lease_id,
-        memory_mb=ask.memory_mb,
-        vcores=ask.vcores,
-    )
-
-
-def _indices(gpus: Iterable[Gpu]) -> list[int]:
-    return sorted(g.index for g in gpus)
+            found = pb.Directive(kill=filled(pb.Kill, directive))
+    found.id = directive.directive_id
+    return found

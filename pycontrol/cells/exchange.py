@@ -6,9 +6,10 @@ each level never changes, so every assignment stays feasible and other virtual c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell, overlaps
@@ -54,7 +55,7 @@ class ExchangeRequest:
     lot: Lot
     end_s: float
     in_return: Lot | None = None
-    expires_s: float = float("inf")
+    expires_s: float = math.inf
 
 
 @value
@@ -95,48 +96,77 @@ class Match:
     offer: ExchangeOffer
 
 
-class ExchangePolicy(Protocol):
-    """A policy that chooses the next match."""
-
-    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
-        """The next match; None if there is none. `qualified`: request id -> offers that can serve it now."""
+Choose = Callable[[Board, Mapping[str, list[ExchangeOffer]]], Match | None]
+"""A policy: the next match, None if there is none, of (board, request id -> offers that can serve it now)."""
 
 
-class Balanced:
+def balanced(board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
     """Algorithm 2: the request of the tenant with the highest surplus, served by the offer of the lowest surplus."""
-
-    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
-        for name in sorted(qualified, key=lambda n: -board.surplus.get(board.requests[n].tenant, 0.0)):
-            offer = min(qualified[name], key=lambda o: board.surplus.get(o.tenant, 0.0))
-            return Match(board.requests[name], offer)
+    if not qualified:
         return None
+    name = min(qualified, key=lambda n: -board.surplus.get(board.requests[n].tenant, 0.0))
+    return Match(board.requests[name], min(qualified[name], key=lambda o: board.surplus.get(o.tenant, 0.0)))
 
 
 class Exchange:
     """HiveD's Exchange Arbiter. Time is an argument; `dump` has all state."""
 
-    def __init__(self, cells: Cells, policy: ExchangePolicy) -> None:
-        self.cells, self.policy = cells, policy
+    def __init__(self, cells: Cells, choose: Choose = balanced) -> None:
+        self.cells, self._choose = cells, choose
         self.board = Board()
         self.deals: dict[str, Deal] = {}
         self.number = 0
         self.posted: dict[str, str] = {}
         """Posting id -> its tenant, for the newest `POSTED_KEPT`."""
 
-    def proxy(self, tenant: str) -> ExchangeProxy:
-        """The Exchange Proxy of a tenant; raises CellsError if there is no such virtual cluster."""
+    # ---- the board
+
+    def offer(self, name: str, tenant: str, lot: Lot, end_s: float) -> None:
+        """Offers cells that the tenant owns; raises CellsError if it owns too few, or the name is taken."""
+        self.check(tenant, lot, "offer")
+        self._post(name, tenant)
+        self.board.offers[name] = ExchangeOffer(name, tenant, lot, end_s)
+
+    def request(
+        self, name: str, tenant: str, lot: Lot, end_s: float, in_return: Lot | None = None, expires_s: float = math.inf
+    ) -> None:
+        """Requests cells; raises CellsError if there are none, or the name is taken."""
+        self.check(tenant, lot)
+        if in_return:
+            self.check(tenant, in_return, "lend in return")
+        self._post(name, tenant)
+        self.board.requests[name] = ExchangeRequest(name, tenant, lot, end_s, in_return, expires_s)
+
+    def check(self, tenant: str, lot: Lot, give: str = "") -> None:
+        """Raises CellsError if there is no such tenant or cell, or if the tenant owns too few to `give` them."""
         if self.cells.layout.vc(tenant) is None:
             raise CellsError(f"there is no virtual cluster {tenant}")
-        return ExchangeProxy(self, tenant)
+        place(self.cells, lot)
+        if lot.count < 1:
+            raise CellsError(f"{lot.count} cells: must be at least 1")
+        if give:
+            owned = self.owned(lot, tenant)
+            if owned < lot.count:
+                raise CellsError(f"{tenant} owns {owned} {lot.cell_type} cells now, it cannot {give} {lot.count}")
+
+    def _post(self, name: str, tenant: str) -> None:
+        if name in self.posted:
+            raise CellsError(f"{name} was posted already")
+        self.posted[name] = tenant
+        while len(self.posted) > POSTED_KEPT:
+            del self.posted[next(iter(self.posted))]
+
+    def withdraw(self, name: str) -> None:
+        """Takes an offer or a request off the board."""
+        self.board.offers.pop(name, None)
+        self.board.requests.pop(name, None)
+
+    # ---- deals
 
     def gpus(self, lot: Lot) -> int:
         """GPUs of a lot."""
         space, level = place(self.cells, lot)
         return space.sizes[level] * lot.count
-
-    def gpu_hours(self, lot: Lot, duration_s: float) -> float:
-        """GPU-hours of a lot for a duration."""
-        return self.gpus(lot) * duration_s / HOUR_S
 
     def step(self, now_s: float) -> tuple[list[Deal], list[str]]:
         """Ends the deals that are due, then makes all possible deals; returns (new deals, groups that now borrow)."""
@@ -152,7 +182,7 @@ class Exchange:
         made: list[Deal] = []
         while True:
             qualified = {r.id: self._qualified(r) for r in board.requests.values()}
-            match = self.policy.choose(board, {k: offers for k, offers in qualified.items() if offers})
+            match = self._choose(board, {k: offers for k, offers in qualified.items() if offers})
             if match is None:
                 return made, downgraded
             made.append(self._carry_out(match, now_s))
@@ -176,17 +206,10 @@ class Exchange:
         """Whether a tenant owns and does not use enough cells; borrowed ones do not count, as it must return them."""
         return self.owned(lot, tenant) >= lot.count and len(free_roots(self.cells, lot, tenant)) >= lot.count
 
-    def held(self, lot: Lot, tenant: str) -> int:
-        """Cells of the lot's type that a tenant has now, with borrowed ones and without pinned ones."""
-        space, level = place(self.cells, lot)
-        return sum(
-            key == (tenant, None) and root[0] == level and root not in space.pins for root, key in space.holder.items()
-        )
-
     def owned(self, lot: Lot, tenant: str) -> int:
         """Cells of the lot's type that a tenant owns and has not lent; borrowed ones do not count."""
         space, level = place(self.cells, lot)
-        held = self.held(lot, tenant)
+        held = len(roots_of(space, level, tenant))
         for deal in self.deals.values():
             for borrower, borrowed in ((deal.tenant, deal.lot), (deal.owner, deal.in_return)):
                 if borrower == tenant and borrowed and place(self.cells, borrowed) == (space, level):
@@ -197,13 +220,13 @@ class Exchange:
         request, offer, board = match.request, match.offer, self.board
         move(self.cells, request.lot, offer.tenant, request.tenant)
         duration_s = request.end_s - now_s
-        hours = self.gpu_hours(request.lot, duration_s)
+        gpus = self.gpus(request.lot)
         if request.in_return:
             move(self.cells, request.in_return, request.tenant, offer.tenant)
-            hours -= self.gpu_hours(request.in_return, duration_s)
+            gpus -= self.gpus(request.in_return)
         self.number += 1
         deal = Deal(
-            f"deal{self.number}", offer.tenant, request.tenant, request.lot, request.end_s, hours,
+            f"deal{self.number}", offer.tenant, request.tenant, request.lot, request.end_s, gpus * duration_s / HOUR_S,
             request.in_return, now_s, offer.id, request.id,
         )  # fmt: skip
         self.deals[deal.id] = deal
@@ -212,7 +235,7 @@ class Exchange:
         left = offer.lot.count - request.lot.count
         if left:
             rest = Lot(offer.lot.chain, offer.lot.cell_type, left)
-            board.offers[offer.id] = ExchangeOffer(offer.id, offer.tenant, rest, offer.end_s)
+            board.offers[offer.id] = replace(offer, lot=rest)
         return deal
 
     def _book(self, deal: Deal, part: float) -> None:
@@ -248,9 +271,9 @@ class Exchange:
         }
 
     @classmethod
-    def load(cls, cells: Cells, policy: ExchangePolicy, data: Mapping[str, Any]) -> Exchange:
+    def load(cls, cells: Cells, data: Mapping[str, Any], choose: Choose = balanced) -> Exchange:
         """The inverse of `dump`; of an earlier version's, what is missing is empty, and prices are ignored."""
-        exchange = cls(cells, policy)
+        exchange = cls(cells, choose)
         board = data.get("board", {})
         exchange.board = Board(
             {k: ExchangeOffer(**_with_lots(o)) for k, o in board.get("offers", {}).items()},
@@ -267,68 +290,6 @@ class Exchange:
 def _with_lots(values: Mapping[str, Any]) -> dict[str, Any]:
     lots = {key: Lot(**lot) for key in ("lot", "in_return") if (lot := values.get(key))}
     return {key: value for key, value in values.items() if key != "price"} | lots
-
-
-@value
-class ExchangeProxy:
-    """A tenant's Exchange Proxy: posts and withdraws its offers and requests."""
-
-    exchange: Exchange
-    tenant: str
-
-    def offer(self, lot: Lot, end_s: float, name: str = "") -> str:
-        """Offers cells that the tenant owns; returns the offer's id (`name`, if given). Raises CellsError if it owns
-        too few."""
-        self.check(lot, "offer")
-        name = self._new("offer", name)
-        self.exchange.board.offers[name] = ExchangeOffer(name, self.tenant, lot, end_s)
-        return name
-
-    def request(
-        self, lot: Lot, end_s: float, in_return: Lot | None = None, expires_s: float = float("inf"), name: str = ""
-    ) -> str:
-        """Requests cells; returns the request's id (`name`, if given). Raises CellsError."""
-        self.check(lot)
-        if in_return:
-            self.check(in_return, "lend in return")
-        name = self._new("request", name)
-        wanted = ExchangeRequest(name, self.tenant, lot, end_s, in_return, expires_s)
-        self.exchange.board.requests[name] = wanted
-        return name
-
-    def check(self, lot: Lot, give: str = "") -> None:
-        """Raises CellsError if there are no such cells, or if the tenant owns too few to `give` them."""
-        place(self.exchange.cells, lot)
-        if lot.count < 1:
-            raise CellsError(f"{lot.count} cells: must be at least 1")
-        if give:
-            owned = self.exchange.owned(lot, self.tenant)
-            if owned < lot.count:
-                raise CellsError(f"{self.tenant} owns {owned} {lot.cell_type} cells now, it cannot {give} {lot.count}")
-
-    def _new(self, kind: str, name: str) -> str:
-        """Registers and returns the id of a posting: `name`, or a new one if it is empty. Raises CellsError if it is
-        taken."""
-        exchange = self.exchange
-        while not name:
-            exchange.number += 1
-            numbered = f"{kind}{exchange.number}"
-            name = "" if numbered in exchange.posted else numbered
-        if name in exchange.posted:
-            raise CellsError(f"{name} was posted already")
-        exchange.posted[name] = self.tenant
-        while len(exchange.posted) > POSTED_KEPT:
-            del exchange.posted[next(iter(exchange.posted))]
-        return name
-
-    def withdraw(self, name: str) -> None:
-        """Withdraws one of the tenant's offers or requests; raises CellsError if there is none."""
-        board = self.exchange.board
-        posted = board.offers.get(name) or board.requests.get(name)
-        if posted is None or posted.tenant != self.tenant:
-            raise CellsError(f"{self.tenant} has no offer or request {name}")
-        board.offers.pop(name, None)
-        board.requests.pop(name, None)
 
 
 def with_deals(layout: Layout, deals: Iterable[Deal]) -> tuple[Layout, list[Deal]]:
@@ -368,23 +329,22 @@ def _known(layout: Layout, tenant: str, *lots: Lot | None) -> bool:
 
 def place(cells: Cells, lot: Lot) -> tuple[Space, int]:
     """The chain and level of a lot; raises CellsError if there are none."""
-    for space in cells.spaces:
-        level = space.chain.level_of(lot.cell_type)
-        if space.chain.name == lot.chain and level is not None:
-            return space, level
+    for at, level in _places(cells.layout, lot):
+        return cells.spaces[at], level
     raise CellsError(f"chain {lot.chain} has no cell type {lot.cell_type}")
 
 
+def roots_of(space: Space, level: int, tenant: str) -> list[Cell]:
+    """The trees of a level that the tenant has now, with borrowed ones and without pinned ones."""
+    return [r for r, key in space.holder.items() if key == (tenant, None) and r[0] == level and r not in space.pins]
+
+
 def free_roots(cells: Cells, lot: Lot, tenant: str) -> list[Cell]:
-    """Trees of the lot's level that the tenant holds and does not use, without pinned ones."""
+    """Those of the lot's level that the tenant does not use."""
     space, level = place(cells, lot)
-    return [
-        root
-        for root, key in space.holder.items()
-        if key == (tenant, None) and root[0] == level and space.forest.free[level][root[1]] == space.sizes[level]
-        and root not in space.pins
-        and not space.forest.covered(root)
-    ]  # fmt: skip
+    free = space.forest.free[level]
+    roots = roots_of(space, level, tenant)
+    return [r for r in roots if free[r[1]] == space.sizes[level] and not space.forest.covered(r)]
 
 
 def move(cells: Cells, lot: Lot, owner: str, tenant: str) -> None:
@@ -407,11 +367,7 @@ def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
     space, level = place(cells, lot)
     downgraded: list[str] = []
     missing = lot.count - len(free_roots(cells, lot, tenant))
-    used = [
-        root for root, key in space.holder.items()
-        if key == (tenant, None) and root[0] == level and root not in space.pins
-    ]  # fmt: skip
-    for root in reversed(used):
+    for root in reversed(roots_of(space, level, tenant)):
         if missing <= 0:
             break
         if root in free_roots(cells, lot, tenant):

@@ -114,21 +114,6 @@ def cover(chain: Chain, leaves: Sequence[int]) -> list[Cell]:
     return cells
 
 
-def minus(chain: Chain, cell: Cell, other: Cell) -> list[Cell]:
-    """The maximal cells of `cell` outside `other`."""
-    (level, number), (other_level, other_number) = cell, other
-    if other_level >= level:
-        covered = number * chain.sizes[level] // chain.sizes[other_level] == other_number
-        return [] if covered else [cell]
-    if other_number * chain.sizes[other_level] // chain.sizes[level] != number:
-        return [cell]
-    fan = chain.fans[level]
-    rest: list[Cell] = []
-    for child in range(number * fan, (number + 1) * fan):
-        rest += minus(chain, (level - 1, child), other)
-    return rest
-
-
 def overlaps(chain: Chain, a: Cell, b: Cell) -> bool:
     """Whether one of the two cells contains the other."""
     low, high = (a, b) if a[0] <= b[0] else (b, a)

@@ -32,19 +32,16 @@ def groups(cells: Cells) -> list[dict[str, Any]]:
     ]
 
 
-def vc_cells(cells: Cells, vc: str, chain: str | None = None, cell_type: str | None = None) -> list[dict[str, Any]]:
+def vc_cells(cells: Cells, vc: str) -> list[dict[str, Any]]:
     """The cells that a virtual cluster owns, with binding, health and use.
 
     Of its unbound cells of a level, those beyond the number of healthy cells that could be bound are shown as bad.
     """
     found: list[dict[str, Any]] = []
     for space in cells.spaces:
-        if chain not in (None, space.chain.name):
-            continue
         unbound: dict[int, int] = {}
         for root, (owner, pinned) in space.holder.items():
-            name = space.chain.names[root[0]]
-            if owner != vc or cell_type not in (None, name):
+            if owner != vc:
                 continue
             physical = space.v2p[root[0]][root[1]]
             marks = len(space.root_marks.get(root, ()))
@@ -56,7 +53,7 @@ def vc_cells(cells: Cells, vc: str, chain: str | None = None, cell_type: str | N
             found.append(
                 {
                     "chain": space.chain.name,
-                    "type": name,
+                    "type": space.chain.names[root[0]],
                     "cell": root[1],
                     "pinned": space.pins.get(root, pinned),
                     "gpus": space.sizes[root[0]],

@@ -69,8 +69,6 @@ class Layout:
     chains: tuple[Chain, ...]
     vcs: tuple[Vc, ...]
     static: bool = False
-    pins_shared: bool = False
-    """Whether every group of a virtual cluster may use its pinned cells, not only those that name them."""
 
     @cached_property
     def _by_name(self) -> Mapping[str, Vc]:

@@ -172,35 +172,6 @@ class CellPool:
             at //= fans[k]
         lists[k][at] = None
 
-    def bin_for(self, gpus: int) -> Cell | None:
-        """A bin for a worker: the fullest with room, else one from the smallest free cell; None if there is none."""
-        per_node, parts = self.sizes[self.node], self.parts
-        for free in range(gpus, per_node + 1):
-            if parts[free]:
-                key, level = parts[free].popitem()
-                parts[free][key] = level
-                return level, key // self.sizes[level]
-            if free < per_node and free in self.sizes:
-                for level in range(self.node):
-                    if self.sizes[level] == free and self.lists[level]:
-                        return level, _peek(self.lists[level])
-        for level in range(self.node, len(self.sizes)):
-            if self.lists[level]:
-                return self.node, _peek(self.lists[level]) * (self.sizes[level] // per_node)
-        for free in range(per_node + 1 + gpus, len(parts)):
-            if parts[free]:
-                key, level = parts[free].popitem()
-                parts[free][key] = level
-                return level, key // self.sizes[level]
-        return None
-
-    def cell_for(self, level: int) -> Cell | None:
-        """A free cell of a level above nodes, from the smallest free cell that contains one; None if none does."""
-        for k in range(level, len(self.sizes)):
-            if self.lists[k]:
-                return level, _peek(self.lists[k]) * (self.sizes[k] // self.sizes[level])
-        return None
-
     def pick(self, cell: Cell, gpus: int) -> list[Cell]:
         """Free cells for `gpus` GPUs inside a cell with enough: in the smallest part that has them, fullest first."""
         level, number = cell
@@ -246,10 +217,3 @@ class CellPool:
             for cell in cells:
                 found += [(sizes[bin_level], (bin_level, n)) for n in range(cell * count, (cell + 1) * count)]
         return found
-
-
-def _peek(cells: dict[int, None]) -> int:
-    """The newest entry; popitem, unlike iteration, stays fast after deletions."""
-    key, _ = cells.popitem()
-    cells[key] = None
-    return key

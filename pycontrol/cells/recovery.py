@@ -28,15 +28,13 @@ from pycontrol.model.value import value
 
 
 @value
-class Reconfigured:
-    """The running groups after a change of the configuration; groups that are not listed continue unchanged."""
+class Adopted:
+    """The result of adopting groups; those that are not listed continue unchanged."""
 
     cells: Cells
-    downgraded: tuple[str, ...] = ()
+    downgraded: tuple[str, ...]
     """Groups that continue as opportunistic ones."""
-    pending: tuple[str, ...] = ()
-    """Groups with unfinished preemptions, to be requested again."""
-    gone: tuple[str, ...] = ()
+    gone: tuple[str, ...]
     """Groups that could not be adopted: none of their GPUs is in the cluster, or another group uses one."""
 
 
@@ -52,7 +50,7 @@ def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Dec
     found, complete = _locate(cells, workers)
     if not found:
         raise CellsError(f"group {request.group}: none of its GPUs is in the cluster")
-    tx = cells.begin((request.vc, request.pinned))
+    tx = Transaction((request.vc, request.pinned))
     if complete and request.priority > OPPORTUNISTIC:
         gpus = [Gpu(host, index) for host, indices in workers for index in indices]
         inside = bool(request.inside) and take_inside(tx, cells.spaces, request.inside, gpus)
@@ -80,13 +78,7 @@ def _cells_of(cells: Cells, workers: Sequence[Worker]) -> list[Holding]:
     for number, (host, indices) in enumerate(workers):
         wanted = set(indices)
         for space in cells.spaces:
-            per_node = space.chain.sizes[space.chain.node]
-            leaves = [
-                leaf
-                for node in space.nodes_of.get(host, ())
-                for leaf in range(node * per_node, (node + 1) * per_node)
-                if space.chain.indices[leaf] in wanted
-            ]
+            leaves = [leaf for leaf in space.leaves_on(host) if space.chain.indices[leaf] in wanted]
             found += [Holding(space, space.borrowable, number, cell, cell) for cell in cover(space.chain, leaves)]
     return found
 
@@ -104,17 +96,6 @@ def _bind(tx: Transaction, space: Space, worker: int, physical: Cell) -> bool:
         return True
     children = range(number * space.fans[level], (number + 1) * space.fans[level])
     return level > 0 and all(_bind(tx, space, worker, (level - 1, child)) for child in children)
-
-
-@value
-class Adopted:
-    """The result of adopting groups."""
-
-    cells: Cells
-    downgraded: tuple[str, ...]
-    """Groups that continue as opportunistic ones."""
-    gone: tuple[str, ...]
-    """Groups that could not be adopted: none of their GPUs is in the cluster, or another group uses one."""
 
 
 def adopt_all(make: Callable[[], Cells], groups: Sequence[tuple[GroupRequest, Sequence[Worker]]]) -> Adopted:
@@ -166,29 +147,21 @@ def _wanted(cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Seq
     return wanted
 
 
-def reconfigured(cells: Cells, layout: Layout) -> Reconfigured:
-    """Adopts the running groups on a new layout, of each priority the oldest first, and keeps the health of GPUs."""
+def reconfigured(cells: Cells, layout: Layout) -> Adopted:
+    """Adopts the running groups on a new layout, of each priority the oldest first, and keeps the health of GPUs.
+
+    `downgraded` has those that were not borrowing before. Groups with unfinished preemptions must be requested again.
+    """
     old = sorted(cells.groups.values(), key=lambda g: g.order)
-    pending = [g.name for g in old if g.state is GroupState.PREEMPTING]
     running = [  # virtual cells are numbered differently there
         (replace(g.request, inside=(), strictly=False), g.workers) for g in old if g.state is not GroupState.PREEMPTING
     ]
-    found = adopt_all(lambda: Cells(layout), running)
-    downgraded = [name for name in found.downgraded if not cells.groups[name].lazily_preempted]
-    for space in cells.spaces:
-        for leaf in sorted(space.bad):
-            gpu = space.chain.gpu(leaf)
-            for other in found.cells.spaces:
-                at = _leaf(other, gpu.host, gpu.index)
-                if at is not None:
-                    other.set_bad(at)
-    return Reconfigured(found.cells, tuple(downgraded), tuple(pending), found.gone)
-
-
-def _leaf(space: Space, host: str, index: int) -> int | None:
-    per_node = space.chain.sizes[space.chain.node]
-    for node in space.nodes_of.get(host, ()):
-        for leaf in range(node * per_node, (node + 1) * per_node):
-            if space.chain.indices[leaf] == index:
-                return leaf
-    return None
+    found = adopt_all(lambda: type(cells)(layout), running)
+    bad = {space.chain.gpu(leaf) for space in cells.spaces for leaf in space.bad}
+    for gpu in sorted(bad):
+        for space in found.cells.spaces:
+            for leaf in space.leaves_on(gpu.host):
+                if space.chain.indices[leaf] == gpu.index:
+                    space.set_bad(leaf)
+    downgraded = tuple(name for name in found.downgraded if not cells.groups[name].lazily_preempted)
+    return replace(found, downgraded=downgraded)

@@ -54,13 +54,7 @@ class AffinityGroup:
     workers: tuple[Worker, ...] = ()
     victims: dict[str, AffinityGroup] = field(default_factory=dict)
     preemptors: dict[str, AffinityGroup] = field(default_factory=dict)
-    lost: dict[str, list[Holding]] = field(default_factory=dict)
-    """Preemptor -> guaranteed cells that it took from this group, which still runs on their GPUs."""
-    downgraded: list[tuple[AffinityGroup, list[Holding]]] = field(default_factory=list)
-    """Groups that this one made opportunistic, with what they held before."""
     lazily_preempted: bool = False
-    seized: bool = False
-    """Whether it took cells of other groups, so that bindings below its own cells may remain."""
 
     @property
     def name(self) -> str:
@@ -121,6 +115,11 @@ class Space:
         self.marks: dict[int, int] = {}
         self.root_marks: dict[Cell, set[int]] = {}
 
+    def leaves_on(self, host: str) -> list[int]:
+        """The level-0 cells of a host."""
+        leaves = (self.chain.leaves((self.chain.node, node)) for node in self.nodes_of.get(host, ()))
+        return [leaf for of_node in leaves for leaf in of_node]
+
     # Binding
 
     def root_of(self, cell: Cell) -> Cell:
@@ -174,8 +173,8 @@ class Space:
         p2v[chosen] = number
         return chosen
 
-    def bind_exactly(self, cell: Cell, physical: int, spare: AffinityGroup | None = None) -> None:
-        """Binds a virtual cell to this physical one, which `fits` must allow. `spare`: see `mark_root`."""
+    def bind_exactly(self, cell: Cell, physical: int) -> None:
+        """Binds a virtual cell to this physical one, which `fits` must allow."""
         level, root = cell[0], self.root_of(cell)
         fresh = self.v2p[root[0]][root[1]] == FREE
         while self.v2p[cell[0]][cell[1]] == FREE:
@@ -187,7 +186,7 @@ class Space:
             self.p2v[cell[0]][at] = cell[1]
             cell = (cell[0] + 1, cell[1] // self.fans[cell[0] + 1])
         if fresh:
-            self.mark_root(root, spare)
+            self.mark_root(root)
 
     def fits(self, cell: Cell, physical: int) -> bool:
         """Whether a free virtual cell is, or may be, bound to exactly this physical cell."""
@@ -231,19 +230,6 @@ class Space:
         sizes = self.sizes
         return any(k <= level and n * sizes[k] // sizes[level] == number for k, n in self.kept)
 
-    def unbind_inside(self, cell: Cell) -> None:
-        """Unbinds free cells below a cell, which preempted groups had bound."""
-        level, number = cell
-        if not level or cell in self.forest.whole:
-            return
-        for child in range(number * self.fans[level], (number + 1) * self.fans[level]):
-            physical = self.v2p[level - 1][child]
-            if physical != FREE:
-                self.unbind_inside((level - 1, child))
-                if self.forest.free[level - 1][child] == self.sizes[level - 1]:
-                    self.v2p[level - 1][child] = FREE
-                    self.p2v[level - 1][physical] = FREE
-
     def unbind_marked(self, root: Cell) -> None:
         """Unmarks and unbinds a tree in which only bad GPUs are taken."""
         marked = self.root_marks.get(root)
@@ -273,16 +259,11 @@ class Space:
 
     # Bad hardware
 
-    def mark_root(self, root: Cell, spare: AffinityGroup | None = None) -> None:
-        """Marks a bound tree's bad GPUs: virtual GPUs are bound to them and taken, so that no group gets them.
-
-        Bad GPUs that the group `spare` borrows are left out, as they are about to become its own.
-        """
+    def mark_root(self, root: Cell) -> None:
+        """Marks a bound tree's bad GPUs: virtual GPUs are bound to them and taken, so that no group gets them."""
         physical = self.v2p[root[0]][root[1]]
         if physical in self.buddy.bad[root[0]]:
-            for leaf in self.chain.leaves((root[0], physical)):
-                if leaf in self.bad and leaf not in self.marks and (spare is None or self.borrower[leaf] is not spare):
-                    self._mark(leaf)
+            self.reflag_bad((root[0], physical))
 
     def reflag_bad(self, physical: Cell) -> None:
         """After a cell was given up: marks its bad GPUs in the tree that is bound there, if there is one."""

@@ -9,7 +9,6 @@ from pycontrol.model.value import value
 
 OPPORTUNISTIC = -1
 """The priority of groups without a guarantee: they may use any idle GPUs and are evicted for guaranteed groups."""
-HIGHEST = 1000
 
 Key = tuple[str, str | None]
 """(virtual cluster, its pinned cell or None): a holder of cells."""
@@ -24,7 +23,6 @@ class CellsError(Exception):
 class GroupState(enum.StrEnum):
     """The states of an affinity group."""
 
-    PENDING = "Pending"
     PREEMPTING = "Preempting"
     ALLOCATED = "Allocated"
     BEING_PREEMPTED = "BeingPreempted"
@@ -56,22 +54,19 @@ Worker = tuple[str, tuple[int, ...]]
 class GroupRequest:
     """A request for an affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
 
-    `hosts`: the only hosts it may use. `on`: exact GPUs by host, one worker per entry (instead of `members`).
-    `within`: a cell type; the whole gang must lie in one such cell (with `on` or `inside`, each worker).
+    A guaranteed group names cells of its virtual cluster (`inside`), an opportunistic one hosts (`on`).
+    `within`: a cell type; each worker must lie in one such cell.
     `pinned`: the pinned cell to use.
-    `lazy`: whether it may be downgraded to opportunistic instead of being killed.
     """
 
     group: str
     vc: str
     priority: int
     members: tuple[tuple[int, int], ...]
-    gpu_type: str | None = None
     pinned: str | None = None
-    lazy: bool = True
-    hosts: frozenset[str] | None = None
     within: str | None = None
     on: tuple[tuple[str, int], ...] = ()
+    """(host, idle GPUs) to use; one worker per entry."""
     inside: tuple[tuple[int, int, int, int], ...] = ()
     """(chain, level, number, GPUs): own virtual cells to use; one worker per entry."""
     avoid: frozenset[str] = frozenset()

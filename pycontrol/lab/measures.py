@@ -9,7 +9,10 @@ import numpy as np
 
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import PRECISION, SimulationRun, cores, metric_ratio, run_many
+from pycontrol.simulation.runs import Interval, SimulationRun, cores, metric_ratio, run_many
+
+PRECISION = 0.05
+"""Stop early: the half-width of the interval as a share of the mean (of the ratio to the first policy)."""
 
 
 def run_groups(
@@ -43,9 +46,14 @@ def run_until(
         results += run_groups(groups, processes, done)
         found = [[metrics(r) for r in group] for group in results]
         ratios = [metric_ratio(other, base, metric) for base, *rest in [zip(*found, strict=True)] for other in rest]
-        if len(results) >= least and all(r.known(precision) for r in ratios):
+        if len(results) >= least and all(known(r, precision) for r in ratios):
             break
     return results
+
+
+def known(found: Interval, precision: float = PRECISION) -> bool:
+    """Whether the half-width of the interval is within that share of the mean."""
+    return found.n >= 2 and found.high - found.low <= 2 * precision * abs(found.mean)
 
 
 def cdf(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

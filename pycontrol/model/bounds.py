@@ -164,11 +164,11 @@ def within(number: float, name: str, owner: str = "") -> float:
     return number
 
 
-def numbers_within(values: Mapping[str, Any], owner: str = "") -> None:
+def numbers_within(values: Mapping[str, Any]) -> None:
     """Checks numbers by name, and those in lists and mappings by the name of the list; raises OutOfBounds."""
     for name, found in values.items():
         for number in _numbers(found):
-            within(number, name, owner)
+            within(number, name)
 
 
 @value

@@ -138,8 +138,6 @@ class Ask:
     """Hosts or racks to which it is limited; empty: any."""
     partition: str | None = None
     """Its node label expression; None: the queue's default."""
-    placement_constraint: str = ""
-    """As YARN prints it; empty: none."""
 
     @property
     def key(self) -> tuple[str, int, int, int]:

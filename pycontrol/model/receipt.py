@@ -7,7 +7,7 @@ that a receipt of an older version lacks get their defaults.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -121,123 +121,91 @@ class Receipt:
 
     def dump(self) -> dict[str, Any]:
         """The receipt as JSON values."""
-        data: dict[str, Any] = {
-            "round_id": self.round_id,
-            "at_s": self.at_s,
-            "policy": self.policy,
-            "asked": self.asked,
-            "vc": self.vc,
-            "guaranteed": self.guaranteed,
-            "deals": list(self.deals),
-            "cluster_gpus": self.cluster_gpus,
-            "offered": dict(self.offered),
-            "bad_gpus": _names(self.bad_gpus),
-            "ending": {app_id: _names(gpus) for app_id, gpus in self.ending.items()},
-            "rho": dict(self.rho),
-            "participants": list(self.participants),
-            "out": {app_id: str(why) for app_id, why in self.out.items()},
-            "bid_s": dict(self.bid_s),
-            "restart_s": dict(self.restart_s),
-            "asked_s": dict(self.asked_s),
-            "corrected": dict(self.corrected),
-            **({"boosted": dict(self.boosted)} if self.boosted else {}),
-            "f": self.f,
-            **({"min_lend_s": self.min_lend_s} if self.min_lend_s else {}),
-        }
-        if self.outcome is not None:
-            data.update(_dump_outcome(self.outcome))
-        data["note"] = self.note
-        return data
+        data = _dump(self)
+        note, outcome = data.pop("note"), data.pop("outcome")
+        return {**data, **({} if outcome is None else _dump(outcome)), "note": note}
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Receipt:
         """The inverse of dump(); raises AttributeError, KeyError, TypeError or ValueError for other data."""
-        return Receipt(
-            round_id=str(data.get("round_id", "")),
-            at_s=float(data.get("at_s", 0.0)),
-            policy=str(data.get("policy", "")),
-            asked=bool(data.get("asked", True)),
-            vc=str(data.get("vc", "")),
-            guaranteed=bool(data.get("guaranteed", True)),
-            deals=tuple(data.get("deals", ())),
-            cluster_gpus=int(data.get("cluster_gpus", 0)),
-            offered=dict(data.get("offered", {})),
-            bad_gpus=_gpus(data.get("bad_gpus", ())),
-            ending={app_id: _gpus(names) for app_id, names in data.get("ending", {}).items()},
-            rho=dict(data.get("rho", {})),
-            participants=tuple(data.get("participants", ())),
-            out={app_id: read_reason(text) for app_id, text in data.get("out", {}).items()},
-            bid_s=dict(data.get("bid_s", {})),
-            restart_s=dict(data.get("restart_s", {})),
-            asked_s=dict(data.get("asked_s", {})),
-            corrected=dict(data.get("corrected", {})),
-            boosted=dict(data.get("boosted", {})),
-            f=float(data.get("f", 0.0)),
-            min_lend_s=float(data.get("min_lend_s", 0.0)),
-            note=str(data.get("note", "")),
-            outcome=_load_outcome(data) if "awards" in data else None,
-        )
+        values = _load(Receipt, {"round_id": "", "at_s": 0.0, "policy": "", **data})
+        return Receipt(**values, outcome=Outcome(**_load(Outcome, data)) if "awards" in data else None)
 
 
-def _dump_outcome(x: Outcome) -> dict[str, Any]:
-    holds = [{"app_id": h.app_id, "gpus": dict(h.gang), "until_s": h.until_s} for h in x.holds]
-    return {
-        "bids": [{**{name: getattr(b, name) for name in _BID_FIELDS}, "won": dict(b.won)} for b in x.bids],
-        "awards": [{"app_id": a.app_id, "gangs": list(a.gangs), "leftover": a.leftover} for a in x.awards],
-        "owned": _names(x.owned),
-        "lent": _names(x.lent),
-        "refused": list(x.refused),
-        "leftover_gpus": dict(x.leftover_gpus),
-        "unused_gpus": dict(x.unused_gpus),
-        "objective_log": x.objective_log,
-        "proved_optimal": x.proved_optimal,
-        "gap": x.gap,
-        "solve_s": x.solve_s,
-        "seed": x.seed,
-        "why": dict(x.why),
-        "renewed": _names(x.renewed),
-        "granted": [{"gpu": str(g.gpu), "app_id": g.app_id} for g in x.granted],
-        "revoked": [{"gpu": str(r.gpu), "app_id": r.app_id, "deadline_s": r.deadline_s} for r in x.revoked],
-        **({"unsaved_gpu_s": dict(x.unsaved_gpu_s)} if x.unsaved_gpu_s else {}),
-        **({"holds": holds} if holds else {}),
-    }
+def _dump(x: Receipt | Outcome) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name, _ in _FIELDS[type(x)]:
+        value = getattr(x, name)
+        if name in _FORMS:
+            value = _FORMS[name][0](value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        if value or name not in _SPARSE:
+            data[name] = value
+    return data
 
 
-def _load_outcome(data: Mapping[str, Any]) -> Outcome:
-    return Outcome(
-        bids=tuple(_bid(b) for b in data.get("bids", ())),
-        awards=tuple(
-            Award(a["app_id"], tuple(tuple((h, n) for h, n in gang) for gang in a["gangs"]), a.get("leftover", False))
-            for a in data["awards"]
-        ),
-        owned=_gpus(data.get("owned", ())),
-        lent=_gpus(data.get("lent", ())),
-        refused=tuple(data.get("refused", ())),
-        leftover_gpus=dict(data.get("leftover_gpus", {})),
-        unused_gpus=dict(data.get("unused_gpus", {})),
-        objective_log=float(data.get("objective_log", 0.0)),
-        proved_optimal=bool(data.get("proved_optimal", True)),
-        gap=float(data.get("gap", 0.0)),
-        solve_s=float(data.get("solve_s", 0.0)),
-        seed=int(data.get("seed", 0)),
-        why=dict(data.get("why", {})),
-        renewed=_gpus(data.get("renewed", ())),
-        granted=tuple(Granted(Gpu.parse(x["gpu"]), x["app_id"]) for x in data.get("granted", ())),
-        revoked=tuple(
-            Revoked(Gpu.parse(x["gpu"]), x["app_id"], x.get("deadline_s", 0.0)) for x in data.get("revoked", ())
-        ),
-        unsaved_gpu_s=dict(data.get("unsaved_gpu_s", {})),
-        holds=tuple(Hold(x["app_id"], gang_of(x["gpus"]), x["until_s"]) for x in data.get("holds", ())),
-    )
+def _load(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: (_FORMS[name][1] if name in _FORMS else form)(data[name])
+            for name, form in _FIELDS[kind] if name in data and name != "outcome"}  # fmt: skip
 
 
-def _bid(data: Mapping[str, Any]) -> BidReceipt:
-    return BidReceipt(**{name: data[name] for name in _BID_FIELDS if name in data})
-
-
-def _names(gpus: tuple[Gpu, ...]) -> list[str]:
+def _names(gpus: Iterable[Gpu]) -> list[str]:
     return [str(gpu) for gpu in gpus]
 
 
-def _gpus(names: Any) -> tuple[Gpu, ...]:
+def _gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
     return tuple(Gpu.parse(name) for name in names)
+
+
+def _dump_bid(x: BidReceipt) -> dict[str, Any]:
+    return {**{name: getattr(x, name) for name in _BID_FIELDS}, "won": dict(x.won)}
+
+
+def _load_bid(data: Mapping[str, Any]) -> BidReceipt:
+    return BidReceipt(**{name: data[name] for name in _BID_FIELDS if name in data})
+
+
+def _load_award(x: Mapping[str, Any]) -> Award:
+    return Award(x["app_id"], tuple(tuple((h, n) for h, n in gang) for gang in x["gangs"]), x.get("leftover", False))
+
+
+def _each(dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> _Form:
+    return lambda values: [dump(x) for x in values], lambda data: tuple(load(x) for x in data)
+
+
+def _by_app(dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> _Form:
+    return lambda values: {k: dump(x) for k, x in values.items()}, lambda data: {k: load(x) for k, x in data.items()}
+
+
+_Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""How a field is dumped and loaded."""
+_FORMS: Mapping[str, _Form] = {
+    **dict.fromkeys(("bad_gpus", "owned", "lent", "renewed"), (_names, _gpus)),
+    "ending": _by_app(_names, _gpus),
+    "out": _by_app(str, read_reason),
+    "round_id": (str, str),
+    "at_s": (float, float),
+    "policy": (str, str),
+    "bids": _each(_dump_bid, _load_bid),
+    "awards": _each(lambda x: {"app_id": x.app_id, "gangs": list(x.gangs), "leftover": x.leftover}, _load_award),
+    "granted": _each(lambda x: {"gpu": str(x.gpu), "app_id": x.app_id},
+                     lambda x: Granted(Gpu.parse(x["gpu"]), x["app_id"])),
+    "revoked": _each(lambda x: {"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": x.deadline_s},
+                     lambda x: Revoked(Gpu.parse(x["gpu"]), x["app_id"], x.get("deadline_s", 0.0))),
+    "holds": _each(lambda x: {"app_id": x.app_id, "gpus": dict(x.gang), "until_s": x.until_s},
+                   lambda x: Hold(x["app_id"], gang_of(x["gpus"]), x["until_s"])),
+}  # fmt: skip
+_SPARSE = ("boosted", "min_lend_s", "unsaved_gpu_s", "holds")
+"""Left out while they say nothing."""
+
+
+def _fields(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    """Each field, and what its value is made by: the factory, else the type of its default."""
+    made: Any = [(f.name, f.default_factory, f.default) for f in dataclasses.fields(kind)]
+    return tuple((n, type(default) if factory is dataclasses.MISSING else factory) for n, factory, default in made)
+
+
+_FIELDS = {kind: _fields(kind) for kind in (Receipt, Outcome)}

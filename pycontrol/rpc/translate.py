@@ -18,7 +18,6 @@ from pycontrol.model.events import (
     AgentEffect,
     AgentUp,
     BidReceived,
-    Contention,
     Event,
     GpusReleased,
     HeldGrant,
@@ -58,6 +57,7 @@ from pycontrol.rpc.checks import (
     texts,
     up_to,
 )
+from pycontrol.wire.fields import filled
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 # ---- Agent to Arbiter
@@ -324,36 +324,14 @@ def machine_gpu_ids(gpus: Iterable[Gpu]) -> list[pb.MachineGpuIds]:
     return [pb.MachineGpuIds(host=host, gpu_ids=ids) for host, ids in by_host.items()]
 
 
-def contention(value: Contention) -> pb.Contention:
-    """The values that an Agent needs to compute rho."""
-    return pb.Contention(
-        cluster_gpus=value.cluster_gpus,
-        n_avg=value.n_avg,
-        now_s=value.now_s,
-        submitted_s=value.submitted_s,
-        lease_s=value.lease_s,
-    )
-
-
-def grant(value: HeldGrant, round_id: str = "", renewal: bool = False, leftover: bool = False) -> pb.Grant:
+def grant(value: HeldGrant, *about: SendGrant) -> pb.Grant:
     """A lease for each GPU of a grant."""
-    return pb.Grant(
-        grant_id=value.grant_id,
-        round_id=round_id,
-        gpus=machine_gpu_ids(value.gpus),
-        end_s=value.end_s,
-        available_s=value.available_s,
-        renewal=renewal,
-        leftover=leftover,
-    )
+    return filled(pb.Grant, value, *about, gpus=machine_gpu_ids(value.gpus))
 
 
 def hosts_of(topology: Topology) -> list[pb.Host]:
     """The cluster's machines, in host order."""
-    return [
-        pb.Host(host=m.host, rack=m.rack, gpus=m.gpus, virtual_gpus=m.virtual, gpu_type=m.gpu_type)
-        for m in topology.machines.values()
-    ]
+    return [filled(pb.Host, m, virtual_gpus=m.virtual) for m in topology.machines.values()]
 
 
 def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
@@ -361,43 +339,27 @@ def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
     match effect:
         case SendRegistered():
             grants = [grant(g) for g in effect.grants]
-            known = contention(effect.contention)
-            return pb.ArbiterMessage(
-                registered=pb.Registered(contention=known, hosts=hosts_of(topology), grants=grants)
-            )
+            known = filled(pb.Contention, effect.contention)
+            registered = pb.Registered(contention=known, hosts=hosts_of(topology), grants=grants)
+            return pb.ArbiterMessage(registered=registered)
         case SendHosts():
             return pb.ArbiterMessage(hosts=pb.Hosts(hosts=hosts_of(topology)))
         case SendAskRho():
-            return pb.ArbiterMessage(
-                ask_rho=pb.AskRho(
-                    round_id=effect.round_id,
-                    contention=contention(effect.contention),
-                    ending=machine_gpu_ids(effect.ending),
-                    deadline_s=effect.deadline_s,
-                )
-            )
+            known, ending = filled(pb.Contention, effect.contention), machine_gpu_ids(effect.ending)
+            return pb.ArbiterMessage(ask_rho=filled(pb.AskRho, effect, contention=known, ending=ending))
         case SendOffer():
-            return pb.ArbiterMessage(offer=_offer(effect))
+            known, ending = filled(pb.Contention, effect.contention), machine_gpu_ids(effect.ending)
+            machines = [pb.MachineGpus(host=h, gpus=n) for h, n in sorted(effect.machines.items()) if n]
+            offer = filled(pb.Offer, effect, contention=known, machines=machines, ending=ending)
+            return pb.ArbiterMessage(offer=offer)
         case SendGrant():
-            return pb.ArbiterMessage(grant=grant(effect.grant, effect.round_id, effect.renewal, effect.leftover))
+            return pb.ArbiterMessage(grant=grant(effect.grant, effect))
         case SendRevoke():
-            gpus = machine_gpu_ids(effect.gpus)
-            due_s, left_s = effect.deadline_s, effect.left_s
-            return pb.ArbiterMessage(revoke=pb.Revoke(gpus=gpus, deadline_s=due_s, left_s=left_s, reason=effect.reason))
+            return pb.ArbiterMessage(revoke=filled(pb.Revoke, effect, gpus=machine_gpu_ids(effect.gpus)))
         case SendUseReply():
             return use_reply(effect.use_id, effect.accepted, effect.reason)
         case SendFinish():
-            return pb.ArbiterMessage(finish=pb.Finish(reason=effect.reason))
-
-
-def _offer(effect: SendOffer) -> pb.Offer:
-    return pb.Offer(
-        round_id=effect.round_id,
-        contention=contention(effect.contention),
-        machines=[pb.MachineGpus(host=h, gpus=n) for h, n in sorted(effect.machines.items()) if n],
-        ending=machine_gpu_ids(effect.ending),
-        deadline_s=effect.deadline_s,
-    )
+            return pb.ArbiterMessage(finish=filled(pb.Finish, effect))
 
 
 def use_reply(use_id: str, accepted: bool, reason: str) -> pb.ArbiterMessage:

@@ -33,11 +33,10 @@ from pycontrol.runtime.journal_rows import (
     base_of,
     connected,
     fact_of,
-    fold,
     journal_size,
-    raise_unless_harmless,
     row_of,
     rows_of,
+    sort_out,
     storable,
     unpacked,
     version_of,
@@ -193,15 +192,11 @@ class SqliteJournal:
         Unreadable rows that do not say who has which GPU are set aside; any other raises JournalError.
         """
         problems: list[str] = []
-        bad: list[tuple[Row, RowError]] = []
-
-        def on_bad(row: Row, error: RowError) -> None:
-            raise_unless_harmless(row, error)
-            bad.append((row, error))
-
         try:
             state, seq = base_of(self._db, VERSION, problems)
-            fold(state, rows_of(self._db, seq, VERSION), on_bad)
+            bad, error = sort_out(self._db, state, seq)
+            if error is not None:
+                raise error
         except (RowError, JournalError) as e:
             raise JournalError(f"{self.path}: {e}; {self._advice()}") from e
         except (sqlite3.DatabaseError, *BAD) as e:

@@ -22,7 +22,6 @@ from pycontrol.runtime.journal import lock_journal, open_journal, quarantine, re
 from pycontrol.runtime.journal_rows import (
     BAD,
     CHECKED_SINCE,
-    HARMLESS,
     MISSING,
     SCHEMA,
     TOTALS_SINCE,
@@ -32,16 +31,15 @@ from pycontrol.runtime.journal_rows import (
     RowError,
     as_journal_error,
     base_of,
-    checksum,
     connected,
-    fact_of,
     journal_size,
-    rows_of,
     snapshot_data,
     snapshots_of,
+    sort_out,
     state_of,
     storable,
     version_of,
+    write_snapshot,
 )
 
 MAGIC = b"SQLite format 3\0"
@@ -76,9 +74,9 @@ def _checked(path: Path) -> dict[str, Any]:
             report |= {name: getattr(size, name) for name in ("bytes", "facts", "facts_after_snapshot", "first_s")}
             report["snapshots"] = len(snapshots_of(db, version))
             report["set_aside"] = _count(db, "quarantine") if version >= CHECKED_SINCE else 0
-            for error in _bad_rows(db, version, report["problems"]):
-                report["problems"].append(str(error))
-                readable = readable and error.kind in HARMLESS
+            bad, error = sort_out(db, *base_of(db, version, report["problems"]), version)
+            report["problems"] += [str(e) for _, e in bad] + ([str(error)] if error else [])
+            readable = readable and error is None
         except (JournalError, sqlite3.DatabaseError, *BAD) as e:
             report["problems"].append(str(e))
             readable = False
@@ -109,30 +107,6 @@ def _file_problems(db: sqlite3.Connection) -> list[str]:
     except sqlite3.DatabaseError as e:
         found = [str(e)]
     return [f"the file is damaged: {line}" for line in found if line != "ok"]
-
-
-def _bad_rows(db: sqlite3.Connection, version: int, problems: list[str]) -> Iterator[RowError]:
-    """The bad rows that a start would find after the newest readable snapshot, up to the first that is not harmless."""
-    state, base = base_of(db, version, problems)
-    rows = rows_of(db, base, version)
-    while True:
-        try:
-            row = next(rows, None)
-            if row is None:
-                return
-            _apply(state, row)
-        except RowError as error:
-            yield error
-            if error.kind not in HARMLESS:
-                return
-
-
-def _apply(state: Durable, row: Row) -> None:
-    fact = fact_of(row)
-    try:
-        state.apply(fact)
-    except BAD as e:
-        raise RowError(row.seq, row.kind, f"does not fit the rows before it: {e!r}") from e
 
 
 def _count(db: sqlite3.Connection, table: str) -> int:
@@ -177,7 +151,7 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
         state, base = base_of(db, VERSION, problems)
     except JournalError as e:
         raise JournalError(f"{path}: {e}: it cannot be mended; move it away to start again") from e
-    bad, cut = _sort_out(db, state, base)
+    bad, cut = sort_out(db, state, base)
     done = [f"{line}: dropped" for line in problems]
     done += [f"{error}: set aside" for _, error in bad]
     tail: list[tuple[Row, RowError]] = []
@@ -192,25 +166,9 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
             if not _readable(data, crc) or (cut is not None and seq >= cut.seq):
                 db.execute("DELETE FROM snapshots WHERE seq = ?", (seq,))
         if cut is not None:
-            _write_snapshot(db, Durable.load(state.kept_here()), max([cut.seq, *(row.seq for row, _ in tail)]))
+            last = max([cut.seq, *(row.seq for row, _ in tail)])
+            write_snapshot(db, last, time.time(), snapshot_data(Durable.load(state.kept_here())))
     return done
-
-
-def _sort_out(db: sqlite3.Connection, state: Durable, base: int) -> tuple[list[tuple[Row, RowError]], RowError | None]:
-    """(harmless bad rows, the first other error) after a snapshot; applies the rows before that error to `state`."""
-    bad: list[tuple[Row, RowError]] = []
-    rows = rows_of(db, base, VERSION)
-    while True:
-        row: Row | None = None
-        try:
-            row = next(rows, None)
-            if row is None:
-                return bad, None
-            _apply(state, row)
-        except RowError as error:
-            if row is None or row.kind not in HARMLESS:
-                return bad, error
-            bad.append((row, error))
 
 
 def _all_rows(db: sqlite3.Connection, from_seq: int) -> list[Row]:
@@ -233,12 +191,6 @@ def _readable(data: object, crc: int | None) -> bool:
     except BAD:
         return False
     return True
-
-
-def _write_snapshot(db: sqlite3.Connection, state: Durable, seq: int) -> None:
-    data = snapshot_data(state)
-    row = (seq, time.time(), data, checksum("", data))
-    db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
 
 
 def _salvage(path: Path) -> list[str]:

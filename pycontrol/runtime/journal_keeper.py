@@ -26,7 +26,6 @@ from pycontrol.runtime.journal_rows import (
     JournalError,
     RowError,
     base_of,
-    checksum,
     fact_of,
     fold,
     newest_seq,
@@ -34,6 +33,7 @@ from pycontrol.runtime.journal_rows import (
     rows_of,
     snapshot_data,
     snapshot_seqs,
+    write_snapshot,
 )
 
 FACTS_PER_SNAPSHOT = 20_000
@@ -118,10 +118,7 @@ class JournalKeeper:
         used.close(used.last_s)
         data = snapshot_data(state)
         with transaction(db):
-            db.execute(
-                "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)",
-                (newest, self._now_s(), data, checksum("", data)),
-            )
+            write_snapshot(db, newest, self._now_s(), data)
             usage.add_totals(db, used)
             db.execute("DELETE FROM snapshots WHERE seq < (SELECT MAX(seq) FROM snapshots WHERE seq < ?)", (newest,))
         log.info("snapshot of the journal", facts=newest - base, bytes=len(data), problems=problems)

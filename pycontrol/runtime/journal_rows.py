@@ -304,10 +304,35 @@ def fold(
     return count
 
 
+Sorted = tuple[list[tuple[Row, RowError]], RowError | None]
+"""(harmless bad rows, the first other error)."""
+
+
 def raise_unless_harmless(row: Row, error: RowError) -> None:
     """Raise `error` unless the row is of a harmless kind, one that does not say who has which GPU."""
     if row.kind not in HARMLESS:
         raise error
+
+
+def sort_out(db: sqlite3.Connection, state: Durable, base: int, version: int = VERSION) -> Sorted:
+    """Applies the rows after a snapshot to `state`, up to the first bad one that is not harmless."""
+    bad: list[tuple[Row, RowError]] = []
+
+    def on_bad(row: Row, error: RowError) -> None:
+        raise_unless_harmless(row, error)
+        bad.append((row, error))
+
+    try:
+        fold(state, rows_of(db, base, version), on_bad)
+    except RowError as error:
+        return bad, error
+    return bad, None
+
+
+def write_snapshot(db: sqlite3.Connection, seq: int, now_s: float, data: bytes) -> None:
+    """Stores `snapshot_data` of the state after the fact `seq`; the caller holds a transaction."""
+    row = (seq, now_s, data, checksum("", data))
+    db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", row)
 
 
 def journal_size(db: sqlite3.Connection, path: Path) -> JournalSize:

@@ -7,7 +7,7 @@ slowdown of its own (S is 1 on one machine). The paper gives no racks; each layo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,14 @@ from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.apps import Workload
 
 UNIFORM = re.compile(r"(?P<machines>[1-9]\d*)x(?P<gpus>[1-9]\d*)(/(?P<rack>[1-9]\d*))?")
+
+
+NAMED: Mapping[str, Sequence[Sequence[int]]] = {
+    "testbed-64": [[4, 4, 4, 2, 2]] * 4,  # Themis, section 8.1: 64 GPUs, 8 machines with 2 and 12 with 4
+    "paper-168": [*[[8] * 4] * 4, *[[4] * 3] * 2, *[[1] * 8] * 2],  # its simulated cluster: 16 x 8, 6 x 4, 16 x 1
+    "paper-256": [*[[8] * 4] * 6, *[[4] * 4] * 3, *[[1] * 8] * 2],  # 256 GPUs in a similar mix: 24 x 8, 12 x 4, 16 x 1
+}
+"""Of each rack the GPUs of its machines."""
 
 
 class UnknownCluster(Exception):
@@ -30,32 +38,10 @@ def racks_of(layouts: Iterable[Iterable[int]]) -> Topology:
     return Topology.of(machines)
 
 
-def testbed_64() -> Topology:
-    """Themis, section 8.1: 64 GPUs, 8 machines with 2 and 12 with 4; here 4 racks of 16 GPUs (2 x 2 + 3 x 4)."""
-    return racks_of([[4, 4, 4, 2, 2]] * 4)
-
-
-def paper_168() -> Topology:
-    """Themis' simulated cluster as stated: 16 x 8, 6 x 4, 16 x 1 GPUs; here racks of 4 x 8, 3 x 4 and 8 x 1."""
-    return racks_of([*[[8] * 4] * 4, *[[4] * 3] * 2, *[[1] * 8] * 2])
-
-
-def paper_256() -> Topology:
-    """256 GPUs in a similar mix: 24 x 8, 12 x 4, 16 x 1; racks of 4 x 8 (6), 4 x 4 (3) and 8 x 1 (2)."""
-    return racks_of([*[[8] * 4] * 6, *[[4] * 4] * 3, *[[1] * 8] * 2])
-
-
 def uniform(machines: int, gpus: int, per_rack: int = 8) -> Topology:
     """Machines of one size, `per_rack` to a rack."""
     sizes = [gpus] * machines
     return racks_of(sizes[i : i + per_rack] for i in range(0, machines, per_rack))
-
-
-NAMED: dict[str, Callable[[], Topology]] = {
-    "testbed-64": testbed_64,
-    "paper-168": paper_168,
-    "paper-256": paper_256,
-}
 
 
 def cluster(name: str) -> Topology:
@@ -64,7 +50,7 @@ def cluster(name: str) -> Topology:
     Raises UnknownCluster, or ConfigError for a wrong topology file.
     """
     if name in NAMED:
-        return NAMED[name]()
+        return racks_of(NAMED[name])
     found = UNIFORM.fullmatch(name)
     if found:
         return uniform(int(found["machines"]), int(found["gpus"]), int(found["rack"] or 8))

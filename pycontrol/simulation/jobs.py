@@ -20,24 +20,8 @@ class SimJob:
     """One job, with its gang if it has one, and its serial GPU-seconds left (at `since_s` while it runs)."""
 
     __slots__ = (
-        "app",
-        "containers",
-        "gpus",
-        "index",
-        "launches",
-        "left",
-        "rate",
-        "requests",
-        "saved_s",
-        "settled",
-        "since_s",
-        "slowdown",
-        "stamp",
-        "state",
-        "told_steps",
-        "up_s",
-        "work",
-        "worker_id",
+        "app", "containers", "gpus", "index", "launches", "left", "rate", "requests", "saved_s", "settled", "since_s",
+        "slowdown", "stamp", "state", "told_steps", "up_s", "work", "worker_id",
     )  # fmt: skip
 
     def __init__(self, app: SimApp, index: int, work_gpu_s: float) -> None:

@@ -29,9 +29,6 @@ from pycontrol.simulation.metrics import OF_FINISHED
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.settings import SimulationSettings
 
-PRECISION = 0.05
-"""Stop early: the half-width of the interval as a share of the mean (of the ratio to the first policy)."""
-
 
 @dataclass(frozen=True)
 class SimulationRun:
@@ -175,15 +172,6 @@ class Interval:
     low: float
     high: float
     n: int
-
-    @property
-    def half(self) -> float:
-        """Half its width."""
-        return (self.high - self.low) / 2
-
-    def known(self, precision: float = PRECISION) -> bool:
-        """Whether the half-width is within that share of the mean."""
-        return self.n >= 2 and self.half <= precision * abs(self.mean)
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> Interval:

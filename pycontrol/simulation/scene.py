@@ -60,7 +60,7 @@ Phases = tuple[tuple[float, ...], ...]
 
 Planned = tuple[str, str, ev.WorkerPlan, AskKey | None]
 """(app, use, plan, key of its ask)."""
-VERSION = 4
+VERSION = 5
 RECENT_S = 86400.0
 RECENT_MAX = 500
 

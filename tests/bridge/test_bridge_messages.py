@@ -44,7 +44,7 @@ WIRE_ASK = pb.Ask(
     attempt_id="at", app_id="app", allocation_request_id=7, priority=3, gpus=2, memory_mb=512, vcores=1,
     count=2, only_on=["n1"], node_label_expression="", placement_constraint="in,node,x",
 )  # fmt: skip
-ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "", "in,node,x")
+ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "")
 WIRE_CONTAINER = pb.GpuContainer(
     container_id="c1", attempt_id="at", app_id="app", node_id="n1:8041", gpu_ids=[2, 0], lease_id="l1",
     allocation_request_id=7, state="RUNNING", gpus=2,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pycontrol.cells.core import Cells
 from pycontrol.cells.space import FREE, Space
 from pycontrol.cells.values import GroupState
+from pycontrol.lab.hived.groups import GroupCells
 
 
-def check(cells: Cells) -> None:
+def check(cells: GroupCells) -> None:
     """Checks: no leaf is used twice, owners lose nothing, counts are right, gangs are whole, equation (2) holds."""
     for space in cells.spaces:
         space.buddy.check()
@@ -20,7 +20,7 @@ def check(cells: Cells) -> None:
         _check_group(cells, group)
 
 
-def _check_leaves(cells: Cells, space: Space) -> None:
+def _check_leaves(cells: GroupCells, space: Space) -> None:
     owners: dict[int, str] = {}
     guests: dict[int, str] = {}
     for group in cells.groups.values():
@@ -30,7 +30,7 @@ def _check_leaves(cells: Cells, space: Space) -> None:
                     side = guests if part.borrowed else owners
                     assert leaf not in side, f"leaf {leaf} held twice"
                     side[leaf] = group.name
-        for parts in group.lost.values():
+        for parts in cells.lost.get(group.name, {}).values():
             for part in parts:
                 if part.space is space:
                     for leaf in space.chain.leaves(part.physical):
@@ -121,8 +121,8 @@ def _check_buddy(space: Space) -> None:
     assert space.buddy.need == unbound
 
 
-def _check_group(cells: Cells, group) -> None:
-    held = list(group.held) + [p for some in group.lost.values() for p in some]
+def _check_group(cells: GroupCells, group) -> None:
+    held = list(group.held) + [p for some in cells.lost.get(group.name, {}).values() for p in some]
     gpus = sum(p.space.sizes[p.physical[0]] for p in held)
     assert gpus == group.request.gpus, f"{group.name} is not whole"
     mine = {(w, i) for w, indices in group.workers for i in indices}

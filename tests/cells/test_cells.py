@@ -10,27 +10,28 @@ from typing import Any
 
 import pytest
 
-from pycontrol.cells import gang_fit
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import hidden_fans
 from pycontrol.cells.idle import max_min
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
 from pycontrol.cells.machines import groups_to_move, machines
 from pycontrol.cells.recovery import adopt, reconfigured
-from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
+from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
 from pycontrol.config import ConfigError
+from pycontrol.lab.hived import gang_fit
+from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 
 
-def build(levels: dict[str, int], hosts: int, vcs: dict[str, Any], **more: Any) -> Cells:
+def build(levels: dict[str, int], hosts: int, vcs: dict[str, Any], **more: Any) -> GroupCells:
     data = {"levels": levels, "hosts": [f"h{i}" for i in range(hosts)], "virtual_clusters": vcs, **more}
-    return Cells(layout(CellsFile.model_validate(data)))
+    return GroupCells(layout(CellsFile.model_validate(data)))
 
 
-def ask(cells: Cells, group: str, vc: str, priority: int, *sizes: int, **more: Any) -> Any:
-    decision = cells.request(GroupRequest(group, vc, priority, tuple((1, s) for s in sizes), **more))
+def ask(cells: GroupCells, group: str, vc: str, priority: int, *sizes: int, **more: Any) -> Any:
+    decision = cells.request(PriorityRequest(group, vc, priority, tuple((1, s) for s in sizes), **more))
     check(cells)
     return decision
 
@@ -88,14 +89,14 @@ def test_cells_bound_to_one_host_serve_one_worker_together() -> None:
     ask(cells, "p", "a", 0, 1)
     assert ask(cells, "q", "a", 0, 2).outcome is PlacementOutcome.PLACED
     cells.release("q")
-    adopt(cells, GroupRequest("q", "a", 0, ((1, 1),)), (("h0", (2,)),))
+    adopt(cells, PriorityRequest("q", "a", 0, ((1, 1),)), (("h0", (2,)),))
     check(cells)
     both = ask(cells, "both", "a", 0, 2)
     assert both.outcome is PlacementOutcome.PLACED
     assert hosts(both) == {"h0"}
 
 
-def two_chains() -> Cells:
+def two_chains() -> GroupCells:
     file = {
         "cell_types": {
             "old": {"child": "gpu", "count": 2, "node_level": True},
@@ -108,7 +109,7 @@ def two_chains() -> Cells:
         ],
         "virtual_clusters": {"a": {"old": 1, "new": 1}, "b": {"old": 1}},
     }
-    return Cells(layout(CellsFile.model_validate(file)))
+    return GroupCells(layout(CellsFile.model_validate(file)))
 
 
 def test_a_gang_spans_chains_of_a_gpu_type_only_if_none_holds_it() -> None:
@@ -178,10 +179,10 @@ def test_what_is_only_reserved_is_taken_before_preemption_may_start() -> None:
     ask(cells, "mid", "a", 1, 4)
     cells.release("gone")
     before = dump(cells)
-    wide = cells.request(GroupRequest("wide", "a", 2, ((1, 4),)), preempt=False)
+    wide = cells.request(PriorityRequest("wide", "a", 2, ((1, 4),)), preempt=False)
     assert (wide.outcome, wide.victims) == (PlacementOutcome.PREEMPT, ("runs",))
     assert dump(cells) == before
-    high = cells.request(GroupRequest("high", "a", 2, ((1, 2),)), preempt=False)
+    high = cells.request(PriorityRequest("high", "a", 2, ((1, 2),)), preempt=False)
     check(cells)
     assert (high.outcome, high.victims) == (PlacementOutcome.PLACED, ())
     assert set(cells.groups) == {"runs", "high"}
@@ -252,7 +253,7 @@ def test_free_gpus_on_a_virtual_clusters_machines_are_granted() -> None:
     assert sum(free.values()) == 5
     for number, (host, gpus) in enumerate((host, gpus) for host, gpus in free.items() if gpus):
         on = tuple((host, 1) for _ in range(gpus))
-        decision = cells.request(GroupRequest(f"u{number}", "a", 0, ((gpus, 1),), on=on))
+        decision = cells.request(PriorityRequest(f"u{number}", "a", 0, ((gpus, 1),), on=on))
         assert decision.outcome in (PlacementOutcome.PLACED, PlacementOutcome.PREEMPT)
         assert hosts(decision) == {host}
         check(cells)
@@ -261,16 +262,16 @@ def test_free_gpus_on_a_virtual_clusters_machines_are_granted() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        GroupRequest("g", "nobody", 0, ((1, 1),)),
-        GroupRequest("g", "a", 1001, ((1, 1),)),
-        GroupRequest("g", "a", 0, ((1, 9),)),
-        GroupRequest("g", "a", 0, ()),
-        GroupRequest("g", "a", 0, ((1, 1),), pinned="none"),
-        GroupRequest("g", "a", 0, ((1, 1),), gpu_type="tpu"),
-        GroupRequest("g", "a", 0, ((1, 1),), within="galaxy"),
+        PriorityRequest("g", "nobody", 0, ((1, 1),)),
+        PriorityRequest("g", "a", 1001, ((1, 1),)),
+        PriorityRequest("g", "a", 0, ((1, 9),)),
+        PriorityRequest("g", "a", 0, ()),
+        PriorityRequest("g", "a", 0, ((1, 1),), pinned="none"),
+        PriorityRequest("g", "a", 0, ((1, 1),), gpu_type="tpu"),
+        PriorityRequest("g", "a", 0, ((1, 1),), within="galaxy"),
     ],
 )
-def test_an_error_changes_nothing(request_: GroupRequest) -> None:
+def test_an_error_changes_nothing(request_: PriorityRequest) -> None:
     cells = build(NODE4, 1, {"a": {"node": 1}})
     before = dump(cells)
     with pytest.raises(CellsError):
@@ -299,7 +300,7 @@ def test_static_binding_stays() -> None:
 
 def test_static_binding_keeps_the_order_of_a_trees_cells() -> None:
     cells = build({"node": 2, "pod": 2}, 2, {"a": {"pod": 1}}, binding="static")
-    second = GroupRequest("g", "a", 0, ((1, 2),), inside=((0, 1, 1, 2),), strictly=True)
+    second = PriorityRequest("g", "a", 0, ((1, 2),), inside=((0, 1, 1, 2),), strictly=True)
     assert adopt(cells, second, (("h0", (0, 1)),)).downgraded == ("g",)  # the pod's second node is h1
     cells.set_health("h0", False, [1])
     cells.release("g")
@@ -338,7 +339,7 @@ def test_every_request_that_a_private_cluster_would_grant_is_granted(seed: int) 
                 for bin_cell in range(max(1, space.sizes[root[0]] // 4)):
                     leaves = list(space.chain.leaves(root))[bin_cell * 4 : bin_cell * 4 + 4]
                     frees.append(sum(leaf not in used for leaf in leaves))
-        request = GroupRequest(f"g{number}", vc, priority, tuple((1, s) for s in sizes), lazy=False)
+        request = PriorityRequest(f"g{number}", vc, priority, tuple((1, s) for s in sizes), lazy=False)
         decision = cells.request(request)
         for victim in decision.victims:
             assert cells.groups[victim].priority == -1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.cells.exchange import Balanced, Exchange, Lot
+from pycontrol.cells.exchange import Exchange, Lot, balanced
 from pycontrol.cells.values import CellsError, PlacementOutcome
-from pycontrol.lab.hived.exchange_policies import CreditScore, SecondPrice
+from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
 from tests.cells.invariants import check
 from tests.cells.test_cells import ask, build
 
@@ -17,15 +17,15 @@ NODE = Lot("node", "node", 1)
 def market(policy=None) -> Exchange:
     return Exchange(
         build({"switch": 2, "node": 2}, 4, {"a": {"node": 2}, "b": {"node": 1}, "c": {"switch": 2}}),
-        policy or Balanced(),
+        policy or balanced,
     )
 
 
 def test_cells_are_lent_and_come_back_without_a_kill() -> None:
     exchange = market()
     cells = exchange.cells
-    exchange.proxy("a").offer(NODE, 10 * HOUR_S)
-    exchange.proxy("b").request(NODE, 5 * HOUR_S)
+    exchange.offer("offer1", "a", NODE, 10 * HOUR_S)
+    exchange.request("request1", "b", NODE, 5 * HOUR_S)
     deals, _ = exchange.step(0.0)
     assert [(d.owner, d.tenant, d.gpu_hours) for d in deals] == [("a", "b", 20.0)]
     assert exchange.board.surplus == {"a": 20.0, "b": -20.0}
@@ -41,8 +41,8 @@ def test_cells_are_lent_and_come_back_without_a_kill() -> None:
 
 def test_one_large_cell_for_many_small_ones() -> None:
     exchange = market()
-    exchange.proxy("c").offer(Lot("node", "switch", 2), HOUR_S)
-    exchange.proxy("b").request(Lot("node", "switch", 2), HOUR_S, in_return=NODE)
+    exchange.offer("offer1", "c", Lot("node", "switch", 2), HOUR_S)
+    exchange.request("request1", "b", Lot("node", "switch", 2), HOUR_S, in_return=NODE)
     (deal,), _ = exchange.step(0.0)
     assert deal.gpu_hours == 0.0
     assert ask(exchange.cells, "large", "c", 0, 4).outcome is PlacementOutcome.PLACED
@@ -55,21 +55,21 @@ def test_balanced_serves_the_highest_surplus_from_the_lowest() -> None:
     exchange = market()
     exchange.board.surplus.update(a=-5.0, b=3.0, c=8.0)
     for owner in ("b", "a"):
-        exchange.proxy(owner).offer(NODE, HOUR_S)
-    exchange.proxy("c").request(NODE, HOUR_S)
+        exchange.offer(owner, owner, NODE, HOUR_S)
+    exchange.request("request1", "c", NODE, HOUR_S)
     (deal,), _ = exchange.step(0.0)
     assert (deal.owner, deal.tenant) == ("a", "c")
 
 
 @pytest.mark.parametrize(
-    ("policy", "winner"), [(SecondPrice({"o": 1.0, "rb": 7.0, "rc": 3.0}), "b"), (CreditScore(), "c")]
+    ("policy", "winner"), [(SecondPrice({"o": 1.0, "rb": 7.0, "rc": 3.0}), "b"), (credit_score, "c")]
 )
 def test_policies_choose_among_rivals(policy, winner: str) -> None:
     exchange = market(policy)
     exchange.board.score.update(c=9.0)
-    exchange.proxy("a").offer(NODE, HOUR_S, name="o")
+    exchange.offer("o", "a", NODE, HOUR_S)
     for vc in "bc":
-        exchange.proxy(vc).request(NODE, HOUR_S, name=f"r{vc}")
+        exchange.request(f"r{vc}", vc, NODE, HOUR_S)
     (deal,), _ = exchange.step(0.0)
     assert deal.tenant == winner
     assert getattr(policy, "paid", {"rb": 3.0}) == {"rb": 3.0}, "the second price"
@@ -78,9 +78,9 @@ def test_policies_choose_among_rivals(policy, winner: str) -> None:
 def test_only_owned_cells_can_be_offered_and_used_cells_do_not_move() -> None:
     exchange = market()
     with pytest.raises(CellsError):
-        exchange.proxy("c").offer(NODE, HOUR_S)
-    exchange.proxy("b").offer(NODE, HOUR_S)
-    exchange.proxy("c").request(NODE, HOUR_S)
+        exchange.offer("offer1", "c", NODE, HOUR_S)
+    exchange.offer("offer1", "b", NODE, HOUR_S)
+    exchange.request("request1", "c", NODE, HOUR_S)
     ask(exchange.cells, "busy", "b", 0, 1)
     assert exchange.step(0.0) == ([], [])
     exchange.cells.release("busy")
@@ -91,10 +91,10 @@ def test_only_owned_cells_can_be_offered_and_used_cells_do_not_move() -> None:
 
 def test_the_state_of_an_earlier_versions_exchange_is_loaded() -> None:
     before = market()
-    again = Exchange.load(before.cells, before.policy, {"deals": []})
+    again = Exchange.load(before.cells, {"deals": []})
     assert again.dump() == market().dump()
-    before.proxy("a").offer(NODE, HOUR_S)
+    before.offer("offer1", "a", NODE, HOUR_S)
     then = before.dump()
     then["board"]["offers"]["offer1"]["price"] = 1.0
     then["board"]["paid"] = {"a": 2.0}
-    assert Exchange.load(before.cells, before.policy, then).dump() == before.dump(), "prices were of auctions"
+    assert Exchange.load(before.cells, then).dump() == before.dump(), "prices were of auctions"

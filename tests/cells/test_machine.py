@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.core import Cells
-from pycontrol.cells.exchange import Balanced, Exchange, Lot
+from pycontrol.cells.exchange import Exchange, Lot, balanced
 from pycontrol.cells.recovery import adopt_all, reconfigured
-from pycontrol.cells.values import CellsError, GroupRequest, GroupState, PlacementOutcome
-from pycontrol.lab.hived.exchange_policies import CreditScore, SecondPrice
+from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
+from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
+from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits
@@ -30,7 +31,7 @@ CLUSTERS: list[dict[str, Any]] = [
     },
     {"levels": {"node": 3}, "virtual_clusters": {"a": {"node": 2, "gpu": 1}, "b": {"node": 1, "gpu": 2}}},
 ]
-POLICIES = [Balanced(), CreditScore(), SecondPrice()]
+POLICIES = [balanced, credit_score, SecondPrice()]
 
 
 class Machine(RuleBasedStateMachine):
@@ -38,7 +39,7 @@ class Machine(RuleBasedStateMachine):
     def start(self, cluster: dict[str, Any], static: bool, policy: Any) -> None:
         binding = "static" if static else "dynamic"
         self.file = {**cluster, "hosts": [f"h{i}" for i in range(4)], "binding": binding}
-        self.cells = Cells(layout(CellsFile.model_validate(self.file)))
+        self.cells = GroupCells(layout(CellsFile.model_validate(self.file)))
         self.exchange = Exchange(self.cells, policy)
         self.policy, self.static = policy, static
         self.number, self.now_s = 0, 0.0
@@ -51,7 +52,7 @@ class Machine(RuleBasedStateMachine):
             leaf
             for g in self.cells.groups.values()
             if g.request.priority >= priority
-            for h in [*g.held, *(h for some in g.lost.values() for h in some)]
+            for h in [*g.held, *(h for some in self.cells.lost.get(g.name, {}).values() for h in some)]
             if not h.borrowed
             for leaf in space.chain.leaves(h.cell)
         }
@@ -78,7 +79,7 @@ class Machine(RuleBasedStateMachine):
         members = tuple((1, size) for size in sizes)
         frees, before = self.frees(vc, priority), dump(self.cells)
         decision = self.cells.request(
-            GroupRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts), preempt=preempt
+            PriorityRequest(f"g{self.number}", vc, priority, members, lazy=lazy, hosts=hosts), preempt=preempt
         )
         for name in decision.victims:
             victim = self.cells.groups[name]
@@ -128,7 +129,7 @@ class Machine(RuleBasedStateMachine):
     def crash(self) -> None:
         state, market = dump(self.cells), self.exchange.dump()
         self.cells = load(self.cells.layout, json.loads(json.dumps(state)))
-        self.exchange = Exchange.load(self.cells, self.policy, json.loads(json.dumps(market)))
+        self.exchange = Exchange.load(self.cells, json.loads(json.dumps(market)), self.policy)
         assert (dump(self.cells), self.exchange.dump()) == (state, market)
 
     @rule(more=st.sampled_from("ab"))
@@ -159,7 +160,7 @@ class Machine(RuleBasedStateMachine):
             return  # exchange changes bindings, which no layout describes: the control plane refuses it
         was = {g.name for g in running if g.guaranteed}
         held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
-        found = adopt_all(lambda: Cells(self.cells.layout), held)
+        found = adopt_all(lambda: GroupCells(self.cells.layout), held)
         assert not found.gone
         assert {g.name for g in found.cells.groups.values() if g.guaranteed} == was
         check(found.cells)
@@ -171,10 +172,10 @@ class Machine(RuleBasedStateMachine):
         lot = Lot(chain.name, names[kind % len(names)], 1)
         other = "b" if vc == "a" else "a"
         try:
-            self.exchange.proxy(vc).offer(lot, self.now_s + hours * 3600)
+            self.exchange.offer(f"offer{len(self.exchange.posted)}", vc, lot, self.now_s + hours * 3600)
         except CellsError:
             return
-        self.exchange.proxy(other).request(lot, self.now_s + hours * 1800)
+        self.exchange.request(f"request{len(self.exchange.posted)}", other, lot, self.now_s + hours * 1800)
 
     @rule(hours=st.integers(0, 3))
     def time_passes(self, hours: int) -> None:

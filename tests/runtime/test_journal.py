@@ -232,7 +232,7 @@ def test_a_failed_snapshot_leaves_no_transaction_open(path: Path, monkeypatch: p
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as m:
-        m.setattr("pycontrol.runtime.journal_keeper.checksum", full)
+        m.setattr("pycontrol.runtime.journal_keeper.write_snapshot", full)
         with pytest.raises(sqlite3.OperationalError):
             house.keep()
     journal.append([AppChanged(APP, {"message": "still"})], 2.0)

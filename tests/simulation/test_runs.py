@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.config import ConfigError
-from pycontrol.lab.measures import cdf, run_until
+from pycontrol.lab.measures import cdf, known, run_until
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.metrics import METRICS, jain, metrics
@@ -86,8 +86,8 @@ def test_paired_intervals() -> None:
     two = interval([0.0, 2.0])
     assert two.high == pytest.approx(1 + 12.7062, abs=1e-3)  # t(0.975, 1) x s / sqrt 2 with s = sqrt 2
     ratio = paired_ratio([2.0, 8.0], [1.0, 4.0])
-    assert (ratio.mean, ratio.known()) == (pytest.approx(2.0), True)
-    assert not interval([1.0]).known()
+    assert (ratio.mean, known(ratio)) == (pytest.approx(2.0), True)
+    assert not known(interval([1.0]))
     assert math.isnan(paired_ratio([1.0], [0.0]).mean)
 
 

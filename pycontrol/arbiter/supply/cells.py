@@ -15,7 +15,7 @@ from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import GroupGpus, Placed, Supply
 from pycontrol.cells import idle
 from pycontrol.cells.core import Cells
-from pycontrol.cells.exchange import Balanced, Deal, Exchange, Lot, with_deals
+from pycontrol.cells.exchange import Deal, Exchange, Lot, with_deals
 from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
 from pycontrol.cells.machines import VirtualMachine, cells_inside, groups_to_move, machine_of, machines, room_within
@@ -41,7 +41,7 @@ class CellSupply(Supply):
         self._file = _with_nobody(layout)
         """The layout of the cells file; deals in force change what each virtual cluster owns now."""
         self._cells = Cells(self._file)
-        self.exchange = Exchange(self._cells, Balanced())
+        self.exchange = Exchange(self._cells)
         """Bulletin board, deals and books."""
         self._bad: set[Gpu] = set()
         """GPUs of the layout that are not up and in use."""
@@ -172,15 +172,15 @@ class CellSupply(Supply):
         request, workers = known.request, known.workers
         self._cells.release(group)
         members = tuple((1, len(indices)) for _, indices in workers)
-        adopt(self._cells, GroupRequest(group, request.vc, OPPORTUNISTIC, members, lazy=False), workers)
+        adopt(self._cells, GroupRequest(group, request.vc, OPPORTUNISTIC, members), workers)
         return True
 
     def _request(self, group: str, vc: str, guaranteed: bool, gang: Gang) -> GroupRequest:
         members = tuple((1, n) for _, n in gang)
         if guaranteed:
             inside = cells_inside(self._cells, gang)
-            return GroupRequest(group, vc, GUARANTEED, members, lazy=False, inside=inside)
-        return GroupRequest(group, vc, OPPORTUNISTIC, members, lazy=False, on=gang)
+            return GroupRequest(group, vc, GUARANTEED, members, inside=inside)
+        return GroupRequest(group, vc, OPPORTUNISTIC, members, on=gang)
 
     def release(self, group: str) -> None:
         """Frees the cells of a group."""
@@ -240,8 +240,7 @@ class CellSupply(Supply):
 
     def restore(self, data: Mapping[str, Any], now_s: float) -> None:
         """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
-        policy = self.exchange.policy
-        self.exchange = Exchange.load(self._cells, policy, data) if data else Exchange(self._cells, policy)
+        self.exchange = Exchange.load(self._cells, data)
         self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
@@ -285,11 +284,11 @@ def _running(held: GroupGpus) -> tuple[GroupRequest, list[Worker]]:
     gang = tuple((host, len(indices)) for host, indices in workers)
     priority = GUARANTEED if held.guaranteed else OPPORTUNISTIC
     members = tuple((1, n) for _, n in gang)
-    return GroupRequest(held.group, held.vc, priority, members, lazy=False, on=gang), workers
+    return GroupRequest(held.group, held.vc, priority, members, on=gang), workers
 
 
 def _with_nobody(layout: Layout) -> Layout:
-    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY), pins_shared=True)
+    return dataclasses.replace(layout, vcs=(*layout.vcs, NOBODY))
 
 
 def _tell_health(cells: Cells, gpus: Iterable[Gpu], healthy: bool) -> None:
@@ -325,21 +324,20 @@ class ExchangeService:
         if self.refusal(e, now_s):
             return
         if e.verb == "withdraw":
-            self.exchange.board.offers.pop(e.posting_id, None)
-            self.exchange.board.requests.pop(e.posting_id, None)
+            self.exchange.withdraw(e.posting_id)
         elif e.posting_id not in self.exchange.posted:
             self._post(e)
         self.save()
         self._due_s = now_s
 
     def _post(self, e: ExchangePosted) -> None:
-        proxy, lot = self.exchange.proxy(e.vc), Lot(*e.lot)
+        lot = Lot(*e.lot)
         if e.verb == "offer":
-            proxy.offer(lot, e.end_s, e.posting_id)
+            self.exchange.offer(e.posting_id, e.vc, lot, e.end_s)
         else:
             back = Lot(*e.in_return) if e.in_return else None
             expires_s = min(e.end_s, e.end_s if e.expires_s is None else e.expires_s)
-            proxy.request(lot, e.end_s, back, expires_s, e.posting_id)
+            self.exchange.request(e.posting_id, e.vc, lot, e.end_s, back, expires_s)
 
     def refusal(self, e: ExchangePosted, now_s: float) -> str:
         """Why a posting is refused; empty if it is accepted, or was before."""
@@ -359,10 +357,9 @@ class ExchangeService:
         if e.expires_s is not None and e.expires_s <= now_s:
             return "it would have lapsed already"
         try:
-            proxy = exchange.proxy(e.vc)
-            proxy.check(Lot(*e.lot), "offer" if e.verb == "offer" else "")
+            exchange.check(e.vc, Lot(*e.lot), "offer" if e.verb == "offer" else "")
             if e.in_return:
-                proxy.check(Lot(*e.in_return), "lend in return")
+                exchange.check(e.vc, Lot(*e.in_return), "lend in return")
         except CellsError as error:
             return str(error)
         return ""
@@ -393,7 +390,7 @@ class ExchangeService:
 
     def save(self) -> None:
         """Records the exchange if it changed."""
-        blank = Exchange(self.exchange.cells, self.exchange.policy).dump()
+        blank = Exchange(self.exchange.cells).dump()
         now = self.exchange.dump()
         if now != (self.s.durable.exchange or blank):
             self.clerk.record(ExchangeChanged(now))

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.core import Cells
-from pycontrol.cells.values import OPPORTUNISTIC, GroupRequest, GroupState, PlacementOutcome
+from pycontrol.cells.values import OPPORTUNISTIC, GroupState, PlacementOutcome
 from pycontrol.lab.hived.cases import (
     CLUSTER_NODES,
     CONVENTIONS,
@@ -27,6 +26,8 @@ from pycontrol.lab.hived.cases import (
     on_nodes,
     size,
 )
+from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.hived.sharing import by_seed
 from pycontrol.lab.hived.simulated import HOUR_S, NODE_GPUS, Ran
 from pycontrol.lab.hived.trace_case import TraceCase
@@ -183,11 +184,11 @@ def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> Costs:
     file = cluster(pods, nodes)
     begin_s = time.thread_time()
     plan = layout(file)
-    cells = Cells(plan)
+    cells = GroupCells(plan)
     start_s = time.thread_time() - begin_s
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(pods * nodes * NODE_GPUS // 2):
-        cells.request(GroupRequest(f"o{number}", f"t{number % TENANTS}", OPPORTUNISTIC, ((1, 1),)))
+        cells.request(PriorityRequest(f"o{number}", f"t{number % TENANTS}", OPPORTUNISTIC, ((1, 1),)))
     chain = plan.chains[0]
     levels = [k for k, name in enumerate(chain.names) if name]
     running: list[str] = []
@@ -198,7 +199,7 @@ def costs(pods: int, nodes: int, requests: int, seed: int = 0) -> Costs:
         level = rng.choice(levels)
         pod = chain.names[level] == "pod"
         members = ((nodes, NODE_GPUS),) if pod else ((1, chain.sizes[level]),)
-        request = GroupRequest(f"g{i}", f"t{rng.randrange(TENANTS)}", 0, members, within="pod" if pod else None)
+        request = PriorityRequest(f"g{i}", f"t{rng.randrange(TENANTS)}", 0, members, within="pod" if pod else None)
         begin_s = time.thread_time()
         decision = cells.request(request)
         if decision.outcome is PlacementOutcome.PREEMPT:

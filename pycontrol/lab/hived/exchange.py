@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.stats import spearmanr
 
-from pycontrol.cells.exchange import Balanced, Board, ExchangeOffer, ExchangeRequest, Lot
+from pycontrol.cells.exchange import Board, ExchangeOffer, ExchangeRequest, Lot
+from pycontrol.cells.exchange import balanced as balance
 from pycontrol.lab.hived.cases import (
     CLUSTER_NODES,
     CONVENTIONS,
@@ -68,7 +69,7 @@ class Exchanged:
 
 def exchange(hours: HourlySeries, own: dict[str, int]) -> Exchanged:
     """Balanced exchange (Algorithm 2) by hour: idle nodes are lent to tenants with more jobs than nodes."""
-    board, policy = Board(), Balanced()
+    board = Board()
     found = Exchanged(own, dict.fromkeys(own, 0.0), {t: [] for t in own}, {t: [] for t in own}, len(hours.used))
     for used, held, lent in zip(hours.used, hours.held, hours.lent, strict=True):
         spare = {t: own[t] - held[t] for t in own}
@@ -78,7 +79,7 @@ def exchange(hours: HourlySeries, own: dict[str, int]) -> Exchanged:
         board.offers = {t: ExchangeOffer(t, t, LOT, HOUR_S) for t in own if spare[t]}
         while board.requests and board.offers:
             pairs = {r: [o for o in board.offers.values() if o.tenant != r] for r in board.requests}
-            match = policy.choose(board, {r: offers for r, offers in pairs.items() if offers})
+            match = balance(board, {r: offers for r, offers in pairs.items() if offers})
             if match is None:
                 break
             taker, owner = match.request.tenant, match.offer.tenant

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pycontrol.cells.exchange import Board, ExchangeOffer, Match
 
 
-class CreditScore:
+def credit_score(board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
     """Serves the tenant with the largest total contribution first; offers are taken in the order of posting."""
-
-    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
-        for name in sorted(qualified, key=lambda n: -board.score.get(board.requests[n].tenant, 0.0)):
-            return Match(board.requests[name], qualified[name][0])
-        return None
+    for name in sorted(qualified, key=lambda n: -board.score.get(board.requests[n].tenant, 0.0)):
+        return Match(board.requests[name], qualified[name][0])
+    return None
 
 
 @dataclass
@@ -29,7 +27,7 @@ class SecondPrice:
     paid: dict[str, float] = field(default_factory=dict)
     """Request -> the price of its match."""
 
-    def choose(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
+    def __call__(self, board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
         for offer in board.offers.values():
             least = self.prices.get(offer.id, 0.0)
             bids = [board.requests[n] for n, offers in qualified.items() if offer in offers]

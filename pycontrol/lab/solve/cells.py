@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.core import Cells
 from pycontrol.cells.inspect import vc_cells
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.recovery import adopt, adopt_all
 from pycontrol.cells.space import AffinityGroup
-from pycontrol.cells.values import CellsError, Decision, GroupRequest, GroupState, LeafState, PlacementOutcome, Worker
+from pycontrol.cells.values import CellsError, Decision, GroupState, LeafState, PlacementOutcome, Worker
 from pycontrol.config import ConfigError
+from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.solve.kept_cells import dump, load
 
 OPERATIONS = frozenset({
@@ -38,16 +39,16 @@ class Replay:
         try:
             self.cells = self._built(self.cluster)
         except (ConfigError, AssertionError) as error:
-            self.cells, self.infeasible = Cells(Layout((), ())), _error(error)
-        self.requests: dict[str, GroupRequest] = {}
+            self.cells, self.infeasible = GroupCells(Layout((), ())), _error(error)
+        self.requests: dict[str, PriorityRequest] = {}
         self.members: dict[str, dict[str, int]] = {}
         """By group: {worker name: its index among the group's workers, or -1 without a place}."""
         self.pods: dict[str, str] = {}
 
     @staticmethod
-    def _built(cluster: Mapping[str, Any]) -> Cells:
+    def _built(cluster: Mapping[str, Any]) -> GroupCells:
         known = {k: v for k, v in cluster.items() if k in CellsFile.model_fields}
-        return Cells(layout(CellsFile.model_validate(known)))
+        return GroupCells(layout(CellsFile.model_validate(known)))
 
     def run(self) -> Iterator[tuple[Any, dict[str, Any]]]:
         """(step, result) of each step; a step that fails gives an error and changes nothing."""
@@ -108,19 +109,19 @@ class Replay:
             self._force(step, at)
         return answer
 
-    def _request(self, step: dict[str, Any]) -> GroupRequest:
+    def _request(self, step: dict[str, Any]) -> PriorityRequest:
         asked = step["request"]
         hosts = step.get("suggested_nodes", "all")
         free = hosts == "all" or asked.get("ignore_suggested_nodes") or self._all_hosts() <= set(hosts)
-        return GroupRequest(
+        return PriorityRequest(
             asked["group"]["name"],
             asked["vc"],
             asked["priority"],
             tuple((m["pods"], m["leaf_cells"]) for m in asked["group"]["members"]),
-            asked.get("leaf_type") or None,
             asked.get("pinned_cell") or None,
-            bool(asked.get("lazy_preemption")),
-            None if free else frozenset(hosts),
+            gpu_type=asked.get("leaf_type") or None,
+            lazy=bool(asked.get("lazy_preemption")),
+            hosts=None if free else frozenset(hosts),
         )
 
     def _all_hosts(self) -> set[str]:
@@ -211,6 +212,7 @@ class Replay:
                 kept.setdefault(name, []).append(pod)
         running = [(self.requests[name], groups[name].workers) for name in kept]
         found = adopt_all(lambda: self._built(step["cluster"]), running)
+        assert isinstance(found.cells, GroupCells)
         self.cells, self.infeasible = found.cells, None
         for name in found.gone:  # none of its GPUs is in the cluster any more
             del kept[name]
@@ -239,7 +241,8 @@ class Replay:
         }
 
     def _assert_vc_cells(self, step: dict[str, Any], at: int) -> dict[str, Any]:
-        cells = vc_cells(self.cells, step["vc"], step["chain"], step["cell_type"])
+        cells = [c for c in vc_cells(self.cells, step["vc"]) if c["chain"] == step["chain"]]
+        cells = [c for c in cells if c["type"] == step["cell_type"]]
         wanted = [c for c in cells if step.get("which", "all") == "all" or not c["used"]]
         return {"healthy": sum(c["healthy"] for c in wanted), "bad": sum(not c["healthy"] for c in wanted)}
 

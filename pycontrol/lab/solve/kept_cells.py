@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pycontrol.cells.core import Cells
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.space import AffinityGroup, Holding
-from pycontrol.cells.values import IDLE, GroupRequest, GroupState
+from pycontrol.cells.values import IDLE, GroupState
+from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.preemption import PriorityRequest
 
 
-def dump(cells: Cells) -> dict[str, Any]:
+def dump(cells: GroupCells) -> dict[str, Any]:
     """The whole state except the layout, as JSON values."""
     numbers = {id(space): at for at, space in enumerate(cells.spaces)}
 
@@ -21,6 +22,7 @@ def dump(cells: Cells) -> dict[str, Any]:
 
     groups = []
     for group in sorted(cells.groups.values(), key=lambda g: g.order):
+        assert isinstance(group.request, PriorityRequest)
         request = asdict(group.request)
         request["avoid"] = sorted(group.request.avoid)
         request["hosts"] = None if group.request.hosts is None else sorted(group.request.hosts)
@@ -30,14 +32,14 @@ def dump(cells: Cells) -> dict[str, Any]:
                 "priority": group.priority,
                 "state": group.state.value,
                 "lazily_preempted": group.lazily_preempted,
-                "seized": group.seized,
+                "seized": group.name in cells.seized,
                 "workers": [[host, list(indices)] for host, indices in group.workers],
                 "parts": listed(group.held),
-                "lost": {name: listed(held) for name, held in group.lost.items()},
+                "lost": {name: listed(held) for name, held in cells.lost.get(group.name, {}).items()},
                 "victims": list(group.victims),
                 "downgraded": [
                     [victim.name, listed(before)]
-                    for victim, before in group.downgraded
+                    for victim, before in cells.downgraded.get(group.name, ())
                     if cells.groups.get(victim.name) is victim
                 ],
             }
@@ -50,9 +52,9 @@ def dump(cells: Cells) -> dict[str, Any]:
     }
 
 
-def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
+def load(layout: Layout, data: Mapping[str, Any]) -> GroupCells:
     """The inverse of `dump`, on the same layout."""
-    cells = Cells(layout)
+    cells = GroupCells(layout)
     for space, holders in zip(cells.spaces, data["holders"], strict=True):
         for level, number, vc, pinned in holders:
             space.assign_root((level, number), (vc, pinned))
@@ -69,10 +71,11 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
         group = AffinityGroup(request, saved["priority"], cells.order, (request.vc, request.pinned))
         cells.order += 1
         group.state = GroupState(saved["state"])
-        group.lazily_preempted, group.seized = saved["lazily_preempted"], saved["seized"]
+        group.lazily_preempted = saved["lazily_preempted"]
+        cells.seized |= {group.name} if saved["seized"] else set()
         group.workers = tuple((host, tuple(indices)) for host, indices in saved["workers"])
         group.held = held_by(group, saved["parts"])
-        group.lost = {name: held_by(group, listed) for name, listed in saved["lost"].items()}
+        cells.lost[group.name] = {name: held_by(group, listed) for name, listed in saved["lost"].items()}
         cells.groups[group.name] = group
         if group.guaranteed:
             cells.owners.setdefault(group.key, {})[group.name] = group
@@ -82,7 +85,7 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
         for victim in group.victims.values():
             victim.preemptors[group.name] = group
         downgraded = ((cells.groups[name], before) for name, before in saved["downgraded"])
-        group.downgraded = [(victim, held_by(victim, before)) for victim, before in downgraded]
+        cells.downgraded[group.name] = [(victim, held_by(victim, before)) for victim, before in downgraded]
     _occupy(cells)
     for space, bad in zip(cells.spaces, data["bad"], strict=True):
         for leaf in bad:
@@ -90,8 +93,8 @@ def load(layout: Layout, data: Mapping[str, Any]) -> Cells:
     return cells
 
 
-def _load_request(asked: Mapping[str, Any]) -> GroupRequest:
-    return GroupRequest(
+def _load_request(asked: Mapping[str, Any]) -> PriorityRequest:
+    return PriorityRequest(
         **{
             **asked,
             "members": tuple((count, gpus) for count, gpus in asked["members"]),
@@ -103,9 +106,9 @@ def _load_request(asked: Mapping[str, Any]) -> GroupRequest:
     )
 
 
-def _occupy(cells: Cells) -> None:
+def _occupy(cells: GroupCells) -> None:
     """Puts loaded groups on their GPUs: borrowers first, as owners take what these leave."""
-    lost = {name: [h for held in group.lost.values() for h in held] for name, group in cells.groups.items()}
+    lost = {name: [h for held in cells.lost[name].values() for h in held] for name in cells.groups}
     for name, group in cells.groups.items():
         for guest in [*(h for h in group.held if h.borrowed), *lost[name]]:
             for node in guest.space.chain.by_node(guest.physical):

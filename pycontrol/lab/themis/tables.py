@@ -16,7 +16,7 @@ from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.filling import Filling
 from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.clusters import racks_of, testbed_64
+from pycontrol.simulation.clusters import cluster, racks_of
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import Interval, SimulationRun, interval, paired_ratio
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
@@ -31,6 +31,8 @@ COSTS = "an allocation change costs 5 s (checkpoint) and 35 s (restart), a renew
 DEFAULTS = "themis: leftovers at random to apps outside the auction, unbiased rounding, projected rho_old, f = 0.8"
 
 Items = Mapping[str, Any]
+
+TESTBED = cluster("testbed-64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +272,7 @@ def table5(setup: Setup) -> Findings:
         for load in loads:
             groups = over_seeds(
                 setup, seeds,
-                lambda s, j=jobs, n=apps, x=load: [r.job(long_and_short(s, j, n, x), testbed_64(), s) for r in rules],  # type: ignore[misc]
+                lambda s, j=jobs, n=apps, x=load: [r.job(long_and_short(s, j, n, x), TESTBED, s) for r in rules],  # type: ignore[misc]
                 f"{reading}, load {load:g}",
             )  # fmt: skip
             for rule, results in zip(rules, zip(*groups, strict=True), strict=True):

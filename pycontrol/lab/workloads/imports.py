@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pycontrol.lab.workloads.jobs import Jobs
+from pycontrol.lab.workloads.jobs import Jobs, times
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Imported, Reader, queue_of
 from pycontrol.simulation.workloads.reading import Mask, Skipped, TraceTable, head
@@ -43,7 +43,7 @@ def philly_subset(path: Path, o: Import, seed: int) -> Imported:
     """The subset of Philly's jobs that Pollux used: timestamp, num_gpus, gpu_time, cluster. Rows have no ids."""
     t = TraceTable.read(path, lenient=o.lenient)
     ids = [f"job-{line}" for line in t.lines.tolist()]
-    jobs = Jobs(ids, t.times("timestamp"), t.counts("num_gpus"), t.numbers("gpu_time"), t.texts("cluster"))
+    jobs = Jobs(ids, times(t, "timestamp"), t.counts("num_gpus"), t.numbers("gpu_time"), t.texts("cluster"))
     return workload_of("philly-subset", path, jobs, t.good, t.skipped)
 
 
@@ -97,7 +97,7 @@ def helios(path: Path, o: Import, seed: int) -> Imported:
     """Helios' cluster_log.csv: job_id, user, vc, gpu_num, submit_time, duration, state."""
     t = TraceTable.read(path, lenient=o.lenient)
     gpus = t.counts("gpu_num", empty=0.0)
-    jobs = Jobs(t.texts("job_id"), t.times("submit_time"), gpus, t.numbers("duration") * gpus, t.texts("vc"),
+    jobs = Jobs(t.texts("job_id"), times(t, "submit_time"), gpus, t.numbers("duration") * gpus, t.texts("vc"),
                 t.texts("user", ""))  # fmt: skip
     return workload_of("helios", path, jobs, with_status(t.texts("state", ""), o, t.good, t.skipped), t.skipped)
 

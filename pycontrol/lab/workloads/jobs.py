@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,19 @@ from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Scope
 from pycontrol.simulation.apps import TraceApp
 from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Slowdown, queue_of
-from pycontrol.simulation.workloads.reading import NOT_TEXT, BadTrace, Floats, Mask, Skipped, open_text
+from pycontrol.simulation.workloads.reading import NOT_TEXT, BadTrace, Floats, Mask, Skipped, TraceTable, open_text
+
+EPOCH = datetime(1970, 1, 1)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds since 1970 of an ISO date and time without a zone; a zone, if there is one, is left out."""
+    return (datetime.fromisoformat(text.strip()).replace(tzinfo=None) - EPOCH).total_seconds()
+
+
+def times(t: TraceTable, name: str) -> Floats:
+    """A column of dates and times as seconds since 1970, taken as they stand (no time zone)."""
+    return t.parsed(name, seconds_of, "a time such as 2017-10-09 07:01:55", None)
 
 
 @dataclass

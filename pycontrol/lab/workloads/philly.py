@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from pycontrol.lab.workloads.imports import workload_of
-from pycontrol.lab.workloads.jobs import Jobs, load_json
+from pycontrol.lab.workloads.jobs import Jobs, load_json, seconds_of
 from pycontrol.simulation.workloads.building import Import, Imported
 from pycontrol.simulation.workloads.reading import (
     BAD_ROW,
     SHOWN_BAD,
     BadTrace,
     Skipped,
-    seconds_of,
 )
 
 SUMMER_ENDS_S = seconds_of("2017-11-05 02:00:00")

@@ -6,9 +6,8 @@ import csv
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -147,10 +146,9 @@ class TraceTable:
         self.need(name)
         return self.columns[self.names[name]]
 
-    def _parsed(
-        self, name: str, parse: Callable[[str], float], expected: str, empty: float | None, words: Iterable[str]
-    ) -> Floats:
-        texts, nothing = self.texts(name), {"", *words}
+    def parsed(self, name: str, parse: Callable[[str], float], expected: str, empty: float | None) -> Floats:
+        """A column of what `parse` makes of it, which raises ValueError; `empty`: what an empty value means."""
+        texts = self.texts(name)
         if empty is None:
             try:
                 return np.array(texts, dtype=np.float64) if parse is float else np.array([parse(t) for t in texts])
@@ -158,7 +156,7 @@ class TraceTable:
                 pass
         found = np.full(len(texts), np.nan)
         for i, text in enumerate(texts):
-            if empty is not None and text.strip() in nothing:
+            if empty is not None and not text.strip():
                 found[i] = empty
                 continue
             try:
@@ -167,14 +165,12 @@ class TraceTable:
                 self._bad(name, i, expected)
         return found
 
-    def numbers(
-        self, name: str, expected: str = "a number of at least 0", low: float = 0.0, empty: float | None = None
-    ) -> Floats:
-        """A column of numbers within its bounds, none below `low`; `empty`: what an empty value means (None: bad)."""
-        found = self._parsed(name, float, expected, empty, ())
+    def numbers(self, name: str, expected: str = "a number of at least 0", empty: float | None = None) -> Floats:
+        """A column of numbers within its bounds, none below 0; `empty`: what an empty value means (None: bad)."""
+        found = self.parsed(name, float, expected, empty)
         texts = self.texts(name)
         row = BOUNDS.get(name, BOUNDS["column"])
-        for i in np.flatnonzero(~((found >= low) & np.isfinite(found) & (found <= row.high)) & self.good).tolist():
+        for i in np.flatnonzero(~((found >= 0) & np.isfinite(found) & (found <= row.high)) & self.good).tolist():
             if empty is None or texts[i].strip():
                 self._bad(name, i, expected if not found[i] > row.high else f"at most {row.high:g}")
         return found
@@ -197,16 +193,3 @@ class TraceTable:
                 self._bad(name, i, expected)
                 found.append(None)
         return found
-
-    def times(self, name: str, form: str = "%Y-%m-%d %H:%M:%S", empty: float | None = None) -> Floats:
-        """A column of dates and times as seconds since 1970, taken as they stand (no time zone)."""
-        expected = f"a time such as {datetime(2017, 10, 9, 7, 1, 55).strftime(form)}"
-        return self._parsed(name, seconds_of, expected, empty, ("None", "NULL", "null"))
-
-
-EPOCH = datetime(1970, 1, 1)
-
-
-def seconds_of(text: str) -> float:
-    """Seconds since 1970 of an ISO date and time without a zone; a zone, if there is one, is left out."""
-    return (datetime.fromisoformat(text.strip()).replace(tzinfo=None) - EPOCH).total_seconds()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.random import Generator
 
@@ -51,10 +49,10 @@ def coupled(rng: Generator, u: Floats, correlation: float) -> Floats:
     return ranks(correlation * base + np.sqrt(1 - correlation**2) * noise)
 
 
-def rates(span_s: float, hours: Sequence[float] = HOURS, weekdays: Sequence[float] = WEEKDAYS) -> Floats:
+def rates(span_s: float) -> Floats:
     """Relative arrival rate of each hour of a span that begins on a Monday at midnight."""
     hour = np.arange(int(np.ceil(span_s / HOUR_S)))
-    return np.asarray(np.array(hours)[hour % 24] * np.array(weekdays)[(hour // 24) % 7])
+    return np.asarray(np.array(HOURS)[hour % 24] * np.array(WEEKDAYS)[(hour // 24) % 7])
 
 
 def arrivals(rng: Generator, n: int, span_s: float, rate: Floats, bursts: Knots = BURSTS) -> Floats:
