@@ -269,10 +269,10 @@ class Checkpoint:
 
 def listed(files: Files) -> list[Checkpoint]:
     """All complete checkpoints, newest first."""
-    return complete(files.names(""))
+    return _complete(files.names(""))
 
 
-def complete(names: Iterable[str]) -> list[Checkpoint]:
+def _complete(names: Iterable[str]) -> list[Checkpoint]:
     """Those of the names that are of complete checkpoints, newest first."""
     found = [(int(m[2]), m[3], m[0]) for n in names if (m := _NAME.match(n)) and not m[1]]
     return [Checkpoint(name, step) for step, _, name in sorted(found, reverse=True)]
@@ -286,7 +286,7 @@ def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Ch
     manifest = json.dumps({"step": step, "parts": about}).encode()
     _write_whole(files, checkpoint.name, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
     names = files.names("")
-    for old in complete(names)[KEEP:]:
+    for old in _complete(names)[KEEP:]:
         files.delete(old.name)
     staged = [n for n in names if n.startswith("_") and _NAME.match(n)]
     now_s = files.modified_s(checkpoint.name) if staged else None

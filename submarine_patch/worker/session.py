@@ -34,8 +34,6 @@ PATIENCE_S = 120.0
 STOP_PATIENCE_S = 30.0
 """How long to retry the last checkpoint of a stop, whose deadline may be sooner."""
 NOT_METRICS = ("step", "paced")
-NAME_BYTES = 64
-"""The longest name of a checkpoint; workers tell each other numbers."""
 T = TypeVar("T")
 
 stop_request = StopRequest()
@@ -176,11 +174,15 @@ class Session(ABC):
     def _choose(self, found: checkpoints.Found | None) -> tuple[checkpoints.Checkpoint | None, dict[str, bytes] | None]:
         if self._files is None:
             return None, None
-        files, name = self._files, found[0].name if found is not None else ""
-        told = bytes(map(int, self.gang.from_chief(list(name.encode().ljust(NAME_BYTES)))))
-        if not told.strip():
+        files, told = self._files, [0.0] * 6  # workers tell each other numbers
+        if found is not None:
+            nonce = found[0].name.rpartition("-")[2]
+            told = [1.0, float(found[0].step), *(float(int(nonce[i : i + 4], 16)) for i in range(0, 16, 4))]
+        told = self.gang.from_chief(told)
+        if not told[0]:
             return None, None
-        (chosen,) = checkpoints.complete([told.decode().strip()])
+        step, nonce = int(told[1]), "".join(f"{int(n):04x}" for n in told[2:])
+        chosen = checkpoints.Checkpoint(f"ckpt-{step}-{nonce}", step)
         parts = found[1] if found is not None else _patiently(lambda: checkpoints.load(files, chosen), PATIENCE_S)
         if parts is None:
             raise SessionError(f"{self._where}/{chosen.name}: the chief could read it, this worker cannot")
