@@ -76,7 +76,7 @@ WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]]
 WHY_NOT = frozenset({"app", "queue", "gpus", "gang", "type", "scope", "within", "segments", "segment"})
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Router:
     """Answers queries; from any thread."""
 
