@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
 
@@ -37,7 +37,7 @@ from pycontrol.model.events import (
     SendHosts,
     SendRevoke,
 )
-from pycontrol.model.grouping import grouped
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Topology
@@ -270,7 +270,8 @@ class Holdings:
         `private`: only guaranteed gangs, counted on the virtual cluster's own machines.
         """
         gangs = [g for g in self.gangs_of(app_id) if not any(gpu in ending for gpu in gpus_in(g))]
-        coming = grouped((x.gang or x.grant_id, x) for x in self.reservations_of(app_id))
+        mine = self.reservations_of(app_id)
+        coming = grouped((x.gang or x.grant_id, x) for x in mine) if mine else {}
         claims: list[list[Lease] | list[Reservation]] = [*gangs, *coming.values()]
         return tuple(
             self.places(gpus_in(gang), private) for gang in claims if not private or all(x.guaranteed for x in gang)
@@ -280,7 +281,7 @@ class Holdings:
         """The GPUs counted by host, or if `private` by the virtual cluster's machine."""
         if not private:
             return as_gang(gpus)
-        return gang_of(Counter(map(self.supply.machine_of, gpus)))
+        return gang_of(summed((self.supply.machine_of(gpu), 1) for gpu in gpus))
 
     def borrowing(self, app_id: str) -> int:
         """GPUs that the app borrows or will borrow, less those being revoked."""

@@ -22,7 +22,8 @@ def rooms(views: Iterable[AppView]) -> dict[str, int]:
 
     GPUs with leases that end count for all of them, so that an app can win GPUs that another app at the limit held.
     """
-    each = grouped((name, (room, ending_gpus(v))) for v in views for name, room in v.rooms.items())
+    limited = ((v, ending_gpus(v)) for v in views if v.rooms)
+    each = grouped((name, (room, n)) for v, n in limited for name, room in v.rooms.items())
     return {name: max(0, min(room - n for room, n in x) + sum(n for _, n in x)) for name, x in each.items()}
 
 

@@ -143,6 +143,8 @@ class FreeIndex:
 
         `gpu_type`: or several, joined by `ELSE`: the first that has a place. `members`: as in `Demand`.
         """
+        if ELSE not in gpu_type:  # as most often
+            return self._hosts(gpu_type).place(size, widest, members)
         found = (self._hosts(each).place(size, widest, members) for each in gpu_type.split(ELSE))
         return next((gang for gang in found if gang is not None), None)
 
