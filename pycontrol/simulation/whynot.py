@@ -344,7 +344,7 @@ def why_not(scene: Scene, app_id: str, budget_s: float = BUDGET_S) -> dict[str, 
         gc.unfreeze()
     why = reason(a, app_id, scene.now_s)
     return {
-        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and asdict(gets), "changes": rows,
+        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and _gets(gets), "changes": rows,
         "played": played, "complete": complete, "took_s": time.monotonic() - begin_s,
     }  # fmt: skip
 
@@ -406,7 +406,11 @@ class Children:
 
 def as_json(c: Change, gets: Gets) -> dict[str, Any]:
     """A change and what it gives, as JSON values."""
-    return {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": asdict(gets)}
+    return {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": _gets(gets)}
+
+
+def _gets(x: Gets) -> dict[str, Any]:
+    return {"gpus": dict(x.gpus), "borrowed_gpus": x.borrowed_gpus, "from_s": x.from_s}
 
 
 # ---- words
