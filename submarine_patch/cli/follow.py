@@ -73,7 +73,7 @@ class Status:
     lost: str = ""
     """What its jobs train again, as launches ended without a checkpoint; empty if that is nothing."""
     estimate: str = ""
-    """When it ends, once it has GPUs: `ends in ~25 m (15 m to 60 m)`; empty where that is not known. `why` says when it
+    """When it ends, once it has GPUs: `ends in ~25 min (15 min to 60 min)`; empty where that is not known. `why` says when it
     starts."""
 
     def __repr__(self) -> str:
