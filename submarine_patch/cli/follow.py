@@ -73,8 +73,8 @@ class Status:
     lost: str = ""
     """What its jobs train again, as launches ended without a checkpoint; empty if that is nothing."""
     estimate: str = ""
-    """When it ends, once it has GPUs: `ends in ~25 min (15 min to 60 min)`; empty where that is not known. `why` says when it
-    starts."""
+    """When it ends, once it has GPUs: `ends in ~25 min (15 min to 60 min)`; empty where that is not known. `why` says
+    when it starts."""
 
     def __repr__(self) -> str:
         return f"<Status of {self.name or self.app_id}: {self.line()}>"
