@@ -24,7 +24,7 @@ from pycontrol.lab.shares import gandiva_fair
 from pycontrol.lab.themis import facts, tables
 from pycontrol.policies.tiresias import Tiresias
 from pycontrol.shares.cooperative import OefCooperative
-from pycontrol.shares.placer import Credit, PlacerJob, _Round
+from pycontrol.shares.placer import Credit, PlacerJob, PlacerRound
 from pycontrol.shares.problem import ShareProblem
 
 FIG2, TABLE1, TABLE5, FACTS = "hived-fig2", "themis-table1", "themis-table5", "themis-facts"
@@ -48,7 +48,7 @@ def least_credit(self: Any, job: PlacerJob) -> list[str]:
     return by_credit(self, job)[::-1]
 
 
-random_problem, by_credit = fairness._random, _Round._by_credit
+random_problem, by_credit = fairness._random, PlacerRound._by_credit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ PLANTED = {
     "policy: one fewer": Planted(tables, "BASELINES", tables.BASELINES[:-1], TABLE1, FACTS),
     "shares: cooperative OEF divides evenly": Planted(OefCooperative, "solve", evenly, OEF1, FIG2),
     "shares: Gandiva_fair sells at the buyer's price": Planted(gandiva_fair, "_price", lambda b, *_: b, OEF1, FIG2),
-    "placer: the least credit first": Planted(_Round, "_by_credit", least_credit, OEF4, FACTS),
+    "placer: the least credit first": Planted(PlacerRound, "_by_credit", least_credit, OEF4, FACTS),
     "placer: credit allows everything": Planted(Credit, "allows", lambda self, gpus, gpu_type: True, OEF4, FIG2),
     "metric: the shortest delay": Planted(
         tables.Figure5Case, "delay", lambda self, result: min(a.completion_s for a in result.apps), TABLE1, FIG2),
