@@ -18,24 +18,26 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, whole_number
-from pycontrol.queries.reasons import reason
-from pycontrol.queries.waiting import Waiting
+from pycontrol.queries.reasons import Reasons
 from pycontrol.words import count, span
 
 ROUNDS_SHOWN, ROUNDS_MAX = 5, 200
 JobsOf = Callable[[str], Sequence[JobProgress]]
 """App id -> what its Agent told of its jobs."""
+ReasonsOf = Callable[[Arbiter, float], Reasons]
 
 
-def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf = lambda _: ()) -> dict[str, Any]:
+def explain(
+    a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf = lambda _: (), reasons_of: ReasonsOf = Reasons
+) -> dict[str, Any]:
     """Everything about one app, with its newest `n` rounds; raises Refusal. `jobs_of`: of apps that have ended."""
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
-    demands = Demands(a, now_s)
-    code, sentence = Waiting(a, now_s).told(app_id, demands.of(app_id), reason(a, app_id, now_s))
+    reasons = reasons_of(a, now_s)
+    code, sentence = reasons.told(app_id)
     yarn = a.cluster.apps.get(app_id)
     if app_id in a.durable.apps:
-        app = views.app_row(a, app_id, demands)
+        app = views.app_row(a, app_id, reasons.demands)
     else:
         assert yarn is not None
         app = {"app_id": app_id, "name": yarn.name, "queue": yarn.queue, "user": yarn.user, "kind": "",

@@ -19,8 +19,7 @@ from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, user_of, whole_number
 from pycontrol.queries.reasons import Reasons
-from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
-from pycontrol.queries.waiting import Waiting
+from pycontrol.queries.standing import Standing, measure_of, policy_of
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
 ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
@@ -175,15 +174,12 @@ def _short(r: Receipt) -> dict[str, Any]:
 
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
-    demands, why, waiting = Demands(a, now_s), Reasons(a, now_s), Waiting(a, now_s)
-    placed = standings(a, now_s, demands)
-    rows = [
-        _queue_row(a, app_id, now_s, demands, why, waiting) | _standing(placed.get(app_id))
-        for app_id in a.holdings.active_apps()
-    ]
+    """The active apps: first those that can use more GPUs, in the order of their `standings`, then the others."""
+    why = Reasons(a, now_s)
+    placed = why.standings
+    rows = [_queue_row(a, app_id, now_s, why) | _standing(placed.get(app_id)) for app_id in a.holdings.active_apps()]
     rows += [
-        _queue_row(a, app.app_id, now_s, demands, why, waiting) | _standing(None)
+        _queue_row(a, app.app_id, now_s, why) | _standing(None)
         for app in a.cluster.apps.values()
         if app.app_id not in a.durable.apps and a.holdings.expects_agent(app)
     ]
@@ -200,12 +196,10 @@ def _standing(found: Standing | None) -> dict[str, Any]:
     return {"rank": found.rank, "measure": found.measure, "amount": found.amount}
 
 
-def _queue_row(
-    a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons, waiting: Waiting
-) -> dict[str, Any]:
-    record, yarn = a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
+def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[str, Any]:
+    demands, record, yarn = reasons.demands, a.durable.apps.get(app_id), a.cluster.apps.get(app_id)
     demand, held = demands.of(app_id), a.holdings.holding(app_id)
-    code, sentence = waiting.told(app_id, demand, reasons.of(app_id, demand))
+    code, sentence = reasons.told(app_id)
     ends = [x.end_s for x in a.holdings.leases_of(app_id)]
     known = record or yarn
     assert known is not None

@@ -5,6 +5,7 @@ The ResourceManager authenticates callers and forwards queries; this module auth
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +22,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.queries import budget, cells, exchange, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
+from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
 from pycontrol.runtime.driver import Overloaded
@@ -115,6 +117,7 @@ class Router:
         self._secure = secure
         """Stores a command's effect for a takeover; returns why that failed, or an empty string."""
         self.pictures = Pictures(driver)
+        self._reasons_of = functools.lru_cache(maxsize=1)(Reasons)
         self._page = Page()
         self._picture, self._estimates = picture, estimates
         """The Arbiter's state for what-if runs, and the estimated starts and ends of apps; both from the simulator."""
@@ -247,7 +250,7 @@ class Router:
 
     def _explain(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """Everything about an app; what its jobs came to is known for a while after its end."""
-        return explain.explain(a, now_s, params, self._feed.trends.jobs)
+        return explain.explain(a, now_s, params, self._feed.trends.jobs, self._reasons_of)
 
     def _answer_why_not(self, request: RestRequest) -> dict[str, Any]:
         """The smallest changes that would give an app GPUs now, played on the newest picture in another process."""
@@ -259,7 +262,12 @@ class Router:
         def called(app_id: str) -> str:
             return a.durable.apps[app_id].name or app_id if request.sees(app_id, user_of(a, app_id)) else ""
 
-        return self._why_not(a, picture.now_s, request.params, request.user, called)
+        found = self._why_not(a, picture.now_s, request.params, request.user, called)
+        held = a.holdings.holding(found["app_id"])
+        start_s = self._forecast()["apps"].get(found["app_id"], UNFORESEEN)["start_s"]
+        why, now_s = found["reason"], found["now_s"]
+        said = with_start(why["code"], why["sentence"], held, start_s, now_s)
+        return {**found, "reason": {**why, "sentence": said}}
 
     def _usage(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """GPU time of the last year, by day or by month, and by whom."""
