@@ -72,7 +72,7 @@ def queue(d: Data) -> RenderableType:
 
 def _why(a: Data) -> str:
     """Why it has what it has, in the queue."""
-    return "; ".join(filter(None, [boosted(a.get("boost")), _detail(a["sentence"])]))
+    return "; ".join(filter(None, [boosted(a.get("boost")), a["sentence"]]))
 
 
 def boosted(boost: Data | None) -> str:
@@ -128,10 +128,6 @@ def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
     if text and quantiles[2] is not None and quantiles[2] - now_s < 1:
         return "ends now" if held else "starts at once"
     return f"{'ends' if held else 'starts'} in {text}" if text else "-"
-
-
-def _detail(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 def rounds(d: Data) -> RenderableType:

@@ -18,27 +18,29 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, picked, whole_number
-from pycontrol.queries.reasons import reason
-from pycontrol.queries.waiting import Waiting
+from pycontrol.queries.reasons import Reasons
 from pycontrol.words import count, estimate, gang
 
 ROUNDS_SHOWN, ROUNDS_MAX, OTHERS_TOLD = 5, 200, 5
 JobsOf = Callable[[str], Sequence[JobProgress]]
 """App id -> what its Agent told of its jobs."""
+ReasonsOf = Callable[[Arbiter, float], Reasons]
 
 
-def explain(a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf = lambda _: ()) -> dict[str, Any]:
+def explain(
+    a: Arbiter, now_s: float, params: Mapping[str, str], jobs_of: JobsOf = lambda _: (), reasons_of: ReasonsOf = Reasons
+) -> dict[str, Any]:
     """Everything about one app, with its newest `n` rounds; raises Refusal. `jobs_of`: of apps that have ended."""
     app_id = find_app(a, params)
     n = whole_number(params, "n", ROUNDS_SHOWN, 1, ROUNDS_MAX)
-    demands = Demands(a, now_s)
-    code, sentence = Waiting(a, now_s).told(app_id, demands.of(app_id), reason(a, app_id, now_s))
+    reasons = reasons_of(a, now_s)
+    code, sentence = reasons.told(app_id)
     agent, h = a.agents.get(app_id), a.holdings
     known = views.names_in(a, a.receipts) | {app_id: names(a)[app_id]}
     jobs = agent.jobs if agent is not None else jobs_of(app_id)
     return {
         "now_s": now_s,
-        "app": views.app_row(a, app_id, demands),
+        "app": views.app_row(a, app_id, reasons.demands),
         "reason": {"code": code, "sentence": sentence},
         "rho": rho_terms(a, app_id, now_s),
         "agent": None if agent is None else {

@@ -14,7 +14,6 @@ from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
-from pycontrol.queries.demands import Demands
 from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.views import node_counts
 from pycontrol.runtime.spans import LeaseInterval
@@ -227,9 +226,9 @@ class Metrics:
             self._hanging.labels(path).set(0)
             own = a.supply.gpus_of(a.supply.vc_of(path))
             self._guaranteed.labels(path).set(own or queue.capacity * a.holdings.topology.gpus)
-        demands, reasons = Demands(a, now_s), Reasons(a, now_s)
+        reasons = Reasons(a, now_s)
         for app in apps:
-            held, demand = a.holdings.holding(app.app_id), demands.of(app.app_id)
+            held, demand = a.holdings.holding(app.app_id), reasons.demands.of(app.app_id)
             if held:
                 self._held.labels(app.queue, app.user).inc(held)
             if (agent := a.agents.get(app.app_id)) is not None:
@@ -237,7 +236,7 @@ class Metrics:
                 self._hanging.labels(app.queue).inc(sum(job.hangs for job in agent.jobs))
             wanted = max(0, demand.gpus - held) if demand is not None else 0
             if wanted or not held:
-                why = reasons.of(app.app_id, demand).code
+                why, _ = reasons.told(app.app_id)
                 if wanted:
                     self._pending.labels(app.queue, app.user, why).inc(wanted)
                 if not held:

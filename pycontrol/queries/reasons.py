@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -19,6 +20,9 @@ from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
+from pycontrol.queries.demands import Demands
+from pycontrol.queries.standing import Standing, standings
+from pycontrol.queries.waiting import Waiting
 from pycontrol.words import count, utc
 
 REASONS = SENTENCES
@@ -33,15 +37,31 @@ def reason(a: Arbiter, app_id: str, now_s: float) -> Reason:
 
 
 class Reasons:
-    """Why apps have no more GPUs at one moment; answers that are the same for several apps are computed once."""
+    """Why apps have no more GPUs at one moment; answers that are the same for several apps are computed once.
+
+    For one view, or for all views of one picture.
+    """
 
     def __init__(self, a: Arbiter, now_s: float) -> None:
-        self.a, self.now_s = a, now_s
+        self.a, self.now_s, self.demands = a, now_s, Demands(a, now_s)
         self._in_cells: dict[tuple[object, ...], Reason | None] = {}
         self._ranks: dict[str, dict[str, int]] = {}
 
-    def of(self, app_id: str, demand: Demand | None = None) -> Reason:
-        """Why this app has no more GPUs: the first reason that applies. `demand`: its own, if the caller has it."""
+    def told(self, app_id: str) -> tuple[Pending, str]:
+        """The code and the sentence that each view shows, without when the app starts (`waiting.with_start`)."""
+        return self._waiting.told(app_id, self.demands.of(app_id), self.of(app_id))
+
+    @cached_property
+    def standings(self) -> Mapping[str, Standing]:
+        """Each app's place in the order of its policy."""
+        return standings(self.a, self.now_s, self.demands)
+
+    @cached_property
+    def _waiting(self) -> Waiting:
+        return Waiting(self.a, self.now_s)
+
+    def of(self, app_id: str) -> Reason:
+        """Why this app has no more GPUs: the first reason that applies."""
         a, now_s = self.a, self.now_s
         record = a.durable.apps.get(app_id)
         if record is None:
@@ -50,8 +70,7 @@ class Reasons:
             return Reason(Pending.UNKNOWN, "its application master is starting" if starting else "")
         if record.finished_s is not None:
             return Reason(Pending.FINISHED, record.final_state)
-        agent = a.agents.get(app_id)
-        demand = agent.demand if agent is not None else demand or standin.demand(a.holdings, app_id, now_s)
+        demand = self.demands.of(app_id) or standin.demand(a.holdings, app_id, now_s)
         for rung in (_your_error, _cluster, _incomplete, _starting, self._cells, self._last_round):
             found = rung(a, app_id, demand, now_s)
             if found is not None:
@@ -86,13 +105,20 @@ class Reasons:
         if app_id in r.participants:
             return _bidder(r, app_id, a.holdings.lease_s_of(app.vc))
         if not r.asked and any(x.app_id != app_id for x in r.done.awards):
-            return Reason(Pending.OUTRANKED, f"{r.policy}, round {r.round_id}")
+            return self._outranked(app_id, r)
         if r.participants and app_id in r.rho:
             ranks = self._ranks_in(r)
             rank = f"rank {ranks.get(app_id, len(ranks))} of {len(ranks)} by rho"
             detail = f"{rank}, the worst {len(r.participants)} were offered {sum(r.offered.values())} GPUs"
             return Reason(Pending.NOT_OFFERED, f"{detail} in round {r.round_id}")
         return None
+
+    def _outranked(self, app_id: str, r: Receipt) -> Reason | None:
+        """That others came first in this round and still do; the first in the order waits for something else."""
+        mine = self.standings.get(app_id)
+        if mine is None or mine.rank in (None, 1):
+            return None
+        return Reason(Pending.OUTRANKED, f"{r.policy}, round {r.round_id}; its rank is {mine.rank} now")
 
     def _ranks_in(self, r: Receipt) -> dict[str, int]:
         """App -> its rank by rho, 1 is the worst."""

@@ -20,8 +20,7 @@ from pycontrol.model.topology import Gpu, Machine, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, picked, record_of, user_of, whole_number
 from pycontrol.queries.reasons import Reasons
-from pycontrol.queries.standing import Standing, measure_of, policy_of, standings
-from pycontrol.queries.waiting import Waiting
+from pycontrol.queries.standing import Standing, measure_of, policy_of
 from pycontrol.words import count
 
 View = Callable[[Arbiter, float, Mapping[str, str]], dict[str, Any]]
@@ -161,13 +160,12 @@ def _short(r: Receipt) -> dict[str, Any]:
 
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
-    """The active apps: first those that can use more GPUs, in the order of `standings`, then the others."""
-    demands, why, waiting = Demands(a, now_s), Reasons(a, now_s), Waiting(a, now_s)
-    placed = standings(a, now_s, demands)
+    """The active apps: first those that can use more GPUs, in the order of their `standings`, then the others."""
+    why = Reasons(a, now_s)
     coming = [x.app_id for x in a.cluster.apps.values()
               if x.app_id not in a.durable.apps and a.holdings.expects_agent(x)]  # fmt: skip
     rows = [
-        _queue_row(a, app_id, now_s, demands, why, waiting) | asdict(placed.get(app_id) or Standing(None))
+        _queue_row(a, app_id, now_s, why) | asdict(why.standings.get(app_id) or Standing(None))
         for app_id in [*a.holdings.active_apps(), *coming]
     ]
     rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
@@ -176,12 +174,10 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     return {"now_s": now_s, "policy": a.policy_name, "measure": measure_of(policy_of(a, "")), "apps": rows}
 
 
-def _queue_row(
-    a: Arbiter, app_id: str, now_s: float, demands: Demands, reasons: Reasons, waiting: Waiting
-) -> dict[str, Any]:
-    known = record_of(a, app_id)
+def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[str, Any]:
+    demands, known = reasons.demands, record_of(a, app_id)
     demand, held = demands.of(app_id), a.holdings.holding(app_id)
-    code, sentence = waiting.told(app_id, demand, reasons.of(app_id, demand))
+    code, sentence = reasons.told(app_id)
     ends = [x.end_s for x in a.holdings.leases_of(app_id)]
     return {
         **picked(known, "app_id name queue user kind submitted_s"),

@@ -13,7 +13,7 @@ from pycontrol.model.auction import SEGMENTS_MAX, Demand, segments
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.reasons import Reasons
 from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
 from pycontrol.simulation.whynot import BUDGET_S, Kind, gets_text, sentence, why_not
@@ -65,8 +65,8 @@ class Questions:
             app_id, scene = ASKED, with_app(scene_of(a, now_s, self._options), user, queue, demand)
         said = self._ask(user, scene, app_id)
         if app_id != ASKED:  # the rounds that it has lived say more
-            why = reason(a, app_id, now_s)
-            said["reason"] = {"code": why.code, "sentence": why.sentence}
+            code, why = Reasons(a, now_s).told(app_id)
+            said["reason"] = {"code": code, "sentence": why}
         changes = [self._row(c, now_s, called) for c in said["changes"]]
         if said["gets"] is not None:
             text = f"it gets {gets_text(said['gets'], now_s)} in the next round"

@@ -31,7 +31,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.model.value import value
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.reasons import Reasons
 from pycontrol.simulation.scene import Gets, Scene, Stage
 from pycontrol.words import count, span
 
@@ -342,9 +342,9 @@ def why_not(scene: Scene, app_id: str, budget_s: float = BUDGET_S) -> dict[str, 
             complete = complete and play.in_time
         played += 1
         gc.unfreeze()
-    why = reason(a, app_id, scene.now_s)
+    code, text = Reasons(a, scene.now_s).told(app_id)
     return {
-        "reason": {"code": why.code, "sentence": why.sentence}, "gets": gets and _gets(gets), "changes": rows,
+        "reason": {"code": code, "sentence": text}, "gets": gets and _gets(gets), "changes": rows,
         "played": played, "complete": complete, "took_s": time.monotonic() - begin_s,
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -21,6 +21,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.queries import budget, cells, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
 from pycontrol.queries.pictures import Pictures
+from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
 from pycontrol.runtime.driver import Driver, Overloaded
@@ -108,15 +109,15 @@ class Router:
         self.routes = self._all_routes()
 
     def _all_routes(self) -> dict[str, Route]:
+        reasons_of = lru_cache(maxsize=1)(Reasons)  # views of one picture share them
+        explained = partial(explain.explain, jobs_of=self.feed.trends.jobs, reasons_of=reasons_of)
         return {
             "status": self._get(views.status),
             "queue": self._foreseen(self._get(views.queue), self._with_estimates),
             "picture": self._get(self._picture_of),
             "apps": self._get(views.apps),
             "leases": self._get(views.leases),
-            "explain": self._foreseen(
-                self._get(partial(explain.explain, jobs_of=self.feed.trends.jobs), "app", "n"), self._with_estimate
-            ),
+            "explain": self._foreseen(self._get(explained, "app", "n"), self._with_estimate),
             "why-not": Route("GET", self._answer_why_not, WHY_NOT),
             "logs": self._get(partial(views.logs, remembered=self.feed.spans.containers), "app"),
             "audit": self._get(views.audit),
@@ -241,7 +242,12 @@ class Router:
         def called(app_id: str) -> str:
             return a.durable.apps[app_id].name or app_id if request.sees(app_id, user_of(a, app_id)) else ""
 
-        return self.why_not(a, picture.now_s, request.params, request.user, called)
+        found = self.why_not(a, picture.now_s, request.params, request.user, called)
+        held = a.holdings.holding(found["app_id"])
+        start_s = self.estimates()["apps"].get(found["app_id"], UNFORESEEN)["start_s"]
+        why, now_s = found["reason"], found["now_s"]
+        said = with_start(why["code"], why["sentence"], held, start_s, now_s)
+        return {**found, "reason": {**why, "sentence": said}}
 
     def _usage(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """GPU time of the last year, by day or by month, and by whom."""

@@ -18,6 +18,7 @@ from pycontrol.model.auction import Bid, BidReceipt, Demand, Hold, Offer, Plan, 
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
 from pycontrol.queries.reasons import reason
+from pycontrol.queries.views import queue
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 TWO = (("n1", 4), ("n2", 4))
@@ -365,8 +366,14 @@ def _() -> Mini:
 
 @case(Pending.OUTRANKED)
 def _() -> Mini:
+    return behind("b", "c")
+
+
+def behind(*others: str) -> Mini:
+    """These come before app `a`; the first has the only four GPUs."""
     m = Mini("isonomy")
-    m.app("b", gangs=4, work=1e3)
+    for name in others:
+        m.app(name, gangs=4, work=1e3)
     m.app("a", gangs=4, work=1e6)
     m.run(5)
     return m
@@ -447,6 +454,14 @@ def test_an_app_gets_the_reason_why_it_waits(code: Pending) -> None:
     found = reason(m.a, "a", m.now)
     assert found.code is code, found
     assert found.sentence.startswith(SENTENCES[code])
+
+
+def test_the_first_in_the_order_is_not_outranked() -> None:
+    m = behind("b")
+    assert m.held("b")
+    assert m.a.receipts[-1].done.awards
+    (first,) = (row for row in queue(m.a, m.now, {})["apps"] if row["rank"] == 1)
+    assert (first["app_id"], first["reason"]) == ("a", Pending.NO_FREE_GPUS)
 
 
 def test_an_app_that_no_other_outbid_did_not_lose() -> None:

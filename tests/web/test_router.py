@@ -227,6 +227,7 @@ def test_one_sentence_says_in_every_view_why_an_app_waits_and_when_it_starts(
     (row,) = (r for r in scene.get("queue")["apps"] if r["app_id"] == waits)
     assert row["gpus_held"] == 0
     assert row["sentence"].partition("; you start about ")[2].count(":") == 3
-    assert scene.get("explain", app=waits)["reason"] == {"code": row["reason"], "sentence": row["sentence"]}
+    for view in ("explain", "why-not"):
+        assert scene.get(view, app=waits)["reason"] == {"code": row["reason"], "sentence": row["sentence"]}, view
     for path in ("ui", f"ui/app/{waits}"):
         assert row["sentence"].rpartition("; you")[2] in html.unescape(scene.get(path)["text"]), path

@@ -30,9 +30,7 @@ from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.queries.demands import Demands
-from pycontrol.queries.reasons import reason
-from pycontrol.queries.waiting import Waiting
+from pycontrol.queries.reasons import Reasons
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import Feed
 from tests.arbiter.fake_agent import FakeAgent
@@ -220,7 +218,7 @@ class Player(Told):
     def _on_why(self, name: str) -> None:
         """Asks why an app has no more GPUs."""
         a, now_s = self.arbiter, self.now
-        code, sentence = Waiting(a, now_s).told(name, Demands(a, now_s).of(name), reason(a, name, now_s))
+        code, sentence = Reasons(a, now_s).told(name)
         self.tell(f"{name}: {code}: {sentence}")
 
     def _on_has(self, name: str) -> None:
