@@ -373,6 +373,9 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     Where a GPU goes bad on a machine of the queue, its spared gangs may stay there until their leases end, before all
     get a spare machine: from then on an app may wait a lease longer, as in an overloaded queue. Such a lease may have
     been promised only: then it begins a lead later, and lasts to the common end at least half a lease away.
+
+    With a private schedule an app may wait a lease from the start: its promise (docs/cells.md) is one lease, and cells
+    are kept for an app that borrows where its private cluster would run it.
     """
     asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
@@ -385,6 +388,8 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
     found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
+    if case.private_schedule:
+        overloaded_s = 0.0
     broken_s = case.bad[0] if case.bad and queue in shared.struck else math.inf
     for ask in asks:
         logs = private.log[ask.name], shared.log[ask.name]
