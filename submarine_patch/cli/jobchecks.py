@@ -106,6 +106,7 @@ def _resources(option: str, text: str) -> None:
         name, equals, value = pair.strip().partition("=")
         if name not in RESOURCES:
             hint = suggest(name, RESOURCES, otherwise="known are memory, vcores and gpu")
+            hint = f"write {name.strip()}= without blanks" if name.strip() in RESOURCES else hint
             raise UsageError(f"--{option} {name}: unknown; {hint}")
         wanted = r"[0-9]+(\.[0-9]+)?\s*[kKmMgGtT]?[iI]?[bB]?" if name.startswith("memory") else r"[0-9]+"
         if not equals or not re.fullmatch(wanted, value.strip()):

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -25,6 +25,9 @@ KNOWS_US = re.compile(rb"\b(isonomy|submarine_patch)\b")
 PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*|(?:\S*/)?torchrun")
 PROGRAMS = ("python", "python3", "torchrun", "bash", "sh", "mpirun", "accelerate", "deepspeed")
 """The usual first words of a launch command."""
+PLACEHOLDER = re.compile(r"%([\w.-]+)%")
+GIVEN = ("hyperparameters", "input_path", "checkpoint_path", "saved_model_path")
+"""Placeholders that are no parameters."""
 MODULES_NAMED = 3
 Local = Mapping[str, Path | None]
 """{name in the containers: local path, or None if it is not local}."""
@@ -38,6 +41,8 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         raise _wrong(f"{e}; write quotes in pairs") from e
     if not words:
         return []
+    space = _space(parsed)
+    _placeholders(command, space)
     if not PYTHON.fullmatch(words[0]):
         _program(words[0], local)
         shell = words[1] if words[0] in ("bash", "sh") and len(words) > 1 else ""
@@ -55,7 +60,7 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
     if "python2" in words[0]:
         return notes
     tree = _parsed(script, source)
-    return [*notes, *_modules(script, tree, local), *_unused(parsed, script, source, command)]
+    return [*notes, *_modules(script, tree, local), *_unused(space, script, source, command)]
 
 
 def _wrong(why: str) -> UsageError:
@@ -164,16 +169,34 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _unused(parsed: RunArguments, script: Path, source: bytes, command: str) -> list[str]:
-    """Parameters of the search space that the script does not know would end each of its jobs."""
+def _space(parsed: RunArguments) -> list[str]:
+    """The names of the searched parameters; none where the file cannot be read, as `check_group` says so."""
     try:
         space = yaml.safe_load(Path(parsed.conf.get("search_space", "")).read_text(encoding="utf-8"))["parameters"]
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        return []  # check_group says so
-    text = source.decode(errors="replace").replace("_", "-")
-    if not isinstance(space, dict) or "parse-known-args" in text:
         return []
-    for name in map(str, space):
+    return [str(name) for name in space] if isinstance(space, dict) else []
+
+
+def _placeholders(command: str, space: Sequence[str]) -> None:
+    """Refuse a misspelt placeholder, and a command that gives its script only some of the searched parameters."""
+    named = dict.fromkeys(PLACEHOLDER.findall(command))
+    for name in named:
+        near = difflib.get_close_matches(name, space, 1)
+        if near and name not in (*space, *GIVEN):
+            raise _wrong(f"the search space has no {name}; did you mean %{near[0]}%?")
+    absent = [f"%{name}%" for name in space if name not in named]
+    if absent and len(absent) < len(space) and "hyperparameters" not in named:
+        raise _wrong(f"{' and '.join(absent)} of the search space would not reach the script; name all parameters, or"
+                     " write %hyperparameters% for --NAME VALUE of each")  # fmt: skip
+
+
+def _unused(space: Sequence[str], script: Path, source: bytes, command: str) -> list[str]:
+    """Parameters of the search space that the script does not know would end each of its jobs."""
+    text = source.decode(errors="replace").replace("_", "-")
+    if "parse-known-args" in text:
+        return []
+    for name in space:
         if f"%{name}%" not in command and not re.search(rf"\b{re.escape(name.replace('_', '-'))}\b", text):
             return [f"note: the search space has {name}, which {script.name} does not name; it gets --{name} VALUE"]
     return []

@@ -100,6 +100,18 @@ def test_a_parameter_that_the_script_does_not_know_is_noted(here: Path) -> None:
     assert notes("python train.py --learning-rate %lr%", *search) == []
 
 
+def test_a_placeholder_of_a_search_is_no_typo_and_no_parameter_is_left_out(here: Path) -> None:
+    search = ("--app-scheduler", "asha", "--search-space", "space.yaml", "--max-iterations", "9")
+    two = "parameters: {lr: {type: choice, values: [1]}, units: {type: choice, values: [2]}}\n"
+    (here / "space.yaml").write_text(two)
+    with pytest.raises(UsageError, match="the search space has no unit; did you mean %units%"):
+        notes("python train.py --lr %lr% --units %unit%", *search)
+    with pytest.raises(UsageError, match="%units% of the search space would not reach the script"):
+        notes("python train.py --lr %lr%", *search)
+    for whole in ("--lr %lr% --units %units%", "%hyperparameters%", "--lr %lr% %hyperparameters% --day %Y%m"):
+        notes(f"python train.py {whole}", *search)
+
+
 @pytest.mark.parametrize(("metric", "mode"), [("val_loss", "max"), ("eval/wer", "max"), ("val_accuracy", "min")])
 def test_a_metric_with_the_wrong_mode_is_noted(metric: str, mode: str) -> None:
     (note,) = notes("python train.py", "--metric", metric, "--mode", mode)
