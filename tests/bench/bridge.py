@@ -13,7 +13,8 @@ from pathlib import Path
 from pycontrol.bridge.server import BridgeServer
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
-MODULE = Path(__file__).resolve().parents[2] / "yarn-plugin/rm"
+REPO = Path(__file__).resolve().parents[2]
+MODULE, HADOOP = REPO / "yarn-plugin/rm", REPO / "build/submarine/lib/*"
 JAR = MODULE / "target/isonomy-yarn-rm.jar"
 BENCH = MODULE / "src/test/java/isonomy/yarn/BridgeBench.java"
 SIZES = (100, 100_000)
@@ -39,7 +40,7 @@ def measure(jar: Path = JAR) -> dict[str, dict[str, float]]:
         server = BridgeServer("127.0.0.1", 0, token_file, echo)
         server.start()
         try:
-            command = [java, "-cp", f"{folder}:{jar}", "isonomy.yarn.BridgeBench", "127.0.0.1", str(server.port)]
+            command = [java, "-cp", f"{folder}:{jar}:{HADOOP}", "isonomy.yarn.BridgeBench", "127.0.0.1", str(server.port)]
             command += [str(token_file), str(listening.getsockname()[1]), *map(str, requests)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         finally:
