@@ -40,8 +40,8 @@ def measure(jar: Path = JAR) -> dict[str, dict[str, float]]:
         server = BridgeServer("127.0.0.1", 0, token_file, echo)
         server.start()
         try:
-            command = [java, "-cp", f"{folder}:{jar}:{HADOOP}", "isonomy.yarn.BridgeBench", "127.0.0.1", str(server.port)]
-            command += [str(token_file), str(listening.getsockname()[1]), *map(str, requests)]
+            command = [java, "-cp", f"{folder}:{jar}:{HADOOP}", "isonomy.yarn.BridgeBench", "127.0.0.1"]
+            command += [str(server.port), str(token_file), str(listening.getsockname()[1]), *map(str, requests)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         finally:
             server.stop()
