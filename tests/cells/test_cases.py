@@ -55,4 +55,4 @@ def test_a_preview_of_cells_names_the_shortfall_and_what_is_left(tmp_path: Path)
     assert wrong.exit_code == 1
     assert "levles: unknown key, did you mean levels?" in wrong.stderr
     for former in ("check", "plan", "show"):
-        assert "is now `isonomy preview --cells FILE`" in said("", "cells", former).stderr
+        assert "is now: isonomy preview --cells" in said("", "cells", former).stderr

@@ -123,7 +123,7 @@ def test_forecasts_and_explanations_know_the_tree() -> None:
     sim = Simulator(Workload("w", apps), uniform(1, 4), Isonomy(), world)
     sim.run()
     told = json.loads(json.dumps(picture(sim.arbiter, sim.now)))
-    assert Resumed(scene_from(told), 1, error=0.0).arbiter.holdings.accounts == TREE
+    assert Resumed(scene_from(told), 1, error=0.0).arbiter.holdings.settings.accounts == TREE
     said = " ".join(why for r in sim.arbiter.holdings.receipts for why in r.done.why.values())
     assert "(as ours/u)" in said
     assert "(as others/root.q/w)" in said
