@@ -9,16 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from pycontrol.fairness.bidding import speed_of
 from pycontrol.model.auction import AppView, Demand, Gang, Snapshot, gang_gpus
 from pycontrol.model.grouping import grouped
-from pycontrol.model.topology import Topology
+from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies.port import Policy
 
 TINY = 1e-6
@@ -57,9 +55,6 @@ class PrivateApp:
         return max(0.0, self.need - self.done)
 
 
-APPS = TypeAdapter(dict[str, PrivateApp])
-
-
 def _rate(demand: Demand, gang: Gang, topology: Topology) -> float:
     hosts = [host for host, _ in gang]
     return gang_gpus(gang) * speed_of(demand.speedups, hosts, topology) / demand.slowdown[topology.scope_of(hosts) - 1]
@@ -78,11 +73,11 @@ class PrivateSchedule:
         """The inverse of `dump`; a new schedule at `now_s` if there are no data."""
         if not data:
             return PrivateSchedule(now_s, {}, {})
-        return PrivateSchedule(data["at_s"], APPS.validate_python(data["apps"]), data["memory"])
+        return PrivateSchedule(data["at_s"], {a: _app(row) for a, row in data["apps"].items()}, data["memory"])
 
     def dump(self) -> dict[str, Any]:
         """The private schedule as JSON values."""
-        return {"at_s": self.at_s, "apps": APPS.dump_python(self.apps, mode="json"), "memory": self.memory}
+        return {"at_s": self.at_s, "apps": {a: _row(app) for a, app in self.apps.items()}, "memory": self.memory}
 
     # ---- time
 
@@ -255,3 +250,27 @@ def next_end_s(s: Snapshot) -> float:
 def _end_s(from_s: float, lease_s: float) -> float:
     """The first common end of leases that is at least half a lease away."""
     return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
+
+
+def _row(app: PrivateApp) -> dict[str, Any]:
+    row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
+    row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
+    row["demand"] |= {
+        "scope": int(app.demand.scope), "slowdown": list(app.demand.slowdown), "speedups": dict(app.demand.speedups),
+        "members": list(app.demand.members),
+    }  # fmt: skip
+    row["gangs"] = [[[list(part) for part in gang], end_s] for gang, end_s in app.gangs]
+    return row
+
+
+def _app(row: Mapping[str, Any]) -> PrivateApp:
+    d = row["demand"]
+    demand = Demand(
+        **{**d, "scope": Scope(d["scope"]), "slowdown": tuple(d["slowdown"]), "members": tuple(d["members"])}
+    )
+    gangs = [(_gang(gang), end_s) for gang, end_s in row["gangs"]]
+    return PrivateApp(**{**row, "demand": demand, "gangs": gangs})
+
+
+def _gang(parts: Iterable[Iterable[Any]]) -> Gang:
+    return tuple((host, n) for host, n in parts)
