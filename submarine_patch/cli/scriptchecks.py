@@ -16,8 +16,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.options import RunArguments, add_conf
 
@@ -170,12 +168,13 @@ def _installed(name: str) -> bool:
 
 
 def _space(parsed: RunArguments) -> list[str]:
-    """The names of the searched parameters; none where the file cannot be read, as `check_group` says so."""
+    """The names of the searched parameters; none where the file is wrong, as `check_group` says so."""
+    from submarine_patch.cli.checks import load_search_space
+
     try:
-        space = yaml.safe_load(Path(parsed.conf.get("search_space", "")).read_text(encoding="utf-8"))["parameters"]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return list(load_search_space(Path(parsed.conf["search_space"])))
+    except (KeyError, UsageError):
         return []
-    return [str(name) for name in space] if isinstance(space, dict) else []
 
 
 def _placeholders(command: str, space: Sequence[str]) -> None:
