@@ -449,11 +449,12 @@ def _longest_gap(
 
 def _allowed_s(case: Case, since_s: float, until_s: float, overloaded_s: float, broken_s: float) -> float:
     """How long an app may run fewer gangs than on its private cluster, if it began then and lasts at least so long."""
-    allowed_s = GRACE_S + case.min_lend_s + _standstill_s(case, since_s, until_s)
-    if since_s >= min(overloaded_s, broken_s - allowed_s) and until_s >= broken_s:
-        return allowed_s + max(0.0, broken_s - since_s) + LEAD_S + 1.5 * LEASE_S
+    once_s = GRACE_S + case.min_lend_s + _standstill_s(case, since_s, until_s)
     promised_s = since_s + case.min_lend_s  # until borrowers may be called back, who comes may still be placed before
-    return allowed_s + (LEASE_S if promised_s >= overloaded_s else 0.0)
+    allowed_s = once_s + (LEASE_S if promised_s >= min(overloaded_s, broken_s) else 0.0)
+    if since_s < broken_s - once_s:
+        return allowed_s
+    return max(allowed_s, broken_s - since_s + LEAD_S + 1.5 * LEASE_S + once_s)
 
 
 def _standstill_s(case: Case, since_s: float, until_s: float) -> float:
