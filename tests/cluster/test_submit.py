@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 import requests
+from click.testing import CliRunner
 from hdfs import InsecureClient
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 import isonomy
+from pycontrol.cli import main
+from pycontrol.cli.client import Rm, rm_address
 from submarine_patch.agent.speeds import file_of
+from submarine_patch.cli.follow import until_final
 from tests.cluster.rig import BIN, REPO, Rig
+from tests.cluster.test_waiting import Told
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
@@ -42,93 +52,204 @@ while step < 60:
 save()
 """
 UNCHANGED = """
-import sys, time
+import os, sys, time
+pace_s, gate, rate = float(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 for epoch in range(1, 41):
-    time.sleep(float(sys.argv[1]))
+    time.sleep(pace_s)
     print(f"Epoch [{epoch}/40], Loss: {1 / epoch:.4f}, Val Acc: {epoch / 50:.4f}", flush=True)
-    if sys.argv[2:]:
+    if rate > 0.5:
         raise ValueError("Input contains NaN")
+    while epoch == 30 and not os.path.exists(gate):
+        time.sleep(0.1)
+print("done, sum of val acc = 56.47", flush=True)
 """
+SILENT = """
+import time
+while True:
+    print("still reading, accuracy: 0.5", flush=True)
+    time.sleep(0.5)
+"""
+FAILS_FIRST = 6
+"""A seed by which the rate of the first of three trials is above 0.5, and those of the others are below."""
+PACE_S = 1.0
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A cluster whose environment is this process's."""
     made = Rig(tmp_path_factory.mktemp("submit") / "dc", "isonomy")
-    yield made
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in made.env.items():
+            environment.setenv(name, value)
+        yield made
     made.down()
 
 
-@pytest.fixture
-def here(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in rig.env.items():
-        monkeypatch.setenv(name, value)
+@dataclass
+class Day:
+    """A data scientist's unchanged scripts, all at once."""
+
+    gate: Path
+    """Makes the long ones go on from epoch 30 to their end."""
+    apps: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
+    """By app what its submission said."""
+    again: str = ""
+    """What the progress line says of `moved` as it trains again."""
+    follows: subprocess.Popen[str] | None = None
+
+    def submit(self, name: str, command: str, script: Path, gpus: int, **more: Any) -> None:
+        """Submits an app of a job, or several."""
+        said = io.StringIO()
+        with redirect_stderr(said):
+            self.apps[name] = isonomy.submit(command, name=name, queue="research", framework="command", memory="512M",
+                                             gpus=gpus, files=[script], **more)  # fmt: skip
+        self.said[name] = said.getvalue()
 
 
-@pytest.mark.usefixtures("here")
-def test_unchanged_scripts_wait_with_a_reason_are_followed_and_leave_something_behind(
-    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Everything runs at once, so that it takes as long as an app that starts twice."""
-    script = tmp_path / "plain.py"
-    script.write_text(UNCHANGED)
-
-    def submit(name: str, gpus: int, how: str, **more: Any) -> Any:
-        return isonomy.submit(f"python plain.py {how}", name=name, queue="research", framework="command",
-                              memory="512M", gpus=gpus, files=[script], **more)  # fmt: skip
-
-    moved, steady = submit("plain-a", 4, "0.3", hours=0.01), submit("plain-b", 4, "0.5", hours=0.01)
-    bad, waits = submit("plain-d", 1, "0.1 fail"), submit("plain-c", 4, "0.1")
-    said = capsys.readouterr().err
-    assert len(re.findall(r"isonomy: starts .*; ends in ~", said)) == 2, said
-    assert len(re.findall(r"isonomy: starts .*; its end is not known", said)) == 2, said
-    why = rig.wait(lambda: told(rig, "plain-c", "NoFreeGpus"), 60, "it is told why it waits")
-    assert re.match(
-        r"no machine has 4 free GPUs; (the lease of|leases of) plain-[ab].* (ends in|end within) \d+ s", why
-    )
-    (row,) = (r for r in rig.get("queue")["apps"] if r["name"] == "plain-c")
-    assert re.sub(r"\d+ s", "", row["sentence"]) == re.sub(r"\d+ s", "", why)
-    assert "waits: no machine has 4 free GPUs" in waits.status().line()
-    waits.kill()
-    follows = subprocess.Popen(
-        [BIN / "isonomy", "logs", "plain-b", "-f"], env=rig.env, stdout=subprocess.PIPE, text=True
-    )
-    rig.training("plain-a", 3)
-    assert re.search(r"step \d+/40", moved.status().line()), "its lines say how far it trains"
-    host = rig.get("explain", app="plain-a")["leases"][0]["gpu"].rpartition(":")[0]
+@pytest.fixture(scope="module")
+def day(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Day:
+    """Two apps hold all machines with 4 GPUs, one of them lost its machine for a while, and another waits for those."""
+    folder = tmp_path_factory.mktemp("scripts")
+    plain, silent, found = folder / "plain.py", folder / "silent.py", Day(folder / "gate")
+    plain.write_text(UNCHANGED)
+    silent.write_text(SILENT)
+    long = f"python plain.py {{}} {found.gate} 0"
+    found.submit("moved", long.format(PACE_S), plain, 4, hours=0.01)
+    found.submit("steady", long.format(1.2 * PACE_S), plain, 4, hours=0.01)
+    found.submit("bad", "python plain.py 0.1 none 1", plain, 1)
+    found.submit("silent", "python silent.py", silent, 1)
+    found.submit("search", "python plain.py 1 none %rate%", plain, 1, app_scheduler="median", jobs=3, seed=FAILS_FIRST,
+                 search_space={"rate": {"type": "float", "min": 0, "max": 1}}, max_iterations=40)  # fmt: skip
+    found.follows = subprocess.Popen([BIN / "isonomy", "logs", "steady", "-f"], stdout=subprocess.PIPE, text=True)
+    found.apps["bad"].wait(timeout_s=START_S)
+    rig.training("moved", 3, limit_s=START_S)
+    host = rig.get("explain", app="moved")["leases"][0]["gpu"].rpartition(":")[0]
     rig.post("drain", node=host)
-    rig.wait(lambda: not rig.get("explain", app="plain-a")["leases"], 60, "it gives its GPUs back")
+    rig.wait(lambda: not rig.get("explain", app="moved")["leases"], 60, "it gives its GPUs back")
     rig.post("undrain", node=host)
-    lost = rig.wait(lambda: rig.get("explain", app="plain-a").get("lost"), START_S, "it starts again, and is told so")
-    assert re.fullmatch(r"lost \d+ steps? = \d+\.\d GPU-min, trained again", lost)
-    for app in (moved, steady):
-        ended = app.wait(timeout_s=START_S)
-        assert ended.succeeded, ended.message + rig.tail()
-        assert ended.best.get("value", ended.best["accuracy"]) == pytest.approx(0.8)
-        left = f"/user/root/submarine/jobs/{ended.name}/staging/{app.app_id}"
+    rig.wait(lambda: rig.get("explain", app="moved")["leases"], 60, "it gets them again")
+    found.submit("waits", f"python plain.py 0.1 {found.gate} 0", plain, 4)
+    rig.wait(lambda: rig.get("explain", app="moved")["lost"], START_S, "it trains again, and is told so")
+    found.again = found.apps["moved"].status().line()
+    return found
+
+
+def test_a_wait_has_one_reason_and_a_start_in_all_views_until_it_is_over(rig: Rig, day: Day) -> None:
+    for name in ("moved", "steady"):
+        assert re.search(r"isonomy: starts .*; ends in ~", day.said[name]), day.said
+    assert re.search(r"isonomy: starts .*; its end is not known", day.said["waits"]), day.said
+    told = Told(rig.get, ["waits"])
+
+    def same() -> str:
+        told.look()
+        sentence, *views = said_of(rig, day.apps["waits"])
+        return sentence if "you start about" in sentence and all(sentence in text for text in views) else ""
+
+    why = rig.wait(same, START_S, "all views tell the same reason and start")
+    assert re.match(r"no machine has 4 free GPUs; (the lease of|leases of) (moved|steady).* (ends in|end within)", why)
+    day.gate.touch()
+    rig.wait(told.look, START_S, "it starts")
+    assert day.apps["waits"].wait(timeout_s=START_S).succeeded
+    confirmed, wrong = told.contradicted()
+    assert not wrong, "\n".join(wrong)
+    assert confirmed["NoFreeGpus"] > 1
+
+
+def said_of(rig: Rig, app: Any) -> list[str]:
+    """Why an app waits: the sentence in JSON, then all of the other views; without the seconds that pass meanwhile."""
+    page = requests.get(f"{ui(rig)}/app/{app.app_id}", {"user.name": "root"}, timeout=10).text
+    sentence = json.loads(cli("explain", app.app_id, "-o", "json"))["reason"]["sentence"]
+    texts = sentence, cli("explain", app.app_id), cli("queue"), app.status().line(), unescape(page)
+    return [re.sub(r"\d+ s\b", "", text) for text in texts]
+
+
+def cli(*words: str) -> str:
+    """What an `isonomy` command prints."""
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, f"{words}: {done.output}"
+    return done.stdout
+
+
+def ui(rig: Rig) -> str:
+    """The page's address."""
+    return f"{rig.cluster['rm_web'].split(',')[0]}/ws/v1/cluster/isonomy/ui"
+
+
+def test_lost_work_is_told_equal_failures_end_a_job_and_no_gpu_is_granted_after_the_last_step(
+    rig: Rig, day: Day
+) -> None:
+    lost = re.search(r"step \d+/40, .*lost (\d+) steps = (\d+\.\d) GPU-min, trained again", day.again)
+    assert lost is not None, day.again
+    assert int(lost[1]) >= 3
+    assert float(lost[2]) == pytest.approx(int(lost[1]) * PACE_S * 4 / 60, rel=0.2, abs=0.1)
+    bad = day.apps["bad"].wait(timeout_s=START_S)
+    assert bad.state == "FAILED"
+    assert "twice, so it is not tried again" in bad.message
+    assert [j["launches"] for j in rig.jobs("bad")] == [2]
+    day.gate.touch()
+    for name in ("moved", "steady", "bad"):
+        day.apps[name].wait(timeout_s=START_S)
+        rig.wait(lambda name=name: not rig.get("explain", app=name)["leases"], 20, "its leases are over")
+        leases = rig.get("spans", app=name)["leases"]
+        over_s = max(x["ended_s"] for x in leases if x["started_s"])
+        assert not [x for x in leases if x["granted_s"] >= over_s], leases
+
+
+def test_no_value_comes_without_a_step_and_the_progress_shows_a_log_that_is_not_understood(rig: Rig, day: Day) -> None:
+    silent = day.apps["silent"]
+    lines = (s.line() for s in until_final(Rm(rm_address()), silent.app_id, timeout_s=START_S))
+    line = next(line for line in lines if "the newest" in line)
+    assert re.search(r"no line of its log shows progress .*; the newest: still reading, accuracy: 0.5$", line)
+    (job,) = rig.jobs("silent")
+    assert (job["step"], job["metric"], job["accuracy"]) == (0, None, 0)
+    assert not silent.best()
+    day.gate.touch()
+    best = day.apps["steady"].wait(timeout_s=START_S).best
+    assert best.get("value", best["accuracy"]) == pytest.approx(0.8), "not what a sentence after the last step says"
+
+
+def test_what_has_ended_is_listed_its_logs_are_read_its_results_fetched_and_its_staging_folder_is_gone(
+    rig: Rig, day: Day, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rig.wait(lambda: sum(j["step"] > 3 for j in rig.jobs("search")) == 2, START_S, "two trials train")
+    day.gate.touch()
+    for name in ("search", "silent"):
+        day.apps[name].kill()
+    states = {name: app.wait(timeout_s=START_S).state for name, app in day.apps.items()}
+    assert states == {**dict.fromkeys(("moved", "steady", "waits"), "SUCCEEDED"), "bad": "FAILED",
+                      **dict.fromkeys(("search", "silent"), "KILLED")}  # fmt: skip
+    for name, app in day.apps.items():
+        left = f"/user/root/submarine/jobs/{name}/staging/{app.app_id}"
         rig.wait(lambda left=left: not {*hdfs_names(rig, left)} & STAGED, 20, "what it needed is gone")
-    assert "Epoch [40/40]" in follows.communicate(timeout=60)[0]
-    assert waits.wait(timeout_s=START_S).state == "KILLED"
-    assert bad.wait(timeout_s=START_S).state == "FAILED"
-    assert [j["launches"] for j in rig.jobs("plain-d")] == [2], "two equal failures are enough"
-    logs = subprocess.run([BIN / "isonomy", "logs", "plain-d"], env=rig.env, capture_output=True, text=True, timeout=60)
-    assert "ValueError: Input contains NaN\nisonomy worker: failed with 1\n" in logs.stdout
     rig.stop()
     rig.serve("isonomy")
-    page = f"{rig.cluster['rm_web'].split(',')[0]}/ws/v1/cluster/isonomy/ui"
-    shown = [
-        requests.get(f"{page}{at}", {"user.name": "root"}, timeout=10).text for at in ("", f"/app/{steady.app_id}")
-    ]
-    assert "plain-b" in shown[0].partition('id="h-ended"')[2]
+    rows = {row["name"]: row for row in json.loads(cli("jobs", "--mine", "--since", "1d", "-o", "json"))["apps"]}
+    assert {name: rows[name]["final_state"] for name in states} == states
+    assert all(rows[name]["attained_gpu_s"] > 0 for name in states)
+    took = r"\d\d:\d\d:\d\d +\d+[^ ]* \w+ +\d+\.\d\d"
+    listed = cli("jobs", "--mine")
+    assert re.search(rf"^steady .* SUCCEEDED +{took} .*0\.8000.* hdfs://.*/results-", listed, re.MULTILINE), listed
+    assert re.search(rf"^search .* KILLED +{took} .* hdfs://.*/results-", listed, re.MULTILINE), listed
+    assert set(cli("get", "search").split()) == {f"search/results-{day.apps['search'].app_id}"}
+    trials = list(csv.DictReader(next(tmp_path.rglob("trials.csv")).open()))
+    assert [bool(t["accuracy"]) and int(t["step"]) > 3 for t in trials] == [False, True, True]
+    assert trials[0]["state"] == "failed"
+    found = json.loads(cli("logs", "search", "-o", "json"))
+    failed = ["isonomy worker: failed with 1" in str(source["files"]) for source in found]
+    assert failed == [True] * 2 + [False] * 2, found
+    assert {source["role"] for source in found} == {"worker"}
+    assert {source["role"] for source in json.loads(cli("logs", "search", "--am", "-o", "json"))} == {"am"}
+    assert "ValueError: Input contains NaN\nisonomy worker: failed with 1\n" in cli("logs", "bad")
+    assert day.follows is not None
+    assert "Epoch [40/40]" in day.follows.communicate(timeout=60)[0]
+    shown = [requests.get(f"{ui(rig)}{at}", {"user.name": "root"}, timeout=10).text
+             for at in ("", f"/app/{day.apps['steady'].app_id}")]  # fmt: skip
+    assert "steady" in shown[0].partition('id="h-ended"')[2]
     assert "polyline" in shown[1].partition('id="h-jobs"')[2]
 
 
-def told(rig: Rig, name: str, code: str) -> str:
-    """The sentence for this reason; empty for another."""
-    why = rig.get("explain", app=name).get("reason", {})
-    return str(why["sentence"]) if why.get("code") == code else ""
-
-
-@pytest.mark.usefixtures("here")
 def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +266,9 @@ def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
     rig.stop()
     rig.serve("isonomy")
     rig.wait(lambda: rig.jobs("wide") and rig.jobs("wide")[0]["step"] > steps + 30, START_S, "wide goes on")
+    cli("get", "sweep", str(tmp_path / "fetched"))
+    fetched = {found.name for found in (tmp_path / "fetched").rglob("*")}
+    assert {"model.keras", "trials.csv", "launches.csv", "curves.svg"} <= fetched
     isonomy.app("wide").kill()
     rig.wait(lambda: rig.app("wide").get("state") == "FINISHED", 60, "wide ends")
     by_step = losses("\n".join(p.read_text() for p in logs_of(rig, "wide")))
@@ -233,7 +357,6 @@ def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: 
     assert "serving until the coordinator has stopped" in said, "its GPUs lay on two machines"
 
 
-@pytest.mark.usefixtures("here")
 def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_drained(rig: Rig, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN)
@@ -252,4 +375,6 @@ def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_draine
     begun = sorted(int(text.split("began at", 1)[1].split()[0]) for text in said)
     assert begun[0] == 0
     assert begun[1] >= 5, "what it had done was kept"
+    cli("get", "own", str(tmp_path / "fetched"))
+    assert json.loads(next(tmp_path.rglob("state.json")).read_text()) == {"step": 60}
     rig.post("undrain", node=host)

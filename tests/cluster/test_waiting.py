@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 class Told:
     """What waiting apps were told, look by look."""
 
-    def __init__(self, get: Callable[..., Mapping[str, Any]]) -> None:
-        self._get = get
+    def __init__(self, get: Callable[..., Mapping[str, Any]], names: Collection[str]) -> None:
+        self._get, self._names = get, names
         self.looks: list[tuple[float, set[str], dict[str, tuple[str, str]]]] = []
         """Time, leased GPUs, and by app that has none: code and sentence."""
         self.ranges: dict[str, list[tuple[float, tuple[float, float, float]]]] = {}
@@ -65,14 +65,14 @@ class Told:
         self.started_s: dict[str, float] = {}
         self.ids: dict[str, str] = {}
 
-    def look(self) -> None:
-        """One look at the queue and the GPUs."""
+    def look(self) -> bool:
+        """One look at the queue and the GPUs; whether all apps have started."""
         queue = self._get("queue")
         leased = {x["gpu"] for x in self._get("leases").get("leases", ())}
         said: dict[str, tuple[str, str]] = {}
         for row in queue.get("apps", ()):
             name = row["name"]
-            if name not in WAITING:
+            if name not in self._names:
                 continue
             self.ids[row["app_id"]] = name
             if row["gpus_held"]:
@@ -84,6 +84,7 @@ class Told:
                 if row["start_s"] and row["start_s"][1] is not None and (not known or known[-1][0] < made_s):
                     known.append((made_s, tuple(row["start_s"])))
         self.looks.append((queue["now_s"], leased, said))
+        return len(self.started_s) == len(self._names)
 
     def contradicted(self) -> tuple[Counter[str], list[str]]:
         """The reasons that the next round confirmed, and those that it did not: the round after each look."""
@@ -141,13 +142,12 @@ def play(get: Callable[..., Mapping[str, Any]], script: Path) -> Told:
     while not any(r["end_s"] for r in get("queue")["apps"]):
         assert time.monotonic() - begin_s < LIMIT_S, "ends are foreseen"
         time.sleep(LOOK_S)
-    told = Told(get)
+    told = Told(get, WAITING)
     for name, (gpus, epochs) in WAITING.items():
         submit(name, gpus, epochs)
         told.look()
-    while len(told.started_s) < len(WAITING):
+    while not told.look():
         assert time.monotonic() - begin_s < LIMIT_S, f"all start, but only {sorted(told.started_s)} did"
-        told.look()
         time.sleep(LOOK_S)
     time.sleep(STARTS_S)
     told.starts()
