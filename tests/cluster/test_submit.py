@@ -55,12 +55,12 @@ save()
 UNCHANGED = """
 import os, sys, time
 pace_s, gate, rate = float(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-for epoch in range(1, 41):
-    time.sleep(pace_s)
-    print(f"Epoch [{epoch}/40], Loss: {1 / epoch:.4f}, Val Acc: {epoch / 50:.4f}", flush=True)
+for epoch in range(1, 401):
+    time.sleep(pace_s if epoch <= 10 else 0.01)
+    print(f"Epoch [{epoch}/400], Loss: {1 / epoch:.4f}, Val Acc: {epoch / 500:.4f}", flush=True)
     if rate > 0.5:
         raise ValueError("Input contains NaN")
-    while epoch == 30 and not os.path.exists(gate):
+    while epoch == 10 and not os.path.exists(gate):
         time.sleep(0.1)
 print("done, sum of val acc = 56.47", flush=True)
 """
@@ -92,7 +92,7 @@ class Day:
     """A data scientist's unchanged scripts, all at once."""
 
     gate: Path
-    """Makes the long ones go on from epoch 30 to their end."""
+    """Makes the long ones go on from epoch 10 to their end, which a forecast sees some minutes ahead until then."""
     apps: dict[str, Any] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
     """By app what its submission said."""
@@ -112,15 +112,15 @@ class Day:
 @pytest.fixture(scope="module")
 def day(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Day:
     """Two apps hold all machines with 4 GPUs, one of them lost its machine for a while, and another waits for those:
-    until the gate opens, since it declares ten times their work. The others have the smaller machines to themselves."""
+    until the gate opens, since it came later and declares more. The others have the smaller machines to themselves."""
     folder = tmp_path_factory.mktemp("scripts")
     plain, silent, found = folder / "plain.py", folder / "silent.py", Day(folder / "gate")
     plain.write_text(UNCHANGED)
     silent.write_text(SILENT)
     long = f"python plain.py {{}} {found.gate} 0"
     found.submit("silent", "python silent.py", silent, 1)
-    found.submit("moved", long.format(PACE_S), plain, 4, hours=0.05)
-    found.submit("steady", long.format(1.2 * PACE_S), plain, 4, hours=0.05)
+    found.submit("moved", long.format(PACE_S), plain, 4, hours=0.3)
+    found.submit("steady", long.format(1.2 * PACE_S), plain, 4, hours=0.3)
     found.submit("bad", "python plain.py 0.1 none 1", plain, 1)
     found.follows = subprocess.Popen([BIN / "isonomy", "logs", "steady", "-f"], stdout=subprocess.PIPE, text=True)
     found.apps["bad"].wait(timeout_s=START_S)
@@ -132,7 +132,7 @@ def day(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Day:
     rig.wait(lambda: rig.get("explain", app="moved").get("leases") == [], 60, "it gives its GPUs back")
     rig.post("undrain", node=host)
     rig.wait(lambda: rig.get("explain", app="moved").get("leases"), 60, "it gets them again")
-    found.submit("waits", f"python plain.py 0.1 {found.gate} 0", plain, 4, hours=0.5)
+    found.submit("waits", f"python plain.py 0.1 {found.gate} 0", plain, 4, hours=0.4)
     rig.wait(lambda: rig.get("explain", app="moved").get("lost"), START_S, "it trains again, and is told so")
     found.again = found.apps["moved"].status().line()
     return found
@@ -182,7 +182,7 @@ def ui(rig: Rig) -> str:
 def test_lost_work_is_told_equal_failures_end_a_job_and_no_gpu_is_granted_after_the_last_step(
     rig: Rig, day: Day
 ) -> None:
-    lost = re.search(r"step \d+/40, .*lost (\d+) steps = (\d+\.\d) GPU-min, trained again", day.again)
+    lost = re.search(r"step \d+/400, .*lost (\d+) steps = (\d+\.\d) GPU-min, trained again", day.again)
     assert lost is not None, day.again
     assert int(lost[1]) >= 3
     assert float(lost[2]) == pytest.approx(int(lost[1]) * PACE_S * 4 / 60, rel=0.3, abs=0.1)
@@ -246,7 +246,7 @@ def test_what_has_ended_is_listed_its_logs_are_read_its_results_fetched_and_its_
     assert {source["role"] for source in json.loads(cli("logs", "search", "--am", "-o", "json"))} == {"am"}
     assert "ValueError: Input contains NaN\nisonomy worker: failed with 1\n" in cli("logs", "bad")
     assert day.follows is not None
-    assert "Epoch [40/40]" in day.follows.communicate(timeout=60)[0]
+    assert "Epoch [400/400]" in day.follows.communicate(timeout=60)[0]
     shown = [requests.get(f"{ui(rig)}{at}", {"user.name": "root"}, timeout=10).text
              for at in ("", f"/app/{day.apps['steady'].app_id}")]  # fmt: skip
     assert "steady" in shown[0].partition('id="h-ended"')[2]
