@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -82,7 +83,8 @@ def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) 
     assert {n.removeprefix("isonomy-0.3.0-hadoop3/") for n in names} == {
         *(f for f in tracked.stdout.splitlines() if f != "docs/generate.py"),
         "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SHA256SUMS", "dev-cluster/topology.yaml",
-        "jars/isonomy-yarn-nm.jar", "jars/isonomy-yarn-rm.jar", "licenses/protobuf.txt", "licenses/py4j.txt",
+        "jars/isonomy-yarn-nm.jar", "jars/isonomy-yarn-rm.jar",
+        "licenses/others.txt", "licenses/protobuf.txt", "licenses/py4j.txt",
         "python/isonomy-0.3.0-py3-none-any.whl", "python/lock.txt", f"python/wheelhouse/{LONG}",
         "share/bash-completion/completions/isonomy", "share/fish/vendor_completions.d/isonomy.fish",
         "share/man/man1/isonomy.1", "share/zsh/site-functions/_isonomy",
@@ -154,8 +156,17 @@ def test_what_the_shaded_jars_contain_has_its_licence() -> None:
     """pom.xml moves foreign classes below isonomy.shaded."""
     shaded = re.findall(r"<shadedPattern>isonomy\.shaded\.(\w+)<", (REPO / "pom.xml").read_text())
     notice = (REPO / "packaging" / "NOTICE").read_text()
-    assert sorted(shaded) == sorted(f.stem for f in (REPO / "packaging" / "licenses").iterdir())
+    assert sorted([*shaded, "others"]) == sorted(f.stem for f in (REPO / "packaging" / "licenses").iterdir())
     assert all(f"- {name}: " in notice for name in shaded)
+
+
+def test_a_jar_without_a_licence_is_named_in_the_notice(dist: ModuleType, tmp_path: Path) -> None:
+    notice = (REPO / "packaging" / "NOTICE").read_text()
+    inside = {"guava-1.0.jar": "META-INF/LICENSE.txt", "netty-codec-4.1.jar": "io/x", "other-1.0.Final.jar": "x/y"}
+    for name, place in inside.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as jar:
+            jar.writestr(place, "")
+    assert dist.unlicensed(sorted(tmp_path.glob("*.jar")), notice) == ["other-1.0.Final.jar"]
 
 
 @pytest.mark.parametrize("kind", ["service", "sysusers", "tmpfiles", "logrotate"])
