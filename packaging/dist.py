@@ -104,7 +104,7 @@ def unlicensed(jars: Iterable[Path], notice: str) -> list[str]:
     named = re.findall(r"[\w.*-]+", notice)
     found = []
     for jar in jars:
-        name = re.sub(r"-\d[\w.-]*\.jar$", "", jar.name)
+        name = re.sub(r"(-\d[\w.-]*)?\.jar$", "", jar.name)
         inside = (Path(place).name.lower() for place in zipfile.ZipFile(jar).namelist())
         if not any(re.match("licen[cs]e|notice|about", place) for place in inside):
             found += [jar.name] * (not any(fnmatch(name, pattern) for pattern in named))
