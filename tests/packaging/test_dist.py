@@ -205,9 +205,15 @@ def test_the_unit_always_restarts_and_has_few_permissions() -> None:
     assert "isonomy serve --config" in service["ExecStart"]
 
 
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+
+
 def requirements() -> list[Requirement]:
-    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-    return [Requirement(line) for line in project["dependencies"]]
+    return [Requirement(line) for line in PROJECT["dependencies"]]
+
+
+def has_bound_above(requirement: Requirement) -> bool:
+    return any(s.operator in ("<", "<=", "==", "~=") for s in requirement.specifier)
 
 
 def test_each_dependency_has_a_bound_above_and_its_locked_version_is_within(dist: ModuleType) -> None:
@@ -215,8 +221,13 @@ def test_each_dependency_has_a_bound_above_and_its_locked_version_is_within(dist
     versions = dict(line.split("==") for line in lines)
     assert list(versions) == sorted(versions)
     for requirement in requirements():
-        assert any(s.operator in ("<", "<=", "==", "~=") for s in requirement.specifier), requirement
+        assert has_bound_above(requirement), requirement
         assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+@pytest.mark.parametrize("extra", ["worker", "worker-gpu", "optuna", "tensorboard"])
+def test_what_goes_onto_gpu_nodes_has_bounds_above_too(extra: str) -> None:
+    assert all(map(has_bound_above, map(Requirement, PROJECT["optional-dependencies"][extra])))
 
 
 def test_the_lock_has_all_that_its_packages_need(dist: ModuleType) -> None:
