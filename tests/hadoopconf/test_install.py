@@ -340,10 +340,13 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
     assert {(c["key"], c["new"]) for c in total["changes"]} <= keys, "no change is outside the steps"
 
 
-@pytest.mark.parametrize(("name", "v1", "v2"), [
-    ("emr", "/spark-rapids-cgroup/devices/yarn", "/spark-rapids-cgroup/yarn"),
-    ("cdp", "/sys/fs/cgroup/devices/hadoop-yarn", "/sys/fs/cgroup/hadoop-yarn"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "v1", "v2"),
+    [
+        ("emr", "/spark-rapids-cgroup/devices/yarn", "/spark-rapids-cgroup/yarn"),
+        ("cdp", "/sys/fs/cgroup/devices/hadoop-yarn", "/sys/fs/cgroup/hadoop-yarn"),
+    ],
+)
 def test_the_run_book_makes_the_cgroup_in_which_the_executor_looks(name: str, v1: str, v2: str, tmp_path: Path) -> None:
     (nodes,) = [s for s in book(name, "executors", tmp_path) if s["hosts"].startswith("GPU nodes")]
     said = "\n".join(nodes["do"])

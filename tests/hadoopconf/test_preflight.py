@@ -139,7 +139,7 @@ def v2(w: World) -> None:
         (as_another, f"note: host: user: /data/nm-local is {ME}'s: run this as {ME}, else"),
         (
             lambda w: w.sites[YARN].update({"isonomy.nm.evidence-file": "/opt/isonomy/venv/bin/python/x"}),
-            "note: yarn-site.xml: isonomy.nm.evidence-file: /opt/isonomy/venv/bin/python/x cannot be written by this user",
+            "note: yarn-site.xml: isonomy.nm.evidence-file: /opt/isonomy/venv/bin/python/x cannot be written by this",
         ),
         (
             lambda w: w.machine.at("/opt/isonomy/venv/bin/python").unlink(),
