@@ -218,6 +218,8 @@ def test_the_unit_always_restarts_and_has_few_permissions() -> None:
     assert service["Restart"] == "always"
     assert service["NoNewPrivileges"] == service["PrivateTmp"] == "yes"
     assert service["ProtectSystem"] == "strict"
+    assert service["MemoryMax"] == "4G"
+    assert int(service["WatchdogSec"]) == 120, "docs/operations.md: one that hangs for two minutes"
     assert service["StateDirectory"] == "isonomy"  # the only place that it may write to
     assert "isonomy serve --config" in service["ExecStart"]
 
