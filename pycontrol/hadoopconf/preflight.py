@@ -56,13 +56,9 @@ class Machine:
         """A path of the machine."""
         return self.root / str(path).lstrip("/")
 
-    def other_owner(self, folder: Path) -> str:
-        """Whose the folder is, by name or number; empty if the user's who asks."""
-        number = folder.stat().st_uid
-        try:
-            return "" if number == self.user else folder.owner()
-        except KeyError:
-            return str(number)
+    def owns(self, folder: Path) -> bool:
+        """Whether the folder is the user's who asks."""
+        return folder.stat().st_uid == self.user
 
 
 def findings(
@@ -89,9 +85,8 @@ def findings(
     if rm_time_s is None:
         yield note(HOST, "clock", "is not compared: the ResourceManager's web app does not answer")
     elif abs(time.time() - rm_time_s) > CLOCK_S + 1:  # its header has whole seconds
-        yield error(
-            HOST, "clock", f"is {time.time() - rm_time_s:+.0f} s from the ResourceManager's; synchronise by NTP"
-        )
+        said = f"is {time.time() - rm_time_s:+.0f} s from the ResourceManager's; synchronise by NTP"
+        yield error(HOST, "clock", said)
 
 
 def _resourcemanager(machine: Machine, sites: Sites, config: Config) -> Iterator[Finding]:
@@ -102,8 +97,10 @@ def _resourcemanager(machine: Machine, sites: Sites, config: Config) -> Iterator
     folder = machine.at(config.state_dir)
     if not folder.is_dir():
         yield error(HOST, "state_dir", f"{config.state_dir} does not exist; make it, mode 0700, of the daemon's user")
-    elif owner := machine.other_owner(folder):
-        yield error(HOST, "state_dir", f"{config.state_dir} is {owner}'s; run this as {owner}, or give it to this user")
+    elif not machine.owns(folder):
+        yield error(
+            HOST, "state_dir", f"{config.state_dir} is another user's: run this as that, or give it to this one"
+        )
     else:
         kind = _file_system(machine, config.state_dir)
         if kind.startswith(_REMOTE):
@@ -139,10 +136,8 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
         place = machine.at(folder.removeprefix("file://"))
         if not place.is_dir():
             yield error(YARN, "yarn.nodemanager.local-dirs", f"{folder} does not exist; evidence lies beside the first")
-        elif owner := machine.other_owner(place):
-            yield note(
-                HOST, "user", f"{folder} is {owner}'s: run this as {owner}, else its rights are not those checked"
-            )
+        elif not machine.owns(place):
+            yield note(HOST, "user", f"{folder} is another user's: run this as that, else rights differ from these")
     place = next(p for p in machine.at(evidence(yarn)).parents if p.exists())
     if not (place.is_dir() and os.access(place, os.W_OK)):
         said = f"{evidence(yarn)} cannot be written by this user: no audit will know who had which GPUs; set another"

@@ -41,13 +41,10 @@ class Format:
 
     library: str
     """The folder for jars on the class path of the daemons."""
-    _restart: str
+    restart: Callable[[str], str]
+    """The act that restarts resourcemanager or nodemanager on a machine."""
     text: Callable[[Changes], str]
     """The changes of one class of hosts as the tool takes them."""
-
-    def restart(self, daemon: str) -> str:
-        """The act that restarts resourcemanager or nodemanager on a machine."""
-        return self._restart.format(daemon=daemon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,24 +302,23 @@ def _dataproc(changes: Changes) -> str:
             for file, site in found.items()
             for k, v in site.items()
         )
-    prefix = {"yarn-site": "yarn", "capacity-scheduler": "capacity-scheduler"}
-    words = [f"{prefix[file]}:{k}={v}" for file, site in found.items() for k, v in site.items()]
+    words = [f"{file.removesuffix('-site')}:{k}={v}" for file, site in found.items() for k, v in site.items()]
     return f"--properties={shlex.quote('^#^' + '#'.join(words))}"
 
 
-_SYSTEMD = "systemctl restart hadoop-yarn-{daemon}"
+_SYSTEMD = "systemctl restart hadoop-yarn-{}".format
 _BIGTOP = "/usr/lib/hadoop-yarn/lib"
 FORMATS = {
     "files": Format("$HADOOP_HOME/share/hadoop/yarn/lib (EMR, Bigtop: /usr/lib/hadoop-yarn/lib)", _SYSTEMD, _diff),
     "cm": Format(
         "/opt/isonomy/jars, and YARN_USER_CLASSPATH=/opt/isonomy/jars/* into the role's environment snippet (a parcel"
         " loses foreign jars when it is upgraded)",
-        "Cloudera Manager: deploy the client configuration, restart the role {daemon}",
+        "Cloudera Manager: deploy the client configuration, restart the role {}".format,
         _cloudera,
     ),
     "ambari": Format(
         "/usr/hdp/current/hadoop-yarn-client/lib",
-        "Ambari: restart the component {daemon}",
+        "Ambari: restart the component {}".format,
         lambda c: json.dumps({"desired_config": _listed(c, "type", "properties")}, indent=2),
     ),
     "emr": Format(_BIGTOP, _SYSTEMD, lambda c: json.dumps(_listed(c, "Classification", "Properties"), indent=2)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -96,9 +95,6 @@ def world(tmp_path: Path) -> World:
 REFUSED = f"`sudo -n {DENIES} --check` fails: it is not installed, or this user or kernel may not"
 
 
-ME = getpass.getuser()
-
-
 def as_another(w: World) -> None:
     w.machine = replace(w.machine, user=os.geteuid() + 1)
 
@@ -136,7 +132,7 @@ def v2(w: World) -> None:
             lambda w: w.sites["yarn-site.xml"].update({EXECUTOR: "isonomy.nm.IsonomyContainerExecutor"}),
             "error: host: GPUs are not isolated on this host: containers run as the NodeManager's user",
         ),
-        (as_another, f"note: host: user: /data/nm-local is {ME}'s: run this as {ME}, else"),
+        (as_another, "note: host: user: /data/nm-local is another user's: run this as that"),
         (
             lambda w: w.sites[YARN].update({"isonomy.nm.evidence-file": "/opt/isonomy/venv/bin/python/x"}),
             "note: yarn-site.xml: isonomy.nm.evidence-file: /opt/isonomy/venv/bin/python/x cannot be written by this",
@@ -214,7 +210,7 @@ def on_nfs(w: World) -> None:
         (lambda w: w.machine.at("/var/lib/isonomy").rmdir(), "error: host: state_dir: /var/lib/isonomy does not exist"),
         (
             as_another,
-            f"error: host: state_dir: /var/lib/isonomy is {ME}'s; run this as {ME}, or give it to this user",
+            "error: host: state_dir: /var/lib/isonomy is another user's: run this as that, or give it to this one",
         ),
         (on_nfs, "error: host: state_dir: /var/lib/isonomy is on nfs4; the journal needs a local disk"),
         (take_port, "note: host: bridge.port: 127.0.0.1:"),
