@@ -163,7 +163,7 @@ def _mount(yarn: Mapping[str, str]) -> Path:
 
 def evidence(yarn: Mapping[str, str]) -> Path:
     """The executor's record of who had which GPUs: beside the first of nm-local-dirs, if no key says otherwise."""
-    first = next(iter(names(yarn.get("yarn.nodemanager.local-dirs", ""))), "/tmp/nm-local-dir")
+    first = next(iter(names(yarn.get("yarn.nodemanager.local-dirs", ""))), "/tmp/hadoop-yarn/nm-local-dir")
     beside = Path(first.removeprefix("file:")).with_name("isonomy-evidence.jsonl")
     return Path(yarn.get("isonomy.nm.evidence-file", beside))
 

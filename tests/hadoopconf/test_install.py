@@ -354,6 +354,19 @@ def test_the_run_book_makes_the_cgroup_in_which_the_executor_looks(name: str, v1
     assert f"isonomy-bootstrap ARCHIVE SETTINGS {v2}" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("emr", "/mnt/isonomy-evidence.jsonl"),
+        ("dataproc", "/tmp/hadoop-yarn/isonomy-evidence.jsonl"),
+    ],
+)
+def test_the_run_book_says_which_record_is_rotated(name: str, file: str) -> None:
+    conf = Path(__file__).with_name("trial") / name
+    (nodes,) = [s for s in planned(conf, "--hadoop", "3.4", "--stage", "executors")["steps"] if "GPU" in s["hosts"]]
+    assert f"put systemd/isonomy.logrotate where its first line says, for {file}" in nodes["do"]
+
+
 def test_every_command_of_the_run_book_is_complete(tmp_path: Path) -> None:
     """Those of `isonomy`, as a shell on the machine would run them."""
     for step in book("cdp", "all", tmp_path):
