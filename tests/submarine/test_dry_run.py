@@ -51,6 +51,8 @@ def test_a_dry_run_says_what_a_job_would_get(
     assert found["gets"] or found["changes"]
     assert run("--queue", "root.prod", "--gpus-per-job", "64", "--worker_resources", "memory=2G,vcores=2") == 1
     assert "64 GPUs in one gang" in capsys.readouterr().out
+    assert run("--queue", "prod", "--worker_resources", "memory=2G,vcores=2,gpu=6") == 1
+    assert "6 GPUs in one gang; at most 4 on a machine" in capsys.readouterr().out
 
 
 def test_a_dry_run_needs_gpus_and_a_queue(
