@@ -37,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
-        from pycontrol.cli.client import Failure  # what asks the cluster is loaded by those who do
+        from pycontrol.cli.client import Failure, Misused  # what asks the cluster is loaded by those who do
 
         if not isinstance(error, Failure):
             raise
         print(f"submarine: {error}", file=sys.stderr)
-        status = 1
+        status = 2 if isinstance(error, Misused) else 1
     sys.exit(status)
 
 
