@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from pycontrol.model.bounds import bound
-from pycontrol.words import suggest
+from pycontrol.words import ENDS, suggest
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("queries:status_command", "The cluster at a glance: GPUs, nodes, policy, the last round."),
@@ -64,6 +64,15 @@ FORMER = {
     **dict.fromkeys(("cells check", "cells plan", "cells show"), "preview --cells"),
 }
 """Former words -> those that say it now. They still work, and help does not list them."""
+MEANT = {
+    **dict.fromkeys(ENDS, "kill"),
+    **dict.fromkeys(("list", "ls", "ps", "squeue"), "queue"),
+    **dict.fromkeys(("history", "sacct"), "jobs"),
+    **dict.fromkeys(("submit", "run", "sbatch"), "submarine job run"),
+    "show": "explain",
+    "top": "watch",
+}
+"""Other systems' names of these."""
 OPTIONS = Path(__file__).with_name("options.json")
 """Command -> its options with the number of their values, or its commands; by `python -m tests.surface`."""
 
@@ -123,7 +132,8 @@ class LazyGroup(click.Group):
 
 
 def _fail_unknown(ctx: click.Context, word: str, known: Iterable[str]) -> NoReturn:
-    hint = suggest(word, known, near=0.5, otherwise="")
+    meant = MEANT.get(word) if ctx.parent is None else None
+    hint = f"did you mean {meant}?" if meant else suggest(word, known, near=0.5, otherwise="")
     ctx.fail(f"no command {word}{hint and '; '}{hint} ({ctx.command_path} --help lists all)")
 
 

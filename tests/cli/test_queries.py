@@ -229,7 +229,8 @@ def test_what_an_app_left_is_fetched(rm: Rm, tmp_path: Path, monkeypatch: pytest
     assert "nothing is kept of it: it has not ended" in get(str(tmp_path / "none"), LATE).output
     assert not (tmp_path / "none").exists()
     store.go()
-    assert "cannot be fetched" in get(str(tmp_path / "other")).output
+    down = f"error: HDFS at http://127.0.0.1:{store.port} cannot be reached; is its NameNode up?\n"
+    assert get(str(tmp_path / "other")).output == down
 
 
 OLD, NEW = "container_1_0001_01_000099", "container_1_0001_01_000100"

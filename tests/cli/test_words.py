@@ -34,6 +34,9 @@ def test_the_resource_manager_may_be_named_before_the_command(rm: Rm) -> None:
 def test_an_unknown_command_suggests_the_nearest() -> None:
     assert "did you mean status?" in wrong("stats")
     assert "no command zzzzz (" in wrong("zzzzz")
+    assert "no command stop; did you mean kill?" in wrong("stop", "my-app")
+    assert "no command show; did you mean explain?" in wrong("show", "my-app")
+    assert "no command submit; did you mean submarine job run?" in wrong("submit")
 
 
 def test_addresses_are_checked_and_passwords_are_not_shown() -> None:

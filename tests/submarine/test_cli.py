@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.hadoopconf.names import OUR_RUNTIME
 from submarine_patch.cli import check, main
 from submarine_patch.cli.checks import check_group, check_spec, load_search_space
 from submarine_patch.cli.errors import UsageError
@@ -239,14 +240,19 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fake_installation(tmp_path, monkeypatch, "", status=1)
 
 
+SUBMARINE_SITE = f"""<configuration>
+<property><name>submarine.runtime.class</name><value>{OUR_RUNTIME}</value></property></configuration>"""
+
+
 def fake_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rm: str, status: int) -> Path:
     """A class path and a fake java that records its arguments and answers like a submission."""
     home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
     for folder in (home / "lib", conf, jdk / "bin"):
         folder.mkdir(parents=True)
     (home / "lib" / "isonomy-submarine-runtime.jar").touch()
-    for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
+    for name in ("core-site.xml", "yarn-site.xml"):
         (conf / name).touch()
+    (conf / "submarine-site.xml").write_text(SUBMARINE_SITE)
     if rm:
         (conf / "yarn-site.xml").write_text(SITE.format(rm))
     java = jdk / "bin" / "java"
@@ -329,6 +335,22 @@ def test_missing_parts_are_named(
     status, _, err = run(capsys, "job", "run", *JOB)
     assert status == 2
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<configuration/>", f"submarine-site.xml: submarine.runtime.class: must be {OUR_RUNTIME} (got nothing)"),
+        (SUBMARINE_SITE.replace("isonomy.", "org."), "(got org.submarine.IsonomyRuntimeFactory)"),
+        ("", "submarine-site.xml: is not XML"),
+    ],
+)
+def test_a_site_without_the_runtime_is_named(
+    installation: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (installation / "conf" / "submarine-site.xml").write_text(text)
+    status, _, err = run(capsys, "job", "run", *JOB)
+    assert (status, message in err) == (2, True), err
 
 
 def test_a_resourcemanager_that_is_down_is_one_line(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -568,6 +590,7 @@ def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: py
     [
         (["job", "show"], "job show: the name of the job is absent"),
         (["job", "stop", "x"], "job stop: unknown command; did you mean kill?"),
+        (["job", "rm", "x"], "job rm: unknown command; did you mean kill?"),
         (["submit"], "submit: unknown command; `submarine job run OPTIONS` submits"),
         (["job", "run", *JOB, "--gpus", "2"], "--gpus: unknown option; GPUs of a worker are in --worker_resources"),
         (
