@@ -358,7 +358,7 @@ def test_a_resourcemanager_that_is_down_is_one_line(installation: Path, capsys: 
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         (installation / "conf" / "yarn-site.xml").write_text(SITE.format(address))
-        status, out, err = run(capsys, "job", "run", *JOB)
+        status, out, err = run(capsys, "job", "run", *JOB, "--keep-folder", "out")
     assert (status, out) == (1, "")
     assert err.startswith(f"submarine: the ResourceManager at http://{address} cannot be reached (Connection refused)")
     assert not (installation / "arguments").exists()
@@ -583,6 +583,22 @@ def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: py
             *more,
         )
         assert ("starts again" in err) == told, err
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "told"),
+    [
+        ("true", (), True),
+        ("python -m train", (), True),
+        ("python -m isonomy_train", (), True),
+        ("python -m isonomy.train", (), False),
+        ("true", ("--keep-folder", "out"), False),
+        ("true", ("--unsaved", "false"), False),
+    ],
+)
+def test_a_command_that_is_not_read_is_told_what_is_deleted(command: str, more: tuple[str, ...], told: bool) -> None:
+    lines = check(parse_run([*good("--worker_launch_cmd", command), *more]))
+    assert any("deleted at its end; --keep-folder FOLDER keeps those" in line for line in lines) == told
 
 
 @pytest.mark.parametrize(
