@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -407,6 +408,18 @@ def test_the_queue_shows_what_the_policy_orders_by() -> None:
     assert words.standing(-721.0, measure) == "12 min ago"
     assert words.standing(1.234, {"name": "rho", "unit": ""}) == "1.23"
     assert words.standing(None, measure) == "-"
+
+
+@pytest.mark.parametrize(("policy", "auctions"), [("themis", True), ("isonomy", False)])
+@pytest.mark.parametrize("width", [80, 250])
+def test_words_of_auctions_are_only_under_auctions(policy: str, auctions: bool, width: int) -> None:
+    data = Scene(run_s=60, policy=registry.make(policy)).get("rounds")
+    console = Console(width=width)
+    with console.capture() as text:
+        console.print(screens.rounds(data))
+    said = re.findall(r"(?i)bid\w*|auction\w*|won|offered", text.get() + " ".join(r["text"] for r in data["rounds"]))
+    assert bool(said) == auctions, said
+    assert data["rounds"]
 
 
 @pytest.mark.parametrize(("policy", "column"), [("themis", "RHO"), ("isonomy", "DUE"), ("yarn_cs", None)])
