@@ -95,9 +95,7 @@ class LazyGroup(click.Group):
             click.echo(f"{former} is now: isonomy {FORMER[former]}", err=True)
         return super().parse_args(ctx, [*first, *args])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Refuses an unknown word before the command is imported, which takes up to seconds."""
         if not ctx.resilient_parsing:
             _check_words(ctx, args)

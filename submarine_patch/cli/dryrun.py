@@ -43,16 +43,14 @@ def _check_size(parsed: RunArguments, answer: Mapping[str, Any]) -> None:
     """As ClusterCheck.java at a submission: one worker, with all servers beside it, fits on a running machine."""
     nodes = [n for n in (answer.get("nodes") or {}).get("node", ()) if n["state"] == "RUNNING"]
     has = [(n["usedMemoryMB"] + n["availMemoryMB"], n["usedVirtualCores"] + n["availableVirtualCores"]) for n in nodes]
-    servers = int(parsed.value("num_ps", "0"))
-    memory_mb, vcores = _size(parsed.value("worker_resources"))
-    more_mb, more_vcores = _size(parsed.value("ps_resources"))
-    needed = memory_mb + servers * more_mb, vcores + servers * more_vcores
-    if has and not any(needed[0] <= mb and needed[1] <= cores for mb, cores in has):
-        machines = ", or ".join(dict.fromkeys(f"{mb} MB and {cores} vcores" for mb, cores in has))
+    given, servers = parsed.value("worker_resources"), int(parsed.value("num_ps", "0"))
+    (mb, vcores), (more_mb, more_vcores) = _size(given), _size(parsed.value("ps_resources"))
+    mb, vcores = mb + servers * more_mb, vcores + servers * more_vcores
+    if has and not any(mb <= most_mb and vcores <= most_vcores for most_mb, most_vcores in has):
         beside = f", and --ps_resources for each of {servers} servers" if servers else ""
+        machines = ", or ".join(dict.fromkeys(f"{mb} MB and {vcores} vcores" for mb, vcores in has))
         raise UsageError(
-            f"--worker_resources {parsed.value('worker_resources')}{beside}: no running machine has as much; the"
-            f" machines have {machines}"
+            f"--worker_resources {given}{beside}: no running machine has as much; the machines have {machines}"
         )
 
 
