@@ -52,9 +52,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
 """Command -> where it is from `pycontrol.cli` on, and its line of help, so that a list of commands loads none."""
-ALSO = {"replay": "solve"}
-"""Another name of a command -> its name."""
 FORMER = {
+    "replay": "solve",
     "undrain": "drain --end",
     "resume": "pause --end",
     "budget set": "budget",
@@ -120,7 +119,6 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
-        cmd_name = ALSO.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             _fail_unknown(ctx, cmd_name, self.list_commands(ctx))
         at = COMMANDS[cmd_name][0]
@@ -138,7 +136,7 @@ def _fail_unknown(ctx: click.Context, word: str, known: Iterable[str]) -> NoRetu
 def _check_words(ctx: click.Context, args: list[str]) -> None:
     """Raises click's UsageError for a command or an option that the table lacks."""
     known, words, light = json.loads(OPTIONS.read_text(encoding="utf-8")), list(args), ctx.command
-    while words and isinstance(inner := known.get(ALSO.get(words[0], words[0])), dict):
+    while words and isinstance(inner := known.get(words[0]), dict):
         light = click.Command(words[0], add_help_option=False)
         known, ctx = inner, click.Context(light, parent=ctx, info_name=words.pop(0))
     if any(isinstance(of, dict) for of in known.values()):

@@ -95,12 +95,6 @@ def test_an_experiments_report_is_a_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "b.md").exists()
 
 
-def test_solve_and_its_old_name(tmp_path: Path) -> None:
-    file = tmp_path / "case.json"
-    file.write_text("{")
-    assert wrong("solve", str(file)) == wrong("replay", str(file))
-
-
 @pytest.mark.parametrize("former", FORMER)
 def test_former_words_still_work_and_say_what_to_write(former: str) -> None:
     done = CliRunner().invoke(main, [*former.split(), "x", "--help"])
