@@ -171,7 +171,7 @@ class Changes:
         if d.opportunistic:
             yield from self._wish(Kind.PLACE, 1, "on its queue's own cells, not opportunistic", opportunistic=False)
         if d.members:
-            yield from self._wish(Kind.PLACE, 1, f"without segments of {d.parts}", members=())
+            yield from self._wish(Kind.PLACE, 1, f"without segments of {d.parts}", members=(), within="")
         for scope in (s for s in Scope if s > d.scope):
             text = f"with each gang {SCOPES[scope]} instead of {SCOPES[d.scope]}"
             yield from self._wish(Kind.PLACE, scope - d.scope, text, scope=scope)
