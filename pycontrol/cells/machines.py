@@ -21,6 +21,7 @@ Place = tuple[int, int]
 """(chain, level-0 cell) of a GPU."""
 Room = tuple[tuple[int, ...], int]
 """(free GPUs of each cell of a type in a machine, GPUs of such a cell)."""
+NO_CELL: Room = ((), 0)
 
 
 @value

@@ -9,11 +9,11 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import NO_CELL, exceeds_types, fits_one_type, types_for
+from pycontrol.arbiter.round.eligibility import exceeds_types, fits_one_type, types_for
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply, deals_of
-from pycontrol.cells.machines import VirtualMachine
+from pycontrol.cells.machines import NO_CELL, VirtualMachine
 from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode

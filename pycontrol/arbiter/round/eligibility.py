@@ -10,7 +10,7 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
-from pycontrol.cells.machines import Room
+from pycontrol.cells.machines import NO_CELL, Room
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node
 from pycontrol.model.reasons import Pending, Reason
@@ -51,7 +51,6 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
     return FreeIndex(free, topology).has_place(demand.gang_gpus, demand.scope, gpu_type, demand.members)
 
 
-NO_CELL: Room = ((), 0)
 _Terms = tuple[bool, frozenset[standin.Terms]]
 """Whether an app's containers start together, and the terms of its asks."""
 _Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
