@@ -68,9 +68,15 @@ def run(policy: str, questions: int, machines: int = 1250, apps: int = 2000) -> 
     process_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     played = [x["played"] for x in answers[1:]]
     return {
-        "gpus": 8 * machines, "apps": len(a.durable.live), "waiting": len(waiting),
-        "answer_s": statistics.median(wall_s[1:]), "worst_answer_s": max(wall_s[1:]), "first_answer_s": wall_s[0],
+        "gpus": 8 * machines,
+        "apps": len(a.durable.live),
+        "waiting": len(waiting),
+        "answer_s": statistics.median(wall_s[1:]),
+        "worst_answer_s": max(wall_s[1:]),
+        "first_answer_s": wall_s[0],
         "asking_cpu_s": statistics.median(cpu_s[1:]),
-        "process_cpu_s": process_s / (questions + 1), "played": [min(played), statistics.median(played), max(played)],
-        "helped": sum(bool(x["gets"] or x["changes"]) for x in answers[1:]), "n": questions,
-    }  # fmt: skip
+        "process_cpu_s": process_s / (questions + 1),
+        "played": [min(played), statistics.median(played), max(played)],
+        "helped": sum(bool(x["gets"] or x["changes"]) for x in answers[1:]),
+        "n": questions,
+    }
