@@ -190,6 +190,7 @@ def _row(group: Group, prices: Mapping[str, float] | None, whole_days: bool) -> 
         "gpu_h_used": hours["used"],
         "gpu_h_unused": round(max(0.0, hours["held"] - hours["used"]), 4),
         "gpu_h_lost": hours["lost"],
+        "gpu_h_lost_by": {cause: round(gpu_s / HOUR_S, 4) for cause, gpu_s in sorted(t.causes.items())},
         "gpu_h_borrowed": hours["borrowed"],
         "revocations": t.revocations,
         "wait_h": round((t.wait_s if whole_days else sum(group.waits_s)) / HOUR_S, 4),

@@ -79,9 +79,12 @@ class Buddy:
         return bad.get(other, 0) < bad.get(number, 0)
 
     def _candidates(self, level: int) -> list[int]:
-        """The best healthy free cell of a level, and all free cells with bad GPUs, which may have healthy parts."""
+        """The best healthy free cell of a level, and all free cells with bad GPUs, which may have healthy parts.
+
+        What was released last comes first, so that cells that are bound for now and unbound are bound alike again.
+        """
         buckets = self.buckets[level]
-        bad = list(buckets.get(BAD, ()))
+        bad = list(reversed(buckets.get(BAD, {})))
         healthy = min([key for key in buckets if key != BAD], default=None)
         if healthy is None:
             return bad

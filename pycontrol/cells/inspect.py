@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pycontrol.cells.core import Cells
-from pycontrol.cells.machines import Place, most_free
+from pycontrol.cells.machines import Place, Room, free_in
 from pycontrol.cells.space import FREE, AffinityGroup, Space
 from pycontrol.cells.values import GroupState
 
@@ -121,20 +121,21 @@ def idle_gpus(cells: Cells) -> dict[str, int]:
     return found
 
 
-def idle_within(cells: Cells, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
-    """Host -> (idle healthy GPUs, GPUs) of the cell of type `kind` with the most idle GPUs.
+def idle_within(cells: Cells, kind: str, coming: Collection[Place] = ()) -> dict[str, Room]:
+    """Host -> the room in its cells of type `kind`, in idle healthy GPUs.
 
     `coming`: GPUs in use that count as idle.
     """
-    found: dict[str, tuple[int, int]] = {}
+    found: dict[str, Room] = {}
     for at, space in enumerate(cells.spaces):
         level = space.chain.level_of(kind)
         if level is None or level > space.chain.node:
             continue
         more = Counter(leaf // space.sizes[level] for chain, leaf in coming if chain == at)
         for node, host in enumerate(space.chain.hosts):
-            free = most_free(space, space.borrowable.forest, (space.chain.node, node), level, more)
-            found[host] = max(found.get(host, (0, 0)), (free, space.sizes[level]))
+            free = free_in(space, space.borrowable.forest, (space.chain.node, node), level, more)
+            before, size = found.get(host, ((), 0))
+            found[host] = (*before, *free), max(size, space.sizes[level])
     return found
 
 

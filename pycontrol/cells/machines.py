@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell
@@ -19,6 +19,9 @@ from pycontrol.model.value import value
 
 Place = tuple[int, int]
 """(chain, level-0 cell) of a GPU."""
+Room = tuple[tuple[int, ...], int]
+"""(free GPUs of each cell of a type in a machine, GPUs of such a cell)."""
+NO_CELL: Room = ((), 0)
 
 
 @value
@@ -84,8 +87,8 @@ def groups_to_move(cells: Cells, vc: str) -> list[list[str]]:
     return found
 
 
-def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()) -> dict[str, tuple[int, int]]:
-    """Machine of a virtual cluster -> (free GPUs, GPUs) of its cell of type `kind` with the most free GPUs.
+def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()) -> dict[str, Room]:
+    """Machine of a virtual cluster -> the room in its cells of type `kind`.
 
     `coming`: own GPUs that count as free. Machines of chains without such cells are missing; a machine smaller than
     such a cell counts as one.
@@ -104,17 +107,17 @@ def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()
                 more = Counter(leaf // space.sizes[level] for leaf in leaves)
                 count = space.sizes[root[0]] // space.sizes[top]
                 for number in range(root[1] * count, (root[1] + 1) * count):
-                    free = most_free(space, space.forest, (top, number), level, more)
+                    free = free_in(space, space.forest, (top, number), level, more)
                     found[name_of(at, root[0], number)] = free, space.sizes[level]
     return found
 
 
-def most_free(space: Space, forest: Forest, cell: Cell, level: int, more: Mapping[int, int]) -> int:
-    """The most free GPUs of any cell of a level inside a cell; `more`: number of a cell -> GPUs to add."""
+def free_in(space: Space, forest: Forest, cell: Cell, level: int, more: Mapping[int, int]) -> tuple[int, ...]:
+    """The free GPUs of each cell of a level inside a cell; `more`: number of a cell -> GPUs to add."""
     count = space.sizes[cell[0]] // space.sizes[level]
     covered = forest.covered(cell)
     numbers = range(cell[1] * count, (cell[1] + 1) * count)
-    return max((0 if covered else forest.free[level][n]) + more.get(n, 0) for n in numbers)
+    return tuple((0 if covered else forest.free[level][n]) + more.get(n, 0) for n in numbers)
 
 
 @contextmanager
@@ -129,6 +132,16 @@ def bound_for_now(space: Space, roots: Sequence[Cell]) -> Iterator[Collection[Ce
     finally:
         for root in reversed(fresh):
             space.unbind(root)
+
+
+@contextmanager
+def as_shown(cells: Cells, vc: str) -> Iterator[None]:
+    """Binds a virtual cluster's cells as `machines` shows them; those that nobody took are unbound at the end."""
+    with ExitStack() as bound:
+        for space in cells.spaces:
+            roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
+            bound.enter_context(bound_for_now(space, roots))
+        yield
 
 
 def virtual_leaf(space: Space, leaf: int) -> int | None:

@@ -100,21 +100,22 @@ def take_inside(
     spaces: Sequence[Space],
     inside: Inside,
     exactly: Collection[Gpu] = (),
-    avoid: frozenset[str] = frozenset(),
+    avoid: Sequence[frozenset[str]] = (),
     within: str | None = None,
 ) -> bool:
     """Takes GPUs of these virtual cells and binds them; False, with nothing changed, if they do not fit.
 
-    `exactly`: the GPUs to which they must be bound; empty: any. `avoid`: hosts to which they must not be bound.
-    `within`: a cell type; all GPUs taken of a virtual cell must lie in one cell of that type.
+    `exactly`: the GPUs to which they must be bound; empty: any. `avoid`: for each, the hosts
+    to which it must not be bound; or none. `within`: a cell type; all GPUs taken of each must lie in one such cell.
     """
     start = len(tx.held)
     left = None if not exactly else {
         (at, leaf) for at, space in enumerate(spaces) for gpu in exactly for leaf in space.leaves_on(gpu.host)
         if space.chain.indices[leaf] == gpu.index
     }  # fmt: skip
-    fits = all(_take(tx, spaces, worker, cell, left, avoid, within) for worker, cell in enumerate(inside))
-    if not fits or any(host in avoid for h in tx.held for host in h.space.chain.hosts_of(h.physical)):
+    kept_off = avoid or (frozenset[str](),) * len(inside)
+    fits = all(_take(tx, spaces, k, cell, left, kept_off[k], within) for k, cell in enumerate(inside))
+    if not fits or any(kept_off[h.worker].intersection(h.space.chain.hosts_of(h.physical)) for h in tx.held):
         tx.roll_back(start)
     tx.hide()
     return len(tx.held) != start

@@ -55,7 +55,7 @@ class GroupRequest:
     """A request for an affinity group (gang): `members` are (workers, GPUs of each); each worker is on one host.
 
     A guaranteed group names cells of its virtual cluster (`inside`), an opportunistic one hosts (`on`).
-    `within`: a cell type; each worker must lie in one such cell.
+    `within`: a cell type; each worker must lie in one such cell. Several workers may name the same host or cell.
     `pinned`: the pinned cell to use.
     """
 
@@ -69,8 +69,8 @@ class GroupRequest:
     """(host, idle GPUs) to use; one worker per entry."""
     inside: tuple[tuple[int, int, int, int], ...] = ()
     """(chain, level, number, GPUs): own virtual cells to use; one worker per entry."""
-    avoid: frozenset[str] = frozenset()
-    """Hosts to which the cells `inside` must not be bound."""
+    avoid: tuple[frozenset[str], ...] = ()
+    """For each of the cells `inside`, the hosts to which it must not be bound; empty: it may be bound to any."""
     strictly: bool = False
     """Whether a group that is adopted may use only the cells `inside`."""
 

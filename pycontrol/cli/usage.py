@@ -40,10 +40,11 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
 
     KIND is the app scheduler of an app with an Agent, `foreign` for one without, `plain` for containers that
     CapacityScheduler placed while Isonomy served, `watched` for those in mode shadow. By account, a group has the use
-    of all below it. LOST is the time until revoked GPUs were given back, and from the next grant to the first step.
-    BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to its first container with GPUs.
-    COST needs `prices` in the topology file. Days and months are those of UTC. Where facts are gone, whole days are
-    counted, which are kept for ever; apps are then those that began, and medians of waits are not known.
+    of all below it. LOST is the time until revoked GPUs were given back, and from the next grant to the first step;
+    a line says by which causes. BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to
+    its first container with GPUs. COST needs `prices` in the topology file. Days and months are those of UTC. Where
+    facts are gone, whole days are counted, which are kept for ever; apps are then those that began, and medians of
+    waits are not known.
 
     \b
     isonomy usage --since 30d --by user,queue --config /etc/isonomy/isonomy.yaml
@@ -119,11 +120,17 @@ def coverage(found: Data) -> str:
 def _csv(found: Data) -> str:
     text = io.StringIO()
     periods = ["covered_h"] if {*TIMES} & {*found["by"]} else []
-    names = [*found["by"], *(found["total"] or {}), *periods]
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+    total = _flat(found["total"] or {"gpu_h_lost_by": {}})
+    writer = csv.DictWriter(text, [*found["by"], *total, *periods], restval=0.0, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({k: _harmless(v) for k, v in row.items()} for row in found["rows"])
+    writer.writerows({k: _harmless(v) for k, v in _flat(row).items()} for row in found["rows"])
     return text.getvalue()
+
+
+def _flat(row: Data) -> Data:
+    """With a column for each cause of lost time."""
+    causes = {f"gpu_h_lost_{cause}": hours for cause, hours in row["gpu_h_lost_by"].items()}
+    return {k: v for k, v in row.items() if k != "gpu_h_lost_by"} | causes
 
 
 def _harmless(value: Any) -> Any:
@@ -148,6 +155,9 @@ def _draw(found: Data) -> RenderableType:
     head = [*(key.upper() for key in found["by"]), ">APPS", ">GPU-H", ">UNUSED", ">LOST", ">BORROWED", ">REVOKED",
             ">WAIT", ">P95", *([">COST"] if costs else []), *([">COVERED"] if times else [])]  # fmt: skip
     parts.append(table(head, rows))
+    if causes := found["total"]["gpu_h_lost_by"]:
+        shown = ", ".join(f"{cause.replace('_', ' ')} {hours:,.1f}" for cause, hours in causes.items())
+        parts.append(f"\nlost by cause: {shown}")
     if older := found["unknown_facts"]:
         parts.append(
             f"\n{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"

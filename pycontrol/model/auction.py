@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -87,7 +87,7 @@ class Demand:
     gpu_type: str = ""
     """The only GPU type that it takes; empty: any."""
     within: str = ""
-    """The type of cell, smaller than a machine, in which each gang must lie; empty: any place within `scope`."""
+    """The type of cell, smaller than a machine, in which each gang, or each of its members, must lie; empty: any."""
     pinned: str = ""
     """The pinned cell of its virtual cluster in which all its gangs must lie; empty: any place."""
     opportunistic: bool = False
@@ -112,10 +112,21 @@ class Demand:
         return self.gang_gpus * self.gangs
 
     @property
+    def piece_gpus(self) -> int:
+        """GPUs that must lie in one cell of the type `within`."""
+        return self.members[0] if self.members else self.gang_gpus
+
+    def room(self, free: Sequence[int]) -> int:
+        """GPUs of a machine's cells of the type `within` that one of its gangs could use, by the free GPUs of each."""
+        piece = self.piece_gpus
+        return sum(n // piece for n in free) * piece if self.members else max(free, default=0)
+
+    @property
     def parts(self) -> str:
         """How the members of a gang must lie, for people; empty if it has none."""
         sizes = " + ".join(f"{n} x {gpus}" for gpus, n in Counter(map(abs, self.members)).items())
         where = "in one rack" if min(self.members, default=0) < 0 else "on one machine"
+        where = f"within one {self.within}" if self.within else where
         return f"{sizes} GPUs, each {where}" if sizes else ""
 
     @property

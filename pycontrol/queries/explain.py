@@ -81,7 +81,8 @@ def controls(a: Arbiter, app_id: str) -> dict[str, Any]:
         "boost": views.boost_row(a.holdings.boost_of(app_id)),
         "opportunistic": demand.opportunistic,
         "lazy_preemption": demand.lazy,
-        "within": demand.within or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
+        "within": (not demand.members and demand.within)
+        or ("" if demand.scope is Scope.CLUSTER else demand.scope.name.lower()),
         "segments": demand.parts if agent is not None else "",
         "pinned": demand.pinned,
         "declared": tags.declared(yarn) if a.holdings.is_unmanaged(app_id) else "",

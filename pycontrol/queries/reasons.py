@@ -9,11 +9,11 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import RACKS, fits_one_type, too_large, types_for
+from pycontrol.arbiter.round.eligibility import fits_one_type, too_large, types_for
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply, deals_of
-from pycontrol.cells.machines import VirtualMachine
+from pycontrol.cells.machines import NO_CELL, VirtualMachine
 from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode
@@ -230,8 +230,6 @@ def cell_reason(
         return Reason(Pending.NO_SUCH_CELLS, "its queue owns no cells")
     if not vc or demand.opportunistic:
         return None if s.gpus.free.count else Reason(Pending.OPPORTUNISTIC if vc else Pending.NO_CELLS)
-    if min(demand.members, default=0) < 0:
-        return Reason(Pending.NO_SUCH_CELLS, RACKS)
     part = own_part(s, vc, {})
     machines = [m for m in supply.machines(vc) if demand.pinned in ("", m.pinned)]
     if not machines and demand.pinned:
@@ -268,9 +266,15 @@ def _rooms(
     whole = {m.name: m.cell_gpus for m in machines if m.name in names}
     if demand.within:
         room = supply.room_within(demand.within, vc)
-        free = {name: min(n, room.get(name, (0, 0))[0]) for name, n in free.items()}
-        healthy, whole = ({name: min(n, room.get(name, (0, 0))[1]) for name, n in x.items()} for x in (healthy, whole))
+        free = {name: min(n, demand.room(room.get(name, NO_CELL)[0])) for name, n in free.items()}
+        healthy, whole = ({name: _in_cells(demand, n, *room.get(name, NO_CELL)) for name, n in x.items()}
+                          for x in (healthy, whole))  # fmt: skip
     return free, healthy, whole
+
+
+def _in_cells(demand: Demand, gpus: int, free: Sequence[int], cell_gpus: int) -> int:
+    """GPUs of a machine that the demand may use once all of them are free."""
+    return min(gpus, demand.room((cell_gpus,) * len(free)))
 
 
 def _given(s: Holdings, vc: str, now_s: float) -> list[tuple[str, Any, float]]:
@@ -282,7 +286,7 @@ def _given(s: Holdings, vc: str, now_s: float) -> list[tuple[str, Any, float]]:
 
 def _where(demand: Demand) -> str:
     kinds = {Scope.MACHINE: " on one machine", Scope.RACK: " in one rack", Scope.CLUSTER: ""}
-    place = f" within one {demand.within}" if demand.within else kinds[demand.scope]
+    place = f" within one {demand.within}" if demand.within and not demand.members else kinds[demand.scope]
     place += f" ({demand.parts})" if demand.members else ""
     return f"{place}, in the pinned cell {demand.pinned}" if demand.pinned else place
 

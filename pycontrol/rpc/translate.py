@@ -76,7 +76,9 @@ def demand_of(message: pb.Demand) -> Demand:
     if pinned and message.opportunistic:
         raise Malformed("demand: an opportunistic app cannot ask for a pinned cell")
     scope, parts = _scope(message.scope, "demand"), message.segments
-    if parts > SEGMENTS_MAX or (parts and (gang_gpus % parts or within or message.job_demand_max > gang_gpus)):
+    place = _scope(message.segment_scope, "demand.segment")
+    in_racks = bool(within) and place is not Scope.MACHINE
+    if parts > SEGMENTS_MAX or (parts and (gang_gpus % parts or in_racks or message.job_demand_max > gang_gpus)):
         raise Malformed(f"demand.segments is {parts}: must divide the {gang_gpus} GPUs of gangs of one size")
     return Demand(
         gang_gpus=up_to(gang_gpus, DEMAND_MAX),
@@ -90,14 +92,14 @@ def demand_of(message: pb.Demand) -> Demand:
         loss_rate=a_number(message.loss_rate, "demand.loss_rate"),
         speedups=_speedups(message.speedups),
         gpu_type=an_id(message.gpu_type, "demand.gpu_type", required=False),
-        scope=Scope.MACHINE if within else scope,
+        scope=Scope.MACHINE if within and not parts else scope,
         within=within,
         pinned=pinned,
         opportunistic=message.opportunistic,
         lazy=message.lazy_preemption,
         mixes=message.mixes,
         unsaved=message.unsaved,
-        members=segments(gang_gpus, parts, _scope(message.segment_scope, "demand.segment")),
+        members=segments(gang_gpus, parts, place),
     )
 
 

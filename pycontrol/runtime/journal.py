@@ -23,7 +23,6 @@ from pycontrol.runtime import usage
 from pycontrol.runtime.journal_rows import (
     BAD,
     SCHEMA,
-    TOTALS_SINCE,
     VERSION,
     JournalError,
     JournalSize,
@@ -276,11 +275,11 @@ def read_totals(path: Path, newest: bool = True) -> usage.Totals | None:
     """
     with as_journal_error(path), closing(reading(path)) as db:
         db.execute("BEGIN")  # one state of the file
-        found = usage.read_totals(db) if version_of(db, path) >= TOTALS_SINCE else None
+        found = usage.read_totals(db, version_of(db, path))
         if found is None or not newest:
             return found
         state, base = base_of(db, VERSION, [])
-        used = usage.Usage.going_on(state, found.last_s)
+        used = usage.Usage.going_on(db, state, found.last_s)
         for row in rows_of(db, base, VERSION):
             with suppress(RowError):
                 used.take(row.time_s, fact_of(row))

@@ -24,7 +24,6 @@ from pycontrol.runtime.journal_rows import (
     CHECKED_SINCE,
     MISSING,
     SCHEMA,
-    TOTALS_SINCE,
     VERSION,
     JournalError,
     Row,
@@ -223,7 +222,7 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
                 "snapshots": _copy(old, new, "snapshots", (*SNAPSHOT_COLUMNS, *crc), "seq"),
                 "facts": _copy(old, new, "facts", (*FACT_COLUMNS, *crc), "seq"),
             }
-            for table, columns in usage.TABLES.items() if version >= TOTALS_SINCE else ():
+            for table, columns in usage.tables_of(version).items():
                 _copy(old, new, table, columns, columns[0])
             new.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
     if not found["facts"] and not found["snapshots"]:

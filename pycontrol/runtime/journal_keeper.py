@@ -127,7 +127,7 @@ class JournalKeeper:
         """The use since the totals were last added to, without any since the first fact; None if it was stopped."""
         known = usage.counted(db)
         if known is not None:
-            return usage.Usage.going_on(state, known[1])
+            return usage.Usage.going_on(db, state, known[1])
         used = usage.Usage(0.0, math.inf)
         for row in rows_of(db, 0, VERSION, whole=False):
             if row.seq > base:

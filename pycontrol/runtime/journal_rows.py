@@ -25,9 +25,9 @@ from pycontrol.arbiter.ledger.facts import (
 from pycontrol.model.value import value
 from pycontrol.runtime import usage
 
-VERSION = 5
+VERSION = 6
 """The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index; in version 2 each fact
-about leases is about one GPU; version 3 knows no boosts, version 4 no totals."""
+about leases is about one GPU; version 3 knows no boosts, version 4 no totals, version 5 no causes of lost time."""
 CHECKED_SINCE = 2
 """The first version with checksums and a quarantine."""
 SCHEMA = (
@@ -42,7 +42,6 @@ CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
 """
     + usage.TOTALS
 )
-TOTALS_SINCE = 5
 DEFLATED_FROM = 512
 """JSON of this many characters or more is deflated: large receipts to about an eighth, in 1 ms for 165 kB."""
 DATA_MAX = 64 << 20

@@ -6,10 +6,12 @@ reads those, or folds the facts of the time that is asked for.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import (
@@ -26,6 +28,8 @@ from pycontrol.arbiter.ledger.facts import (
 )
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.fairness.use import DAY_S
+from pycontrol.model.grouping import summed
+from pycontrol.model.reasons import PREEMPTIONS
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 from pycontrol.runtime.spans import IntervalChange, Journal, LeaseInterval, SpanFold, changes_of
@@ -34,10 +38,19 @@ TOTALS = """
 CREATE TABLE IF NOT EXISTS totals (day INTEGER, user TEXT, queue TEXT, type TEXT, kind TEXT, apps INTEGER,
     revocations INTEGER, held_gpu_s REAL, used_gpu_s REAL, lost_gpu_s REAL, borrowed_gpu_s REAL, wait_s REAL,
     PRIMARY KEY (day, user, queue, type, kind)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lost (day INTEGER, user TEXT, queue TEXT, type TEXT, kind TEXT, cause TEXT, gpu_s REAL,
+    PRIMARY KEY (day, user, queue, type, kind, cause)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS covered (begin_s REAL PRIMARY KEY, end_s REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS counted (begin_s REAL NOT NULL, end_s REAL NOT NULL);
 """
-"""Use by day (since 1970, UTC); the times in which all containers were seen; the time that `totals` counts."""
+"""Use by day (since 1970, UTC), and what of it was lost by cause; the times in which all containers were seen; the time
+that `totals` counts."""
+WHOSE = ("day", "user", "queue", "type", "kind")
+NUMBERS = ("apps", "revocations", "held_gpu_s", "used_gpu_s", "lost_gpu_s", "borrowed_gpu_s", "wait_s")
+TIMES = ("begin_s", "end_s")
+TABLES = {"totals": (*WHOSE, *NUMBERS), "lost": (*WHOSE, "cause", "gpu_s"), "covered": TIMES, "counted": TIMES}
+RESTART, UNKNOWN = "restart", "unknown"
+"""Causes of lost time beside `EndReason`: a worker failed or its app stopped it; the journal of then did not tell."""
 
 
 @value
@@ -69,15 +82,13 @@ class Tally:
     """Part of the held time on other virtual clusters' cells."""
     wait_s: float = 0.0
     """Seconds from submission to the first container of these apps."""
+    causes: dict[str, float] = field(default_factory=dict)
+    """The lost GPU-seconds by cause: an `EndReason`, RESTART or UNKNOWN."""
 
     def __add__(self, other: Tally) -> Tally:
         """The sum."""
-        return Tally(*(getattr(self, name) + getattr(other, name) for name in NUMBERS))
-
-
-NUMBERS = tuple(f.name for f in fields(Tally))
-WHOSE = ("day", "user", "queue", "type", "kind")
-TABLES = {"totals": (*WHOSE, *NUMBERS), "covered": ("begin_s", "end_s"), "counted": ("begin_s", "end_s")}
+        sums = {name: getattr(self, name) + getattr(other, name) for name in NUMBERS}
+        return Tally(**sums, causes=summed([*self.causes.items(), *other.causes.items()]))
 
 
 @dataclass(slots=True)
@@ -114,17 +125,20 @@ class Usage:
     """By GPU: until when an open lease's time has been counted."""
     _plain: dict[tuple[Who, str], tuple[int, float]] = field(default_factory=dict)
     """GPUs of containers without a lease, and until when their time has been counted."""
-    _launched: set[tuple[str, str]] = field(default_factory=set)
     _launches: dict[tuple[str, str], int] = field(default_factory=dict)
+    stopped: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By app and job: why it lost its GPUs, if the app did not cause that and the job has not trained since."""
 
     @classmethod
-    def going_on(cls, state: Durable, since_s: float) -> Usage:
-        """From a state at `since_s` on."""
+    def going_on(cls, db: sqlite3.Connection, state: Durable, since_s: float) -> Usage:
+        """From the state of a journal at `since_s` on."""
         found = cls(since_s, float("inf"), first_s=since_s, last_s=since_s)
+        for (text,) in db.execute("SELECT value FROM meta WHERE key = 'stopped'"):
+            found.stopped = json.loads(text)
         found._know_all(state)
         for span in found._fold.go_on(state.leases.each(), state.reservations.each()):
             if span.lease.state is REVOKING:
-                found._fold.open[span.gpu] = replace(span, revoking_s=since_s)
+                found._fold.open[span.gpu] = replace(span, revoking_s=since_s, cause=span.lease.cause)
             found._counted_s[span.gpu] = since_s
         for (user, queue, kind, gpu_type), gpus in state.plain.items():
             found._plain[_outside(user, queue, kind), gpu_type] = gpus, since_s
@@ -177,6 +191,7 @@ class Usage:
                 self._launches |= {(fact.app_id, job_id): n for job_id, n in launched.items()}
             case AppEnded() if fact.app_id in self.apps:
                 self.apps[fact.app_id].ended_s = fact.at_s
+                self.stopped.pop(fact.app_id, None)
             case AllocationChanged():
                 self._restarted(fact)
             case PlainUse():
@@ -211,6 +226,9 @@ class Usage:
             if self.since_s <= at_s <= self.until_s:
                 tally = self._tally(at_s, app.who, after.lease.gpu_type)
                 tally.apps, tally.wait_s = tally.apps + 1, tally.wait_s + max(0.0, at_s - app.submitted_s)
+        cause = after.end_cause if after.revoking_s is None else after.cause
+        if before.running_s is not None and cause in PREEMPTIONS:
+            self.stopped.setdefault(after.app_id, {})[after.job_id] = cause
         revoked = before.running_s is not None and before.revoking_s is None and after.revoking_s is not None
         if app is not None and revoked and self.since_s <= time_s:
             self._tally(time_s, app.who, after.lease.gpu_type).revocations += 1
@@ -228,16 +246,17 @@ class Usage:
         if span.running_s is not None:
             self._add(app, gpu_type, "used_gpu_s", max(begin_s, span.running_s), at_s)
             if span.revoking_s is not None:
-                self._add(app, gpu_type, "lost_gpu_s", max(begin_s, span.revoking_s), at_s)
+                self._add(app, gpu_type, "lost_gpu_s", max(begin_s, span.revoking_s), at_s, span.cause or UNKNOWN)
 
     def _restarted(self, fact: AllocationChanged) -> None:
         """Count a job's time from grant to first step as lost, except for its first launch."""
         key, app = (fact.app_id, fact.job_id), self.apps.get(fact.app_id)
-        if app is not None and (key in self._launched or self._launches.get(key, 0) > 1):
+        cause = self.stopped.get(fact.app_id, {}).pop(fact.job_id, RESTART)
+        if app is not None and self._launches.get(key, 0) > 1:
             for span in self._fold.open.values():
                 if (span.app_id, span.job_id) == key:
-                    self._add(app, span.lease.gpu_type, "lost_gpu_s", fact.at_s - fact.seconds, fact.at_s)
-        self._launched.add(key)
+                    self._add(app, span.lease.gpu_type, "lost_gpu_s", fact.at_s - fact.seconds, fact.at_s, cause)
+        self._launches[key] = max(2, self._launches.get(key, 0))  # the next one is a restart
 
     def _count_plain(self, who: Who, gpu_type: str, at_s: float) -> None:
         gpus, begin_s = self._plain.get((who, gpu_type), (0, at_s))
@@ -246,10 +265,12 @@ class Usage:
             tally.held_gpu_s, tally.used_gpu_s = tally.held_gpu_s + gpus * seconds, tally.used_gpu_s + gpus * seconds
         self._plain[who, gpu_type] = gpus, at_s
 
-    def _add(self, app: AppTimes, gpu_type: str, name: str, begin_s: float, end_s: float) -> None:
+    def _add(self, app: AppTimes, gpu_type: str, name: str, begin_s: float, end_s: float, cause: str = "") -> None:
         for day, seconds in self._days(begin_s, end_s):
             tally = self._tally(day * DAY_S, app.who, gpu_type)
             setattr(tally, name, getattr(tally, name) + seconds)
+            if cause:
+                tally.causes[cause] = tally.causes.get(cause, 0.0) + seconds
             app.seen = True
 
     def _days(self, begin_s: float, end_s: float) -> Iterator[tuple[int, float]]:
@@ -283,6 +304,11 @@ def by_day(found: Usage) -> dict[Key, Tally]:
     return kept
 
 
+def tables_of(version: int) -> dict[str, tuple[str, ...]]:
+    """The tables with totals in a journal of this version, with their columns."""
+    return {name: columns for name, columns in TABLES.items() if version >= (6 if name == "lost" else 5)}
+
+
 def counted(db: sqlite3.Connection) -> tuple[float, float] | None:
     """The time that the totals count; None before the first snapshot."""
     found: tuple[float, float] | None = db.execute("SELECT begin_s, end_s FROM counted").fetchone()
@@ -291,12 +317,10 @@ def counted(db: sqlite3.Connection) -> tuple[float, float] | None:
 
 def add_totals(db: sqlite3.Connection, found: Usage) -> None:
     """Adds what was counted up to now; the caller holds a transaction."""
-    more = ", ".join(f"{name} = {name} + excluded.{name}" for name in NUMBERS)
-    names, marks = ", ".join(TABLES["totals"]), ", ".join("?" * len(TABLES["totals"]))
-    db.executemany(
-        f"INSERT INTO totals ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {more}",
-        [(*key, *astuple(tally)) for key, tally in by_day(found).items()],
-    )
+    days = by_day(found).items()
+    _add_rows(db, "totals", NUMBERS, [(*key, *(getattr(tally, name) for name in NUMBERS)) for key, tally in days])
+    _add_rows(db, "lost", ("gpu_s",), [(*key, *lost) for key, tally in days for lost in tally.causes.items()])
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('stopped', ?)", (json.dumps(found.stopped),))
     begin_s = known[0] if (known := counted(db)) is not None else found.first_s
     if begin_s is None:  # no fact could be read
         return
@@ -306,6 +330,12 @@ def add_totals(db: sqlite3.Connection, found: Usage) -> None:
         db.execute("UPDATE covered SET end_s = ? WHERE end_s = ?", (end_s, begin_s)).rowcount or db.execute(
             "INSERT OR REPLACE INTO covered VALUES (?, ?)", (begin_s, end_s)
         )
+
+
+def _add_rows(db: sqlite3.Connection, table: str, added: Iterable[str], rows: list[tuple[Any, ...]]) -> None:
+    names, marks = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))
+    more = ", ".join(f"{name} = {name} + excluded.{name}" for name in added)
+    db.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {more}", rows)
 
 
 @value
@@ -319,13 +349,19 @@ class Totals:
     """Times in which all containers were seen."""
 
 
-def read_totals(db: sqlite3.Connection) -> Totals | None:
-    """The totals; None before the first snapshot."""
-    known = counted(db)
+def read_totals(db: sqlite3.Connection, version: int) -> Totals | None:
+    """The totals of a journal of this version; None before the first snapshot."""
+    tables = tables_of(version)
+    known = counted(db) if tables else None
     if known is None:
         return None
-    rows = db.execute(f"SELECT {', '.join(TABLES['totals'])} FROM totals")
-    return Totals(*known, {row[:5]: Tally(*row[5:]) for row in rows}, list(db.execute("SELECT * FROM covered")))
+    rows = {row[:5]: Tally(*row[5:]) for row in db.execute(f"SELECT {', '.join(TABLES['totals'])} FROM totals")}
+    for *key, cause, gpu_s in db.execute("SELECT * FROM lost") if "lost" in tables else ():
+        rows.setdefault(tuple(key), Tally()).causes[cause] = gpu_s
+    for tally in rows.values():
+        if (older_gpu_s := tally.lost_gpu_s - sum(tally.causes.values())) > 1e-3:
+            tally.causes[UNKNOWN] = tally.causes.get(UNKNOWN, 0.0) + older_gpu_s
+    return Totals(*known, rows, list(db.execute("SELECT * FROM covered")))
 
 
 def without(covered: Iterable[tuple[float, float]], since_s: float, until_s: float) -> list[tuple[float, float]]:

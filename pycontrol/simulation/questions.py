@@ -73,11 +73,11 @@ class Questions:
         elif changes:
             text = f"{count(len(changes), 'change')} would give it GPUs now, each on its own"
         elif said["played"]:
-            text = f"no single change helps; {count(said['played'] - 1, 'change')} tried in the real round"
+            text = f"{count(said['played'] - 1, 'change')} tried in the real round, none helps"
         else:
             text = "no round is held at present, or the cells cannot be copied as they are"
         if said["played"] and not said["complete"]:
-            text += "; time was too short for all changes"
+            text += "; time was too short for all changes" + (", so smaller ones may help" if changes else "")
         known = "" if app_id == ASKED else app_id
         return {"now_s": now_s, "app_id": known, **said, "changes": changes, "sentence": text}
 

@@ -20,7 +20,7 @@ from submarine_patch.agent import bids, jobs
 from submarine_patch.agent.gangs import UNSAVED
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.leases import growing
-from submarine_patch.agent.spec import CELL_TYPES
+from submarine_patch.agent.spec import CELL_TYPES, WITHIN
 from submarine_patch.agent.state import SavedState, gpus_in
 from submarine_patch.worker.logparse import ITERATION_MAX_S, STEP_MAX
 
@@ -73,9 +73,9 @@ def demand(s: SavedState) -> pb.Demand:
         speedups=s.speeds.vector(),
         gpu_type=s.speeds.requested_type(),
         scope=bids.SCOPES[s.spec.scope],
-        within=s.spec.within if s.spec.within in CELL_TYPES else "",
+        within=next((x for x in (s.spec.within, s.spec.segments[1]) if x in CELL_TYPES), ""),
         segments=s.spec.segments[0],
-        segment_scope=bids.SCOPES[s.spec.segments[1]],
+        segment_scope=bids.SCOPES[WITHIN[s.spec.segments[1]]],
         pinned=s.spec.pinned,
         opportunistic=s.spec.opportunistic,
         lazy_preemption=s.spec.lazy_preemption,

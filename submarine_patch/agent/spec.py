@@ -28,7 +28,7 @@ WITHIN = {
     "cluster": Scope.CLUSTER,
 }
 """The widest scope of a gang, by the option's value."""
-SEGMENTS = r"([1-9][0-9]{0,2})x([1-9][0-9]{0,5})(/machine|/rack)?"
+SEGMENTS = r"([1-9][0-9]{0,2})x([1-9][0-9]{0,5})(/machine|/rack|/socket|/switch)?"
 CELL_TYPES = ("socket", "switch")
 """Values of WITHIN that name a cell type smaller than a machine."""
 
@@ -111,8 +111,8 @@ class AppSpec:
     """Whether it keeps GPUs that it loses within its queue until another app needs these very GPUs."""
     within: str = ""
     """One of WITHIN, a hard limit on a gang's scope; empty: anywhere."""
-    segments: tuple[int, Scope] = (0, Scope.MACHINE)
-    """Equal parts of a gang, and in what each must lie: MACHINE or RACK; 0: none."""
+    segments: tuple[int, str] = (0, "machine")
+    """Equal parts of a gang, and in what each must lie: one of WITHIN; 0: none."""
     pinned: str = ""
     """The pinned cell of its queue that it runs in; empty: anywhere."""
     webhdfs_ca: str = ""
@@ -238,13 +238,13 @@ def gpus_range(text: str) -> tuple[int, int]:
     return found
 
 
-def segments_of(text: str, gang_gpus: int) -> tuple[int, Scope]:
+def segments_of(text: str, gang_gpus: int) -> tuple[int, str]:
     """`AppSpec.segments` from "2x4" or "2x4/rack"; raises ValueError unless they are the GPUs of a job."""
     found = re.fullmatch(SEGMENTS, text)
     if text and (found is None or int(found[1]) * int(found[2]) != gang_gpus):
-        what = f"like 2x4 (each on one machine) or 2x4/rack, and all GPUs of a job, {gang_gpus}"
+        what = f"like 2x4 (each on one machine), 2x4/rack or 2x4/switch, and all GPUs of a job, {gang_gpus}"
         raise ValueError(f"isonomy.segments={text}: must be {what}")
-    return (int(found[1]), Scope.RACK if found[3] == "/rack" else Scope.MACHINE) if found else (0, Scope.MACHINE)
+    return (int(found[1]), (found[3] or "/machine")[1:]) if found else (0, "machine")
 
 
 def speedups_of(text: str) -> dict[str, float]:

@@ -95,7 +95,7 @@ RULES: Mapping[str, Rule] = {
         _slowdown, "three numbers from 1.0 that do not fall (machine, rack, cluster), for example 1.0,1.1,1.3"
     ),
     "speedups": (lambda text: _reads(speedups_of, text), "GPU types with speeds, like K80=1,V100=3.2"),
-    "segments": (re.compile(SEGMENTS).fullmatch, "like 2x4 (each on one machine) or 2x4/rack"),
+    "segments": (re.compile(SEGMENTS).fullmatch, "like 2x4 (each on one machine), 2x4/rack, 2x4/socket or 2x4/switch"),
     "pinned": (
         lambda text: text.isprintable() and len(text) <= SHOWN_CHARS,
         f"the pinned_id of a cell, up to {SHOWN_CHARS} characters",
@@ -138,7 +138,7 @@ def _together(conf: Mapping[str, str]) -> None:
     if cell and ":" in gpus:
         raise UsageError(f"isonomy.gpus_per_job={gpus}: jobs within one {conf['within']} have as many GPUs throughout")
     if segments and (cell or ":" in gpus):
-        raise UsageError(f"isonomy.segments={segments}: needs jobs of one size that need no socket or switch")
+        raise UsageError(f"isonomy.segments={segments}: needs jobs of one size, in more than one socket or switch")
     if conf.get("hours") and conf.get("iteration_s") and conf.get("max_iterations"):
         raise UsageError("isonomy.hours: --iteration-s and --max-iterations say it already; leave one out")
     if conf.get("epochs") and conf.get("max_iterations"):

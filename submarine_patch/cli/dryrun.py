@@ -29,8 +29,8 @@ def dry_run(parsed: RunArguments) -> int:
     _check_size(parsed, client.yarn("nodes"))
     found = client.get(
         "why-not", queue=parsed.value("queue", "default"), gang=gpus, type=conf.get("gpu_type", ""),
-        scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), within=within if within in CELL_TYPES else "",
-        segments=parts, segment=place.name.lower(),
+        scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), segments=parts,
+        within=next((x for x in (within, place) if x in CELL_TYPES), ""), segment=WITHIN[place].name.lower(),
     )  # fmt: skip
     if parsed.json:
         print(json.dumps(found))

@@ -61,8 +61,8 @@ GROUP_OPTIONS = (
     Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
     Option("within", "machine|socket|switch|rack|cluster", "all GPUs of a job lie in one of these, or it waits; "
            "default: cluster (anywhere), but machine for a script without a session and with one worker"),
-    Option("segments", "NxGPUS[/rack]", "a job's GPUs as N equal parts, each on one machine, or in one rack, as "
-           "NVLink joins it"),
+    Option("segments", "NxGPUS[/PLACE]", "a job's GPUs as N equal parts, each on one machine, or in one rack, socket "
+           "or switch, as NVLink joins it"),
     Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
     Option("opportunistic", "true|false", "use idle GPUs only, and lose them when their owners need them; default: "
            "false"),

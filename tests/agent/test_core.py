@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pycontrol.model.topology import Gpu, Scope
+from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
@@ -143,9 +143,11 @@ def test_the_users_options_are_in_every_demand() -> None:
 
 
 def test_segments_are_in_the_demand_one_grant_each_and_follow_each_other_in_the_order_of_ranks() -> None:
-    world = World(spec_of(gang_gpus=6, segments=(2, Scope.RACK)))
+    world = World(spec_of(gang_gpus=6, segments=(2, "rack")))
     demand = reported(world.core).demand
-    assert (demand.segments, demand.segment_scope) == (2, pb.RACK)
+    assert (demand.segments, demand.segment_scope, demand.within) == (2, pb.RACK, "")
+    demand = reported(World(spec_of(gang_gpus=6, segments=(2, "switch"), within="rack")).core).demand
+    assert (demand.segments, demand.segment_scope, demand.within, demand.scope) == (2, pb.MACHINE, "switch", pb.RACK)
     world.register()
     world.grant(A[0], B[0], B[1])
     world.rise()
@@ -155,8 +157,8 @@ def test_segments_are_in_the_demand_one_grant_each_and_follow_each_other_in_the_
     assert [c.plan.host for c in world.gang("job000")] == ["a2", "a1", "b1", "b2"], "rack by rack"
 
 
-@pytest.mark.parametrize("parts", [(0, Scope.MACHINE), (2, Scope.MACHINE)])
-def test_a_mended_gang_goes_on_with_the_gpus_that_it_kept(parts: tuple[int, Scope]) -> None:
+@pytest.mark.parametrize("parts", [(0, "machine"), (2, "machine")])
+def test_a_mended_gang_goes_on_with_the_gpus_that_it_kept(parts: tuple[int, str]) -> None:
     world = World(spec_of(gang_gpus=4, segments=parts))
     world.register()
     world.grant(*A[:2], *A2[:2], grant_id="g")

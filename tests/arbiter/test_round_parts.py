@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pycontrol.arbiter.supply.port import GroupGpus, Placed, RoundPart, Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.layout import Terms
-from pycontrol.cells.machines import VirtualMachine
+from pycontrol.cells.machines import Room, VirtualMachine
 from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies.themis import Themis
@@ -84,7 +84,7 @@ class Fixed(Supply):
             left -= 1
         return shares
 
-    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, Room]:
         return {}
 
     def downgrade(self, group: str) -> bool:
@@ -93,8 +93,8 @@ class Fixed(Supply):
         return held.guaranteed
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
-        spared: Collection[str] = (),
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Sequence[frozenset[str]] = (),
+        within: str = "", spared: Collection[str] = (),
     ) -> Placed | None:  # fmt: skip
         assert group not in self.groups
         gpus: list[Gpu] = []

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseGranted
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.auction.placing import divides
+from pycontrol.cells.config import CellsFile, layout
+from pycontrol.config import parse
 from pycontrol.model.auction import as_gang, segments
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make, names
 from pycontrol.queries.explain import controls
 from pycontrol.queries.reasons import reason
@@ -20,6 +28,7 @@ from tests.arbiter.test_controls import later, places, world
 from tests.arbiter.world import World
 
 EVER = 1e6
+CASES = 250
 TWO_RACKS = [("a1", "a", 4), ("a2", "a", 4), ("b1", "b", 4), ("b2", "b", 4)]
 
 
@@ -93,17 +102,71 @@ def test_explain_says_which_segments_are_asked_for_and_why_they_never_fit() -> N
 
 
 @pytest.mark.parametrize("policy", ["isonomy", "themis", "tiresias"])
-def test_own_cells_serve_segments_on_machines_and_those_in_racks_once_they_run(policy: str) -> None:
+def test_own_cells_serve_segments_on_machines_and_in_racks(policy: str) -> None:
     w = world("{root.a: {node: 2}, root.b: {node: 2}}", policy)
-    own = w.add_app("own", 8, 1, EVER, "root.b")
     w.add_app("threes", 6, 1, EVER, "root.a", members=(3, 3))
-    later(w, 20)
     w.add_app("racks", 4, 1, EVER, "root.b", members=(-2, -2))
-    later(w, 20)
-    assert sorted(len(x) for x in places(w, "threes").values()) == [3, 3]
-    why = reason(w.arbiter, "racks", w.now)
-    assert (str(why.code), "segments in racks" in why.detail) == ("NoSuchCells", True)
-    w.finish(own)
     later(w, 60)
+    assert sorted(len(x) for x in places(w, "threes").values()) == [3, 3]
     assert sum(map(len, places(w, "racks").values())) == 4
-    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("racks"))
+    assert all(x.guaranteed for app_id in ("threes", "racks") for x in w.arbiter.holdings.leases_of(app_id))
+
+
+def in_cells(rng: random.Random) -> tuple[World, set[Gpu], Callable[[Gpu], object]]:
+    """Three to five machines with switches, of which some GPUs are bad; the good ones; a GPU's switch."""
+    per, switches = rng.choice([(2, 2), (3, 2), (2, 3), (4, 2)])
+    hosts = [f"n{k}" for k in range(rng.randint(2, 4))]
+    cells = "".join(f"  - {{type: node, hosts: [{h}]}}\n" for h in hosts)
+    text = f"""
+cell_types:
+  switch: {{child: gpu, count: {per}}}
+  node: {{child: switch, count: {switches}, node_level: true}}
+physical_cells:
+{cells}
+virtual_clusters: {{root.a: {{node: {len(hosts)}}}}}
+"""
+    machines = [(h, rng.choice("xy"), per * switches) for h in hosts]
+    supply = CellSupply(layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml"))
+    w = World(ByVirtualCluster(make("isonomy")), 0, supply=supply, machines=machines)
+    good = {Gpu(h, k) for h, _, n in machines for k in range(n)}
+    for host, _, n in machines:
+        bad = [k for k in range(n) if rng.random() < 0.35]
+        good -= {Gpu(host, k) for k in bad}
+        w.mark(host, *bad)
+    return w, good, lambda gpu: (gpu.host, gpu.index // per)
+
+
+def can_lie(count: int, each: int, good: Iterable[Gpu], cell_of: Callable[[Gpu], object]) -> bool:
+    """Whether so many segments have cells, by trying everything."""
+    rooms = Counter(map(cell_of, good))
+    return any(
+        all(n * each <= rooms[cell] for cell, n in Counter(where).items())
+        for where in itertools.combinations_with_replacement(sorted(rooms, key=str), count)
+    )
+
+
+def starts(seed: int, within: str, queue: str) -> bool:
+    """Whether a gang in random segments starts on a random cluster, which trying everything confirms."""
+    rng = random.Random(seed)
+    w, good, switch_of = in_cells(rng)
+    rack_of = w.arbiter.holdings.topology.rack_of
+    count, each = rng.choice([(2, 2), (2, 1), (3, 2), (1, 3), (2, 3), (4, 2)])
+    scope = rng.choice(list(Scope)) if within else Scope.CLUSTER
+    members = segments(count * each, count, Scope.MACHINE if within else Scope.RACK)
+    w.add_app("me", count * each, 1, EVER, queue, members=members, within=within, scope=scope)
+    later(w, 15)
+    got = {Gpu(h, k) for h, found in places(w, "me").items() for k in found}
+    wide = {Scope.MACHINE: lambda g: g.host, Scope.RACK: lambda g: rack_of(g.host), Scope.CLUSTER: lambda g: ""}
+    rooms = grouped((wide[scope](gpu), gpu) for gpu in good).values()
+    cell_of = switch_of if within else wide[Scope.RACK]
+    assert bool(got) == any(can_lie(count, each, room, cell_of) for room in rooms), seed
+    assert not got or (len(got) == count * each and can_lie(count, each, got, cell_of)), seed
+    return bool(got)
+
+
+@pytest.mark.parametrize("within", ["switch", ""])
+@pytest.mark.parametrize("queue", ["root.a", "root.z"])
+def test_segments_in_cells_start_where_trying_everything_finds_a_place(within: str, queue: str) -> None:
+    """Each within one switch, or in one rack, on own cells and on idle ones."""
+    started = sum(starts(seed, within, queue) for seed in range(CASES))
+    assert CASES / 5 < started < CASES

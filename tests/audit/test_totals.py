@@ -5,7 +5,7 @@ import functools
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +26,7 @@ from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal, read_facts, read_totals
 from pycontrol.runtime.journal_keeper import JournalKeeper
-from pycontrol.runtime.usage import Key, Tally, Usage, by_day
+from pycontrol.runtime.usage import NUMBERS, Key, Tally, Usage, by_day
 from tests.arbiter.mini import Mini
 from tests.web.scene import Scene
 
@@ -82,10 +82,13 @@ def test_totals_of_any_snapshots_are_those_of_all_facts(cuts: list[int], shift: 
                 keep(path, 1e12, 1.0)
         found = read_totals(path)
     assert found is not None
-    expected, rows = typeless(folded(moved)), typeless(found.rows)
+    expected, rows, seen = typeless(folded(moved)), typeless(found.rows), set[str]()
     assert rows.keys() == expected.keys()
     for key, tally in expected.items():
-        assert astuple(rows[key]) == pytest.approx(astuple(tally), abs=1e-6), key
+        assert [getattr(rows[key], x) for x in NUMBERS] == pytest.approx([getattr(tally, x) for x in NUMBERS], abs=1e-6)
+        assert rows[key].causes == pytest.approx(tally.causes, abs=1e-6), key
+        seen |= {*tally.causes}
+    assert seen
 
 
 def typeless(rows: Mapping[Key, Tally]) -> dict[Any, Tally]:

@@ -14,6 +14,7 @@ from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.usage import accounted, of_facts
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused, moment_s
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.runtime.spans import Journal
@@ -78,10 +79,39 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
     assert row["gpu_h_used"] * 3600 == pytest.approx(510 + 195, abs=0.5)
     assert row["gpu_h_unused"] * 3600 == pytest.approx(10 + 1 + 5, abs=0.5)
     assert row["gpu_h_lost"] * 3600 == pytest.approx(20 + 30, abs=0.5)
+    assert row["gpu_h_lost_by"] == {"lost_round": pytest.approx(50 / 3600, abs=1e-4)}
     assert row["gpu_h_borrowed"] * 3600 == pytest.approx(200, abs=0.5)
     assert (row["revocations"], row["wait_median_s"]) == (1, 110.0)
     assert total["unknown_facts"] == 1
     assert usage([], ["user"], 0.0, 1.0)["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("stop", "cause"),
+    [
+        (
+            [f.LeaseRevoking((A,), 600.0, "r", EndReason.GUARANTEE), f.LeaseEnded((A,), 600.0, "", "lapsed")],
+            "guarantee",
+        ),
+        ([f.LeaseEnded((A,), 600.0, "node n1 is lost", EndReason.NODE_LOST)], "node_lost"),
+        ([f.LeaseEnded((A,), 600.0, "GPU n1:0 is bad", EndReason.BAD_GPU)], "bad_gpu"),
+        ([f.LeaseIdle((A,), 600.0), f.LeaseEnded((A,), 601.0, "", EndReason.DRAINED)], "restart"),
+        ([f.LeaseEnded((A,), 600.0, "", EndReason.RELEASED)], "restart"),
+    ],
+    ids=["called back", "machine lost", "GPU bad", "worker failed, then drained", "given back"],
+)
+def test_a_restart_counts_for_what_stopped_the_job_and_only_the_next_one(stop: list[f.Fact], cause: str) -> None:
+    facts = [
+        f.AppArrived("a", "", "q", "ann", "job", 0.0, 0.0), f.LeaseGranted((A,), "a", "g1", 0.0, 900.0),
+        f.LeaseStarted((A,), "c1", "j1", 0.0, 900.0), f.AllocationChanged("a", "j1", 10.0, 10.0), *stop,
+        f.LeaseGranted((B,), "a", "g2", 700.0, 900.0), f.LeaseStarted((B,), "c2", "j1", 700.0, 900.0),
+        f.AllocationChanged("a", "j1", 720.0, 20.0), f.LeaseIdle((B,), 730.0),
+        f.LeaseStarted((B,), "c3", "j1", 740.0, 900.0), f.AllocationChanged("a", "j1", 750.0, 5.0),
+    ]  # fmt: skip
+    rows = [(i, getattr(x, "at_s", 600.0), x) for i, x in enumerate(facts)]
+    lost = usage([rows], ["user"], 0.0, 1000.0)["total"]["gpu_h_lost_by"]
+    expected = {cause: 20.0, "restart": 5.0} if cause != "restart" else {"restart": 25.0}
+    assert {k: h * 3600 for k, h in lost.items()} == pytest.approx(expected, abs=0.5)
 
 
 def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) -> None:
@@ -98,9 +128,11 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) ->
         return str(result.output)
 
     with_times = ("--since", "1970-01-01T00:00+00:00", "--by", "user,queue")
-    assert "in all" in run(*with_times)
+    assert "in all" in (text := run(*with_times))
+    assert "lost by cause: " in text
     rows = list(csv.DictReader(io.StringIO(run(*with_times, "-o", "csv"))))
     assert {row["user"] for row in rows} >= {"'@mallory"}
+    assert sum(float(row["gpu_h_lost_lost_round"]) for row in rows) > 0
     assert json.loads(run(*with_times, "-o", "json"))["total"]["apps"] == len(scene.world.arbiter.durable.apps) + 1
     assert "must be some of" in run("--by", "colour", code=2)
     assert "is not before" in run("--since", "1980-01-01", code=2)

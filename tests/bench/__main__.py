@@ -81,6 +81,13 @@ def hostile(quick: bool) -> dict[str, Any]:
     return bench.run(quick)
 
 
+def why_not(quick: bool) -> dict[str, Any]:
+    """Answers while a thousand apps wait, by policy."""
+    from tests.bench import whynot
+
+    return {policy: whynot.run(policy, 3 if quick else 20) for policy in ("isonomy", "themis")}
+
+
 def parts(quick: bool) -> dict[str, Callable[[], Any]]:
     """All measurements, by name."""
     return {
@@ -97,6 +104,7 @@ def parts(quick: bool) -> dict[str, Callable[[], Any]]:
         "kernel": lambda: kernel.run(quick),
         "hived trace": lambda: hived.run(quick),
         "pictures": pictures,
+        "why not": lambda: why_not(quick),
         "recovery": lambda: recovery_of(quick),
         "bridge": bridge,
         "hostile": lambda: hostile(quick),

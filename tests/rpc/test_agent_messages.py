@@ -75,13 +75,16 @@ def test_segments_are_members_of_the_gang() -> None:
     assert members() == ()
     assert members(segments=2, segment_scope=pb.MACHINE) == (4, 4)
     assert members(segments=4, segment_scope=pb.RACK) == (-2, -2, -2, -2)
+    wire = pb.Demand(gang_gpus=8, gangs=1, segments=2, segment_scope=pb.MACHINE, within="switch", scope=pb.RACK)
+    found = agent_up(APP, "ann", pb.Register(demand=wire)).demand
+    assert (found.members, found.within, found.scope) == ((4, 4), "switch", Scope.RACK), "each within one switch"
 
 
 @pytest.mark.parametrize(
     ("demand", "problem"),
     [
         (pb.Demand(gang_gpus=8, gangs=1, segments=3), "segments is 3: must divide the 8 GPUs"),
-        (pb.Demand(gang_gpus=8, gangs=1, segments=2, within="switch"), "segments is 2"),
+        (pb.Demand(gang_gpus=8, gangs=1, segments=2, segment_scope=pb.RACK, within="switch"), "segments is 2"),
         (pb.Demand(gang_gpus=8, gangs=1, segments=2, job_demand_max=16), "segments is 2"),
         (pb.Demand(gang_gpus=4096, gangs=1, segments=2048), "segments is 2048"),
         (pb.Demand(pinned="corner", opportunistic=True), "cannot ask for a pinned cell"),

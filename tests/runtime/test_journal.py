@@ -27,6 +27,8 @@ from pycontrol.arbiter.ledger.facts import (
 )
 from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.model import events as ev
+from pycontrol.model.grouping import summed
+from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts, read_totals
@@ -113,7 +115,7 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
         if "gpu" in lease:
             lease["gpus"] = [lease.pop("gpu")]  # before version 3, a lease had one GPU
     before = list(read_facts(path))
-    kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21, "version-4": 24}[golden.stem]
+    kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21, "version-4": 24, "version-5": 27}[golden.stem]
     assert len({type(fact) for _, _, fact in before}) == kinds, "every kind of fact of that version"
     assert check_journal(path)["readable"]
     journal = SqliteJournal(path)
@@ -125,6 +127,33 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
         "apps": [a | {"message": "continues"} if a["app_id"] == APP else a for a in expected["apps"]]
     }
     assert list(read_facts(path))[: len(before)] == before
+
+
+def test_lost_time_that_an_earlier_version_counted_has_no_known_cause_and_later_time_has(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((GOLDEN / "version-5.sql").read_text(encoding="utf-8"))
+    before = lost_of(path)
+    assert set(before) == {"unknown", "lost_round"}
+    lease = recovered(path).leases[Gpu("n1", 0)]
+    node_lost = LeaseEnded(lease.gpus, 2000.0, "node n1 is lost", EndReason.NODE_LOST)
+    written(path, [node_lost, AppChanged(APP, {"launched": {lease.job_id: 2}})], 2000.0)
+    keeper(path, 2000.0).keep()
+    again = [
+        LeaseGranted((gpu(5),), APP, "r9.1", 2100.0, 2700.0),
+        LeaseStarted((gpu(5),), "c9", lease.job_id, 2100.0, 2700.0),
+        AllocationChanged(APP, lease.job_id, 2130.0, 30.0),
+    ]
+    written(path, again, 2130.0)
+    for _ in range(2):  # j0 has three more GPUs
+        found = lost_of(path)
+        assert (found["unknown"], found["node_lost"]) == pytest.approx((before["unknown"], 4 * 30.0))
+        keeper(path, 2130.0).keep()
+
+
+def lost_of(path: Path) -> dict[str, float]:
+    totals = read_totals(path)
+    assert totals is not None
+    return summed(pair for tally in totals.rows.values() for pair in tally.causes.items())
 
 
 def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Path) -> None:
@@ -142,12 +171,12 @@ def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Pat
 
 def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
     written(path, facts())
-    execute(path, "UPDATE meta SET value = '6' WHERE key = 'version'")
-    with pytest.raises(JournalError, match="written by version 6 of the journal, this one reads up to 5"):
+    execute(path, "UPDATE meta SET value = '7' WHERE key = 'version'")
+    with pytest.raises(JournalError, match="written by version 7 of the journal, this one reads up to 6"):
         SqliteJournal(path)
-    with pytest.raises(JournalError, match="version 6"):
+    with pytest.raises(JournalError, match="version 7"):
         check_journal(path)
-    with pytest.raises(JournalError, match="version 6"):
+    with pytest.raises(JournalError, match="version 7"):
         repair_journal(path)
 
 

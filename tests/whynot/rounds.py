@@ -97,7 +97,7 @@ class Live(Mini):
             more["supply"] = self.cells()
             policy = ByVirtualCluster(policy)
         super().__init__(policy, SETTINGS, hosts, queues, **more)
-        types = ("v100", "p100") if rng.random() < 0.5 else ("gpu",)
+        types = ("v100", "p100") if rng.random() < 0.75 else ("gpu",)
         self.nodes = tuple(
             replace(
                 n,
@@ -144,7 +144,7 @@ class Live(Mini):
             1e5 * rng.random(),
             1e5,
             scope=rng.choice((*Scope, Scope.CLUSTER)),
-            gpu_type=rng.choice(self.types) if rng.random() < 0.6 else "",
+            gpu_type=rng.choice(self.types) if rng.random() < 0.8 else "",
             within="pair" if self.cells and rng.random() < 0.2 and gang <= 2 else "",
             opportunistic=self.cells is not None and rng.random() < 0.15,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from pycontrol.queries.lookup import Refusal
 from pycontrol.simulation import agents
 from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.questions import OTHER, Questions
-from pycontrol.simulation.scene import Stage, scene_of, with_app
+from pycontrol.simulation.scene import Gets, Stage, scene_of, with_app
 from pycontrol.simulation.whynot import Change, Changes, Kind, search, sentence, why_not
 from tests.arbiter.mini import Mini
 from tests.web.stage import busy
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.interpreted
 
 
 def test_what_helps_is_found_none_smaller_does_and_it_comes_true() -> None:
-    tally = run(range(120))
+    tally = run(range(140))
     assert tally.problems() == []
     assert tally.asked >= 70
     assert tally.unchanged >= 20
@@ -320,6 +320,24 @@ def test_who_asked_much_waits_and_others_do_not(questions: Questions, monkeypatc
         questions.answer(m.a, m.now, {"app": "me"}, "busy", str)
     assert refused.value.status == 429
     assert questions.answer(m.a, m.now, {"app": "me"}, "idle", str)["changes"]
+
+
+@pytest.mark.parametrize("enough", [1, 5, 16, 29, 30, 31])
+def test_large_changes_are_tried_early_and_the_smallest_that_helps_is_the_answer(enough: int) -> None:
+    tried = list[int]()
+
+    def play(events: Sequence[ev.Event]) -> Gets | None:
+        tried.append(len(events))
+        return Gets({"n1": 1}) if len(events) >= enough else None
+
+    sizes = sorted([*range(1, 31), *range(1, 31)])
+    changes = [Change(Kind.END, size, "", (ev.Tick(),) * size) for size in sizes]
+    answer, played, complete = search({Kind.END: iter(changes)}, play)
+    assert [c.size for c, _ in answer] == [size for size in [enough] if size <= 30]
+    assert complete
+    assert played == len(tried)
+    assert max(tried[:12]) >= min(enough, 26)
+    assert len(tried) == len(sizes) if enough > 30 else len(tried) <= 2 * enough + 6
 
 
 def test_an_answer_says_that_the_time_was_too_short() -> None:

@@ -80,7 +80,7 @@ def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -
     """Takes GPUs for a gang and grants them; returns the grant and what it displaced, or why there is no grant."""
     app_id, part, gang, grant_id = change.award.app_id, work.part, change.gang, change.grant_id
     lent = _lent(s, part, app_id, now_s) if part.guaranteed else {}
-    placed = s.supply.place(grant_id, part.vc, part.guaranteed, gang, change.avoid, change.within, lent)
+    placed = s.supply.place(grant_id, part.vc, part.guaranteed, change.parts, change.avoid, change.within, lent)
     if placed is None:
         return [change.otherwise]
     if not placed.gpus:

@@ -10,6 +10,7 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import FreeIndex
+from pycontrol.cells.machines import NO_CELL, Room
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node
 from pycontrol.model.reasons import Pending, Reason
@@ -50,7 +51,6 @@ def fits(demand: Demand, free: Mapping[str, int], topology: Topology, gpu_type: 
     return FreeIndex(free, topology).has_place(demand.gang_gpus, demand.scope, gpu_type, demand.members)
 
 
-RACKS = "segments in racks start on idle GPUs only, and become its queue's own there"
 _Terms = tuple[bool, frozenset[standin.Terms]]
 """Whether an app's containers start together, and the terms of its asks."""
 _Shape = tuple[int, Scope, str, bool, tuple[int, ...]]
@@ -193,7 +193,8 @@ def too_large(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed
     if not fits(demand, gpus, topology):
         larger = demand.gang_gpus > sum(gpus.values())
         code = Pending.EXCEEDS_CLUSTER_SIZE if larger else Pending.NO_MACHINE_LARGE_ENOUGH
-        return Reason(code, ": ".join(filter(None, [f"{demand.gang_gpus} GPUs in one gang", demand.parts])))
+        parts = replace(demand, within="").parts  # the answer is kept for gangs of this shape
+        return Reason(code, ": ".join(filter(None, [f"{demand.gang_gpus} GPUs in one gang", parts])))
     return exceeds_types(demand, gpus, topology, typed)
 
 
@@ -203,7 +204,7 @@ class Openings:
     def __init__(self, rules: Eligibility, part: RoundPart, ending: Collection[Gpu] = (), typed: bool = False) -> None:
         """`ending`: GPUs with leases that end. `typed`: as in `exceeds_types`."""
         self.rules, self.s, self.part, self.ending, self.typed = rules, rules.s, part, ending, typed
-        self._rooms: dict[tuple[str, bool], Mapping[str, tuple[int, int]]] = {}
+        self._rooms: dict[tuple[str, bool], Mapping[str, Room]] = {}
         self._never: dict[_Shape, Reason | None] = {}
         """Shape of a gang -> why the part's machines, which are not hosts, could not hold it; None if they could."""
         self._why: dict[tuple[object, ...], Reason | None] = {}
@@ -269,9 +270,9 @@ class Openings:
             return False
         if not demand.within:
             return True
-        return self._within(demand.within, ending).get(name, (0, 0))[0] >= demand.gang_gpus
+        return demand.room(self._within(demand.within, ending).get(name, NO_CELL)[0]) >= demand.piece_gpus
 
-    def _within(self, kind: str, ending: bool = True) -> Mapping[str, tuple[int, int]]:
+    def _within(self, kind: str, ending: bool = True) -> Mapping[str, Room]:
         if (kind, ending) not in self._rooms:
             coming = self.ending if ending else ()
             self._rooms[kind, ending] = self.s.supply.room_within(kind, self.part.owner, coming)
@@ -283,10 +284,8 @@ class Openings:
             return Reason(Pending.NO_SUCH_CELLS, f"no pinned cell {demand.pinned}")
         if demand.within:
             size = max((size for _, size in self._within(demand.within).values()), default=0)
-            if size < demand.gang_gpus:
-                return Reason(Pending.NO_SUCH_CELLS, f"{demand.gang_gpus} GPUs within one {demand.within}")
-        if self.part.owner and min(demand.members, default=0) < 0:
-            return Reason(Pending.NO_SUCH_CELLS, RACKS)
+            if size < demand.piece_gpus:
+                return Reason(Pending.NO_SUCH_CELLS, f"{demand.piece_gpus} GPUs within one {demand.within}")
         return None
 
     def why_out(self, app_id: str, demand: Demand, offered: Mapping[str, int]) -> Reason | None:
@@ -316,11 +315,18 @@ class Openings:
         return self._never[shape]
 
     def _why_kept_out(self, demand: Demand, kept_out: Mapping[str, str], offered: Mapping[str, int]) -> Reason | None:
-        if not kept_out:
+        in_cells = bool(demand.within and demand.members)
+        if not kept_out and not in_cells:
             return None
+        rooms = self._within(demand.within) if in_cells else {}
+
+        def usable(gpus: Mapping[str, int]) -> dict[str, int]:
+            each = ((h, n) for h, n in gpus.items() if h not in kept_out)
+            return {h: min(n, demand.room(rooms[h][0])) if in_cells else n for h, n in each}
+
         here = {h for h, n in offered.items() if n > 0 and h in kept_out}
-        ever = self._fits(demand, {h: n for h, n in self.part.usable.items() if h not in kept_out})
-        now = not here or self._fits(demand, {h: n for h, n in offered.items() if h not in kept_out})
+        ever = self._fits(demand, usable(self.part.usable))
+        now = not (here or in_cells) or self._fits(demand, usable(offered))
         if ever and (now or not self._fits(demand, offered)):
             return None
         hosts = {self.part.host_of.get(h, h): kept_out[h] for h in sorted(here or kept_out)}
@@ -328,7 +334,7 @@ class Openings:
         if said:
             return Reason(Pending.REFUSED, "; ".join(said))
         if demand.within:
-            return Reason(Pending.NO_ROOM_WITHIN, f"{demand.gang_gpus} GPUs within one {demand.within}")
+            return Reason(Pending.NO_ROOM_WITHIN, f"{demand.piece_gpus} GPUs within one {demand.within}")
         return Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(hosts)))
 
     def _fits(self, demand: Demand, free: Mapping[str, int]) -> bool:

@@ -18,7 +18,8 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.placing import place_gang
-from pycontrol.model.auction import Award, Gang, Plan, gang_gpus
+from pycontrol.cells.machines import NO_CELL, Room
+from pycontrol.model.auction import Award, Demand, Gang, Plan, gang_gpus, gangs_by_host
 from pycontrol.model.cluster import Ask
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
@@ -107,10 +108,12 @@ class Grant:
     otherwise: Refuse
     asks: tuple[Ask, ...] = ()
     """Of an app without an Agent: the asks that the containers serve."""
-    avoid: frozenset[str] = frozenset()
-    """Hosts to which none of its machines may be bound."""
+    parts: Gang = ()
+    """The gang, with an entry for each part of it that must lie in one cell of the type `within`."""
+    avoid: tuple[frozenset[str], ...] = ()
+    """For each of `parts`, the hosts to which its machine must not be bound."""
     within: str = ""
-    """The type of cell within which it must lie; empty for any."""
+    """The type of cell within which each part must lie; empty for any."""
     gpus: tuple[Gpu, ...] = ()
     """Once it is carried out."""
 
@@ -152,7 +155,7 @@ def resolve(s: Holdings, work: Work, plan: Plan, done: Sequence[Change], now_s: 
     moving = making_way(s, part, new, kept, _gpus(g for _, g in lost), work.closed)
     moves = _ids(moving)
     staying = [x for x in kept if id(x[1]) not in moves]
-    new, refused, spared = _within_cells(s, part, new, lost, _gpus(g for _, g in moving))
+    new, refused, spared = _within_cells(s, work, new, kept, lost, _gpus(g for _, g in moving))
     spared = spared if within is None else [x for x in spared if within.keeps(*x)]
     yield [
         *(Refuse(a.app_id, f"{a.app_id} ended during the round", lacks=False) for a in plan.awards if _ended(s, a)),
@@ -220,23 +223,33 @@ class _Within:
 
 
 def _within_cells(
-    s: Holdings, part: RoundPart, new: New, lost: Sequence[tuple[str, list[Lease]]], moving: Collection[Gpu]
+    s: Holdings, work: Work, new: New, kept: Kept, lost: Sequence[tuple[str, list[Lease]]], moving: Collection[Gpu]
 ) -> tuple[New, list[Refuse], Kept]:
-    """The new gangs that one cell of the type that their apps ask for can hold; policies count only machines' GPUs.
+    """The new gangs that cells of the type that their apps ask for can hold; policies count only machines' GPUs.
+
+    A gang in segments whose machines have no such cells for them gets others that are left, of the same type.
 
     Besides them the refusals of the others, and the gangs of `lost` that need not lose their GPUs to these.
     """
-    fits: list[tuple[Award, Gang]] = []
+    part, fits = work.part, list[tuple[Award, Gang]]()
     refused: list[Refuse] = []
     spared: list[tuple[Award, list[Lease]]] = []
-    for award, gang in new:
+    for k, (award, gang) in enumerate(new):
         app_id, kind = award.app_id, wanted_cell(s, award.app_id)
         keeps = _ids(spared) if kind else set()
         here = [x for x in lost if id(x[1]) not in keeps] if kind else []
         room = s.supply.room_within(kind, part.owner, {*moving, *_gpus(g for _, g in here)}) if kind else {}
-        if not kind or all(room.get(name, (0, 0))[0] >= n for name, n in gang):
+        demand = s.agents[app_id].demand if kind else None
+        if demand is None or all(demand.room(room.get(name, NO_CELL)[0]) >= n for name, n in gang):
             fits.append((award, gang))
             continue
+        if demand.members:
+            staying = (_places(s, part, mine) for _, mine in kept)
+            taken = gangs_by_host([*staying, *(g for _, g in [*fits, *new[k + 1 :]])])
+            able = _able(work, app_id, demand, gang, taken, room)
+            if (instead := place_gang(demand.gang_gpus, demand.scope, able, part.topology, demand.members)) is not None:
+                fits.append((award, instead))
+                continue
         where = f"{kind} of {part.by_host(dict(gang))}"
         note = f"{app_id}: no {where} has room for its gang"
         refused.append(Refuse(app_id, note, Reason(Pending.NO_ROOM_WITHIN, where)))
@@ -247,6 +260,18 @@ def _within_cells(
                 unused.update((name, unused[name] - n) for name, n in places)
                 spared.append((Award(other, ()), mine))
     return fits, refused, spared
+
+
+def _able(
+    work: Work, app_id: str, demand: Demand, gang: Gang, taken: Mapping[str, int], room: Mapping[str, Room]
+) -> dict[str, int]:
+    """GPUs on offer, by machine, whose cells another gang like this one could use besides those that are taken."""
+    part, closed, types = work.part, work.closed(app_id), {work.part.topology.type_of(name) for name, _ in gang}
+    return {
+        name: min(n - taken.get(name, 0), demand.room(room[name][0])) for name, n in part.free.items()
+        if name in room and part.topology.type_of(name) in types and part.host_of.get(name, name) not in closed
+        and demand.pinned in ("", part.pinned.get(name))
+    }  # fmt: skip
 
 
 def _renewal(s: Holdings, part: RoundPart, award: Award, gang: list[Lease], now_s: float) -> Renew:
@@ -339,29 +364,33 @@ def _grant(s: Holdings, work: Work, award: Award, gang: Gang, grant_id: str, now
     asks = tuple(standin.asks_for(s, app_id, gang)) if unmanaged else ()
     if unmanaged and not asks:
         return Refuse(app_id, f"{app_id}: none of its asks fits {dict(gang)}", lacks=False)
-    avoid = _avoid(s, work, app_id, gang)
+    parts = gang
+    if within and (members := s.agents[app_id].demand.members):
+        parts = tuple((name, members[0]) for name, n in gang for _ in range(n // members[0]))
+    avoid = _avoid(s, work, app_id, parts)
     why = Reason(Pending.NO_ROOM_WITHIN, within) if within else None
     if avoid and not within:
-        why = Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(avoid)))
+        why = Reason(Pending.NOT_ALLOWED_THERE, ", ".join(sorted(frozenset().union(*avoid))))
     gone = Refuse(app_id, f"{app_id}: its gang {part.by_host(dict(gang))} is no longer there", why)
-    return Grant(award, gang, grant_id, gone, asks, avoid, within)
+    return Grant(award, gang, grant_id, gone, asks, parts, avoid, within)
 
 
-def _avoid(s: Holdings, work: Work, app_id: str, gang: Gang) -> frozenset[str]:
-    """Hosts to which no machine of the gang may be bound.
+def _avoid(s: Holdings, work: Work, app_id: str, parts: Gang) -> tuple[frozenset[str], ...]:
+    """For each part of a gang, the hosts to which its machine must not be bound; empty: any.
 
-    These are the hosts closed to the app and, for a gang on several machines of one rack, the hosts of all other
-    racks: the policy placed the gang by the racks of its machines.
+    These are the hosts closed to the app and, for a gang on several machines of one rack or with segments in racks, the
+    hosts of other racks: the policy placed the gang by the racks of its machines.
     """
-    topology = work.part.topology
     if not work.part.host_of:
-        return frozenset()
-    hosts = set(work.closed(app_id))
-    agent = s.agents.get(app_id)
-    if agent is not None and agent.demand.scope is Scope.RACK and len(gang) > 1:
-        racks = {topology.rack_of(name) for name, _ in gang}
-        hosts.update(host for host in s.topology.machines if s.topology.rack_of(host) not in racks)
-    return frozenset(hosts)
+        return ()
+    closed, agent = frozenset(work.closed(app_id)), s.agents.get(app_id)
+    in_racks = agent is not None and (agent.demand.scope is Scope.RACK or min(agent.demand.members, default=0) < 0)
+    if not in_racks or len(parts) < 2:
+        return (closed,) * len(parts) if closed else ()
+    racks = [work.part.topology.rack_of(name) for name, _ in parts]
+    hosts = s.topology.machines
+    off = {rack: closed.union(h for h in hosts if s.topology.rack_of(h) != rack) for rack in {*racks}}
+    return tuple(off[rack] for rack in racks)
 
 
 def _owned(s: Holdings, part: RoundPart, app_id: str, done: Sequence[Change]) -> Iterator[list[Change]]:
@@ -416,7 +445,7 @@ def making_way(
     free = set(lost)
     for award, gang in new:
         kind = wanted_cell(s, award.app_id)
-        if not kind or len(gang) != 1:
+        if not kind or len(gang) != 1 or s.agents[award.app_id].demand.members:
             continue
         name, gpus = gang[0]
         if _room(s, part, kind, name, free) >= gpus:
@@ -434,7 +463,7 @@ def making_way(
 
 
 def _room(s: Holdings, part: RoundPart, kind: str, name: str, coming: Collection[Gpu]) -> int:
-    return s.supply.room_within(kind, part.owner, coming).get(name, (0, 0))[0]
+    return max(s.supply.room_within(kind, part.owner, coming).get(name, NO_CELL)[0], default=0)
 
 
 def _by_cell(s: Holdings, part: RoundPart, kind: str, name: str, kept: Kept, moved: set[int]) -> list[list[int]]:

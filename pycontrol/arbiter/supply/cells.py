@@ -18,7 +18,16 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Deal, Exchange, Lot, with_deals
 from pycontrol.cells.inspect import idle_gpus, idle_within, summary
 from pycontrol.cells.layout import Layout, Terms, Vc
-from pycontrol.cells.machines import VirtualMachine, cells_inside, groups_to_move, machine_of, machines, room_within
+from pycontrol.cells.machines import (
+    Room,
+    VirtualMachine,
+    as_shown,
+    cells_inside,
+    groups_to_move,
+    machine_of,
+    machines,
+    room_within,
+)
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome, Worker
 from pycontrol.model.auction import Gang, gang_gpus
@@ -108,8 +117,8 @@ class CellSupply(Supply):
         """Idle GPUs by host."""
         return idle_gpus(self._cells)
 
-    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
-        """Room in the cell of a type that has the most, by machine of a virtual cluster or by host of idle GPUs."""
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, Room]:
+        """Free GPUs of each cell of a type, by machine of a virtual cluster or by host of idle GPUs."""
         places = {self._place_of[gpu] for gpu in coming if gpu in self._place_of}
         return room_within(self._cells, vc, kind, places) if vc is not None else idle_within(self._cells, kind, places)
 
@@ -131,16 +140,19 @@ class CellSupply(Supply):
     # ---- groups
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
-        spared: Collection[str] = (),
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Sequence[frozenset[str]] = (),
+        within: str = "", spared: Collection[str] = (),
     ) -> Placed | None:  # fmt: skip
         """Takes cells for the gang; opportunistic groups in the way are released and named."""
         request = self._request(group, vc, guaranteed, gang)
         if avoid or within:
-            request = dataclasses.replace(request, avoid=frozenset(avoid), within=within or None)
+            request = dataclasses.replace(request, avoid=tuple(avoid), within=within or None)
         evicted: list[str] = []
         try:
-            decision = self._cells.request(request)
+            with as_shown(self._cells, vc if within and guaranteed else ""):  # the room there is that of these hosts
+                decision = self._cells.request(request)
+            if decision.outcome is PlacementOutcome.WAIT and avoid:
+                decision = self._cells.request(request)
             if kept := [victim for victim in decision.victims if victim in spared]:
                 self._cells.release(group)
                 return Placed((), tuple(kept))

@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
 from pycontrol.cells.layout import Terms
-from pycontrol.cells.machines import VirtualMachine
+from pycontrol.cells.machines import Room, VirtualMachine
 from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.topology import Gpu, Topology
@@ -144,8 +144,8 @@ class Supply:
         """Virtual cluster -> its weighted max-min share of idle GPUs, at most what it wants."""
         return {}
 
-    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, tuple[int, int]]:
-        """(free GPUs, GPUs) of the cell of type `kind` with the most room.
+    def room_within(self, kind: str, vc: str | None, coming: Iterable[Gpu] = ()) -> Mapping[str, Room]:
+        """Free GPUs of each cell of type `kind`, and GPUs of such a cell.
 
         By machine of a virtual cluster, or (`vc` None) by host for idle GPUs; entries without such a cell are missing.
         `coming`: GPUs with leases that end; they count as free.
@@ -157,14 +157,15 @@ class Supply:
         return None
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Collection[str] = (), within: str = "",
-        spared: Collection[str] = (),
+        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Sequence[frozenset[str]] = (),
+        within: str = "", spared: Collection[str] = (),
     ) -> Placed | None:  # fmt: skip
         """Takes cells for a gang, on the virtual cluster's own machines if `guaranteed`, else on hosts.
 
-        No machine is bound to a host in `avoid`; its GPUs on each machine lie in one cell of the type `within`. The
-        evicted groups are released. None if it does not fit. If one of `spared` would be evicted, nothing is taken, and
-        `Placed` names such groups and no GPUs.
+        `avoid`: for each part of the gang, the hosts to which its machine must not be bound; or none. The GPUs of each
+        part lie in one cell of the type `within`; then several parts may be on one machine. The evicted groups are
+        released. None if it does not fit. If one of `spared` would be evicted, nothing is taken, and `Placed` names
+        such groups and no GPUs.
         """
         gpus = self._pick(gang)
         return Placed(tuple(gpus)) if gpus else None

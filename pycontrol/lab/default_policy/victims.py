@@ -9,6 +9,8 @@ from dataclasses import replace
 from pycontrol.lab.default_policy.equal_sharing import promise
 from pycontrol.lab.default_policy.promise import ALLOWED_S, SIZE, FreshScene
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
+from pycontrol.lab.outlook.estimates import JOBS, PhillySizes
+from pycontrol.lab.themis.runs import Scene
 from pycontrol.model.topology import Topology
 from pycontrol.simulation.metrics import metrics
 from pycontrol.simulation.result import Result
@@ -21,31 +23,50 @@ FIRST = 3000
 LIARS = 4
 HIDES = Misreport(saved=0.0)
 FAILS_S, AWAY_S, ALL_S = 6 * 3600.0, 1800.0, 30 * 3600.0
-"""A machine fails every six hours on average, for half an hour."""
+"""A machine fails every six hours on average, for half an hour, in this time."""
+UNTIL_S = 2 * ALL_S
+"""A run ends here at the latest: gangs that lose all that they did since their last lease may never end."""
+
+
+class PhillyDays(PhillySizes):
+    """Jobs of up to a day, for which checkpoints an hour apart are few."""
+
+    LONGEST_S = 86_400.0
+
+
+def worlds(setup: Setup) -> dict[str, tuple[Scene, int, bool]]:
+    """Name -> (apps and cluster, minutes between checkpoints, whether machines fail)."""
+    w2 = FreshScene("w2", apps=14 if setup.quick else SIZE, faster=4.0)
+    found: dict[str, tuple[Scene, int, bool]] = {f"{n} min": (w2, n, False) for n in EVERY_MIN}
+    found["20 min, machines fail"] = w2, 20, True
+    path = None if setup.quick else setup.trace(JOBS)
+    if path is not None:
+        philly = PhillyDays("philly", "4x8", apps=600, path=path)
+        found |= {f"{n} min, Philly, machines fail": (philly, n, True) for n in EVERY_MIN}
+    return found
 
 
 def victims(setup: Setup) -> Findings:
-    """W2 at 4x, jobs that save only every 5, 20 or 60 minutes: with and without regard to what victims lose."""
-    where, seeds = FreshScene("w2", apps=14 if setup.quick else SIZE, faster=4.0), setup.seeds_of(5, 1)
-    worlds = {f"{n} min": (n, False) for n in EVERY_MIN} | {"20 min, machines fail": (20, True)}
-    jobs = []
-    for every_min, fails in worlds.values():
+    """W2 at 4x and Philly's jobs, saved every 5, 20 or 60 minutes: with and without regard to what victims lose."""
+    seeds, tried, jobs = setup.seeds_of(5, 1), worlds(setup), []
+    for scene, every_min, fails in tried.values():
         for seed in (FIRST + s for s in seeds):
             settings = SimulationSettings(
                 saves=False,
                 checkpoint_every_s=60.0 * every_min,
-                faults=_faults(where.topology(), seed) if fails else (),
+                until_s=UNTIL_S,
+                faults=_faults(scene.topology(), seed) if fails else (),
             )
-            run = SimulationRun(where.load(seed), where.topology(), "isonomy", settings=settings, seed=seed)
+            run = SimulationRun(scene.load(seed), scene.topology(), "isonomy", settings=settings, seed=seed)
             jobs += [replace(run, options={"loss": 0.0}), run, *_lying(run)]
     results, claims, rows = list(run_many(jobs, setup.processes)), list[Claim](), list[tuple[object, ...]]()
-    for k, name in enumerate(worlds):
+    for k, name in enumerate(tried):
         n = len(seeds) * (LIARS + 2)
         mine = results[k * n : (k + 1) * n]
         before, now = mine[:: LIARS + 2], mine[1 :: LIARS + 2]
         lost = paired_ratio([_lost_gpu_s(x) for x in now], [_lost_gpu_s(x) for x in before])
         mean, worst = (
-            metric_ratio([metrics(x) for x in now], [metrics(x) for x in before], m)
+            metric_ratio([metrics(_ended(x)) for x in now], [metrics(_ended(x)) for x in before], m)
             for m in ("completion_mean_s", "rho_max")
         )
         hides = paired_ratio(*_lies(mine, jobs[k * n : (k + 1) * n]))
@@ -59,6 +80,7 @@ def victims(setup: Setup) -> Findings:
                 shown(mean),
                 shown(worst),
                 *(f"{x:.1%}" for x in kept),
+                *(sum(map(_unfinished, runs)) for runs in (before, now)),
                 shown(hides),
             )
         )
@@ -97,15 +119,19 @@ def victims(setup: Setup) -> Findings:
         "worst rho",
         "not late without",
         "with",
+        "unfinished without",
+        "with",
         "hiding / telling",
     )
+    where = " and ".join(dict.fromkeys(scene.label for scene, _, _ in tried.values()))
     return Findings(
         tuple(claims),
         (Table("What revocations cost, with and without regard to lost work", columns, tuple(rows)),),
         (),
         (
-            f"{where.label}; jobs do not save when they are warned, so that each revocation costs what came after the "
-            "newest periodic checkpoint; a change of allocation costs 40 s besides",
+            f"{where}; jobs do not save when they are warned, so that each revocation costs what came after the newest "
+            "periodic checkpoint; a change of allocation costs 40 s besides",
+            f"a run ends after {UNTIL_S / 3600:.0f} h; an app that did not finish counts as if it had then",
             f"hiding: each of {LIARS} apps of all sizes tells of no checkpoint while all others do",
         ),
         len(seeds),
@@ -136,6 +162,17 @@ def _lies(results: Sequence[Result], jobs: Sequence[SimulationRun]) -> tuple[lis
             honest = results[k - k % (LIARS + 2) + 1]
             pairs.append(tuple(next(a.completion_s for a in x.apps if a.app_id == liar) for x in (result, honest)))
     return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _unfinished(result: Result) -> int:
+    return sum(a.finished_s is None for a in result.apps)
+
+
+def _ended(result: Result) -> Result:
+    """With the end of the run as that of each app that did not finish, for lower bounds of their times."""
+    return replace(
+        result, apps=tuple(a if a.finished_s is not None else replace(a, finished_s=result.end_s) for a in result.apps)
+    )
 
 
 def _lost_gpu_s(result: Result) -> float:

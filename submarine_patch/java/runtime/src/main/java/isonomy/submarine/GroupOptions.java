@@ -53,7 +53,7 @@ record GroupOptions(String appScheduler, Long gpusPerJob, String python, Long pr
   /** The values of within that name a cell type. */
   private static final List<String> CELL_TYPES = List.of("socket", "switch");
   /** Equal parts of a job's GPUs. */
-  static final Pattern SEGMENTS = Pattern.compile("([1-9]\\d{0,2})x([1-9]\\d{0,5})(/machine|/rack)?");
+  static final Pattern SEGMENTS = Pattern.compile("([1-9]\\d{0,2})x([1-9]\\d{0,5})(/machine|/rack|/socket|/switch)?");
   private static final int PIN_CHARS = 256;
 
   boolean isSearch() {
@@ -189,7 +189,7 @@ record GroupOptions(String appScheduler, Long gpusPerJob, String python, Long pr
           "--conf isonomy.gpus_per_job=" + text("gpus_per_job") + ": jobs within one " + text("within")
           + " have as many GPUs throughout");
       must("segments", value -> !elastic && !inOneCell && SEGMENTS.matcher(value).matches(),
-          "like 2x4 (each on one machine) or 2x4/rack, of jobs of one size that need no socket or switch");
+          "like 2x4 (each on one machine), 2x4/rack or 2x4/switch, of jobs of one size, without such a within");
       String pin = text("pinned");
       UserError.when(pin != null && (pin.length() > PIN_CHARS || pin.chars().anyMatch(Character::isISOControl)),
           "--conf isonomy.pinned: must be the pinned_id of a cell, up to " + PIN_CHARS + " characters");
