@@ -20,8 +20,8 @@ import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRespo
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
-import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.slf4j.Logger;
@@ -49,8 +49,7 @@ public final class AmShell {
   private final Containers containers = new Containers(events, outcome::complete);
   private final AMRMClientAsync<ContainerRequest> rm =
       AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, containers);
-  private final NMClientAsync nm =
-      NMClientAsync.createNMClientAsync(new NmCallbacks(events, rm::releaseAssignedContainer));
+  private final NMClient nm = NMClient.createNMClient();
   private final ApplicationAttemptId attempt =
       ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name())).getApplicationAttemptId();
   private AppPage page;
@@ -78,7 +77,7 @@ public final class AmShell {
     conf.setBoolean(YarnConfiguration.YARN_CLIENT_LOAD_RESOURCETYPES_FROM_SERVER, true);
     rm.init(conf);
     nm.init(conf);
-    nm.getClient().cleanupRunningContainersOnStop(false);
+    nm.cleanupRunningContainersOnStop(false);
     rm.start();
     nm.start();
     containers.connect(rm, nm, new WorkerLaunch(conf, own));
