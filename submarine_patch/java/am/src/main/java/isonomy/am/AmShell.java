@@ -83,7 +83,7 @@ public final class AmShell {
     containers.connect(rm, nm, new WorkerLaunch(conf, own));
     register();
     LoopbackGateway gateway =
-        new LoopbackGateway(new AgentApi(events, containers, containers::setProgress, outcome::complete, this::board));
+        new LoopbackGateway(new AgentApi(events, containers, outcome::complete, this::board));
     AgentProcess agent = AgentProcess.start(List.of(python, "-m", "submarine_patch.agent"),
         greeting(gateway.port(), gateway.token, attempt));
     Runtime.getRuntime().addShutdownHook(new Thread(agent::stop, "stop-agent"));

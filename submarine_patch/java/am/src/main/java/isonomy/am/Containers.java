@@ -1,7 +1,9 @@
 package isonomy.am;
 
+import isonomy.wire.GpuTag;
 import isonomy.wire.v1.AmAsk;
 import isonomy.wire.v1.AmCompleted;
+import isonomy.wire.v1.AmContainer;
 import isonomy.wire.v1.AmContainerError;
 import isonomy.wire.v1.AmEvent;
 import isonomy.wire.v1.AmLaunch;
@@ -29,6 +31,7 @@ import org.apache.hadoop.yarn.api.records.UpdatedContainer;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.NMClient;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
+import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -118,7 +121,7 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
       }
       rm.removeContainerRequest(request);
       held.put(container.getId().toString(), container);
-      events.add(AmEvent.newBuilder().setAllocated(Gpus.describe(container)).build());
+      events.add(AmEvent.newBuilder().setAllocated(describe(container)).build());
     }
   }
 
@@ -126,8 +129,32 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
   public void onContainersReceivedFromPreviousAttempts(List<Container> previous) {
     for (Container container : previous) {
       if (held.putIfAbsent(container.getId().toString(), container) == null) {
-        events.add(AmEvent.newBuilder().setAdopted(Gpus.describe(container)).build());
+        events.add(AmEvent.newBuilder().setAdopted(describe(container)).build());
       }
+    }
+  }
+
+  /** The container, with its GPU ids and lease as the ResourceManager signed them. */
+  static AmContainer describe(Container container) {
+    AmContainer.Builder builder = AmContainer.newBuilder().setContainerId(container.getId().toString())
+        .setNodeId(container.getNodeId().toString()).setHost(container.getNodeId().getHost())
+        .setAllocationRequestId(container.getAllocationRequestId());
+    if (container.getNodeHttpAddress() != null) {
+      builder.setNodeHttpAddress(container.getNodeHttpAddress());
+    }
+    GpuTag tag = tag(container);
+    if (tag != null) {
+      builder.addAllGpuIds(tag.gpuIds()).setLeaseId(tag.lease());
+    }
+    return builder.build();
+  }
+
+  private static GpuTag tag(Container container) {
+    try {
+      int gpus = (int) container.getResource().getResourceValue(ResourceInformation.GPU_URI);
+      return GpuTag.read(container.getAllocationTags(), gpus);
+    } catch (ResourceNotFoundException e) {
+      return GpuTag.read(container.getAllocationTags()); // no resource-types.xml on the master's class path
     }
   }
 

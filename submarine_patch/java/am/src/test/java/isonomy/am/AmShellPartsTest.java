@@ -94,27 +94,27 @@ class AmShellPartsTest {
 
   @Test
   void aRepeatedCommandHasItsEffectOnce() throws Exception {
-    List<Float> fractions = new ArrayList<>();
-    CompletableFuture<Outcome> outcome = new CompletableFuture<>();
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), null, fractions::add, outcome::complete,
-        port -> { });
-    byte[] progress = AmCommand.newBuilder().setId("p1").setProgress(AmProgress.newBuilder().setFraction(0.5f))
-        .build().toByteArray();
-    assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
-    assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
-    assertEquals(List.of(0.5f), fractions);
+    Containers containers = new Containers(null, null);
+    List<Outcome> outcomes = new ArrayList<>();
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), containers, outcomes::add, port -> { });
+    api.call(AmCommand.newBuilder().setId("p1").setProgress(AmProgress.newBuilder().setFraction(1.5f)).build()
+        .toByteArray());
+    assertEquals(1f, containers.getProgress());
     AmReply refused = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("x").build().toByteArray()));
     assertFalse(refused.getOk());
     assertEquals("a command without a kind", refused.getError());
-    api.call(AmCommand.newBuilder().setId("f").setFinish(AmFinish.newBuilder().setMessage("bad data")).build()
-        .toByteArray());
-    assertEquals(FinalApplicationStatus.FAILED, outcome.join().status);
-    assertEquals("bad data", outcome.join().message);
+    byte[] finish = AmCommand.newBuilder().setId("f").setFinish(AmFinish.newBuilder().setMessage("bad data")).build()
+        .toByteArray();
+    assertTrue(AmReply.parseFrom(api.call(finish)).getOk());
+    assertTrue(AmReply.parseFrom(api.call(finish)).getOk());
+    assertEquals(1, outcomes.size());
+    assertEquals(FinalApplicationStatus.FAILED, outcomes.get(0).status);
+    assertEquals("bad data", outcomes.get(0).message);
   }
 
   @Test
   void aLaunchOfAnUnknownContainerIsAnError() throws Exception {
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null), f -> { }, o -> { },
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null), o -> { },
         port -> { });
     AmReply reply = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("1")
         .setLaunch(AmLaunch.newBuilder().setContainerId("container_1")).build().toByteArray()));
@@ -196,13 +196,13 @@ class AmShellPartsTest {
     Container container = container();
     container.setAllocationRequestId(7);
     container.setAllocationTags(Set.of("gpu=0,2;lease=L5"));
-    AmContainer seen = Gpus.describe(container);
+    AmContainer seen = Containers.describe(container);
     assertEquals(List.of(0, 2), seen.getGpuIdsList());
     assertEquals("L5", seen.getLeaseId());
     assertEquals("host-a", seen.getHost());
     assertEquals(7, seen.getAllocationRequestId());
     container.setAllocationTags(Set.of("gpu=x", "lease=L5"));
-    assertEquals(0, Gpus.describe(container).getGpuIdsCount(), "no callback fails on a tag");
+    assertEquals(0, Containers.describe(container).getGpuIdsCount(), "no callback fails on a tag");
   }
 
   @Test
