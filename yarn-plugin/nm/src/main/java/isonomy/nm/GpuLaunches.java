@@ -50,14 +50,9 @@ final class GpuLaunches {
   static final int NOT_STARTED = 76;
   private static final Logger LOG = LoggerFactory.getLogger(GpuLaunches.class);
 
-  /** The launch of the executor's parent class. */
-  interface Launch {
-    int run() throws IOException, ConfigurationException;
-  }
-
-  /** Waits for a container that already runs. */
-  interface Wait {
-    int run() throws IOException, InterruptedException;
+  /** What the executor's parent class does, to the end of the container: its launch, or waiting for one that runs. */
+  interface Run<E extends Exception> {
+    int run() throws IOException, E;
   }
 
   private interface Gated<T> {
@@ -130,7 +125,7 @@ final class GpuLaunches {
     return container == null ? null : use(container);
   }
 
-  int launch(Container container, Launch launch) throws IOException, ConfigurationException {
+  int launch(Container container, Run<ConfigurationException> launch) throws IOException, ConfigurationException {
     GpuUse use = use(container);
     if (use.gpuIds.isEmpty() && !(use.unmanaged && total > 0)) {
       return launch.run();
@@ -142,19 +137,14 @@ final class GpuLaunches {
       container.handle(new ContainerDiagnosticsUpdateEvent(container.getContainerId(), held + "\n"));
       return NOT_STARTED;
     }
-    int exitCode = -1;
-    try {
+    return holding(container, use, () -> {
       evidence.started(use);
-      watch(container.getContainerId(), use);
-      exitCode = launch.run();
-      return exitCode;
-    } finally {
-      leave(container, use, exitCode);
-    }
+      return launch.run();
+    });
   }
 
   /** Reserves the container's GPUs again after a restart of the NodeManager, and waits for it. */
-  int reacquire(ContainerId id, Wait wait) throws IOException, InterruptedException {
+  int reacquire(ContainerId id, Run<InterruptedException> wait) throws IOException, InterruptedException {
     Container container = nm.getContainers().get(id);
     if (container == null || use(container).gpuIds.isEmpty()) {
       return wait.run();
@@ -164,10 +154,18 @@ final class GpuLaunches {
     if (held != null) {
       throw new IOException(held);
     }
+    return holding(container, use, wait);
+  }
+
+  /** Runs a container that has entered, and frees its GPUs. */
+  private <E extends Exception> int holding(Container container, GpuUse use, Run<E> run) throws IOException, E {
     int exitCode = -1;
     try {
-      watch(id, use);
-      exitCode = wait.run();
+      idleness.watch(use, () -> {
+        String leader = executor.getProcessId(container.getContainerId());
+        return leader == null ? -1 : Session.cpuMs(leader, use.container);
+      });
+      exitCode = run.run();
       return exitCode;
     } finally {
       leave(container, use, exitCode);
@@ -261,13 +259,6 @@ final class GpuLaunches {
       }
     }
     open(use, exitCode);
-  }
-
-  private void watch(ContainerId id, GpuUse use) {
-    idleness.watch(use, () -> {
-      String leader = executor.getProcessId(id);
-      return leader == null ? -1 : Session.cpuMs(leader, use.container);
-    });
   }
 
   private boolean openIfEnded(String leader, GpuUse use, int exitCode) {
