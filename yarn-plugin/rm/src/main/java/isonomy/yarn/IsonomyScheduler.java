@@ -254,7 +254,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   /** What the node's host reports of itself. */
   Map<String, String> attributes(RMNode node) {
-    return Messages.attributes(rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
+    return ClusterView.attributes(rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
   }
 
   private boolean hasExecutor(RMNode node) {

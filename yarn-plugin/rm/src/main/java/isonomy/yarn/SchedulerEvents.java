@@ -142,7 +142,7 @@ final class SchedulerEvents {
         continue;
       }
       asks.recovered(report.getContainerId().getApplicationAttemptId(), Gpus.key(container));
-      GpuContainer message = Messages.container(container);
+      GpuContainer message = ClusterView.container(container);
       scheduler.emit(() -> Event.newBuilder().setContainerAllocated(message));
       if (report.getContainerState() == ContainerState.RUNNING) {
         scheduler.emit(() -> Event.newBuilder().setContainerRunning(message));
@@ -196,12 +196,12 @@ final class SchedulerEvents {
   // ---- containers
 
   void allocated(RMContainer container) {
-    scheduler.emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
+    scheduler.emit(() -> Event.newBuilder().setContainerAllocated(ClusterView.container(container)));
   }
 
   /** The GPUs of a container without a lease became known. */
   void learned(RMContainer container) {
-    scheduler.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+    scheduler.emit(() -> Event.newBuilder().setContainerRunning(ClusterView.container(container)));
   }
 
   void launched(ContainerId id, SchedulerNode node) {
@@ -209,7 +209,7 @@ final class SchedulerEvents {
     if (container == null) {
       ending.started(node.getNodeID().toString(), id.toString());
     } else if (Gpus.has(container)) {
-      scheduler.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+      scheduler.emit(() -> Event.newBuilder().setContainerRunning(ClusterView.container(container)));
       if (Gpus.untagged(container)) {
         node(node.getRMNode());
       }
@@ -218,8 +218,8 @@ final class SchedulerEvents {
 
   /** A container ended; `before` is its state before that. */
   void completed(RMContainer container, RMContainerState before, ContainerStatus status, RMContainerEventType event) {
-    GpuContainer message = Messages.container(container);
-    ContainerCompleted end = Messages.completed(message, status);
+    GpuContainer message = ClusterView.container(container);
+    ContainerCompleted end = ClusterView.completed(message, status);
     if (event == RMContainerEventType.FINISHED || before == RMContainerState.ALLOCATED) {
       scheduler.emit(() -> Event.newBuilder().setContainerCompleted(end));
     } else {
