@@ -14,9 +14,11 @@ import isonomy.wire.v1.Request;
 import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
 import java.util.List;
+import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.hadoop.util.VersionInfo;
+import org.apache.hadoop.yarn.util.LRUCacheHashMap;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -55,7 +57,8 @@ final class Bridge implements AutoCloseable {
   private final EventQueue queue;
   private final String epoch = UUID.randomUUID().toString();
   private final AtomicLong lastId = new AtomicLong();
-  private final DirectiveLog log = new DirectiveLog(DIRECTIVES_KEPT);
+  /** Results of the newest directives by id, so that a repeated one is carried out only once; of the directives' thread. */
+  private final Map<String, DirectiveResult> results = new LRUCacheHashMap<>(DIRECTIVES_KEPT, true);
   private final QuerySlots slots = new QuerySlots();
   private final Thread eventThread = new Thread(this::sendEvents, "isonomy-events");
   private final Thread directiveThread = new Thread(this::takeDirectives, "isonomy-directives");
@@ -214,12 +217,12 @@ final class Bridge implements AutoCloseable {
   }
 
   private void carryOut(Directive directive) {
-    DirectiveResult result = log.once(directive.getId(), () -> {
+    DirectiveResult result = results.computeIfAbsent(directive.getId(), id -> {
       try {
-        return cluster.carryOut(directive);
+        return cluster.carryOut(directive).setDirectiveId(id).build();
       } catch (Throwable e) {
-        LOG.error("Directive {} failed", directive.getId(), e);
-        return DirectiveResult.newBuilder().setReason("the plugin failed: " + e);
+        LOG.error("Directive {} failed", id, e);
+        return DirectiveResult.newBuilder().setDirectiveId(id).setReason("the plugin failed: " + e).build();
       }
     });
     if (!result.getOk()) {
