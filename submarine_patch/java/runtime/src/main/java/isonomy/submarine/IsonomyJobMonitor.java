@@ -3,8 +3,12 @@ package isonomy.submarine;
 import java.io.IOException;
 import java.time.Duration;
 import java.time.Instant;
+import java.time.LocalTime;
+import java.time.temporal.ChronoUnit;
+import java.util.ArrayList;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationReport;
+import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.YarnApplicationState;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.submarine.commons.runtime.ClientContext;
@@ -26,7 +30,11 @@ final class IsonomyJobMonitor extends JobMonitor {
 
   @Override
   public JobStatus getTrainingJobStatus(String jobName) throws IOException, YarnException {
-    return status(jobName, applicationOf(jobName));
+    JobStatus status = new JobStatus();
+    status.setJobName(jobName);
+    status.setState(stateOf(clientContext.getOrCreateYarnClient().getApplicationReport(applicationOf(jobName))));
+    status.setComponentStatus(new ArrayList<>());
+    return status;
   }
 
   /** Prints each change of the status, and ends with an exception if the job did not succeed. */
@@ -36,44 +44,61 @@ final class IsonomyJobMonitor extends JobMonitor {
     String printed = "";
     Instant answered = Instant.now();
     while (true) {
-      IsonomyJobStatus status = null;
+      String line = "the ResourceManager does not answer, waiting";
+      ApplicationReport report = null;
       try {
-        status = status(jobName, app);
+        report = clientContext.getOrCreateYarnClient().getApplicationReport(app);
         answered = Instant.now();
+        line = line(jobName, report);
       } catch (IOException e) {
         if (Duration.between(answered, Instant.now()).compareTo(AWAY_MAX) > 0) {
           throw e;
         }
       }
-      String line = status == null ? "the ResourceManager does not answer, waiting" : status.line();
       if (!line.equals(printed)) {
-        if (status == null) {
-          System.err.println(line);
-        } else {
-          status.nicePrint(System.err);
-        }
+        System.err.println(LocalTime.now().truncatedTo(ChronoUnit.SECONDS) + " " + line);
         printed = line;
       }
-      if (status != null && JobState.isFinal(status.getState())) {
-        end(status);
+      if (report != null && JobState.isFinal(stateOf(report))) {
+        end(report);
         return;
       }
       pause();
     }
   }
 
-  private static void end(IsonomyJobStatus status) throws SubmarineException {
-    if (status.getState() == JobState.SUCCEEDED) {
-      return;
+  private static void end(ApplicationReport report) throws SubmarineException {
+    JobState state = stateOf(report);
+    if (state != JobState.SUCCEEDED) {
+      String diagnostics = diagnostics(report);
+      throw new SubmarineException((state == JobState.KILLED ? "Job killed" : "Job failed")
+          + (diagnostics.isEmpty() ? "" : ": " + diagnostics));
     }
-    String what = status.getState() == JobState.KILLED ? "Job killed" : "Job failed";
-    throw new SubmarineException(status.diagnostics().isEmpty() ? what : what + ": " + status.diagnostics());
   }
 
-  private IsonomyJobStatus status(String jobName, ApplicationId app) throws IOException, YarnException {
-    ApplicationReport report = clientContext.getOrCreateYarnClient().getApplicationReport(app);
-    boolean running = report.getYarnApplicationState() == YarnApplicationState.RUNNING;
-    return new IsonomyJobStatus(jobName, report, running ? progress(app) : "");
+  /** The application's state, with its progress, or at its end what it says. */
+  private String line(String jobName, ApplicationReport report) {
+    JobState state = stateOf(report);
+    YarnApplicationState now = report.getYarnApplicationState();
+    String more = state == JobState.SUCCEEDED ? diagnostics(report)
+        : now == YarnApplicationState.RUNNING ? progress(report.getApplicationId()) : "";
+    return jobName + " " + report.getApplicationId() + " " + (JobState.isFinal(state) ? state : now)
+        + (more.isEmpty() ? "" : ": " + more);
+  }
+
+  /** Why the application ended as it did; may be empty. */
+  private static String diagnostics(ApplicationReport report) {
+    return report.getDiagnostics() == null ? "" : report.getDiagnostics().strip();
+  }
+
+  private static JobState stateOf(ApplicationReport report) {
+    return switch (report.getYarnApplicationState()) {
+      case FINISHED -> report.getFinalApplicationStatus() == FinalApplicationStatus.SUCCEEDED
+          ? JobState.SUCCEEDED : JobState.FAILED;
+      case FAILED -> JobState.FAILED;
+      case KILLED -> JobState.KILLED;
+      default -> JobState.RUNNING;
+    };
   }
 
   /** A line of progress; empty on an error, because the control plane may be away. */
