@@ -9,6 +9,7 @@ import java.io.IOException;
 import java.io.StringWriter;
 import java.net.InetAddress;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
@@ -108,11 +109,6 @@ public final class AmShell {
     LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
   }
 
-  /** Opens a page and returns its port. */
-  interface Opening {
-    int port() throws IOException;
-  }
-
   private String trackingUrl(String host) {
     return trackingUrl(host, () -> {
       String target = ProxyHosts.pageOf(attempt.getApplicationId(), conf);
@@ -121,11 +117,14 @@ public final class AmShell {
     });
   }
 
-  /** The page's URL; a failure is only logged, as a reduced Java runtime may lack the module jdk.httpserver. */
-  static String trackingUrl(String host, Opening page) {
+  /**
+   * The URL of the page, which is opened and tells its port; a failure is only logged, as a reduced Java runtime may lack
+   * the module jdk.httpserver.
+   */
+  static String trackingUrl(String host, Callable<Integer> page) {
     try {
-      return "http://" + host + ":" + page.port() + "/";
-    } catch (IOException | RuntimeException | LinkageError e) {
+      return "http://" + host + ":" + page.call() + "/";
+    } catch (Exception | LinkageError e) {
       LOG.warn("there is no page for this app at {}", host, e);
       return "";
     }
