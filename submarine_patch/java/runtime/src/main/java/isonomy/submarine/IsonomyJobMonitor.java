@@ -104,7 +104,7 @@ final class IsonomyJobMonitor extends JobMonitor {
   /** A line of progress; empty on an error, because the control plane may be away. */
   private String progress(ApplicationId app) {
     try {
-      return new RmRest(clientContext.getYarnConfig()).get("explain", app).path("line").asText("");
+      return new RmRest(clientContext.getYarnConfig()).get("explain?app=" + app).path("line").asText("");
     } catch (IOException e) {
       return "";
     }
