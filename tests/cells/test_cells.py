@@ -189,6 +189,15 @@ def test_what_is_only_reserved_is_taken_before_preemption_may_start() -> None:
     assert cells.groups["runs"].state is GroupState.ALLOCATED
 
 
+def test_bindings_below_what_a_stronger_group_took_hold_no_gpu_twice() -> None:
+    levels = {"switch": 2, "node": 2, "pod": 2}
+    cells = build(levels, 4, {"a": {"pod": 1}, "b": {"node": 1, "switch": 2}})
+    ask(cells, "pair", "b", 0, 2)
+    ask(cells, "single", "b", 0, 1, lazy=False)
+    ask(cells, "wide", "b", 1, 3, 2)
+    ask(cells, "widest", "b", 2, 1, 1, 3)
+
+
 def test_what_a_cancelled_reservation_leaves_is_enough() -> None:
     cells = build({"node": 2}, 1, {"a": {"node": 1}, "b": {}})
     ask(cells, "o", "b", -1, 2)

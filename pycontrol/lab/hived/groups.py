@@ -43,8 +43,6 @@ class GroupCells(Cells):
         """Group -> preemptor -> guaranteed cells that it took from this group, which still runs on their GPUs."""
         self.downgraded: dict[str, list[tuple[AffinityGroup, list[Holding]]]] = {}
         """Group -> groups that it made opportunistic, with what they held before."""
-        self.seized: set[str] = set()
-        """Groups that took cells of others, so that bindings below their own cells may remain."""
 
     def _pin_key(self, vc: str, pin: str) -> Key:
         """A pinned cell has a holder of its own: only groups that name it use it."""
@@ -171,8 +169,8 @@ class GroupCells(Cells):
         for reservation in tx.lent:
             if reservation.name not in victims:
                 self.release(reservation.name)
-        if tx.lent:
-            self.seized.add(request.group)
+        for holding in tx.held if tx.lent else ():
+            unbind_inside(holding.space, holding.cell)
         if victims:
             self.downgraded[request.group] = tx.downgraded
         return replace(answer, downgraded=tuple(victim.name for victim, _ in tx.downgraded))
@@ -227,6 +225,7 @@ class GroupCells(Cells):
             for part in self.lost.get(victim.name, {}).pop(group.name, []):
                 for piece in part.space.take_by_node(part.physical):
                     part.space.remove_borrower(piece)
+                part.space.bind_exactly(part.cell, part.physical[1])
                 part.pool.take(part.cell)
                 part.space.own(victim, part.physical)
                 victim.held.append(part)
@@ -234,8 +233,6 @@ class GroupCells(Cells):
 
     def _unbind(self, group: AffinityGroup) -> None:
         """The groups that it made opportunistic are guaranteed again, where that is possible."""
-        for holding in group.held if group.name in self.seized else ():
-            unbind_inside(holding.space, holding.cell)
         super()._unbind(group)
         for victim, before in reversed(self.downgraded.get(group.name, ())):
             same = self.groups.get(victim.name) is victim
@@ -249,7 +246,6 @@ class GroupCells(Cells):
                 for piece in part.space.take_by_node(part.physical):
                     part.space.remove_borrower(piece)
         self.downgraded.pop(group.name, None)
-        self.seized.discard(group.name)
         return super()._leave(group)
 
 

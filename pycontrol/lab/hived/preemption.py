@@ -197,14 +197,11 @@ def minus(chain: Chain, cell: Cell, other: Cell) -> list[Cell]:
 
 
 def unbind_inside(space: Space, cell: Cell) -> None:
-    """Unbinds free cells below a cell, which preempted groups had bound."""
+    """Unbinds all cells below one that a group holds, which the groups that it preempted had bound."""
     level, number = cell
-    if not level or cell in space.forest.whole:
-        return
-    for child in range(number * space.fans[level], (number + 1) * space.fans[level]):
-        physical = space.v2p[level - 1][child]
-        if physical != FREE:
-            unbind_inside(space, (level - 1, child))
-            if space.forest.free[level - 1][child] == space.sizes[level - 1]:
-                space.v2p[level - 1][child] = FREE
-                space.p2v[level - 1][physical] = FREE
+    for below in range(level):
+        fan = space.sizes[level] // space.sizes[below]
+        for child in range(number * fan, (number + 1) * fan):
+            physical = space.v2p[below][child]
+            if physical != FREE:
+                space.v2p[below][child] = space.p2v[below][physical] = FREE

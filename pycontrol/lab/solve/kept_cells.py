@@ -32,7 +32,6 @@ def dump(cells: GroupCells) -> dict[str, Any]:
                 "priority": group.priority,
                 "state": group.state.value,
                 "lazily_preempted": group.lazily_preempted,
-                "seized": group.name in cells.seized,
                 "workers": [[host, list(indices)] for host, indices in group.workers],
                 "parts": listed(group.held),
                 "lost": {name: listed(held) for name, held in cells.lost.get(group.name, {}).items()},
@@ -72,7 +71,6 @@ def load(layout: Layout, data: Mapping[str, Any]) -> GroupCells:
         cells.order += 1
         group.state = GroupState(saved["state"])
         group.lazily_preempted = saved["lazily_preempted"]
-        cells.seized |= {group.name} if saved["seized"] else set()
         group.workers = tuple((host, tuple(indices)) for host, indices in saved["workers"])
         group.held = held_by(group, saved["parts"])
         cells.lost[group.name] = {name: held_by(group, listed) for name, listed in saved["lost"].items()}

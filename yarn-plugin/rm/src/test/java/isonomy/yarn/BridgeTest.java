@@ -207,7 +207,7 @@ class BridgeTest {
   @Test
   void errorsDoNotEndTheThreads() throws InterruptedException {
     snapshotFailures = 2;
-    start(this::directives, 10);
+    start(this::noDirectives, 10);
     assertTrue(awaitRequests(1).get(0).hasHello());
     assertEquals(3, snapshots.get());
   }
