@@ -38,8 +38,8 @@ final class ClusterView {
   private final IsonomyScheduler scheduler;
   private final DrainingContainers ending;
   private final GpuIds ids;
-  /** The GPUs of each node before its decommissioning, which reduces the capacity to what is in use. */
-  private final Map<NodeId, Integer> gpus = new ConcurrentHashMap<>();
+  /** The last message of each node. */
+  private final Map<NodeId, Node> told = new ConcurrentHashMap<>();
 
   ClusterView(IsonomyScheduler scheduler, DrainingContainers ending, GpuIds ids) {
     this.scheduler = scheduler;
@@ -59,10 +59,8 @@ final class ClusterView {
         .setWithheld(scheduler.withheld(node))
         .putAllAttributes(scheduler.attributes(node));
     FiCaSchedulerNode scheduled = scheduler.getNode(node.getNodeID());
-    if (!message.getDecommissioning()) {
-      gpus.put(node.getNodeID(), Gpus.of(total));
-    }
-    int most = Math.max(Gpus.of(total), gpus.getOrDefault(node.getNodeID(), 0));
+    // Decommissioning reduces the capacity to what is in use.
+    int most = Math.max(Gpus.of(total), message.getDecommissioning() ? told(node.getNodeID()).getGpus() : 0);
     int untagged = 0;
     if (scheduled != null) {
       message.setPartition(scheduled.getPartition());
@@ -72,7 +70,14 @@ final class ClusterView {
         most = Math.max(most, message.getDecommissioning() ? highest(container) : 0);
       }
     }
-    return message.setGpus(most).setUntaggedGpus(untagged).build();
+    Node now = message.setGpus(most).setUntaggedGpus(untagged).build();
+    told.put(node.getNodeID(), now);
+    return now;
+  }
+
+  /** What was last said of the node; empty if nothing was. */
+  Node told(NodeId node) {
+    return told.getOrDefault(node, Node.getDefaultInstance());
   }
 
   /** One more than the container's highest GPU id; 0 without known GPUs. */
@@ -82,7 +87,7 @@ final class ClusterView {
   }
 
   void nodeGone(NodeId node) {
-    gpus.remove(node);
+    told.remove(node);
   }
 
   /** The application; null if the scheduler does not know it. */
