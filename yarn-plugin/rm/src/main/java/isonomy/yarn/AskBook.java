@@ -1,7 +1,6 @@
 package isonomy.yarn;
 
 import isonomy.wire.v1.Ask;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
@@ -226,16 +225,10 @@ final class AskBook {
     if (attempt == null) {
       return;
     }
-    List<ResourceRequest> all = new ArrayList<>(asks);
     Set<SchedulerRequestKey> kept = asks.stream().map(SchedulerRequestKey::create).collect(Collectors.toSet());
-    attempt.entries.forEach((key, entry) -> {
-      if (!kept.contains(key)) {
-        all.add(ResourceRequest.newBuilder().priority(key.getPriority())
-            .allocationRequestId(key.getAllocationRequestId()).resourceName(ResourceRequest.ANY)
-            .capability(entry.capability).numContainers(0).build());
-      }
-    });
-    ask(id, all, List.of(), Map.of());
+    attempt.entries.values().stream().filter(e -> !kept.contains(e.key)).forEach(e -> change(e, -e.count));
+    attempt.entries.keySet().retainAll(kept);
+    ask(id, asks, List.of(), Map.of());
   }
 
   /** The entry of a key; null if the ask only withdraws an entry that does not exist. */
@@ -248,8 +241,7 @@ final class AskBook {
       return null;
     }
     if (entry != null) {
-      entry.count = 0;
-      publish(entry);
+      change(entry, -entry.count);
     }
     Entry fresh = new Entry(attempt, key, capability);
     attempt.entries.put(key, fresh);
