@@ -15,7 +15,9 @@ import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.Uninterruptibles;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
@@ -24,7 +26,6 @@ import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
@@ -277,34 +278,17 @@ final class GpuLaunches {
   /** Whether all processes of the container have ended in time. */
   private static boolean awaitEnd(String leader, String container, long timeoutMs) {
     long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-    boolean interrupted = false;
-    try {
-      while (true) {
-        Set<String> left = Session.groups(leader, container);
-        if (left.isEmpty() || System.nanoTime() - end > 0) {
-          return left.isEmpty();
-        }
-        try {
-          Thread.sleep(POLL_MS);
-        } catch (InterruptedException e) {
-          interrupted = true;
-        }
-      }
-    } finally {
-      if (interrupted) {
-        Thread.currentThread().interrupt();
-      }
+    Set<String> left = Session.groups(leader, container);
+    while (!left.isEmpty() && System.nanoTime() - end <= 0) {
+      Uninterruptibles.sleepUninterruptibly(POLL_MS, TimeUnit.MILLISECONDS);
+      left = Session.groups(leader, container);
     }
+    return left.isEmpty();
   }
 
   private static GpuUse use(Container container) {
-    List<Integer> allotted = new ArrayList<>();
-    ResourceMappings mappings = container.getResourceMappings();
-    for (Serializable device : mappings.getAssignedResources(ResourceInformation.GPU_URI)) {
-      if (device instanceof GpuDevice) {
-        allotted.add(((GpuDevice) device).getIndex());
-      }
-    }
+    List<Integer> allotted = container.getResourceMappings().getAssignedResources(ResourceInformation.GPU_URI).stream()
+        .filter(GpuDevice.class::isInstance).map(device -> ((GpuDevice) device).getIndex()).collect(Collectors.toList());
     return GpuUse.of(container.getContainerTokenIdentifier(), allotted);
   }
 }

@@ -11,12 +11,14 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.apache.hadoop.thirdparty.com.google.common.collect.EvictingQueue;
 import org.apache.hadoop.thirdparty.com.google.common.collect.Queues;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.Uninterruptibles;
 
 /** The Agent, a child process that gets this shell's port and token only over its standard input. */
 final class AgentProcess {
   private static final int LINES_KEPT = 15;
   private static final int LINE_CHARS = 200;
   private static final long TERM_WAIT_S = 5;
+  private static final long PUMP_WAIT_S = 2;
 
   private final Process process;
   private final Thread stderrPump;
@@ -49,7 +51,7 @@ final class AgentProcess {
   /** Passes the attempt's failure to the consumer when the child ends. */
   void onExit(Consumer<Outcome> consumer) {
     process.onExit().thenAccept(ended -> {
-      awaitPump();
+      Uninterruptibles.joinUninterruptibly(stderrPump, PUMP_WAIT_S, TimeUnit.SECONDS);
       consumer.accept(failure(ended.exitValue()));
     });
   }
@@ -78,14 +80,6 @@ final class AgentProcess {
     String message = "the Agent " + how + " before the app was finished; its last lines:\n"
         + String.join("\n", lastLines.toArray(new String[0]));
     return Outcome.attemptFailed(message, exitCode == 0 || signalled ? Outcome.SOFTWARE : exitCode);
-  }
-
-  private void awaitPump() {
-    try {
-      stderrPump.join(TimeUnit.SECONDS.toMillis(2));
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-    }
   }
 
   private void pumpStderr() {

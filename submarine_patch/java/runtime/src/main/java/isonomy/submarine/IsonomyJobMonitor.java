@@ -6,6 +6,8 @@ import java.time.Instant;
 import java.time.LocalTime;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
+import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.Uninterruptibles;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationReport;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
@@ -20,7 +22,7 @@ import org.apache.submarine.commons.runtime.fs.StorageKeyConstants;
 
 /** Follows a job by name, even if another process submitted it. */
 final class IsonomyJobMonitor extends JobMonitor {
-  private static final Duration POLL = Duration.ofSeconds(2);
+  private static final long POLL_S = 2;
   /** How long to wait for a ResourceManager that is away (restart, failover). */
   private static final Duration AWAY_MAX = Duration.ofMinutes(15);
 
@@ -63,7 +65,7 @@ final class IsonomyJobMonitor extends JobMonitor {
         end(report);
         return;
       }
-      pause();
+      Uninterruptibles.sleepUninterruptibly(POLL_S, TimeUnit.SECONDS);
     }
   }
 
@@ -114,14 +116,5 @@ final class IsonomyJobMonitor extends JobMonitor {
     String id = clientContext.getRuntimeFactory().getSubmarineStorage().getJobInfoByName(jobName)
         .get(StorageKeyConstants.APPLICATION_ID);
     return ApplicationId.fromString(id);
-  }
-
-  private static void pause() throws IOException {
-    try {
-      Thread.sleep(POLL.toMillis());
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-      throw new IOException("interrupted while waiting for the job", e);
-    }
   }
 }
