@@ -146,7 +146,9 @@ public final class AmShell {
   private int end(Outcome how, AgentProcess agent) throws IOException, YarnException, InterruptedException {
     if (how.status != null) {
       LOG.info("finished: {} {}", how.status, how.message);
-      rm.unregisterApplicationMaster(how.status, how.message, finalUrl(how));
+      String url =
+          how.trackingUrl.isEmpty() ? ProxyHosts.finalPageOf(attempt.getApplicationId(), conf) : how.trackingUrl;
+      rm.unregisterApplicationMaster(how.status, how.message, url);
       agent.awaitExit(AGENT_EXIT_S);
     } else {
       LOG.error("this attempt fails: {}", how.message);
@@ -194,10 +196,5 @@ public final class AmShell {
     } catch (IOException e) {
       LOG.warn("files are left in {}", staging, e);
     }
-  }
-
-  /** The URL to which YARN sends browsers once the app has ended: by default its page in the ResourceManager. */
-  private String finalUrl(Outcome how) {
-    return how.trackingUrl.isEmpty() ? ProxyHosts.finalPageOf(attempt.getApplicationId(), conf) : how.trackingUrl;
   }
 }
