@@ -85,7 +85,7 @@ class ResourceManager:
         self.plugin.emit(app_added=self.app_message(app))
 
     def app_message(self, app: App) -> pb.Application:
-        """As Messages.java has it."""
+        """As ClusterView.java has it."""
         return pb.Application(
             app_id=app.app_id, user=app.user, queue=app.queue, name=app.name, application_type=app.kind,
             submit_time_ms=int(app.submitted_s * 1000), tags=app.tags, attempt_id=app.attempt_id if app.running else "",
@@ -260,7 +260,7 @@ class ResourceManager:
         return container
 
     def node_message(self, node: RmNode) -> pb.Node:
-        """As Messages.java has it."""
+        """As ClusterView.java has it."""
         nm = node.nm
         return pb.Node(
             node_id=nm.node_id, host=nm.host, rack=nm.rack, gpus=node.gpus, memory_mb=64_000, vcores=64,
