@@ -25,8 +25,16 @@ from pycontrol import config
 from pycontrol.cli import main
 
 DOCS = Path(__file__).parent
-NAMES = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path",
-         "Mapping": "mapping", "dict": "mapping", "tuple": "list"}  # fmt: skip
+NAMES = {
+    "str": "text",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true or false",
+    "Path": "path",
+    "Mapping": "mapping",
+    "dict": "mapping",
+    "tuple": "list",
+}
 CLI_IS = """\
 Generated from the commands (`make docs`); `isonomy COMMAND --help` says the same. So does `man isonomy`, and TAB
 completes commands and options, where [both are installed](running/commands.md#completion-and-man-page)."""
@@ -93,17 +101,35 @@ def share(folder: Path) -> None:
 def configuration() -> str:
     """isonomy.yaml and the topology file from their models, and what the templates take from confs/defaults.yaml."""
     lines = [
-        "# Configuration", "", "Generated from the configuration's models and `confs/defaults.yaml` (`make docs`).", "",
-        "## isonomy.yaml", "", "What `isonomy serve --config` reads. An unknown key is an error.", "",
-        "| key | type | default | |", "| --- | --- | --- | --- |",
-        *_rows(config.Config, ""), "",
-        "## The topology file", "", "What `topology` of isonomy.yaml names. Without it there are no slots.", "",
-        "| key | type | default | |", "| --- | --- | --- | --- |",
-        *_rows(config.TopologySpec, ""), "",
-        "## Values of the templates", "",
-        "What `isonomy config render --values FILE --set KEY=VALUE` takes.", "",
-        "| value | default | |", "| --- | --- | --- |", *_values(), "",
-    ]  # fmt: skip
+        "# Configuration",
+        "",
+        "Generated from the configuration's models and `confs/defaults.yaml` (`make docs`).",
+        "",
+        "## isonomy.yaml",
+        "",
+        "What `isonomy serve --config` reads. An unknown key is an error.",
+        "",
+        "| key | type | default | |",
+        "| --- | --- | --- | --- |",
+        *_rows(config.Config, ""),
+        "",
+        "## The topology file",
+        "",
+        "What `topology` of isonomy.yaml names. Without it there are no slots.",
+        "",
+        "| key | type | default | |",
+        "| --- | --- | --- | --- |",
+        *_rows(config.TopologySpec, ""),
+        "",
+        "## Values of the templates",
+        "",
+        "What `isonomy config render --values FILE --set KEY=VALUE` takes.",
+        "",
+        "| value | default | |",
+        "| --- | --- | --- |",
+        *_values(),
+        "",
+    ]
     return "\n".join(lines)
 
 

@@ -35,13 +35,24 @@ TESTS = (
     "tests/policies/test_entry_points.py",
 )
 AS_REST = {
-    "status": "status", "queue": "queue", "jobs": "apps", "explain": "explain", "rounds": "rounds", "kill": "kill",
-    "budget": "budget", "drain": "drain", "pause": "pause", "boost": "boost",
+    "status": "status",
+    "queue": "queue",
+    "jobs": "apps",
+    "explain": "explain",
+    "rounds": "rounds",
+    "kill": "kill",
+    "budget": "budget",
+    "drain": "drain",
+    "pause": "pause",
+    "boost": "boost",
     "cells status": "cells",
-    "cells apply": "cells-apply", "exchange list": "exchange", "exchange offer": "exchange-offer",
+    "cells apply": "cells-apply",
+    "exchange list": "exchange",
+    "exchange offer": "exchange-offer",
     "exchange request": "exchange-request",
-    "exchange withdraw": "exchange-withdraw", "watch": "events",
-}  # fmt: skip
+    "exchange withdraw": "exchange-withdraw",
+    "watch": "events",
+}
 """Command -> REST path of the answer that it prints; `watch` prints each event on a line."""
 INTRODUCTION = """# JSON of the commands
 

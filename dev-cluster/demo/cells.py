@@ -152,9 +152,24 @@ def borrow(demo: CellsDemo) -> None:
     demo.tell(
         "research's app `wide` wants all twelve GPUs: six of its own, two by exchange, and it borrows prod's others"
     )
-    search = ["--app-scheduler", "successive_halving", "--search-space", str(DEMO / "speech.yaml"), "--jobs", "6",
-              "--eta", "2", "--gpus-per-job", "2", "--min-iterations", "400", "--max-iterations", "800",
-              "--iteration-s", f"{2.0 * demo.slower:g}"]  # fmt: skip
+    search = [
+        "--app-scheduler",
+        "successive_halving",
+        "--search-space",
+        str(DEMO / "speech.yaml"),
+        "--jobs",
+        "6",
+        "--eta",
+        "2",
+        "--gpus-per-job",
+        "2",
+        "--min-iterations",
+        "400",
+        "--max-iterations",
+        "800",
+        "--iteration-s",
+        f"{2.0 * demo.slower:g}",
+    ]
     demo.start("wide", "research", 2, *search)
     demo.see("wide runs on all twelve GPUs", 120, lambda: len(demo.held("wide")) == ALL_GPUS)
     guaranteed = sum(x["guaranteed"] for x in demo.held("wide"))

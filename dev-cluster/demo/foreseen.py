@@ -71,12 +71,24 @@ class Advice:
         had, rows = list(leases), []
         for app_id, answer in self.answers.items():
             for c in (c for c in answer["changes"] if c["kind"] == "lease"):
-                given = {(x.gpu, x.ended_s) for x in had
-                         if x.lease.app_id == c["app_id"] and (x.ended_s or 0.0) >= answer["now_s"]}  # fmt: skip
-                got = {x.gpu for x in had if x.lease.app_id == app_id
-                       and any(gpu == x.gpu and ended_s <= x.granted_s + SOON_S for gpu, ended_s in given)}  # fmt: skip
-                rows.append({"app_id": app_id, "sentence": c["sentence"],
-                             "came_true": len(got) >= sum(c["gets"]["gpus"].values())})  # fmt: skip
+                given = {
+                    (x.gpu, x.ended_s)
+                    for x in had
+                    if x.lease.app_id == c["app_id"] and (x.ended_s or 0.0) >= answer["now_s"]
+                }
+                got = {
+                    x.gpu
+                    for x in had
+                    if x.lease.app_id == app_id
+                    and any(gpu == x.gpu and ended_s <= x.granted_s + SOON_S for gpu, ended_s in given)
+                }
+                rows.append(
+                    {
+                        "app_id": app_id,
+                        "sentence": c["sentence"],
+                        "came_true": len(got) >= sum(c["gets"]["gpus"].values()),
+                    }
+                )
         return rows
 
 

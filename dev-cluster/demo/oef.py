@@ -62,11 +62,19 @@ class Tenant:
     def command(self) -> list[str]:
         """One rung of a search: all jobs run to their end."""
         options = {
-            "app-scheduler": "successive_halving", "search-space": DEMO / "speech.yaml", "gpus-per-job": 2,
-            "jobs": self.jobs, "max-iterations": self.steps, "min-iterations": self.steps, "seed": 5,
-            "iteration-s": self.iteration_s, "gpu-bound": self.gpu_bound, "slowdown": "1,1,1",
-            "job-type": self.name, "trial-steps": 4,
-        }  # fmt: skip
+            "app-scheduler": "successive_halving",
+            "search-space": DEMO / "speech.yaml",
+            "gpus-per-job": 2,
+            "jobs": self.jobs,
+            "max-iterations": self.steps,
+            "min-iterations": self.steps,
+            "seed": 5,
+            "iteration-s": self.iteration_s,
+            "gpu-bound": self.gpu_bound,
+            "slowdown": "1,1,1",
+            "job-type": self.name,
+            "trial-steps": 4,
+        }
         return submarine(self.name, self.name, 2, [w for k, v in options.items() for w in (f"--{k}", str(v))])
 
 
@@ -190,14 +198,21 @@ def missed(facts: dict[str, Any]) -> list[str]:
     off, apart = np.abs(measured / configured - 1).max(), np.abs(mean - ideal).max()
     tolerated = OWED_GPU_LEASES * LEASE_S / facts["measured_s"]
     silent = [t for t in facts["tenants"] if "speedup" not in facts["why"][t]]
-    return [what for what, wrong in (
-        (f"a measured speedup is {off:.0%} off, more than {SPEEDUP_TOLERANCE:.0%}", off > SPEEDUP_TOLERANCE),
-        (f"a tenant held {apart:.2f} GPUs of a type more or less than the linear programme gives it, more than "
-         f"{tolerated:.2f}", apart > tolerated),
-        (f"measured for less than {LEASES_LEAST} leases", facts["measured_s"] < LEASES_LEAST * LEASE_S),
-        (f"no receipt says why {', '.join(silent)} got its GPUs", bool(silent)),
-        (f"the app that asked for {PINNED} ran on {facts['pinned_ran_on']}", facts["pinned_ran_on"] != [PINNED]),
-    ) if wrong]  # fmt: skip
+    return [
+        what
+        for what, wrong in (
+            (f"a measured speedup is {off:.0%} off, more than {SPEEDUP_TOLERANCE:.0%}", off > SPEEDUP_TOLERANCE),
+            (
+                f"a tenant held {apart:.2f} GPUs of a type more or less than the linear programme gives it, more than "
+                f"{tolerated:.2f}",
+                apart > tolerated,
+            ),
+            (f"measured for less than {LEASES_LEAST} leases", facts["measured_s"] < LEASES_LEAST * LEASE_S),
+            (f"no receipt says why {', '.join(silent)} got its GPUs", bool(silent)),
+            (f"the app that asked for {PINNED} ran on {facts['pinned_ran_on']}", facts["pinned_ran_on"] != [PINNED]),
+        )
+        if wrong
+    ]
 
 
 @click.command()
@@ -207,9 +222,15 @@ def missed(facts: dict[str, Any]) -> list[str]:
 def main(folder: Path, out: Path, keep: bool) -> None:
     """Show OEF's shares of three GPU types on a fresh pseudo-distributed Hadoop; about five minutes."""
     leaves = ", ".join(f"{t.name}: {{capacity: 30, maximum: 100}}" for t in TENANTS)
-    settings = (f"isonomy.lease_s={LEASE_S:g}", f"isonomy.lead_s={LEAD_S:g}", "isonomy.grant_timeout_s=30",
-                "isonomy.round_retry_s=3", "isonomy.policy=oef", "isonomy.policy_options={tenant: queue}",
-                f"queues.leaves={{{leaves}, default: {{capacity: 10, maximum: 100}}}}")  # fmt: skip
+    settings = (
+        f"isonomy.lease_s={LEASE_S:g}",
+        f"isonomy.lead_s={LEAD_S:g}",
+        "isonomy.grant_timeout_s=30",
+        "isonomy.round_retry_s=3",
+        "isonomy.policy=oef",
+        "isonomy.policy_options={tenant: queue}",
+        f"queues.leaves={{{leaves}, default: {{capacity: 10, maximum: 100}}}}",
+    )
     demo = OefDemo(folder.resolve(), out, settings, apps, TOPOLOGY)
     with demo.running(keep=keep):
         succeeded = demo.run()

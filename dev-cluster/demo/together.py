@@ -68,11 +68,19 @@ class TogetherDemo(CellsDemo):
         """Submits one of APPS."""
         app = APPS[name]
         options = {
-            "app-scheduler": "successive_halving", "search-space": DEMO / "speech.yaml", "jobs": 2, "eta": 2,
-            "gpus-per-job": 2, "min-iterations": app.steps, "max-iterations": app.steps, "slowdown": "1,1,1",
-            "job-type": name, "iteration-s": f"{app.iteration_s * self.slower:g}", "gpu-bound": app.gpu_bound,
+            "app-scheduler": "successive_halving",
+            "search-space": DEMO / "speech.yaml",
+            "jobs": 2,
+            "eta": 2,
+            "gpus-per-job": 2,
+            "min-iterations": app.steps,
+            "max-iterations": app.steps,
+            "slowdown": "1,1,1",
+            "job-type": name,
+            "iteration-s": f"{app.iteration_s * self.slower:g}",
+            "gpu-bound": app.gpu_bound,
             "speedups": f"{SLOW}=1,{FAST}={app.gain:g}",
-        }  # fmt: skip
+        }
         self.start(name, app.queue, 2, *(w for k, v in options.items() for w in (f"--{k}", str(v))))
 
     def receipts(self, vc: str) -> list[dict[str, Any]]:
@@ -149,8 +157,17 @@ def recall(demo: TogetherDemo) -> set[str]:
     borrowers = demo.borrowers()
     demo.tell(f"prod's app ranker asks for two GPUs, while {', '.join(sorted(borrowers))} borrows its machine")
     demo.asked_s = time.time()
-    demo.start("ranker", "prod", 2, "--max-iterations", "20", "--iteration-s", f"{2.0 * demo.slower:g}",
-               "--speedups", f"{SLOW}=1,{FAST}=1")  # fmt: skip
+    demo.start(
+        "ranker",
+        "prod",
+        2,
+        "--max-iterations",
+        "20",
+        "--iteration-s",
+        f"{2.0 * demo.slower:g}",
+        "--speedups",
+        f"{SLOW}=1,{FAST}=1",
+    )
     demo.see("ranker has its two GPUs, guaranteed", 90, lambda: sum(x["guaranteed"] for x in demo.held("ranker")) == 2)
     if demo.hosts_of("ranker") != {PROD_HOST}:
         raise click.ClickException(f"ranker runs on {demo.hosts_of('ranker')}, which prod does not own")
@@ -180,18 +197,28 @@ def missed(demo: TogetherDemo, auctions: list[dict[str, set[str]]], held: dict[s
         demo.say(f"{name} held on average {mean[FAST]:.2f} fast and {mean[SLOW]:.2f} slow GPUs")
     ruled = {vc: {r["policy"] for r in demo.receipts(vc)} for vc in POLICIES}
     why = " ".join(text for r in demo.receipts("root.prod") for text in r.get("why", {}).values())
-    return [what for what, wrong in (
-        ("the first auction did not give cnn the fast type and rnn the slow one",
-         auctions[0] != {"cnn": {FAST}, "rnn": {SLOW}}),
-        (f"only {right} of {len(auctions)} auctions gave cnn the fast type and rnn the slow one",
-         2 * right <= len(auctions)),
-        (f"the app that gains most had {part:.0%} of speech's fast GPUs, less than {MOST:.0%}", part < MOST),
-        ("the app that gains least did not have most of speech's slow GPUs",
-         held["lstm"][SLOW] <= held["transformer"][SLOW]),
-        (f"rounds by other policies: {ruled}", ruled != {vc: {policy} for vc, policy in POLICIES.items()}),
-        ("no receipt of prod says what equal sharing would do", "equal sharing would" not in why),
-        ("no GPU of prod's machine was taken back from its borrower", not demo.recalled()),
-    ) if wrong]  # fmt: skip
+    return [
+        what
+        for what, wrong in (
+            (
+                "the first auction did not give cnn the fast type and rnn the slow one",
+                auctions[0] != {"cnn": {FAST}, "rnn": {SLOW}},
+            ),
+            (
+                f"only {right} of {len(auctions)} auctions gave cnn the fast type and rnn the slow one",
+                2 * right <= len(auctions),
+            ),
+            (f"the app that gains most had {part:.0%} of speech's fast GPUs, less than {MOST:.0%}", part < MOST),
+            (
+                "the app that gains least did not have most of speech's slow GPUs",
+                held["lstm"][SLOW] <= held["transformer"][SLOW],
+            ),
+            (f"rounds by other policies: {ruled}", ruled != {vc: {policy} for vc, policy in POLICIES.items()}),
+            ("no receipt of prod says what equal sharing would do", "equal sharing would" not in why),
+            ("no GPU of prod's machine was taken back from its borrower", not demo.recalled()),
+        )
+        if wrong
+    ]
 
 
 @click.command()

@@ -95,9 +95,18 @@ def result_of(entry: Entry, commit: str, code: str, fingerprint: str = "") -> Cl
     claims = tuple((c.claim, c.paper, c.ours, c.verdict, c.why) for c in entry.findings.claims)
     found = entry.findings
     return ClaimResult(
-        entry.name, command, entry.day, found.seeds, size, commit, code, claims, found.size, fingerprint,
+        entry.name,
+        command,
+        entry.day,
+        found.seeds,
+        size,
+        commit,
+        code,
+        claims,
+        found.size,
+        fingerprint,
         wall_s=round(entry.wall_s, 1),
-    )  # fmt: skip
+    )
 
 
 def keep(result: ClaimResult, folder: Path) -> Path:
@@ -151,10 +160,15 @@ def _section(r: ClaimResult) -> str:
     stale = "; **stale**" if is_stale(r) else ""
     size = ", full" if r.size == "full" else ""
     lines = [
-        f"\n### {r.name}{size}", "", f"`{r.command}`, {r.day}{seeds}{part}, commit {r.commit}{stale}.", "",
-        "| claim | paper | ours | |", "| --- | --- | --- | --- |",
-        *("| " + " | ".join(_cell(text) for text in _row(*claim)) + " |" for claim in r.claims), "",
-    ]  # fmt: skip
+        f"\n### {r.name}{size}",
+        "",
+        f"`{r.command}`, {r.day}{seeds}{part}, commit {r.commit}{stale}.",
+        "",
+        "| claim | paper | ours | |",
+        "| --- | --- | --- | --- |",
+        *("| " + " | ".join(_cell(text) for text in _row(*claim)) + " |" for claim in r.claims),
+        "",
+    ]
     return "\n".join(lines)
 
 

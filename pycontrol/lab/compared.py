@@ -51,30 +51,41 @@ def _waits(results: Mapping[str, Result], kind: str) -> list[dict[str, Any]]:
                 key = _size(app) if kind == "size" else str(getattr(app, kind))
                 groups.setdefault(key, {}).setdefault(name, []).append(wait_s)
     return [
-        {kind: key, "apps": max(map(len, found.values())),
-         "median_s": {name: median(values) for name, values in found.items()},
-         "p95_s": {name: sorted(values)[math.ceil(0.95 * len(values)) - 1] for name, values in found.items()}}
+        {
+            kind: key,
+            "apps": max(map(len, found.values())),
+            "median_s": {name: median(values) for name, values in found.items()},
+            "p95_s": {name: sorted(values)[math.ceil(0.95 * len(values)) - 1] for name, values in found.items()},
+        }
         for key, found in sorted(groups.items())
-    ]  # fmt: skip
+    ]
 
 
 def _totals(r: Result) -> dict[str, Any]:
     done = [a for a in r.apps if a.finished_s is not None]
     return {
-        "finished": len(done), "apps": len(r.apps),
+        "finished": len(done),
+        "apps": len(r.apps),
         "median_wait_s": median(w for a in r.apps if (w := _wait_s(a)) is not None),
-        "median_rho": median(a.rho for a in done), "restarts": sum(a.restarts for a in r.apps),
+        "median_rho": median(a.rho for a in done),
+        "restarts": sum(a.restarts for a in r.apps),
         "lost_gpu_h": sum(a.lost_gpu_s for a in r.apps) / 3600.0,
-    }  # fmt: skip
+    }
 
 
 def _gains(base: Result, other: Result) -> dict[str, int]:
     """Apps that end at least a tenth sooner, or later, and those that do not finish."""
     times = {a.app_id: a.finished_s - a.submitted_s for a in base.apps if a.finished_s is not None}
-    pairs = [(times[a.app_id], a.finished_s - a.submitted_s) for a in other.apps
-             if a.finished_s is not None and a.app_id in times]  # fmt: skip
-    return {"sooner": sum(new < 0.9 * old for old, new in pairs), "later": sum(new > 1.1 * old for old, new in pairs),
-            "compared": len(pairs)}  # fmt: skip
+    pairs = [
+        (times[a.app_id], a.finished_s - a.submitted_s)
+        for a in other.apps
+        if a.finished_s is not None and a.app_id in times
+    ]
+    return {
+        "sooner": sum(new < 0.9 * old for old, new in pairs),
+        "later": sum(new > 1.1 * old for old, new in pairs),
+        "compared": len(pairs),
+    }
 
 
 def _calibration(base: Result, actual: Actual) -> dict[str, Any] | None:
@@ -91,8 +102,12 @@ def _calibration(base: Result, actual: Actual) -> dict[str, Any] | None:
     if not pairs:
         return None
     close = sum(abs(real - said) <= max(60.0, 0.5 * real) for real, said in pairs)
-    return {"apps": len(pairs), "real_median_s": median(r for r, _ in pairs),
-            "replayed_median_s": median(s for _, s in pairs), "close": close / len(pairs)}  # fmt: skip
+    return {
+        "apps": len(pairs),
+        "real_median_s": median(r for r, _ in pairs),
+        "replayed_median_s": median(s for _, s in pairs),
+        "close": close / len(pairs),
+    }
 
 
 def sentence(base: Result, other: Result, reference: str, name: str) -> str:
@@ -142,11 +157,22 @@ def draw(d: Data) -> RenderableType:
         cells = [[r[kind], r["apps"], *(span(r[m].get(n)) for m in ("median_s", "p95_s") for n in names)] for r in rows]
         head = [kind.upper(), ">APPS", *(f">{n}" for n in names), *(f">{n} p95" for n in names)]
         parts += ["", table([f"WAIT BY {head[0]}", *head[1:]], cells)]
-    totals = [[n, f"{t['finished']}/{t['apps']}", span(t["median_wait_s"]), t["median_rho"], t["restarts"],
-               f"{t['lost_gpu_h']:.1f}"] for n, t in d["totals"].items()]  # fmt: skip
+    totals = [
+        [
+            n,
+            f"{t['finished']}/{t['apps']}",
+            span(t["median_wait_s"]),
+            t["median_rho"],
+            t["restarts"],
+            f"{t['lost_gpu_h']:.1f}",
+        ]
+        for n, t in d["totals"].items()
+    ]
     parts += ["", table(["POLICY", ">FINISHED", ">WAIT", ">RHO", ">RESTARTS", ">LOST GPU-H"], totals), ""]
-    parts += [f"{n}: {g['sooner']} of {count(g['compared'], 'app')} end sooner by a tenth or more, {g['later']} later"
-              for n, g in d["gains"].items()]  # fmt: skip
+    parts += [
+        f"{n}: {g['sooner']} of {count(g['compared'], 'app')} end sooner by a tenth or more, {g['later']} later"
+        for n, g in d["gains"].items()
+    ]
     parts.append(f"assumed: {d['assumed']}" if d["assumed"] else None)
     parts.append(f"of {d['workload']}" if d.get("workload") else None)
     return lines(*parts)

@@ -127,9 +127,14 @@ def _name_points(axes: Any, figure: Figure) -> None:
     for series in figure.series:
         for tried, (dx, dy) in enumerate(_BESIDE, 1):
             text = axes.annotate(
-                series.label, (series.x[0], series.y[0]), xytext=(dx, dy), textcoords="offset points",
-                ha="left" if dx > 0 else "right", va="bottom" if dy > 0 else "top", fontsize="small",
-            )  # fmt: skip
+                series.label,
+                (series.x[0], series.y[0]),
+                xytext=(dx, dy),
+                textcoords="offset points",
+                ha="left" if dx > 0 else "right",
+                va="bottom" if dy > 0 else "top",
+                fontsize="small",
+            )
             box = text.get_window_extent()
             inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
             if tried == len(_BESIDE) or (inside and not any(box.overlaps(other) for other in taken)):

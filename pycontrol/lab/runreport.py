@@ -142,10 +142,16 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the JSON here.")
 @output_option
 def report_command(
-    cluster_dir: Path, journals: tuple[Path, ...], config: Path | None, evidence: tuple[str, ...],
-    rm_log: tuple[str, ...], gang_deadline: float, gpus: int | None, out: Path | None,
+    cluster_dir: Path,
+    journals: tuple[Path, ...],
+    config: Path | None,
+    evidence: tuple[str, ...],
+    rm_log: tuple[str, ...],
+    gang_deadline: float,
+    gpus: int | None,
+    out: Path | None,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """What a run came to: rho, T_sh and T_id of each app, leases, best models, times, and the audit.
 
     \b
@@ -183,18 +189,48 @@ def _write(out: Path, data: dict[str, Any]) -> None:
 def _draw(d: Data) -> Group:
     """What a run came to."""
     rows = [
-        (a["name"], a["kind"], a["queue"], a["final_state"], a["rho"], span(a["T_sh_s"]), span(a["T_id_s"]),
-         a["leases"], a["renewals"], a["revocations"], a["restarts"],
-         screens.result(a["best"]) if a["best"] else "-")
+        (
+            a["name"],
+            a["kind"],
+            a["queue"],
+            a["final_state"],
+            a["rho"],
+            span(a["T_sh_s"]),
+            span(a["T_id_s"]),
+            a["leases"],
+            a["renewals"],
+            a["revocations"],
+            a["restarts"],
+            screens.result(a["best"]) if a["best"] else "-",
+        )
         for a in d["apps"]
-    ]  # fmt: skip
-    names = ("APP", "KIND", "QUEUE", "STATE", ">RHO", ">T_SH", ">T_ID", ">LEASES", ">RENEWALS", ">REVOCATIONS",
-             ">RESTARTS", "BEST")  # fmt: skip
+    ]
+    names = (
+        "APP",
+        "KIND",
+        "QUEUE",
+        "STATE",
+        ">RHO",
+        ">T_SH",
+        ">T_ID",
+        ">LEASES",
+        ">RENEWALS",
+        ">REVOCATIONS",
+        ">RESTARTS",
+        "BEST",
+    )
     times = [
         (name, span(d[name]["median"]), span(d[name]["p95"]), d[name]["n"])
         for name in ("round_s", "bid_s", "auction_solve_s", "allocation_change_s")
     ]
     seen = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in d["seen"].items())
     audited = screens.audit(d["audit"]) if d["audit"] is not None else "not audited"
-    return lines(table(names, rows), "", f"{count(d['rounds'], 'round')}: {seen}", "",
-                 table(("TIME", ">MEDIAN", ">P95", ">N"), times), "", audited)  # fmt: skip
+    return lines(
+        table(names, rows),
+        "",
+        f"{count(d['rounds'], 'round')}: {seen}",
+        "",
+        table(("TIME", ">MEDIAN", ">P95", ">N"), times),
+        "",
+        audited,
+    )

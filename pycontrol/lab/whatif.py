@@ -74,9 +74,15 @@ def went_on(
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
 @output_option
 def whatif_command(
-    workload: str | None, now: bool, policies: str | None, cluster: str | None, cells: Path | None,
-    queues: Path | None, given: tuple[str, ...], output: str,
-) -> None:  # fmt: skip
+    workload: str | None,
+    now: bool,
+    policies: str | None,
+    cluster: str | None,
+    cells: Path | None,
+    queues: Path | None,
+    given: tuple[str, ...],
+    output: str,
+) -> None:
     """What other policies would have done with the apps of WORKLOAD, or would do from here on.
 
     WORKLOAD is a history of `isonomy workload record`, another workload, or a snapshot of `isonomy snapshot` (.zip).
@@ -124,9 +130,13 @@ def actual_of(file: Path) -> tuple[Actual, str]:
 
 
 def _replayed(
-    workload: str, names: Sequence[str], cluster: str | None, cells: Path | None, queues: Path | None,
+    workload: str,
+    names: Sequence[str],
+    cluster: str | None,
+    cells: Path | None,
+    queues: Path | None,
     given: Sequence[str],
-) -> tuple[dict[str, Result], str]:  # fmt: skip
+) -> tuple[dict[str, Result], str]:
     if cluster is None:
         raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
     options, settings = _settings(names, given, 600.0)
@@ -156,10 +166,12 @@ def replay_of_yarn(
         )
     by_name = dict(zip(names, results, strict=True))
     return compared(by_name, found.actual) | {
-        "replayed": len(found.workload.apps), "assumed": found.assumed,
+        "replayed": len(found.workload.apps),
+        "assumed": found.assumed,
         "skipped": sum(found.skipped.reasons.values()),
-        "completion": completions(by_name), "revocations": revocations(by_name[names[1]]),
-    }  # fmt: skip
+        "completion": completions(by_name),
+        "revocations": revocations(by_name[names[1]]),
+    }
 
 
 def completions(results: Mapping[str, Result]) -> list[dict[str, Any]]:
@@ -185,9 +197,15 @@ def revocations(result: Result) -> list[dict[str, Any]]:
         if app.restarts:
             row = groups.setdefault(
                 (app.queue, app.user),
-                {"queue": app.queue, "user": app.user, "apps": 0, "restarts": 0, "lost_gpu_h": 0.0,
-                 "reason": "its leases ended, and others were served first"},
-            )  # fmt: skip
+                {
+                    "queue": app.queue,
+                    "user": app.user,
+                    "apps": 0,
+                    "restarts": 0,
+                    "lost_gpu_h": 0.0,
+                    "reason": "its leases ended, and others were served first",
+                },
+            )
             row["apps"] += 1
             row["restarts"] += app.restarts
             row["lost_gpu_h"] += app.lost_gpu_s / 3600.0

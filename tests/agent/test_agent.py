@@ -293,15 +293,35 @@ def test_half_written_files_of_a_killed_attempt_are_deleted(tmp_path: Path) -> N
 
 def test_the_spec_is_read_as_the_runtime_writes_it(tmp_path: Path) -> None:
     written = {
-        "app_id": "application_1_0001", "name": "n", "queue": "q", "user": "ann", "app_scheduler": "single",
-        "search_space": None, "gpus_per_job": 2, "max_iterations": None, "min_iterations": 1, "eta": 3, "jobs": None,
-        "budget_iterations": None, "metric": "accuracy", "seed": 0, "max_retries": 0, "iteration_s": None,
-        "slowdown": [1.0, 1.2, 1.4], "gpu_type": None,
+        "app_id": "application_1_0001",
+        "name": "n",
+        "queue": "q",
+        "user": "ann",
+        "app_scheduler": "single",
+        "search_space": None,
+        "gpus_per_job": 2,
+        "max_iterations": None,
+        "min_iterations": 1,
+        "eta": 3,
+        "jobs": None,
+        "budget_iterations": None,
+        "metric": "accuracy",
+        "seed": 0,
+        "max_retries": 0,
+        "iteration_s": None,
+        "slowdown": [1.0, 1.2, 1.4],
+        "gpu_type": None,
         "worker": {"launch_cmd": "x", "memory_mb": 512, "vcores": 1, "gpus": 2, "count": 1, "env": {"A": "b"}},
-        "paths": {"input": None, "checkpoint": None, "saved_model": None}, "staging": "hdfs://h/s",
-        "webhdfs": "http://h:1", "hdfs_user": "ann", "resources": [], "python": "/p", "arbiter": "h:1", "ca": "",
+        "paths": {"input": None, "checkpoint": None, "saved_model": None},
+        "staging": "hdfs://h/s",
+        "webhdfs": "http://h:1",
+        "hdfs_user": "ann",
+        "resources": [],
+        "python": "/p",
+        "arbiter": "h:1",
+        "ca": "",
         "conf": {},
-    }  # fmt: skip
+    }
     (tmp_path / "isonomy-app.json").write_text(json.dumps(written))
     spec = AppSpec.load(tmp_path / "isonomy-app.json")
     assert (spec.gang_gpus, spec.max_iterations, spec.max_retries, spec.slowdown) == (2, 0, 0, (1.0, 1.2, 1.4))
@@ -318,12 +338,24 @@ def test_an_app_whose_scheduler_cannot_run_here_ends_and_says_why(tmp_path: Path
 
 def test_keys_that_the_runtime_passes_on_are_read(tmp_path: Path) -> None:
     written = {
-        "app_id": "application_1_0001", "name": "n", "gpus_per_job": 1, "gpu_type": "V100", "staging": "hdfs://h/s",
-        "worker": {"launch_cmd": "x", "memory_mb": 512, "vcores": 1}, "paths": {}, "webhdfs": "http://h:1",
-        "hdfs_user": "ann", "arbiter": "h:1", "app_scheduler": "curve",
-        "conf": {"isonomy.target": "0.9", "isonomy.sampler": "gp", "isonomy.parallel": "7",
-                 "isonomy.speedups": "K80=1, V100=3.2"},
-    }  # fmt: skip
+        "app_id": "application_1_0001",
+        "name": "n",
+        "gpus_per_job": 1,
+        "gpu_type": "V100",
+        "staging": "hdfs://h/s",
+        "worker": {"launch_cmd": "x", "memory_mb": 512, "vcores": 1},
+        "paths": {},
+        "webhdfs": "http://h:1",
+        "hdfs_user": "ann",
+        "arbiter": "h:1",
+        "app_scheduler": "curve",
+        "conf": {
+            "isonomy.target": "0.9",
+            "isonomy.sampler": "gp",
+            "isonomy.parallel": "7",
+            "isonomy.speedups": "K80=1, V100=3.2",
+        },
+    }
     (tmp_path / "isonomy-app.json").write_text(json.dumps(written))
     spec = AppSpec.load(tmp_path / "isonomy-app.json")
     assert (spec.target, spec.sampler, spec.parallel, spec.gpu_type) == (0.9, "gp", 7, "V100")

@@ -338,12 +338,15 @@ class TestHangs:
         job = reported(world.core).jobs[0]
         return str(job.note), job.hangs
 
-    @pytest.mark.parametrize(("steps", "said"), [
-        ((50, 40), "rank 1 on a2 hangs at step 40, others are at 50"),
-        ((40, 50), "rank 0 on a1 hangs at step 40, others are at 50"),
-        ((50, 50), "the ranks that report are at step 50, each waits for another"),
-        ((50,), "the ranks that report are at step 50; rank 1 on a2 showed none"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("steps", "said"),
+        [
+            ((50, 40), "rank 1 on a2 hangs at step 40, others are at 50"),
+            ((40, 50), "rank 0 on a1 hangs at step 40, others are at 50"),
+            ((50, 50), "the ranks that report are at step 50, each waits for another"),
+            ((50,), "the ranks that report are at step 50; rank 1 on a2 showed none"),
+        ],
+    )
     def test_the_rank_that_is_behind_is_named(self, steps: tuple[int, ...], said: str) -> None:
         world = started(World(spec_of(notify="http://hook")), A[0], A2[0])
         self._steps(world, *steps)
@@ -377,10 +380,16 @@ class TestHangs:
         assert self._live(world, 60) == ("", False)
 
 
-@pytest.mark.parametrize(("metric", "mode", "best"), [
-    ("val_loss", "", "job001"), ("loss", "", "job001"), ("val_loss", "max", "job000"), ("f1", "", "job000"),
-    ("glossary", "", "job000"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("metric", "mode", "best"),
+    [
+        ("val_loss", "", "job001"),
+        ("loss", "", "job001"),
+        ("val_loss", "max", "job000"),
+        ("f1", "", "job000"),
+        ("glossary", "", "job000"),
+    ],
+)
 def test_the_smallest_loss_is_the_best_and_of_other_metrics_the_largest(metric: str, mode: str, best: str) -> None:
     world = started(World(hyperband(jobs=2, max_iterations=1, metric=metric, mode=mode)), *A)
     for job_id, value in (("job000", 0.9), ("job001", 0.2)):

@@ -150,9 +150,13 @@ class Mini:
         """Lets a placement succeed."""
         self._ids += 1
         c = Container(
-            container_id or f"c{self._ids}", place.ask.app_id, place.node_id, place.gpus, place.lease_id,
+            container_id or f"c{self._ids}",
+            place.ask.app_id,
+            place.node_id,
+            place.gpus,
+            place.lease_id,
             place.ask.allocation_request_id,
-        )  # fmt: skip
+        )
         self.send(ev.ContainerUp(c))
         self.send(ev.DirectiveDone(place.directive_id, True, c.container_id))
         if running:

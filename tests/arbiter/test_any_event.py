@@ -37,16 +37,21 @@ class Noise:
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
         self.kinds: list[Callable[[], ev.Event]] = [
-            self.snapshot, self.node_up, lambda: ev.NodeDown(f"{self.host()}:1", "lost"),
-            lambda: ev.AppAdded(self.app()), lambda: ev.AppUpdated(self.app()),
+            self.snapshot,
+            self.node_up,
+            lambda: ev.NodeDown(f"{self.host()}:1", "lost"),
+            lambda: ev.AppAdded(self.app()),
+            lambda: ev.AppUpdated(self.app()),
             lambda: ev.AppRemoved(self.name(), self.r.choice(["", "KILLED"])),
             lambda: ev.AttemptAdded(f"{self.name()}_1", self.name()),
             lambda: ev.AttemptRemoved(f"{self.name()}_1", self.name()),
-            lambda: ev.AskChanged(self.ask()), lambda: ev.AskChanged(self.ask()),
+            lambda: ev.AskChanged(self.ask()),
+            lambda: ev.AskChanged(self.ask()),
             lambda: ev.ContainerUp(self.container(), self.r.random() < 0.5),
             lambda: ev.ContainerGone(f"c{self.r.randrange(9)}"),
             lambda: ev.DirectiveDone(f"d{self.r.randrange(1, 9)}.1", self.coin(), f"c{self.r.randrange(9)}", "no"),
-            ev.ClusterReady, ev.ClusterLost,
+            ev.ClusterReady,
+            ev.ClusterLost,
             lambda: ev.AgentUp(self.name(), "", "single", self.demand(), user=self.r.choice(["", "u"])),
             lambda: ev.AgentUp(self.name(), "", "asha", self.demand()),
             lambda: ev.AgentLost(self.name()),
@@ -59,15 +64,21 @@ class Noise:
             lambda: ev.AgentDone(self.name(), self.r.random() < 0.5, best_job_id="j"),
             lambda: ev.OperatorCommand(
                 self.r.choice(["pause", "resume", "resume", "drain", "undrain", "kill", "dance"]),
-                self.r.choice([*APPS, *HOSTS]), "root"),
+                self.r.choice([*APPS, *HOSTS]),
+                "root",
+            ),
             lambda: ev.OperatorCommand(
-                self.r.choice(["budget-set", "budget-reset"]), self.r.choice(["user u", "queue root.a", "queue root"]),
-                "root", values=self.r.choice([{"gpus": 1}, {"gpu_hours_day": 0.01}, {"gpu_hours_month": 0}, {}])),
+                self.r.choice(["budget-set", "budget-reset"]),
+                self.r.choice(["user u", "queue root.a", "queue root"]),
+                "root",
+                values=self.r.choice([{"gpus": 1}, {"gpu_hours_day": 0.01}, {"gpu_hours_month": 0}, {}]),
+            ),
             ev.Tick,
             lambda: ev.Decided(self.round(), None, "late"),
-            lambda: ev.ExchangePosted("offer", f"p{self.r.randrange(3)}", self.r.choice(["root.a", "root.b", "x"]),
-                                      ("big", "pair", 1), 1e9),
-        ]  # fmt: skip
+            lambda: ev.ExchangePosted(
+                "offer", f"p{self.r.randrange(3)}", self.r.choice(["root.a", "root.b", "x"]), ("big", "pair", 1), 1e9
+            ),
+        ]
 
     def event(self) -> ev.Event:
         """A random event; half of the time one that lets rounds be held."""
@@ -121,22 +132,38 @@ class Noise:
         name = self.name()
         only_on = self.r.choice([(), (), ("n1",), ("nowhere",)])
         gpus, count = self.r.choice([0, 1, 2, 9]), self.r.choice([0, 1, 3, 2**31 - 1])
-        return Ask(f"{name}_1", name, self.r.randrange(4), gpus, count,
-                   only_on=only_on, partition=self.r.choice([None, "", "p"]))  # fmt: skip
+        return Ask(
+            f"{name}_1",
+            name,
+            self.r.randrange(4),
+            gpus,
+            count,
+            only_on=only_on,
+            partition=self.r.choice([None, "", "p"]),
+        )
 
     def container(self) -> Container:
         gpus = tuple(self.gpus()) if self.r.random() < 0.9 else ()
         host = gpus[0].host if gpus else "n1"
         ending = self.r.random() < 0.1
-        return Container(f"c{self.r.randrange(9)}", self.name(), f"{host}:1", gpus, "r1.1.0", ending=ending,
-                         plain=len(gpus) == 3)  # fmt: skip
+        return Container(
+            f"c{self.r.randrange(9)}", self.name(), f"{host}:1", gpus, "r1.1.0", ending=ending, plain=len(gpus) == 3
+        )
 
     def node(self, host: str) -> Node:
         r = self.r
         bad = frozenset(r.sample(range(4), r.choice([0, 0, 1])))
-        return Node(f"{host}:{r.choice([1, 1, 2])}", host, "r", r.choice([0, 2, 4, 4]), bad_gpus=bad,
-                    decommissioning=r.random() < 0.1, partition=r.choice(["", "", "", "p"]),
-                    untagged_gpus=r.choice([0, 0, 0, 1]), withheld=r.choice(["", "", "", "why"]))  # fmt: skip
+        return Node(
+            f"{host}:{r.choice([1, 1, 2])}",
+            host,
+            "r",
+            r.choice([0, 2, 4, 4]),
+            bad_gpus=bad,
+            decommissioning=r.random() < 0.1,
+            partition=r.choice(["", "", "", "p"]),
+            untagged_gpus=r.choice([0, 0, 0, 1]),
+            withheld=r.choice(["", "", "", "why"]),
+        )
 
     def node_up(self) -> ev.NodeUp:
         return ev.NodeUp(self.node(self.host()))
@@ -148,11 +175,14 @@ class Noise:
                 gpus.update(c.gpus)
                 containers.append(c)
         return ev.ClusterSnapshot(
-            r.random() < 0.8, tuple(self.node(h) for h in r.sample(HOSTS, r.randrange(4))),
+            r.random() < 0.8,
+            tuple(self.node(h) for h in r.sample(HOSTS, r.randrange(4))),
             tuple({a.app_id: a for a in (self.app() for _ in range(r.randrange(5)))}.values()),
-            tuple(self.ask() for _ in range(r.randrange(4))), tuple({c.container_id: c for c in containers}.values()),
-            (Queue("root.full", 0.0, 0.0), Queue("root.b", default_partition="p")), r.choice(["", "l1", "l1", "l2"]),
-        )  # fmt: skip
+            tuple(self.ask() for _ in range(r.randrange(4))),
+            tuple({c.container_id: c for c in containers}.values()),
+            (Queue("root.full", 0.0, 0.0), Queue("root.b", default_partition="p")),
+            r.choice(["", "l1", "l1", "l2"]),
+        )
 
     def progress(self) -> ev.ProgressReported:
         r = self.r

@@ -156,9 +156,16 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
     open_leases=st.booleans(),
 )
 @example(  # a lease that is idle when its round decides is free immediately, and was given to the gang of four twice
-    seed=0, apps=[(1, 1, 20, 0), (1, 4, 20, 22), (4, 2, 41, 34)], foreign=[], f=0.0, crash_s=None, lost_s=None, bad=[],
-    timing="aligned", open_leases=False,
-)  # fmt: skip
+    seed=0,
+    apps=[(1, 1, 20, 0), (1, 4, 20, 22), (4, 2, 41, 34)],
+    foreign=[],
+    f=0.0,
+    crash_s=None,
+    lost_s=None,
+    bad=[],
+    timing="aligned",
+    open_leases=False,
+)
 def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
     seed: int,
     apps: list[tuple[int, int, int, int]],

@@ -136,7 +136,11 @@ def test_an_agent_that_comes_while_a_machine_is_away_can_be_told_of_it() -> None
     w.mark("n4", 0, 1)
     a = w.arbiter
     assert {m.host: (m.rack, m.gpus) for m in a.holdings.known.machines.values()} == {
-        "n1": ("a", 0), "n2": ("a", 4), "n3": ("b", 2), "n4": ("b", 0)}  # fmt: skip
+        "n1": ("a", 0),
+        "n2": ("a", 4),
+        "n3": ("b", 2),
+        "n4": ("b", 0),
+    }
     assert set(a.holdings.topology.machines) == {"n2", "n3"}
     w.node_back("n1")
     assert a.holdings.known.machines["n1"].gpus == 4

@@ -37,9 +37,14 @@ class Run:
     """A simulation with boosts from its beginning, and its facts."""
 
     def __init__(
-        self, policy: str, apps: Sequence[TraceApp], boosts: dict[str, float], machines: int = 1, cells: str = "",
+        self,
+        policy: str,
+        apps: Sequence[TraceApp],
+        boosts: dict[str, float],
+        machines: int = 1,
+        cells: str = "",
         queues: tuple[Queue, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         supply = CellSupply(layout(parse(cells, CellsFile, "cells.yaml"), name="cells.yaml")) if cells else None
         control = dataclasses.replace(ARBITER, lease_s=60.0, validate=True, f=0.5)
         world = SimulationSettings(arbiter=control, checkpoint_s=1.0, restart_s=1.0)

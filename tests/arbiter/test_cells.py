@@ -181,10 +181,18 @@ def test_a_changed_assignment_keeps_running_gangs() -> None:
 )
 @example(  # the app with a reservation on the drained machine was not told, and waited for it forever
     seed=0,
-    apps=[("root.a", 1, 1, 67, 68), ("root.a", 1, 3, 133, 0), ("root.a", 2, 2, 265, 0), ("root.a", 2, 4, 169, 11),
-          ("root.b", 1, 1, 20, 0)],
-    crash_s=None, lost_s=None, bad=[], troubles=[(135.0, "drain")],
-)  # fmt: skip
+    apps=[
+        ("root.a", 1, 1, 67, 68),
+        ("root.a", 1, 3, 133, 0),
+        ("root.a", 2, 2, 265, 0),
+        ("root.a", 2, 4, 169, 11),
+        ("root.b", 1, 1, 20, 0),
+    ],
+    crash_s=None,
+    lost_s=None,
+    bad=[],
+    troubles=[(135.0, "drain")],
+)
 def test_any_mix_of_tenants_finishes_and_all_cells_are_free_in_the_end(
     seed: int,
     apps: Mix,

@@ -176,8 +176,11 @@ def test_an_app_that_fits_no_cell_gets_that_reason() -> None:
     later(w, 100)
     assert not w.containers
     assert [why(w, a) for a in ("large", "odd", "pin", "none")] == [
-        "CellsTooSmall", "CellsTooSmall", "NoSuchCells", "NoSuchCells"
-    ]  # fmt: skip
+        "CellsTooSmall",
+        "CellsTooSmall",
+        "NoSuchCells",
+        "NoSuchCells",
+    ]
 
 
 def test_a_pinned_app_runs_in_its_cell_or_not_at_all() -> None:
@@ -298,9 +301,16 @@ def test_explain_tells_what_was_asked_for() -> None:
     later(w, 5)
     told = explain(w.arbiter, w.now, {"app": "a"})["controls"]
     assert told == {
-        "priority": 3, "boost": None, "opportunistic": False, "lazy_preemption": True, "within": "switch",
-        "segments": "", "pinned": "corner", "declared": "", "unsaved": False,
-    }  # fmt: skip
+        "priority": 3,
+        "boost": None,
+        "opportunistic": False,
+        "lazy_preemption": True,
+        "within": "switch",
+        "segments": "",
+        "pinned": "corner",
+        "declared": "",
+        "unsaved": False,
+    }
     told = explain(w.arbiter, w.now, {"app": "rack"})["controls"]
     assert (told["within"], told["opportunistic"]) == ("rack", True)
 

@@ -60,8 +60,15 @@ class Trading(World):
                 vc = self.arbiter.durable.apps[lease.app_id].vc
                 assert vc in may, "a guarantee was lost though no deal of its virtual cluster ended"
 
-    def post(self, verb: str, name: str, vc: str = "", lot: tuple[str, str, int] = SMALL, for_s: float = 100.0,
-             in_return: tuple[str, str, int] | None = None) -> str:  # fmt: skip
+    def post(
+        self,
+        verb: str,
+        name: str,
+        vc: str = "",
+        lot: tuple[str, str, int] = SMALL,
+        for_s: float = 100.0,
+        in_return: tuple[str, str, int] | None = None,
+    ) -> str:
         event = ev.ExchangePosted(verb, name, vc, lot, self.now + for_s, in_return)
         why: str = self.service.refusal(event, self.now)
         self.submit(event)
@@ -230,24 +237,42 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
 
 
 POSTS = st.tuples(
-    st.integers(1, 150), st.sampled_from(["offer", "request"]), st.sampled_from([A, B]),
-    st.sampled_from([SMALL, PAIR, BIG]), st.integers(5, 120), st.sampled_from([None, SMALL, PAIR]),
-)  # fmt: skip
+    st.integers(1, 150),
+    st.sampled_from(["offer", "request"]),
+    st.sampled_from([A, B]),
+    st.sampled_from([SMALL, PAIR, BIG]),
+    st.integers(5, 120),
+    st.sampled_from([None, SMALL, PAIR]),
+)
 
 
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     posts=st.lists(POSTS, max_size=8),
-    apps=st.lists(st.tuples(st.sampled_from([A, B, "root.x"]), st.sampled_from([1, 2, 4]), st.integers(1, 4),
-                            st.integers(20, 120), st.integers(0, 90)), min_size=1, max_size=5),
+    apps=st.lists(
+        st.tuples(
+            st.sampled_from([A, B, "root.x"]),
+            st.sampled_from([1, 2, 4]),
+            st.integers(1, 4),
+            st.integers(20, 120),
+            st.integers(0, 90),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
     crashes=st.lists(st.integers(5, 200), max_size=2),
     lost_s=st.none() | st.integers(5, 150),
     bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
-)  # fmt: skip
+)
 def test_any_trade_conserves_surplus_and_ends_where_it_began(
-    seed: int, posts: list, apps: list, crashes: list[int], lost_s: int | None, bad: list,  # type: ignore[type-arg]
-) -> None:  # fmt: skip
+    seed: int,
+    posts: list,
+    apps: list,
+    crashes: list[int],
+    lost_s: int | None,
+    bad: list,  # type: ignore[type-arg]
+) -> None:
     w = Trading(seed)
     for i, (at, verb, vc, lot, for_s, back) in enumerate(posts):
         back = back if verb == "request" else None

@@ -153,14 +153,22 @@ TABLE: dict[str, tuple[Callable[[], Mini], Step, GpuState, tuple[str, ...], tupl
     "who is next gives its reservation back": (reserved, next_gives_back, S.REVOKING, ("NextDropped",), ()),
     "an app ends with an unused grant": (granted, ends, S.FREE, ("LeaseEnded", "AppEnded"), ("SendRevoke",)),
     "an app ends while its container runs": (
-        active, ends, S.REVOKING, ("LeaseRevoking", "AppEnded"), ("Preempt", "SendRevoke", "Kill"),
+        active,
+        ends,
+        S.REVOKING,
+        ("LeaseRevoking", "AppEnded"),
+        ("Preempt", "SendRevoke", "Kill"),
     ),
     "who is next ends": (reserved, next_ends, S.REVOKING, ("NextDropped", "AppEnded"), ()),
     # what the machine does
     "a machine is lost with an unused grant": (granted, node_lost, S.AWAY, ("LeaseEnded",), ("SendRevoke",)),
     "a machine is lost with a container": (active, node_lost, S.AWAY, ("LeaseEnded",), ("SendRevoke",)),
     "a machine is lost while its GPU is reserved": (
-        reserved, node_lost, S.AWAY, ("NextDropped", "LeaseEnded"), ("SendRevoke", "SendRevoke"),
+        reserved,
+        node_lost,
+        S.AWAY,
+        ("NextDropped", "LeaseEnded"),
+        ("SendRevoke", "SendRevoke"),
     ),
     "a free GPU goes bad": (free, goes_bad, S.BAD, (), ()),
     "an unused grant's GPU goes bad": (granted, goes_bad, S.BAD, ("LeaseEnded",), ("SendRevoke",)),
@@ -171,10 +179,18 @@ TABLE: dict[str, tuple[Callable[[], Mini], Step, GpuState, tuple[str, ...], tupl
     # what the operator does
     "a free GPU's machine is drained": (free, drained, S.WITHHELD, ("Switched",), ()),
     "an unused grant's machine is drained": (
-        granted, drained, S.WITHHELD, ("Switched", "LeaseEnded"), ("SendRevoke",),
+        granted,
+        drained,
+        S.WITHHELD,
+        ("Switched", "LeaseEnded"),
+        ("SendRevoke",),
     ),
     "the machine of a GPU in use is drained": (
-        active, drained, S.REVOKING, ("Switched", "LeaseRevoking"), ("Preempt", "SendRevoke"),
+        active,
+        drained,
+        S.REVOKING,
+        ("Switched", "LeaseRevoking"),
+        ("Preempt", "SendRevoke"),
     ),
     "the stand-in's machine is drained": (foreign, drained, S.ACTIVE, ("Switched",), ()),
     # what time does
@@ -186,7 +202,7 @@ TABLE: dict[str, tuple[Callable[[], Mini], Step, GpuState, tuple[str, ...], tupl
     "a reserved GPU's present lease has ended": (reserved, after(21), S.RESERVED, (), ("Kill",)),
     "leases stand still: a grant does not lapse": (frozen(granted), after(61), S.GRANTED, (), ()),
     "leases stand still: a revoked lease does not end": (frozen(revoking), after(21), S.REVOKING, (), ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -209,10 +225,17 @@ def names(things: Iterable[object]) -> list[str]:
 @pytest.mark.parametrize(
     ("begins", "state"),
     [
-        (free, S.FREE), (granted, S.GRANTED), (planned, S.PLANNED), (placing, S.PLACING), (starting, S.STARTING),
-        (active, S.ACTIVE), (revoking, S.REVOKING), (reserved, S.RESERVED), (foreign, S.ACTIVE),
+        (free, S.FREE),
+        (granted, S.GRANTED),
+        (planned, S.PLANNED),
+        (placing, S.PLACING),
+        (starting, S.STARTING),
+        (active, S.ACTIVE),
+        (revoking, S.REVOKING),
+        (reserved, S.RESERVED),
+        (foreign, S.ACTIVE),
     ],
-)  # fmt: skip
+)
 def test_classify_returns_the_state_of_a_gpu(begins: Callable[[], Mini], state: GpuState) -> None:
     assert begins().a.classify(GPU) is state
 

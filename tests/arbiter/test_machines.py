@@ -26,8 +26,11 @@ def expected(nodes: dict[str, Node]) -> dict[str, Machine]:
     for n in nodes.values():
         own = CONFIGURED.machines.get(n.host)
         gpus = len(n.good_gpus)
-        machine = Machine(n.host, "r", gpus, "k80") if own is None else Machine(n.host, own.rack, gpus, own.gpu_type,
-                                                                               own.virtual)  # fmt: skip
+        machine = (
+            Machine(n.host, "r", gpus, "k80")
+            if own is None
+            else Machine(n.host, own.rack, gpus, own.gpu_type, own.virtual)
+        )
         if gpus:
             found[n.host] = machine
     return found

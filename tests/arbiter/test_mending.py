@@ -64,8 +64,11 @@ def test_the_rest_of_a_gang_keeps_its_places(policy: str, how: str) -> None:
     assert {x.job_id for x in leases} == {"j0"}, "it runs again, as one gang"
     assert len(w.arbiter.holdings.gangs_of("wide")) == 1
     assert places(w, "other") == others
-    lost = [f for f in w.journal if isinstance(f, LeaseRevoking | LeaseEnded) and f.cause in
-            (EndReason.NODE_LOST, EndReason.BAD_GPU)]  # fmt: skip
+    lost = [
+        f
+        for f in w.journal
+        if isinstance(f, LeaseRevoking | LeaseEnded) and f.cause in (EndReason.NODE_LOST, EndReason.BAD_GPU)
+    ]
     assert {gpu for f in lost for gpu in f.gpus} <= {Gpu(broken, 0), Gpu(broken, 1)}
     later(w, 60)
     assert sum(map(len, places(w, "wide").values())) == 4, "a round renews it whole"

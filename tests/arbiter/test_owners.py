@@ -14,14 +14,34 @@ from tests.arbiter.mini import Mini
 pytestmark = pytest.mark.interpreted
 ROOT = Path(__file__).parents[2] / "pycontrol"
 OWNERS = {
-    "cluster": "cluster.py", "agents": "agents.py", "ledger": "durable.py", "durable": "durable.py",
-    "gpus": "gpus.py", "groups": "port.py", "workers": "workers.py", "timer": "settings.py",
-    "candidates": "candidates.py", "eligibility": "eligibility.py",
-}  # fmt: skip
+    "cluster": "cluster.py",
+    "agents": "agents.py",
+    "ledger": "durable.py",
+    "durable": "durable.py",
+    "gpus": "gpus.py",
+    "groups": "port.py",
+    "workers": "workers.py",
+    "timer": "settings.py",
+    "candidates": "candidates.py",
+    "eligibility": "eligibility.py",
+}
 CHANGES = {
-    "add", "append", "clear", "difference_update", "discard", "drop", "extend", "insert", "pop", "popitem", "put",
-    "remove", "setdefault", "take", "update",
-}  # fmt: skip
+    "add",
+    "append",
+    "clear",
+    "difference_update",
+    "discard",
+    "drop",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "put",
+    "remove",
+    "setdefault",
+    "take",
+    "update",
+}
 
 
 def owner_of(node: ast.AST) -> str:

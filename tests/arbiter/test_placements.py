@@ -69,8 +69,10 @@ def eighty_asks(slow_s: float) -> Yarn:
     yarn = Yarn(slow_s)
     for k in range(8):
         app_id = f"application_1_{k:04}"
-        yarn.say(ev.AppAdded(YarnApp(app_id, "u", "root.q", app_id, attempt_id=app_id)),
-                 ev.AskChanged(Ask(app_id, app_id, 1, 1, 10)))  # fmt: skip
+        yarn.say(
+            ev.AppAdded(YarnApp(app_id, "u", "root.q", app_id, attempt_id=app_id)),
+            ev.AskChanged(Ask(app_id, app_id, 1, 1, 10)),
+        )
     return yarn
 
 

@@ -43,8 +43,9 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
 
 def give(m: Mini, grant_id: str) -> None:
     (gpu,) = m.held("holder")
-    m.a.clerk.record(LeaseGranted((gpu,), "next", grant_id, m.now + 60, m.now + 600, grant_id, after=(gpu,),
-                            guaranteed=True))  # fmt: skip
+    m.a.clerk.record(
+        LeaseGranted((gpu,), "next", grant_id, m.now + 60, m.now + 600, grant_id, after=(gpu,), guaranteed=True)
+    )
 
 
 @pytest.mark.parametrize("agent", [False, True])

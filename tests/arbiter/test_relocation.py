@@ -57,9 +57,21 @@ def test_an_app_whose_containers_cannot_move_keeps_its_gang_or_gets_those_that_i
         ([view("a", 6)], {"a": [(("n1", 4), ("n2", 2))]}, {"a": {"n1"}}, {"a": [(("n2", 4), ("n3", 2))]}),
         ([view("a", 6, Scope.RACK)], {"a": [(("n1", 4), ("n2", 2))]}, {"a": {"n1"}}, {}),
     ],
-    ids=["nothing kept out", "not where it goes", "elsewhere", "change places", "in any order", "the other moves",
-         "nowhere", "of its type", "what runs stays", "nobody who stays is moved", "two machines", "in its rack"],
-)  # fmt: skip
+    ids=[
+        "nothing kept out",
+        "not where it goes",
+        "elsewhere",
+        "change places",
+        "in any order",
+        "the other moves",
+        "nowhere",
+        "of its type",
+        "what runs stays",
+        "nobody who stays is moved",
+        "two machines",
+        "in its rack",
+    ],
+)
 def test_gangs_go_where_they_may(
     views: list[AppView], awards: Mapping[str, list[Gang]], kept_out: Mapping[str, set[str]], expected: object
 ) -> None:

@@ -102,32 +102,39 @@ def mine(m: Mini) -> Gang:
 
 
 CASES = {
-    "a gang on offer that its app is awarded is renewed": Case(
-        shared, lambda m: [("a", PAIR)], ("a",), ["renew a 2"]),
-    "a gang on offer that nobody is awarded is revoked": Case(
-        shared, lambda m: [], ("a",), ["revoke a 2 lost_round"]),
+    "a gang on offer that its app is awarded is renewed": Case(shared, lambda m: [("a", PAIR)], ("a",), ["renew a 2"]),
+    "a gang on offer that nobody is awarded is revoked": Case(shared, lambda m: [], ("a",), ["revoke a 2 lost_round"]),
     "renewals come first, then revocations, then grants": Case(
-        shared, lambda m: [("b", gang_of({"n2": 2})), ("a", PAIR)], ("a", "b"),
-        ["renew a 2", "revoke b 2 lost_round", "grant b n2:2"]),
+        shared,
+        lambda m: [("b", gang_of({"n2": 2})), ("a", PAIR)],
+        ("a", "b"),
+        ["renew a 2", "revoke b 2 lost_round", "grant b n2:2"],
+    ),
     "a gang that is not on offer stays as it is": Case(shared, lambda m: [], (), []),
     "an app that has ended gets nothing, which is no fault": Case(
-        ended, lambda m: [("b", PAIR)], (), ["refuse b (no need): b ended during the round"]),
+        ended, lambda m: [("b", PAIR)], (), ["refuse b (no need): b ended during the round"]
+    ),
     "a queue at its limit refuses a gang, with a reason": Case(
-        limited, lambda m: [("a", PAIR)], (), ["refuse a QueueLimit: a: its queue is at its limit: root.q"]),
+        limited, lambda m: [("a", PAIR)], (), ["refuse a QueueLimit: a: its queue is at its limit: root.q"]
+    ),
     "a revocation makes room below the limit of its queue only once it is carried out": Case(
-        limited, lambda m: [("a", gang_of({"n2": 2}))], ("a",),
-        ["revoke a 2 lost_round", "refuse a QueueLimit: a: its queue is at its limit: root.q"]),
+        limited,
+        lambda m: [("a", gang_of({"n2": 2}))],
+        ("a",),
+        ["revoke a 2 lost_round", "refuse a QueueLimit: a: its queue is at its limit: root.q"],
+    ),
     "a grant to an app without an Agent names the asks that it serves": Case(
-        unmanaged, lambda m: [("f", PAIR)], (), ["grant f n1:2 for 1 asks"]),
+        unmanaged, lambda m: [("f", PAIR)], (), ["grant f n1:2 for 1 asks"]
+    ),
     "GPUs that fit none of its asks are refused": Case(
-        unmanaged, lambda m: [("f", gang_of({"n1": 1}))], (),
-        ["refuse f (no need): f: none of its asks fits {'n1': 1}"]),
+        unmanaged, lambda m: [("f", gang_of({"n1": 1}))], (), ["refuse f (no need): f: none of its asks fits {'n1': 1}"]
+    ),
     "a lazy app keeps what it lost as borrowed": Case(lazy, lambda m: [], ("a",), ["lend 2"]),
     "one that is not lazy loses it": Case(private, lambda m: [], ("a",), ["revoke a 2 lost_round"]),
     "an app that can use no more owns what it borrows": Case(
-        borrowing, lambda m: [("a", mine(m))], (),
-        ["own 2", "refuse a (no need): a borrows: its cells are kept for it"]),
-}  # fmt: skip
+        borrowing, lambda m: [("a", mine(m))], (), ["own 2", "refuse a (no need): a borrows: its cells are kept for it"]
+    ),
+}
 
 
 def told(change: Change) -> str:

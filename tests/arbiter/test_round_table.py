@@ -90,38 +90,61 @@ GOES_ON: dict[str, tuple[Callable[[], Silent], Step, RoundPhase | None, dict[str
     "one rho of two": (asked, lambda m: rho(m, "a"), RoundPhase.RHO, {}),
     "every rho": (asked, lambda m: rho(m, "a", "b"), RoundPhase.BIDS, {}),
     "a rho of another round": (
-        asked, lambda m: m.send(ev.RhoReported("a", "r0.0", 2.0, DEMAND)), RoundPhase.RHO, {},
+        asked,
+        lambda m: m.send(ev.RhoReported("a", "r0.0", 2.0, DEMAND)),
+        RoundPhase.RHO,
+        {},
     ),
     "an app that is not asked": (
-        asked, lambda m: m.send(ev.RhoReported("z", m.round_id, 2.0, DEMAND)), RoundPhase.RHO, {},
+        asked,
+        lambda m: m.send(ev.RhoReported("z", m.round_id, 2.0, DEMAND)),
+        RoundPhase.RHO,
+        {},
     ),
     "time, but not enough": (asked, lambda m: m.wait(SETTINGS.rho_s - 0.01), RoundPhase.RHO, {}),
     "one rho, and the other is late": (
-        asked, lambda m: (rho(m, "a"), m.wait(SETTINGS.rho_s))[1], RoundPhase.BIDS, {"b": Pending.LATE_RHO},
+        asked,
+        lambda m: (rho(m, "a"), m.wait(SETTINGS.rho_s))[1],
+        RoundPhase.BIDS,
+        {"b": Pending.LATE_RHO},
     ),
     "an Agent that goes away instead of its rho": (
-        asked, lambda m: (rho(m, "a"), m.send(ev.AgentLost("b")))[1], RoundPhase.BIDS, {"b": Pending.AGENT_AWAY},
+        asked,
+        lambda m: (rho(m, "a"), m.send(ev.AgentLost("b")))[1],
+        RoundPhase.BIDS,
+        {"b": Pending.AGENT_AWAY},
     ),
     "one bid of two": (offered, lambda m: bid(m, "a"), RoundPhase.BIDS, {}),
     "every bid": (offered, lambda m: bid(m, "a", "b"), RoundPhase.PLAN, {}),
     "a bid that cannot be": (
-        offered, lambda m: (bid(m, "a"), bid(m, "b", rho=-1.0))[1], RoundPhase.PLAN, {"b": Pending.BAD_BID},
+        offered,
+        lambda m: (bid(m, "a"), bid(m, "b", rho=-1.0))[1],
+        RoundPhase.PLAN,
+        {"b": Pending.BAD_BID},
     ),
     "an Agent that cannot bid": (
-        offered, lambda m: (bid(m, "a"), m.send(ev.BidReceived("b", m.round_id, None, "no")))[1], RoundPhase.PLAN,
+        offered,
+        lambda m: (bid(m, "a"), m.send(ev.BidReceived("b", m.round_id, None, "no")))[1],
+        RoundPhase.PLAN,
         {"b": Pending.BAD_BID},
     ),
     "one bid, and the other is late": (
-        offered, lambda m: (bid(m, "a"), m.wait(SETTINGS.bid_s))[1], RoundPhase.PLAN, {"b": Pending.LATE_BID},
+        offered,
+        lambda m: (bid(m, "a"), m.wait(SETTINGS.bid_s))[1],
+        RoundPhase.PLAN,
+        {"b": Pending.LATE_BID},
     ),
     "an Agent that goes away instead of its bid": (
-        offered, lambda m: (bid(m, "a"), m.send(ev.AgentLost("b")))[1], RoundPhase.PLAN, {"b": Pending.AGENT_AWAY},
+        offered,
+        lambda m: (bid(m, "a"), m.send(ev.AgentLost("b")))[1],
+        RoundPhase.PLAN,
+        {"b": Pending.AGENT_AWAY},
     ),
     "an Agent that goes away after its bid": (solving, lambda m: m.send(ev.AgentLost("b")), RoundPhase.PLAN, {}),
     "a second bid, too late": (solving, lambda m: bid(m, "a"), RoundPhase.PLAN, {}),
     "a plan of another round": (solving, lambda m: m.send(ev.Decided("r0.0", Plan("r0.0", ()))), RoundPhase.PLAN, {}),
     "a plan": (solving, decided, None, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GOES_ON)
@@ -138,13 +161,15 @@ def test_after_each_event_a_round_waits_for_this(name: str) -> None:
 ENDS: dict[str, tuple[Step, str]] = {
     "the policy fails": (lambda m: decided(m, "it divided by zero"), "it divided by zero"),
     "the solver says nothing": (
-        lambda m: m.wait(SOLVE_PATIENCE * SETTINGS.solve_s), "the solver did not answer in time",
+        lambda m: m.wait(SOLVE_PATIENCE * SETTINGS.solve_s),
+        "the solver did not answer in time",
     ),
     "leases stand still before the plan": (
-        lambda m: m.send(ev.OperatorCommand("pause")), "given up: leases are suspended",
+        lambda m: m.send(ev.OperatorCommand("pause")),
+        "given up: leases are suspended",
     ),
     "the ResourceManager is lost": (lambda m: m.send(ev.ClusterLost()), "given up: leases are suspended"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ENDS)

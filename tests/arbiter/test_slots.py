@@ -36,8 +36,12 @@ def test_a_single_gpu_leaves_whole_slots_whole() -> None:
     assert choose(free, 3, 2) == [Gpu("n", 0), Gpu("n", 1), Gpu("n", 3)]
 
 
-@given(st.sets(st.integers(0, 15)), st.dictionaries(st.integers(0, 15), st.integers(1, 3)), st.integers(0, 5),
-       st.integers(1, 17))  # fmt: skip
+@given(
+    st.sets(st.integers(0, 15)),
+    st.dictionaries(st.integers(0, 15), st.integers(1, 3)),
+    st.integers(0, 5),
+    st.integers(1, 17),
+)
 def test_a_gang_that_waits_gets_few_slots_and_waits_no_longer(
     free: set[int], coming: dict[int, int], slot_gpus: int, n: int
 ) -> None:

@@ -74,8 +74,9 @@ def plane(tmp_path: Path) -> ControlPlane:
     config = parse(
         f"bridge: {{token_file: {tmp_path}/token}}\nstate_dir: {tmp_path}\n"
         f"cells: {tmp_path}/cells.yaml\npolicy: tiresias\n",
-        Config, "isonomy.yaml",
-    )  # fmt: skip
+        Config,
+        "isonomy.yaml",
+    )
     return ControlPlane(config, "tiresias")
 
 

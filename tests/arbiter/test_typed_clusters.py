@@ -53,10 +53,13 @@ class TypedAgent(FakeAgent):
     def bid(self, e: ev.SendOffer) -> Bid:
         said = super().bid(e)
         rows = [
-            BidRow(row.rho / (self.fast if t == "V100" else 1.0), row.keep, row.new_gangs, row.gang_gpus,
-                   Scope.MACHINE, t)
-            for row in said.rows if row.new_gangs and not row.keep for t in ("K80", "V100")
-        ]  # fmt: skip
+            BidRow(
+                row.rho / (self.fast if t == "V100" else 1.0), row.keep, row.new_gangs, row.gang_gpus, Scope.MACHINE, t
+            )
+            for row in said.rows
+            if row.new_gangs and not row.keep
+            for t in ("K80", "V100")
+        ]
         kept = [r for r in said.rows if not r.new_gangs]
         return dataclasses.replace(said, rows=(*kept, *rows))
 

@@ -38,8 +38,11 @@ def unsaved_s(m: Mini) -> list[float]:
 def tell(m: Mini, worker_id: str, saved_s: float, **more: Any) -> None:
     """A worker's checkpoint comes with the next message of its Agent."""
     demand = m.a.agents["a"].demand
-    m.send(ev.ProgressReported("a", Demand(2, demand.gangs, 2, 1e6, 1e6), (),
-                               steps=(ev.WorkerSteps(worker_id, 7, 0.0, saved_s=saved_s),)))  # fmt: skip
+    m.send(
+        ev.ProgressReported(
+            "a", Demand(2, demand.gangs, 2, 1e6, 1e6), (), steps=(ev.WorkerSteps(worker_id, 7, 0.0, saved_s=saved_s),)
+        )
+    )
 
 
 def test_it_is_what_the_gang_trained_since_its_launch_or_the_newest_checkpoint_that_a_worker_told() -> None:

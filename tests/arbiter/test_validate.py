@@ -215,9 +215,16 @@ def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:
     m.send(ev.NodeDown("n1:1", "lost"))
     see()
     assert seen == [
-        GpuState.FREE, GpuState.GRANTED, GpuState.PLANNED, GpuState.PLACING, GpuState.STARTING, GpuState.ACTIVE,
-        GpuState.REVOKING, GpuState.WITHHELD, GpuState.AWAY,
-    ]  # fmt: skip
+        GpuState.FREE,
+        GpuState.GRANTED,
+        GpuState.PLANNED,
+        GpuState.PLACING,
+        GpuState.STARTING,
+        GpuState.ACTIVE,
+        GpuState.REVOKING,
+        GpuState.WITHHELD,
+        GpuState.AWAY,
+    ]
 
 
 def test_a_returned_gpu_with_a_next_owner_is_reserved() -> None:

@@ -149,9 +149,14 @@ def test_payments_are_of_whole_gangs() -> None:
     assert paid > 10
 
 
-@pytest.mark.parametrize(("members", "said"), [
-    ((), ""), ((4, 4), "2 x 4 GPUs, each on one machine"), ((-36, -36), "2 x 36 GPUs, each in one rack"),
-    ((4, 2, 2), "1 x 4 + 2 x 2 GPUs, each on one machine"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ((), ""),
+        ((4, 4), "2 x 4 GPUs, each on one machine"),
+        ((-36, -36), "2 x 36 GPUs, each in one rack"),
+        ((4, 2, 2), "1 x 4 + 2 x 2 GPUs, each on one machine"),
+    ],
+)
 def test_people_read_how_a_gang_is_divided(members: tuple[int, ...], said: str) -> None:
     assert Demand(max(1, sum(map(abs, members))), 1, members=members).parts == said

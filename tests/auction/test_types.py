@@ -29,9 +29,11 @@ from tests.auction.test_engines import FAST, drawn
 Drawn = tuple[list[Bid], Instance]
 every_engine = pytest.mark.parametrize(
     "engine",
-    [pytest.param(e, marks=pytest.mark.skipif(e == "compiled" and not native.available(), reason="no C compiler"))
-     for e in ENGINES],
-)  # fmt: skip
+    [
+        pytest.param(e, marks=pytest.mark.skipif(e == "compiled" and not native.available(), reason="no C compiler"))
+        for e in ENGINES
+    ],
+)
 
 
 @st.composite
@@ -53,10 +55,14 @@ def markets(draw: st.DrawFn) -> Drawn:
         for _ in range(draw(st.integers(0, 4))):
             mixes = draw(st.sampled_from([False, False, True]))
             row = BidRow(
-                draw(st.floats(0.05, 8.0)), draw(st.sampled_from([(), home])), draw(st.integers(0, 2)), size,
+                draw(st.floats(0.05, 8.0)),
+                draw(st.sampled_from([(), home])),
+                draw(st.integers(0, 2)),
+                size,
                 Scope.CLUSTER if mixes else draw(st.sampled_from(list(Scope))),
-                "" if mixes else draw(st.sampled_from(["", "K", "V", "V", "T"])), mixes,
-            )  # fmt: skip
+                "" if mixes else draw(st.sampled_from(["", "K", "V", "V", "T"])),
+                mixes,
+            )
             if row.gpus:
                 rows.append(row)
         bids.append(Bid(f"app{i}", draw(st.floats(0.05, 8.0)), tuple(rows)))
@@ -181,10 +187,16 @@ TWO = Topology.of([Machine("a-slow", "r", 4, "K80"), Machine("b-fast", "r", 4, "
 def test_the_app_that_gains_most_by_the_fast_machine_gets_it(engine: str) -> None:
     """One app is five times faster there, the other 1.2 times: the result is the same for all names and seeds."""
     for seed, (first, second) in itertools.product(range(5), itertools.permutations(("a", "b"))):
-        bids = [Bid(first, 9.0, tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t)
-                                      for t, v in (("K80", 1.0), ("V100", 5.0)))),
-                Bid(second, 9.0, tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t)
-                                       for t, v in (("K80", 1.0), ("V100", 1.2))))]  # fmt: skip
+        bids = [
+            Bid(
+                first, 9.0, tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t) for t, v in (("K80", 1.0), ("V100", 5.0)))
+            ),
+            Bid(
+                second,
+                9.0,
+                tuple(BidRow(5.0 / v, (), 1, 4, Scope.MACHINE, t) for t, v in (("K80", 1.0), ("V100", 1.2))),
+            ),
+        ]
         wins = determine(bids, Instance({"a-slow": 4, "b-fast": 4}, TWO), seed, engine=engine).wins
         assert wins[first].gangs == ((("b-fast", 4),),)
         assert wins[second].gangs == ((("a-slow", 4),),)
@@ -203,8 +215,9 @@ def test_leftovers_mix_no_types_and_take_the_faster_first() -> None:
     )
 
 
-@pytest.mark.parametrize("row", [BidRow(1.0, (), 1, 4, Scope.RACK, "", True), BidRow(1.0, (), 1, 4, gpu_type="K80",
-                                                                                     mixes=True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "row", [BidRow(1.0, (), 1, 4, Scope.RACK, "", True), BidRow(1.0, (), 1, 4, gpu_type="K80", mixes=True)]
+)
 def test_a_row_that_mixes_names_neither_type_nor_scope(row: BidRow) -> None:
     view = app("x", 4, 1)
     said = validate_bid(Bid("x", 2.0, (row,)), snapshot(view, top=TWO), view)
@@ -228,8 +241,9 @@ def drawn_typed(seed: int) -> Drawn:
         speed = {t: rng.uniform(0.5, 3.0) for t in kinds}
         rows = [
             replace(r, rho=r.rho / speed[t], gpu_type=t, mixes=False) if r.new_gangs else r
-            for r in bid.rows for t in (kinds if r.new_gangs else kinds[:1])
-        ]  # fmt: skip
+            for r in bid.rows
+            for t in (kinds if r.new_gangs else kinds[:1])
+        ]
         if rng.random() < 0.3:
             rows += [BidRow(rng.uniform(0.5, 8.0), (), q, bid.rows[-1].gang_gpus, mixes=True) for q in (1, 2)]
         told.append(replace(bid, rows=tuple(rows)))

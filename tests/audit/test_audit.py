@@ -53,10 +53,16 @@ class Run:
         self.fact(at_s, f.LeaseEnded(tuple(gpus), T0 + at_s, reason))
 
     def record(self, event: str, at_s: float, name: str, gpus: list[Gpu]) -> None:
-        self.evidence.append({
-            "event": event, "container": name, "node": f"{gpus[0].host}:45454", "gpu_ids": [g.index for g in gpus],
-            "lease": "r1.0", "time_ms": int((T0 + at_s) * 1000),
-        })  # fmt: skip
+        self.evidence.append(
+            {
+                "event": event,
+                "container": name,
+                "node": f"{gpus[0].host}:45454",
+                "gpu_ids": [g.index for g in gpus],
+                "lease": "r1.0",
+                "time_ms": int((T0 + at_s) * 1000),
+            }
+        )
         if event == "start":
             self.yarn.allocated.setdefault(name, len(gpus))
 

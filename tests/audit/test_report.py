@@ -15,13 +15,20 @@ def test_rho_is_t_sh_over_t_id() -> None:
     facts = [
         f.AppArrived("application_1_1", "a", "root.q", "u", "hyperband", 90.0, 100.0),
         f.AppChanged("application_1_1", {"demand_gpus": 8}),
-        f.AppChanged("application_1_1", {"done": True, "work_done_gpu_s": 400.0, "final_state": "SUCCEEDED",
-                                         "best": {"configuration": {"lr": "0.1"}, "accuracy": 0.97},
-                                         "launches": {"j0": 3, "j1": 1}}),
+        f.AppChanged(
+            "application_1_1",
+            {
+                "done": True,
+                "work_done_gpu_s": 400.0,
+                "final_state": "SUCCEEDED",
+                "best": {"configuration": {"lr": "0.1"}, "accuracy": 0.97},
+                "launches": {"j0": 3, "j1": 1},
+            },
+        ),
         f.AppEnded("application_1_1", "", 290.0),
         f.AppEnded("application_1_1", "FINISHED", 291.0),
         f.AllocationChanged("application_1_1", "j0", 120.0, 8.0),
-    ]  # fmt: skip
+    ]
     report = build(((i, 100.0, x) for i, x in enumerate(facts)), cluster_gpus=4)
     [app] = report["apps"]
     assert app["T_sh_s"] == 200.0

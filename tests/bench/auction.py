@@ -104,8 +104,16 @@ def _bid(
                 if 0 < new + kept <= gangs and new * size <= offered:
                     speed = (kept + new * speeds[gpu_type] / slowdown[scope]) * size
                     named = gpu_type if len(speeds) > 1 and new else ""
-                    rows.append(BidRow((elapsed + 40 * (new > 0) + work / speed) / ideal, tuple(home[:kept]), new, size,
-                                       scope, named))  # fmt: skip
+                    rows.append(
+                        BidRow(
+                            (elapsed + 40 * (new > 0) + work / speed) / ideal,
+                            tuple(home[:kept]),
+                            new,
+                            size,
+                            scope,
+                            named,
+                        )
+                    )
     return Bid(app_id, (elapsed + 600 + work / size) / ideal, tuple(rows)), home
 
 

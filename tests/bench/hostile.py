@@ -87,8 +87,12 @@ def run(quick: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": {"calm": calm.pop("late"), "beside": beside.pop("late")}}
     for what in calm:
         allowed_ms = max(2.0 * calm[what]["p99_ms"], ALLOWED_MS)
-        found[what] = {"calm": calm[what], "beside": beside[what], "allowed_p99_ms": allowed_ms,
-                       "kept": beside[what]["p99_ms"] <= allowed_ms}  # fmt: skip
+        found[what] = {
+            "calm": calm[what],
+            "beside": beside[what],
+            "allowed_p99_ms": allowed_ms,
+            "kept": beside[what]["p99_ms"] <= allowed_ms,
+        }
     return found
 
 
@@ -106,15 +110,21 @@ def control_plane(folder: Path) -> Iterator[tuple[Core, Tokens]]:
         return "token", clock.now_s() + 1000.0
 
     core = assemble(
-        arbiter, arbiter.durable, journal, tokens,
+        arbiter,
+        arbiter.durable,
+        journal,
+        tokens,
         lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock),
         lambda driver, feed: Router(
-            driver, issue=lambda app_id, user: tokens.issue(app_id, user, 3600.0, clock.now_s()), arbiter_address="",
+            driver,
+            issue=lambda app_id, user: tokens.issue(app_id, user, 3600.0, clock.now_s()),
+            arbiter_address="",
             feed=feed,
         ),
         lambda event: core.driver.submit(event),
-        listen=("127.0.0.1", 0), hdfs_tokens=hdfs,
-    )  # fmt: skip
+        listen=("127.0.0.1", 0),
+        hdfs_tokens=hdfs,
+    )
     core.driver.start()
     core.agents.start()
     for app_id in (ALICE, MALLORY, AGAIN):
@@ -188,8 +198,13 @@ def hostile(core: Core, tokens: Tokens) -> Iterator[None]:
 
     def query() -> None:
         while not stop.is_set():
-            for path, params in (("rounds", {"n": "1000"}), ("rounds", {"n": "200"}), ("queue", {}),
-                                 ("explain", {"app": MALLORY}), ("events", {"limit": "1000"})):  # fmt: skip
+            for path, params in (
+                ("rounds", {"n": "1000"}),
+                ("rounds", {"n": "200"}),
+                ("queue", {}),
+                ("explain", {"app": MALLORY}),
+                ("events", {"limit": "1000"}),
+            ):
                 asked(core.endpoint, "mallory", path, **params)
                 time.sleep(REST_MS / 1e3)
 

@@ -51,10 +51,16 @@ def _view(rng: random.Random, i: int, size: int, kept: list[Gang], ending: list[
         slowdown=rng.choice([(1.0, 1.02, 1.05), (1.0, 1.1, 1.3), (1.0, 1.4, 2.0)]),
     )
     return AppView(
-        f"app{i:04d}", f"root.q{i % 4}", rng.uniform(0.2, 3.0), demand, ending_gangs=tuple(ending),
-        retained_gangs=tuple(kept), retained_gpus=sum(map(gang_gpus, kept)), submitted_s=rng.uniform(0, 1e5),
+        f"app{i:04d}",
+        f"root.q{i % 4}",
+        rng.uniform(0.2, 3.0),
+        demand,
+        ending_gangs=tuple(ending),
+        retained_gangs=tuple(kept),
+        retained_gpus=sum(map(gang_gpus, kept)),
+        submitted_s=rng.uniform(0, 1e5),
         attained_gpu_s=rng.uniform(0, 1e5),
-    )  # fmt: skip
+    )
 
 
 def run(quick: bool) -> dict[str, Any]:

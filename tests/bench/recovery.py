@@ -68,10 +68,16 @@ def run(facts: int = 1_000_000, after_snapshot: int = 100_000) -> dict[str, Any]
         size = journal.size()
         journal.close()
     return {
-        "facts": facts, "after_snapshot": size.facts_after_snapshot, "mb": size.bytes / 1e6, "apps": len(state.apps),
-        "receipts": receipts, "append_us_per_fact": 1e6 * appended_s / (facts - after_snapshot),
-        "first_snapshot_cpu_s": snapshot_s, "recover_cpu_s": recover_s, "recover_wall_s": wall_s,
-    }  # fmt: skip
+        "facts": facts,
+        "after_snapshot": size.facts_after_snapshot,
+        "mb": size.bytes / 1e6,
+        "apps": len(state.apps),
+        "receipts": receipts,
+        "append_us_per_fact": 1e6 * appended_s / (facts - after_snapshot),
+        "first_snapshot_cpu_s": snapshot_s,
+        "recover_cpu_s": recover_s,
+        "recover_wall_s": wall_s,
+    }
 
 
 if __name__ == "__main__":

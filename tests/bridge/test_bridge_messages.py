@@ -28,27 +28,68 @@ from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import bridge_pb2 as pb
 
 WIRE_NODE = pb.Node(
-    node_id="n1:8041", host="n1", rack="/a", gpus=4, memory_mb=1024, vcores=8, attributes={"k": "v"},
-    decommissioning=True, partition="fast", untagged_gpus=1, withheld="w",
-)  # fmt: skip
+    node_id="n1:8041",
+    host="n1",
+    rack="/a",
+    gpus=4,
+    memory_mb=1024,
+    vcores=8,
+    attributes={"k": "v"},
+    decommissioning=True,
+    partition="fast",
+    untagged_gpus=1,
+    withheld="w",
+)
 NODE = Node(
-    "n1:8041", "n1", "/a", 4, 1024, 8, {"k": "v"},
-    decommissioning=True, partition="fast", untagged_gpus=1, withheld="w",
-)  # fmt: skip
+    "n1:8041",
+    "n1",
+    "/a",
+    4,
+    1024,
+    8,
+    {"k": "v"},
+    decommissioning=True,
+    partition="fast",
+    untagged_gpus=1,
+    withheld="w",
+)
 WIRE_APP = pb.Application(
-    app_id="app", user="ann", queue="root.q", name="n", application_type="YARN", submit_time_ms=1500,
-    tags=["isonomy"], attempt_id="at", priority=4,
-)  # fmt: skip
+    app_id="app",
+    user="ann",
+    queue="root.q",
+    name="n",
+    application_type="YARN",
+    submit_time_ms=1500,
+    tags=["isonomy"],
+    attempt_id="at",
+    priority=4,
+)
 APP = YarnApp("app", "ann", "root.q", "n", "YARN", 1.5, frozenset({"isonomy"}), "at", 4)
 WIRE_ASK = pb.Ask(
-    attempt_id="at", app_id="app", allocation_request_id=7, priority=3, gpus=2, memory_mb=512, vcores=1,
-    count=2, only_on=["n1"], node_label_expression="", placement_constraint="in,node,x",
-)  # fmt: skip
+    attempt_id="at",
+    app_id="app",
+    allocation_request_id=7,
+    priority=3,
+    gpus=2,
+    memory_mb=512,
+    vcores=1,
+    count=2,
+    only_on=["n1"],
+    node_label_expression="",
+    placement_constraint="in,node,x",
+)
 ASK = Ask("at", "app", 7, 2, 2, 3, 512, 1, ("n1",), "")
 WIRE_CONTAINER = pb.GpuContainer(
-    container_id="c1", attempt_id="at", app_id="app", node_id="n1:8041", gpu_ids=[2, 0], lease_id="l1",
-    allocation_request_id=7, state="RUNNING", gpus=2,
-)  # fmt: skip
+    container_id="c1",
+    attempt_id="at",
+    app_id="app",
+    node_id="n1:8041",
+    gpu_ids=[2, 0],
+    lease_id="l1",
+    allocation_request_id=7,
+    state="RUNNING",
+    gpus=2,
+)
 CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1", 7, "at", 2)
 
 
@@ -125,21 +166,41 @@ def test_snapshot_leaves_ended_containers_out() -> None:
     ending = Container("c3", "app", "n1:8041", (Gpu("n1", 1),), gpu_count=1, ending=True, plain=True)
     queue = pb.Queue(path="root.q", absolute_capacity=0.5, absolute_max_capacity=1.0)
     parent = pb.Queue(
-        path="root", parent=True, absolute_capacity=1.0, absolute_max_capacity=1.0, user_limit=0.25,
-        user_limit_factor=2.0, default_partition="fast", stopped=True, unmanaged=True,
+        path="root",
+        parent=True,
+        absolute_capacity=1.0,
+        absolute_max_capacity=1.0,
+        user_limit=0.25,
+        user_limit_factor=2.0,
+        default_partition="fast",
+        stopped=True,
+        unmanaged=True,
         partitions={
             "": pb.PartitionCapacity(absolute_capacity=0.5, absolute_max_capacity=0.75),
             "fast": pb.PartitionCapacity(absolute_capacity=1.0, absolute_max_capacity=1.0, gpus=0, max_gpus=4),
         },
-    )  # fmt: skip
+    )
     tree = Queue(
-        "root", 1.0, 1.0, False, 0.25, 2.0,
-        {"": PartitionCapacity(0.5, 0.75), "fast": PartitionCapacity(1.0, 1.0, 0, 4)}, "fast", True, True,
-    )  # fmt: skip
+        "root",
+        1.0,
+        1.0,
+        False,
+        0.25,
+        2.0,
+        {"": PartitionCapacity(0.5, 0.75), "fast": PartitionCapacity(1.0, 1.0, 0, 4)},
+        "fast",
+        True,
+        True,
+    )
     snapshot = pb.Snapshot(
-        ready=True, nodes=[WIRE_NODE], applications=[WIRE_APP], asks=[WIRE_ASK],
-        containers=[WIRE_CONTAINER, ended, killed], queues=[queue, parent], rm_life="e",
-    )  # fmt: skip
+        ready=True,
+        nodes=[WIRE_NODE],
+        applications=[WIRE_APP],
+        asks=[WIRE_ASK],
+        containers=[WIRE_CONTAINER, ended, killed],
+        queues=[queue, parent],
+        rm_life="e",
+    )
     assert snapshot_of(snapshot) == ClusterSnapshot(
         True, (NODE,), (APP,), (ASK,), (CONTAINER, ending), (Queue("root.q", 0.5, 1.0), tree), "e"
     )
@@ -165,10 +226,16 @@ def test_directives() -> None:
     assert place == pb.Directive(
         id="d1",
         place=pb.Place(
-            attempt_id="at", allocation_request_id=7, priority=3, node_id="n1:8041", gpu_ids=[0, 2],
-            lease_id="l1", memory_mb=512, vcores=1,
+            attempt_id="at",
+            allocation_request_id=7,
+            priority=3,
+            node_id="n1:8041",
+            gpu_ids=[0, 2],
+            lease_id="l1",
+            memory_mb=512,
+            vcores=1,
         ),
-    )  # fmt: skip
+    )
     preempt = directive_to_wire(Preempt("d2", "c1", 12.3456))
     assert preempt == pb.Directive(id="d2", preempt=pb.Preempt(container_id="c1", deadline_ms=12346))
     kill = directive_to_wire(Kill("d3", "c1", "over"))

@@ -260,8 +260,10 @@ def test_queries_are_routed_even_before_hello(plugin: Plugin) -> None:
 def test_a_text_answer_may_bring_headers(plugin: Plugin) -> None:
     reply = plugin.ask(query=_query("GET", "page")).query_reply
     assert (reply.content_type, reply.body, dict(reply.headers)) == (
-        "text/html", b"<p>", {"Cache-Control": "no-store"},
-    )  # fmt: skip
+        "text/html",
+        b"<p>",
+        {"Cache-Control": "no-store"},
+    )
 
 
 def test_repeated_post_acts_once(plugin: Plugin) -> None:

@@ -95,15 +95,26 @@ class Chaos:
             rig.down()
         self.problems += faults.problems + [f"left running: {line}" for line in rig.left()]
         return {
-            "seed": self.plan.seed, "minutes": self.plan.minutes, "cells": self.plan.cells, "commit": reports.commit(),
-            "slower": self.slower, "faults": reports.fault_rows(faults.begun), "faults_planned": len(self.plan.faults),
-            "apps": reports.app_rows(apps, work.read(self.folder / "data")), "submissions_refused": self.refused,
-            "control_plane_starts": rig.starts, "looks": rig.watch.looks, "sizes": rig.watch.sizes(),
+            "seed": self.plan.seed,
+            "minutes": self.plan.minutes,
+            "cells": self.plan.cells,
+            "commit": reports.commit(),
+            "slower": self.slower,
+            "faults": reports.fault_rows(faults.begun),
+            "faults_planned": len(self.plan.faults),
+            "apps": reports.app_rows(apps, work.read(self.folder / "data")),
+            "submissions_refused": self.refused,
+            "control_plane_starts": rig.starts,
+            "looks": rig.watch.looks,
+            "sizes": rig.watch.sizes(),
             "half_written": self.half_written,
-            "clocks_behind": rig.facts("ClockBehind"), "losses_compared": self.losses.compared,
-            "largest_difference": self.losses.largest, "audit": self.audit,
-            "seconds": time.monotonic() - self.began_s, "problems": self.problems,
-        }  # fmt: skip
+            "clocks_behind": rig.facts("ClockBehind"),
+            "losses_compared": self.losses.compared,
+            "largest_difference": self.losses.largest,
+            "audit": self.audit,
+            "seconds": time.monotonic() - self.began_s,
+            "problems": self.problems,
+        }
 
     # ---- apps
 

@@ -50,8 +50,15 @@ class Faults:
 
     def begin(self, f: Fault) -> End:
         """Begins a fault."""
-        kind = {"kill": self._kill, "freeze": self._freeze, "link": self._link, "busy": self._busy,
-                "disk": self._disk, "second": self._second, "clock": self._clock}[f.kind]  # fmt: skip
+        kind = {
+            "kill": self._kill,
+            "freeze": self._freeze,
+            "link": self._link,
+            "busy": self._busy,
+            "disk": self._disk,
+            "second": self._second,
+            "clock": self._clock,
+        }[f.kind]
         self.tried += 1
         at_s, beginning = time.time(), kind(f)
         if beginning is None:

@@ -18,9 +18,16 @@ SKEW_S = 600.0
 KILLED = {"plane": 3.0, "rm": 1.0, "nm": 1.0, "am": 1.0, "agent": 1.0, "worker": 2.0, "namenode": 0.5, "datanode": 0.5}
 FROZEN = {"plane": 2.0, "rm": 1.0, "nm": 1.0, "am": 0.7, "agent": 1.0, "worker": 1.5, "namenode": 0.7, "datanode": 0.7}
 LINKS = {
-    "agents": 2.0, "bridge": 2.0, "webhdfs": 2.0, "am-rm": 1.0, "nm-rm": 0.7, "am-nm": 1.0, "clients-rm": 0.5,
-    "hdfs-namenode": 1.0, "hdfs-datanode": 1.0,
-}  # fmt: skip
+    "agents": 2.0,
+    "bridge": 2.0,
+    "webhdfs": 2.0,
+    "am-rm": 1.0,
+    "nm-rm": 0.7,
+    "am-nm": 1.0,
+    "clients-rm": 0.5,
+    "hdfs-namenode": 1.0,
+    "hdfs-datanode": 1.0,
+}
 WAYS = ("delay", "stall", "cut", "lossy")
 KINDS = {"kill": 3.0, "freeze": 3.0, "link": 3.0, "busy": 1.0, "disk": 0.7, "second": 0.5, "clock": 0.7}
 """The weight of each kind."""

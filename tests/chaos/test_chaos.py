@@ -233,16 +233,33 @@ def test_a_property_that_is_set_again_comes_last(tmp_path: Path) -> None:
 
 
 def test_a_report_lists_faults_and_apps_and_ends_with_its_verdict() -> None:
-    app = {"name": "chaos-plain-1", "id": "application_1_0001", "state": "FINISHED", "finalStatus": "SUCCEEDED",
-           "startedTime": 1000, "elapsedTime": 61000}  # fmt: skip
+    app = {
+        "name": "chaos-plain-1",
+        "id": "application_1_0001",
+        "state": "FINISHED",
+        "finalStatus": "SUCCEEDED",
+        "startedTime": 1000,
+        "elapsedTime": 61000,
+    }
     told = {
-        "seed": 3, "minutes": 30, "cells": True, "commit": "abc", "control_plane_starts": 2, "losses_compared": 7,
-        "largest_difference": 0.0, "audit": {"violations": [], "checked": {"leases": 4}}, "problems": [],
-        "submissions_refused": 1, "clocks_behind": 2, "looks": 9, "half_written": [], "faults_planned": 1,
+        "seed": 3,
+        "minutes": 30,
+        "cells": True,
+        "commit": "abc",
+        "control_plane_starts": 2,
+        "losses_compared": 7,
+        "largest_difference": 0.0,
+        "audit": {"violations": [], "checked": {"leases": 4}},
+        "problems": [],
+        "submissions_refused": 1,
+        "clocks_behind": 2,
+        "looks": 9,
+        "half_written": [],
+        "faults_planned": 1,
         "sizes": {"control plane": {"calm": {"mib": 150.5, "threads": 20, "files": 30}, "at_end": None}},
         "faults": fault_rows([Begun(5.0, "kill am", 3.0, "kill -9 am [7]")]),
         "apps": app_rows([app], {"application_1_0001": work.AppWork(2, 3, 1, 8, 4.0)}),
-    }  # fmt: skip
+    }
     folder = Path("/build/cluster")
     text = table(told, folder)
     assert "kill -9 am [7]" in text

@@ -27,8 +27,15 @@ class Rm(ThreadingHTTPServer):
     def __init__(self, scene: Scene) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.scene, self.down, self.plugin, self.native = scene, False, True, True
-        self.mode = {"mode": "on", "queues": ["root.a"], "by": "ann", "at_s": 1.5, "place": "/rm/isonomy-mode.json",
-                     "problem": "", "obsolete": []}  # fmt: skip
+        self.mode = {
+            "mode": "on",
+            "queues": ["root.a"],
+            "by": "ann",
+            "at_s": 1.5,
+            "place": "/rm/isonomy-mode.json",
+            "problem": "",
+            "obsolete": [],
+        }
         """What the plugin answers about the mode, with the control plane or without."""
         self.states: list[str] = []
         """What YARN answers next about an app."""

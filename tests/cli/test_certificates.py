@@ -16,10 +16,27 @@ from tests.cli.conftest import Rm
 def certificate(folder: Path, name: str, san: str) -> tuple[Path, Path]:
     key, pem = folder / f"{name}.key", folder / f"{name}.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-         "-addext", f"subjectAltName={san}", "-keyout", key, "-out", pem],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            f"subjectAltName={san}",
+            "-keyout",
+            key,
+            "-out",
+            pem,
+        ],
+        check=True,
+        capture_output=True,
+    )
     return key, pem
 
 

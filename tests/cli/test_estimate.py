@@ -31,9 +31,14 @@ def server(stage: Stage) -> Iterator[str]:
 
     questions = Questions({}, slower=10.0)
     router = Router(
-        stage, issue=lambda a, u: "", arbiter_address="h:1", feed=stage.feed, picture=picture, estimates=estimates,
+        stage,
+        issue=lambda a, u: "",
+        arbiter_address="h:1",
+        feed=stage.feed,
+        picture=picture,
+        estimates=estimates,
         why_not=questions.answer,
-    )  # fmt: skip
+    )
     with served(router) as found, pytest.MonkeyPatch.context() as patch:
         patch.setattr("pycontrol.simulation.questions.SHARE", 1.0)
         yield found.url.partition("/ws/")[0]

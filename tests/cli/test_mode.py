@@ -25,8 +25,14 @@ def test_the_mode_is_shown_and_switched_while_the_control_plane_is_stopped(rm: R
 
 
 def test_what_is_wrong_is_said(rm: Rm) -> None:
-    rm.mode |= {"mode": "unreadable", "queues": [], "by": "", "at_s": None, "problem": "no such file",
-                "obsolete": ["isonomy.scheduler.mode"]}  # fmt: skip
+    rm.mode |= {
+        "mode": "unreadable",
+        "queues": [],
+        "by": "",
+        "at_s": None,
+        "problem": "no such file",
+        "obsolete": ["isonomy.scheduler.mode"],
+    }
     assert run(rm, "mode").output.splitlines() == [
         "unreadable",
         "nothing new with GPUs is placed, running containers stay: no such file",

@@ -17,8 +17,10 @@ from pycontrol.web.router import Router
 from tests.hadoopconf.test_queues import written
 from tests.web.stage import QUEUES, Stage, busy, served
 
-FULL = {"root.queues": "prod,research,default",
-        **{f"{path}.capacity": str(100 * part) for path, part in QUEUES.items()}}  # fmt: skip
+FULL = {
+    "root.queues": "prod,research,default",
+    **{f"{path}.capacity": str(100 * part) for path, part in QUEUES.items()},
+}
 
 
 @pytest.fixture(scope="module")

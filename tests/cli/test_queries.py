@@ -64,8 +64,11 @@ def test_a_narrow_screen_gets_whole_words_and_every_row(
         console.print(draw(data))
     lines = text.get().splitlines()
     assert all(len(line) <= 80 for line in lines)
-    wanted = [a[k] for a in data["apps"] for k in ("app_id", "reason")] if view == "queue" else [
-        r["round_id"] for r in data["rounds"]]  # fmt: skip
+    wanted = (
+        [a[k] for a in data["apps"] for k in ("app_id", "reason")]
+        if view == "queue"
+        else [r["round_id"] for r in data["rounds"]]
+    )
     assert all(word in text.get() for word in wanted)
 
 
@@ -266,8 +269,15 @@ def test_logs_are_followed_until_the_app_ends(rm: Rm, tmp_path: Path, monkeypatc
     monkeypatch.setattr("pycontrol.cli.logs.time.sleep", later)
     text = ok(rm, "logs", EARLY, "-f", "--tail", "2", "--file", "stdout", "--cluster-dir", str(tmp_path))
     mine = [x for x in text.splitlines() if "App." not in x]
-    assert mine == [f"==> worker {OLD} stdout", "line 18", "line 19", "half a line", "+", f"==> worker {NEW} stdout",
-                    "another"]  # fmt: skip
+    assert mine == [
+        f"==> worker {OLD} stdout",
+        "line 18",
+        "line 19",
+        "half a line",
+        "+",
+        f"==> worker {NEW} stdout",
+        "another",
+    ]
 
 
 def test_logs_of_a_dev_cluster_come_from_its_files(rm: Rm, tmp_path: Path) -> None:
@@ -278,10 +288,14 @@ def test_logs_of_a_dev_cluster_come_from_its_files(rm: Rm, tmp_path: Path) -> No
 
 
 def test_logs_of_a_trial_are_found_where_it_went_on_in_the_process_of_another(rm: Rm, tmp_path: Path) -> None:
-    dev_logs(rm, tmp_path, **{
-        f"{OLD}_stderr": "first\nisonomy worker: goes on as job0041/1/0\n",
-        f"{NEW}_stderr": "other\nisonomy worker: goes on as job004/2/0\nmine\n",
-    })  # fmt: skip
+    dev_logs(
+        rm,
+        tmp_path,
+        **{
+            f"{OLD}_stderr": "first\nisonomy worker: goes on as job0041/1/0\n",
+            f"{NEW}_stderr": "other\nisonomy worker: goes on as job004/2/0\nmine\n",
+        },
+    )
     text = ok(rm, "logs", EARLY, "--worker", "job004", "--cluster-dir", str(tmp_path))
     assert [x for x in text.splitlines() if x.startswith("==>")] == [f"==> worker {NEW} stderr"]
 

@@ -35,9 +35,15 @@ def cluster(tmp_path: Path, scene: Scene) -> Path:
         "resourcemanager": {"log": str(tmp_path / "rm.log"), "data": str(tmp_path / "rm")},
         "nodemanager-0": {"data": str(tmp_path / "nm"), "log": ""},
     }
-    (tmp_path / "cluster.json").write_text(json.dumps({
-        "roles": roles, "isonomy_yaml": str(tmp_path / "isonomy.yaml"), "topology": str(tmp_path / "topology.yaml"),
-    }))  # fmt: skip
+    (tmp_path / "cluster.json").write_text(
+        json.dumps(
+            {
+                "roles": roles,
+                "isonomy_yaml": str(tmp_path / "isonomy.yaml"),
+                "topology": str(tmp_path / "topology.yaml"),
+            }
+        )
+    )
     return tmp_path
 
 

@@ -23,11 +23,17 @@ from tests.web.scene import EARLY, LATE, Scene
 
 T0 = 1_790_000_000_000
 APPS = [
-    {"id": f"application_1_{i:04d}", "user": f"u{i % 2}", "queue": "root.research" if i % 2 else "root.prod",
-     "startedTime": T0 + 60_000 * i, "launchTime": T0 + 60_000 * i + 30_000, "finishedTime": T0 + 60_000 * i + 630_000,
-     "resourceSecondsMap": {"entry": [{"key": "memory-mb", "value": "9"}, {"key": "yarn.io/gpu", "value": "2400"}]}}
+    {
+        "id": f"application_1_{i:04d}",
+        "user": f"u{i % 2}",
+        "queue": "root.research" if i % 2 else "root.prod",
+        "startedTime": T0 + 60_000 * i,
+        "launchTime": T0 + 60_000 * i + 30_000,
+        "finishedTime": T0 + 60_000 * i + 630_000,
+        "resourceSecondsMap": {"entry": [{"key": "memory-mb", "value": "9"}, {"key": "yarn.io/gpu", "value": "2400"}]},
+    }
     for i in range(8)
-]  # fmt: skip
+]
 CPU = {**APPS[0], "id": "application_1_0099", "resourceSecondsMap": {"memory-mb": 7}}
 
 
@@ -93,8 +99,13 @@ def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
 def test_a_replay_keeps_the_limits_of_the_queues(yarn: str, tmp_path: Path) -> None:
     out = tmp_path / "mine.csv"
     run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--out", str(out))
-    limits = {"root.queues": "research,prod", "root.research.capacity": "75", "root.prod.capacity": "25",
-              "root.prod.maximum-capacity": "25", "root.research.user-limit-factor": "2"}  # fmt: skip
+    limits = {
+        "root.queues": "research,prod",
+        "root.research.capacity": "75",
+        "root.prod.capacity": "25",
+        "root.prod.maximum-capacity": "25",
+        "root.research.user-limit-factor": "2",
+    }
     replay = ("whatif", str(out), "--cluster", "4x4", "--policy", "yarn_cs,isonomy", "-o", "json")
 
     def waits_s(*more: str) -> dict[str, float]:
@@ -132,8 +143,9 @@ def test_the_journal_becomes_a_workload(tmp_path: Path) -> None:
         assert by_id[app_id].work_gpu_s == pytest.approx(record.work_done_gpu_s)
         assert found.actual[app_id][1] == pytest.approx(record.finished_s - durable.apps[EARLY].submitted_s, abs=1)
     out = tmp_path / "own.csv"
-    text = run("workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1970-01-01",
-               "--out", str(out))  # fmt: skip
+    text = run(
+        "workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1970-01-01", "--out", str(out)
+    )
     assert "1 skipped (1 that have not ended)" in text
     assert "no application with GPUs" in run(
         "workload", "record", "--journal", str(tmp_path / "journal.sqlite"), "--since", "1d", "--out", str(out), code=1

@@ -112,11 +112,18 @@ def test_the_newest_complete_state_counts(hdfs: tuple[str, dict[str, bytes]]) ->
     assert kept.newest() == StandbySnapshot("journal", 1, {**Durable().dump(), "rounds": KEEP + 1})
     whole = json.loads(files[newest])
     for damaged in (
-        b'{"damaged', b"[]", b"7", b"null", b"{}", b'{"version": 2}', b"\xff\xfe", b"[" * 100_000,
+        b'{"damaged',
+        b"[]",
+        b"7",
+        b"null",
+        b"{}",
+        b'{"version": 2}',
+        b"\xff\xfe",
+        b"[" * 100_000,
         *(json.dumps({**whole, key: x}).encode() for key in ("by", "epoch", "state") for x in (None, [1], {"a": 1})),
         json.dumps({**whole, "state": {**whole["state"], "apps": [{"app_id": "x", "colour": 1}]}}).encode(),
         json.dumps({**whole, "version": 99}).encode(),
-    ):  # fmt: skip
+    ):
         files[newest] = damaged
         found = kept.newest()
         assert found is not None, damaged[:50]

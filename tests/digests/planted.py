@@ -9,51 +9,81 @@ from tests.faults.mutants import ROOT, Mutation
 from tests.faults.patch import replaced
 
 ARBITER, POLICIES, AUCTION, QUERIES = (
-    "pycontrol/arbiter", "pycontrol/policies", "pycontrol/auction", "pycontrol/queries",
-)  # fmt: skip
+    "pycontrol/arbiter",
+    "pycontrol/policies",
+    "pycontrol/auction",
+    "pycontrol/queries",
+)
 PLANTED: dict[str, tuple[str, str, str]] = {
     "fewer_leases_end_together": (ARBITER, "now_s + 1.5 * self.s.lead_s", "now_s + 1.0 * self.s.lead_s"),
     "losers_stay_half_a_lead": (
-        ARBITER, "deadline_s = max(min(x.end_s for x in all_of), now_s + s.lead_s)",
-        "deadline_s = max(min(x.end_s for x in all_of), now_s + 1.5 * s.lead_s)"),
+        ARBITER,
+        "deadline_s = max(min(x.end_s for x in all_of), now_s + s.lead_s)",
+        "deadline_s = max(min(x.end_s for x in all_of), now_s + 1.5 * s.lead_s)",
+    ),
     "a_renewal_is_shorter": (
-        ARBITER, "extend(s, clerk, ((x.end_s, gpus_in(x.leases))",
-        "extend(s, clerk, ((x.end_s - 0.5, gpus_in(x.leases))"),
+        ARBITER,
+        "extend(s, clerk, ((x.end_s, gpus_in(x.leases))",
+        "extend(s, clerk, ((x.end_s - 0.5, gpus_in(x.leases))",
+    ),
     "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
     "the_last_pass_likes_the_largest": (
-        POLICIES, "caps.gpus(v), v.submitted_s, v.app_id", "-caps.gpus(v), v.submitted_s, v.app_id"),
-    "the_paid_come_first": (
-        POLICIES, "-v.priority, v.app_id in paid,", "-v.priority, v.app_id not in paid,"),
+        POLICIES,
+        "caps.gpus(v), v.submitted_s, v.app_id",
+        "-caps.gpus(v), v.submitted_s, v.app_id",
+    ),
+    "the_paid_come_first": (POLICIES, "-v.priority, v.app_id in paid,", "-v.priority, v.app_id not in paid,"),
     "a_wide_gang_takes_small_remainders": (
-        AUCTION, "min(left, key=lambda h: (-left[h], h))", "min(left, key=lambda h: (left[h], h))"),
+        AUCTION,
+        "min(left, key=lambda h: (-left[h], h))",
+        "min(left, key=lambda h: (left[h], h))",
+    ),
     "any_home_will_do": (
-        POLICIES, "homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g), -lost_s[g] // 60))",
-        "homes.reverse()"),
+        POLICIES,
+        "homes.sort(key=lambda g: (gang_gpus(g) != d.gang_gpus, self._scope(g), len(g), -lost_s[g] // 60))",
+        "homes.reverse()",
+    ),
     "the_first_to_stay_loses": (POLICIES, "pick = self.stays.pop()", "pick = self.stays.pop(0)"),
     "no_place_is_better": (POLICIES, "gang = self._better(pick, home)", "gang = None"),
     "used_hosts_last": (
-        AUCTION, "(whole.get(h) == n, h) for h, m in self.free.items()", "(True, h) for h, m in self.free.items()"),
-    "the_fastest_type_last": (
-        AUCTION, "(-demand.speedups.get(t, 1.0), t)", "(demand.speedups.get(t, 1.0), t)"),
+        AUCTION,
+        "(whole.get(h) == n, h) for h, m in self.free.items()",
+        "(True, h) for h, m in self.free.items()",
+    ),
+    "the_fastest_type_last": (AUCTION, "(-demand.speedups.get(t, 1.0), t)", "(demand.speedups.get(t, 1.0), t)"),
     "bad_gpus_are_usable": (
-        ARBITER, "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)",
-        "gpu.host in self.cluster.node_at and not self.drained(gpu.host)"),
+        ARBITER,
+        "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)",
+        "gpu.host in self.cluster.node_at and not self.drained(gpu.host)",
+    ),
     "drained_hosts_are_usable": (
-        ARBITER, "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)",
-        "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu)"),
+        ARBITER,
+        "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu) and not self.drained(gpu.host)",
+        "gpu.host in self.cluster.node_at and not self.cluster.bad(gpu)",
+    ),
     "a_grant_lapses_later": (
-        ARBITER, "return since_s + s.settings.grant_timeout_s", "return since_s + 2 * s.settings.grant_timeout_s"),
+        ARBITER,
+        "return since_s + s.settings.grant_timeout_s",
+        "return since_s + 2 * s.settings.grant_timeout_s",
+    ),
     "narrow_gangs_come_last": (
-        AUCTION, "return int(want.scope), -want.gang_gpus", "return -int(want.scope), -want.gang_gpus"),
+        AUCTION,
+        "return int(want.scope), -want.gang_gpus",
+        "return -int(want.scope), -want.gang_gpus",
+    ),
     "nothing_is_extended_after_a_pause": (ARBITER, "if x.end_s < earliest_s]", "if x.end_s < 0.0]"),
-    "borrowers_come_last_in_name": (
-        ARBITER, "            if len(gpus_in(borrowed)) == size:", "            if False:"),
+    "borrowers_come_last_in_name": (ARBITER, "            if len(gpus_in(borrowed)) == size:", "            if False:"),
     "a_reason_is_another": (
-        QUERIES, "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
-        "return Reason(Pending.NO_FREE_GPUS)"),
+        QUERIES,
+        "return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)",
+        "return Reason(Pending.NO_FREE_GPUS)",
+    ),
     "reserved_gpus_are_promised_later": (
-        ARBITER, "end_s = now_s + (self.end_s - self.granted_s)", "end_s = self.end_s"),
-}  # fmt: skip
+        ARBITER,
+        "end_s = now_s + (self.end_s - self.granted_s)",
+        "end_s = self.end_s",
+    ),
+}
 
 
 def play(name: str) -> int:

@@ -16,9 +16,11 @@ ROWS = [
     if line.startswith("| ") and line.count("|") == 5 and "`" in line
 ]
 CODE = "\n".join(
-    p.read_text() for folder in ("pycontrol", "submarine_patch", "yarn-plugin") for p in (ROOT / folder).rglob("*")
+    p.read_text()
+    for folder in ("pycontrol", "submarine_patch", "yarn-plugin")
+    for p in (ROOT / folder).rglob("*")
     if p.suffix in (".py", ".java", ".proto") and "_pb2" not in p.name
-)  # fmt: skip
+)
 
 
 def test_each_fact_about_leases_has_its_steps() -> None:

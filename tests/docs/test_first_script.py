@@ -38,9 +38,14 @@ def run(script: Path, env: Mapping[str, str], stop_at: int = 0) -> tuple[int, li
     words = [sys.executable, script.name]
     path = f"{REPO}:{REPO / 'submarine_patch/api'}:{os.environ.get('PYTHONPATH', '')}"
     with subprocess.Popen(
-        words, cwd=script.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+        words,
+        cwd=script.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
         env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **env},
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             for part in line.split("\r"):

@@ -262,8 +262,12 @@ def test_clocks_that_differ(tmp_path: Path, unit: Unit, config: Path) -> None:
         found = findings(Machine(host.root, str(host.bin)), host.sites, None, host.hadoop, time.time() - off_s[0])
         return "".join(map(str, found))
 
-    shift.hands = {"chronyc tracking": lambda: "", "chronyc makestep": step, "isonomy preflight": preflight,
-                   "systemctl": unit}  # fmt: skip
+    shift.hands = {
+        "chronyc tracking": lambda: "",
+        "chronyc makestep": step,
+        "isonomy preflight": preflight,
+        "systemctl": unit,
+    }
     assert "clock: is +60 s from the ResourceManager's" in shift.run(shift.look)
     state = load_config(config).state_dir
     state.mkdir(mode=0o700)

@@ -53,8 +53,13 @@ def world(tmp_path: Path) -> dict[str, str]:
     journal.close()
     cells = tmp_path / "cells.yaml"
     cells.write_text("levels: {switch: 2, node: 2}\nhosts: [n1, n2]\nvirtual_clusters: {root.a: {node: 1}}\n")
-    return {"APP": EARLY, "NODE": "n2", "DIR": str(tmp_path / "conf"), "CELLS": str(cells),
-            "FILE": str(tmp_path / "journal.sqlite")}  # fmt: skip
+    return {
+        "APP": EARLY,
+        "NODE": "n2",
+        "DIR": str(tmp_path / "conf"),
+        "CELLS": str(cells),
+        "FILE": str(tmp_path / "journal.sqlite"),
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -71,16 +71,18 @@ PLANTED = {
     "placer: the least credit first": Planted(PlacerRound, "_by_credit", least_credit, OEF4, FACTS),
     "placer: credit allows everything": Planted(Credit, "allows", lambda self, gpus, gpu_type: True, OEF4, FIG2),
     "metric: the shortest delay": Planted(
-        tables.Figure5Case, "delay", lambda self, result: min(a.completion_s for a in result.apps), TABLE1, FIG2),
+        tables.Figure5Case, "delay", lambda self, result: min(a.completion_s for a in result.apps), TABLE1, FIG2
+    ),
     "metric: twice the value": Planted(facts, "_spread", lambda values: f"{2 * max(values):.3g}", FACTS, FIG2),
     "workload: half the hours": Planted(tables, "HOURS", 1.0, TABLE1, FIG2),
     "workload: shorter jobs": Planted(example, "LONG_S", 9_000.0, FIG2, OEF1),
     "workload: other random problems": Planted(fairness, "_random", lambda seed: random_problem(seed + 7), OEF1, FIG2),
     "interval: seen after the end": Planted(example, "REVOCATION_S", 20_000.0, FIG2, OEF1),
     "interval: leases of half the length": Planted(
-        tables, "ARBITER", replace(tables.ARBITER, lease_s=tables.ARBITER.lease_s / 2), TABLE1, FIG2),
+        tables, "ARBITER", replace(tables.ARBITER, lease_s=tables.ARBITER.lease_s / 2), TABLE1, FIG2
+    ),
     "cluster: larger machines": Planted(example, "SWITCH_GPUS", 4, FIG2, FACTS),
-}  # fmt: skip
+}
 """Changes of a policy, a placer, a metric, a workload or an interval."""
 
 

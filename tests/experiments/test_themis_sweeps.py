@@ -18,9 +18,18 @@ from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.runs import Interval
 
 OWN = (
-    "themis-fig8", "themis-fig9-10", "themis-fig11-12", "themis-fig13", "themis-fig14", "themis-fig15-16",
-    "themis-fig17", "themis-fig19", "themis-conventions", "themis-cached", "themis-philly",
-)  # fmt: skip
+    "themis-fig8",
+    "themis-fig9-10",
+    "themis-fig11-12",
+    "themis-fig13",
+    "themis-fig14",
+    "themis-fig15-16",
+    "themis-fig17",
+    "themis-fig19",
+    "themis-conventions",
+    "themis-cached",
+    "themis-philly",
+)
 REAL = themis_runs.load
 
 

@@ -38,10 +38,17 @@ def test_a_blind_bid_names_no_type_and_lies_between_them() -> None:
 def test_the_app_that_gains_most_has_the_fast_machine(order: tuple[str, str]) -> None:
     """Two apps of one gang of four, a machine of each type. A type-blind auction decides by the apps' names."""
     apps = tuple(
-        TraceApp(str(k), 0.0, 4, ((4 * 5000.0,),), user=name, scope=Scope.MACHINE,
-                 speedups={SLOW: 1.0, FAST: {"cnn": 5.0, "rnn": 1.2}[name]})
+        TraceApp(
+            str(k),
+            0.0,
+            4,
+            ((4 * 5000.0,),),
+            user=name,
+            scope=Scope.MACHINE,
+            speedups={SLOW: 1.0, FAST: {"cnn": 5.0, "rnn": 1.2}[name]},
+        )
         for k, name in enumerate(order)
-    )  # fmt: skip
+    )
     together = SimulationSettings(arbiter=dataclasses.replace(ARBITER, f=0.0, lease_s=20_000.0))
 
     def fast(label: str, seed: int) -> bool:

@@ -56,9 +56,21 @@ def standings(draw: st.DrawFn) -> tuple[Standing, float, object]:
     away = frozenset(g for gang_ in ending for g in gang_)
     rho = offers.rho(work, running, held, away, lease_s)
     bid = offers.bid_for(
-        "a", work, running, held, away, len(phases[0]), {f"n{k}": 4 for k in range(6)},
-        dict(zip(Scope, slowdown, strict=True)), CLUSTER, restart_s, lease_s, speedups, False, elastic,
-    )  # fmt: skip
+        "a",
+        work,
+        running,
+        held,
+        away,
+        len(phases[0]),
+        {f"n{k}": 4 for k in range(6)},
+        dict(zip(Scope, slowdown, strict=True)),
+        CLUSTER,
+        restart_s,
+        lease_s,
+        speedups,
+        False,
+        elastic,
+    )
     seen = app_left(phases, demand, 24, n_avg, widest * max(gang, most), elapsed_s, speed)
     gangs = [slowdowns_of(as_gang(g), demand, CLUSTER) for g in staying]
     certain = () if elastic else tuple(sorted(s for _, s in gangs[:known]))

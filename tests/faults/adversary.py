@@ -36,12 +36,18 @@ def messages(rng: random.Random, world: Any, app_id: str) -> pb.AgentMessage:
     if kind == "progress":
         jobs = [
             pb.JobProgress(
-                job_id=f"j{k}", state=rng.choice(("running", "pending", "?")), step=rng.choice(HUGE),
-                loss=rng.choice(NUMBERS), accuracy=rng.choice(NUMBERS), iter_time_s=abs(rng.choice(NUMBERS[:9])),
-                gpus=rng.choice(HUGE), launches=rng.randint(0, 9), configuration={"a": "b"},
+                job_id=f"j{k}",
+                state=rng.choice(("running", "pending", "?")),
+                step=rng.choice(HUGE),
+                loss=rng.choice(NUMBERS),
+                accuracy=rng.choice(NUMBERS),
+                iter_time_s=abs(rng.choice(NUMBERS[:9])),
+                gpus=rng.choice(HUGE),
+                launches=rng.randint(0, 9),
+                configuration={"a": "b"},
             )
             for k in range(rng.randint(0, 4))
-        ]  # fmt: skip
+        ]
         return pb.AgentMessage(progress=pb.Progress(demand=demand(rng), jobs=jobs, rho=rng.choice(NUMBERS)))
     if kind == "done":
         return pb.AgentMessage(done=pb.Done(succeeded=True, message="so there", best_accuracy=rng.choice(NUMBERS)))
@@ -57,12 +63,18 @@ def demand(rng: random.Random) -> pb.Demand:
     numbers = NUMBERS[:10] if sane else NUMBERS
     types = rng.sample(["gpu", "V100", "x", ""], rng.randint(0, 3))
     return pb.Demand(
-        gang_gpus=rng.choice(HUGE[1:] if sane else HUGE), gangs=rng.choice(HUGE), job_demand_max=rng.choice(HUGE),
-        work_left_gpu_s=rng.choice(numbers), work_total_gpu_s=rng.choice(numbers), work_done_gpu_s=rng.choice(numbers),
-        paced=rng.random() < 0.5, slowdown=rng.choice(((), (1.0, 1.1, 1.3), (1.0, 1e300, 2.0))),
-        loss_rate=rng.choice(numbers), speedups={t: rng.choice(numbers[1:]) for t in types},
+        gang_gpus=rng.choice(HUGE[1:] if sane else HUGE),
+        gangs=rng.choice(HUGE),
+        job_demand_max=rng.choice(HUGE),
+        work_left_gpu_s=rng.choice(numbers),
+        work_total_gpu_s=rng.choice(numbers),
+        work_done_gpu_s=rng.choice(numbers),
+        paced=rng.random() < 0.5,
+        slowdown=rng.choice(((), (1.0, 1.1, 1.3), (1.0, 1e300, 2.0))),
+        loss_rate=rng.choice(numbers),
+        speedups={t: rng.choice(numbers[1:]) for t in types},
         gpu_type=rng.choice(("", "", "gpu", "V100")),
-    )  # fmt: skip
+    )
 
 
 def _bid(rng: random.Random, world: Any) -> pb.Bid:
@@ -163,8 +175,16 @@ class Liar:
         self.app: App | None = None
         if world.rm is None or app_id in world.store:
             return
-        self.app = App(app_id, "mallory", rng.choice(("root.a", "root.b", "root.small")), "liar", "SUBMARINE",
-                       ("isonomy",), world.sim.now, True)  # fmt: skip
+        self.app = App(
+            app_id,
+            "mallory",
+            rng.choice(("root.a", "root.b", "root.small")),
+            "liar",
+            "SUBMARINE",
+            ("isonomy",),
+            world.sim.now,
+            True,
+        )
         world.harmed.add(app_id)
         world.rm.submit(self.app)
 

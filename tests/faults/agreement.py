@@ -16,9 +16,21 @@ INSISTS_S = REFUSED_S + 75.0
 """The longest time for which an app may be placed on a machine that refuses every placement."""
 APP_PREFIXES = ("application_", "container_", "appattempt_")
 BOUNDED = {
-    "apps", "ended", "memory", "receipts", "story", "_events", "_granted", "_names", "_mail", "spans", "trends",
-    "_answers", "ledger", "stale",
-}  # fmt: skip
+    "apps",
+    "ended",
+    "memory",
+    "receipts",
+    "story",
+    "_events",
+    "_granted",
+    "_names",
+    "_mail",
+    "spans",
+    "trends",
+    "_answers",
+    "ledger",
+    "stale",
+}
 """Fields with separate rules for what they keep of ended apps: the last round, what the next one looks at, a policy's
 memory..."""
 

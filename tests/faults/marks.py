@@ -57,14 +57,16 @@ ALERTS: Mapping[str, Callable[[Exposed], bool]] = {
 }
 """What each alert asks of one moment; how long it must last is not counted. Down: no control plane is there to ask."""
 
-ALL = frozenset([
-    *(f"fact {name}" for name in FACTS),
-    *(f"effect {kind.__name__}" for kind in get_args(ev.AgentEffect | ev.Directive)),
-    *(f"fault {kind}" for kind in (*FAULTS, *RARE, *ALONE)),
-    *(f"end {x}" for x in EndReason if x),
-    *(f"reason {x}" for x in Pending),
-    *(f"alert {name}" for name in ALERTS),
-])  # fmt: skip
+ALL = frozenset(
+    [
+        *(f"fact {name}" for name in FACTS),
+        *(f"effect {kind.__name__}" for kind in get_args(ev.AgentEffect | ev.Directive)),
+        *(f"fault {kind}" for kind in (*FAULTS, *RARE, *ALONE)),
+        *(f"end {x}" for x in EndReason if x),
+        *(f"reason {x}" for x in Pending),
+        *(f"alert {name}" for name in ALERTS),
+    ]
+)
 
 
 class Marks:

@@ -35,73 +35,126 @@ _STEP = """        self._journal.append(facts, now_s)
 
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "ends_a_lease_in_use": (
-        ARBITER, "used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)", "used = ()"),
+        ARBITER,
+        "used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)",
+        "used = ()",
+    ),
     "a_revoked_lease_lasts": (
-        ARBITER, "if lease.state == REVOKING and lease.end_s <= now_s:",
-        "if lease.state == REVOKING and lease.end_s + 900 <= now_s:"),
+        ARBITER,
+        "if lease.state == REVOKING and lease.end_s <= now_s:",
+        "if lease.state == REVOKING and lease.end_s + 900 <= now_s:",
+    ),
     "kills_only_once": (
-        ARBITER, "s.gpus.look_at(lease.gpus[0], clerk.kills_sent[container_id] + KILL_RETRY_S)", "pass"),
+        ARBITER,
+        "s.gpus.look_at(lease.gpus[0], clerk.kills_sent[container_id] + KILL_RETRY_S)",
+        "pass",
+    ),
     "a_grant_never_lapses": (
-        ARBITER, "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]",
-        "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s - 1e6]"),
+        ARBITER,
+        "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s]",
+        "due = [gpu for gpu, at_s in lapses.items() if at_s <= now_s - 1e6]",
+    ),
     "places_half_gangs": (ARBITER, "        if all(asks):", "        if any(asks):"),
     "places_without_lease": (
         ARBITER,
-        'if lease is None or lease.app_id != worker.app_id or lease.state == REVOKING:\n    worker.problem',
-        "if lease is None:\n    worker.problem"),
+        "if lease is None or lease.app_id != worker.app_id or lease.state == REVOKING:\n    worker.problem",
+        "if lease is None:\n    worker.problem",
+    ),
     "effects_before_journal": (
-        RUNTIME, _STEP,
+        RUNTIME,
+        _STEP,
         "        for effect in effects:\n            self._carry_out(effect)\n"
-        "        self._journal.append(facts, now_s)\n"),
+        "        self._journal.append(facts, now_s)\n",
+    ),
     "loses_facts_of_a_big_batch": (
-        RUNTIME, "        self._journal.append(facts, now_s)\n",
-        "        self._journal.append(facts[:6], now_s)\n"),
-    "forgets_switches": (
-        ARBITER, 'state.switches = set(data["switches"])', "state.switches = set()"),
+        RUNTIME,
+        "        self._journal.append(facts, now_s)\n",
+        "        self._journal.append(facts[:6], now_s)\n",
+    ),
+    "forgets_switches": (ARBITER, 'state.switches = set(data["switches"])', "state.switches = set()"),
     "forgets_the_number_of_rounds": (ARBITER, 'state.rounds = data["rounds"]', "state.rounds = 0"),
     "a_promise_stays_after_it_came_true": (
-        ARBITER, "self.reservations.drop(x)\nself.leases.put(lease)", "self.leases.put(lease)"),
-    "a_gpu_in_use_is_free": (
-        ARBITER, "gpu not in self.cluster.container_at and self.usable(gpu)", "self.usable(gpu)"),
+        ARBITER,
+        "self.reservations.drop(x)\nself.leases.put(lease)",
+        "self.leases.put(lease)",
+    ),
+    "a_gpu_in_use_is_free": (ARBITER, "gpu not in self.cluster.container_at and self.usable(gpu)", "self.usable(gpu)"),
     "a_silent_agent_stops_rounds": (
-        ARBITER, "elif now_s >= self.current.deadline_s:", "elif now_s >= self.current.deadline_s + 1e9:"),
+        ARBITER,
+        "elif now_s >= self.current.deadline_s:",
+        "elif now_s >= self.current.deadline_s + 1e9:",
+    ),
     "promises_twice": (
-        ARBITER, "return gpu not in self.durable.reservations and self.usable(gpu)", "return self.usable(gpu)"),
+        ARBITER,
+        "return gpu not in self.durable.reservations and self.usable(gpu)",
+        "return self.usable(gpu)",
+    ),
     "containers_of_before_stay": (
-        ARBITER, "self.container_at = {gpu: c.container_id", "self.container_at |= {gpu: c.container_id"),
+        ARBITER,
+        "self.container_at = {gpu: c.container_id",
+        "self.container_at |= {gpu: c.container_id",
+    ),
     "directives_repeat_their_ids": (
-        ARBITER, '[f"{kind}{self._ids}", str(self.epoch), self._journal_id]', '[f"{kind}{self._ids}"]'),
+        ARBITER,
+        '[f"{kind}{self._ids}", str(self.epoch), self._journal_id]',
+        '[f"{kind}{self._ids}"]',
+    ),
     "takes_events_twice": (BRIDGE, "if message.seq <= self._last_seq:", "if message.seq <= 0:"),
     "skips_events_of_a_new_plugin": (
-        BRIDGE, "self._last_seq = message.last_seq", "self._last_seq = max(self._last_seq, message.last_seq)"),
+        BRIDGE,
+        "self._last_seq = message.last_seq",
+        "self._last_seq = max(self._last_seq, message.last_seq)",
+    ),
     "directives_never_end": (BRIDGE, "            self._done(event.directive_id)\n", "            pass\n"),
     "a_lost_plugin_needs_no_hello": (BRIDGE, 'self._epoch, self._hello_id = "", 0', "pass"),
-    "drops_what_workers_said": (
-        RPC, "for kept in self._mailbox(app_id).take():", "for kept in ():"),
-    "drops_commands_to_absent_workers": (
-        RPC, "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
+    "drops_what_workers_said": (RPC, "for kept in self._mailbox(app_id).take():", "for kept in ():"),
+    "drops_commands_to_absent_workers": (RPC, "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
     "an_old_stream_takes_the_new_one_along": (
-        RPC, "if self.agents.get(stream.app_id) is not stream:", "if stream.app_id not in self.agents:"),
+        RPC,
+        "if self.agents.get(stream.app_id) is not stream:",
+        "if stream.app_id not in self.agents:",
+    ),
     "agent_keeps_what_it_lost": (
-        AGENT, "lost = set(s.held) - set(granted)\ns.held = granted",
-        "lost = set[Gpu]()\ns.held = {**s.held, **granted}"),
+        AGENT,
+        "lost = set(s.held) - set(granted)\ns.held = granted",
+        "lost = set[Gpu]()\ns.held = {**s.held, **granted}",
+    ),
     "agent_does_not_say_again": (
-        AGENT, "        job.use_accepted = False\n        send_use(s, job)\n", "        pass\n"),
-    "agent_forgets_to_ask_after_restart": (
-        AGENT, "worker.asked = bool(worker.container_id)", "worker.asked = True"),
-}  # fmt: skip
+        AGENT,
+        "        job.use_accepted = False\n        send_use(s, job)\n",
+        "        pass\n",
+    ),
+    "agent_forgets_to_ask_after_restart": (AGENT, "worker.asked = bool(worker.container_id)", "worker.asked = True"),
+}
 
 FOUND_BY: dict[str, int] = {
-    "ends_a_lease_in_use": 1, "a_revoked_lease_lasts": 33, "kills_only_once": 1074, "a_grant_never_lapses": 51,
-    "places_half_gangs": 2, "places_without_lease": 54, "effects_before_journal": 1, "loses_facts_of_a_big_batch": 1,
-    "forgets_switches": 39, "forgets_the_number_of_rounds": 1, "a_promise_stays_after_it_came_true": 1,
-    "a_gpu_in_use_is_free": 4, "a_silent_agent_stops_rounds": 194, "promises_twice": 33,
-    "containers_of_before_stay": 23, "directives_repeat_their_ids": 254, "takes_events_twice": 346,
-    "skips_events_of_a_new_plugin": 629, "directives_never_end": 26, "a_lost_plugin_needs_no_hello": 777,
-    "drops_what_workers_said": 218, "drops_commands_to_absent_workers": 76, "agent_keeps_what_it_lost": 33,
-    "an_old_stream_takes_the_new_one_along": 68, "agent_does_not_say_again": 54,
+    "ends_a_lease_in_use": 1,
+    "a_revoked_lease_lasts": 33,
+    "kills_only_once": 1074,
+    "a_grant_never_lapses": 51,
+    "places_half_gangs": 2,
+    "places_without_lease": 54,
+    "effects_before_journal": 1,
+    "loses_facts_of_a_big_batch": 1,
+    "forgets_switches": 39,
+    "forgets_the_number_of_rounds": 1,
+    "a_promise_stays_after_it_came_true": 1,
+    "a_gpu_in_use_is_free": 4,
+    "a_silent_agent_stops_rounds": 194,
+    "promises_twice": 33,
+    "containers_of_before_stay": 23,
+    "directives_repeat_their_ids": 254,
+    "takes_events_twice": 346,
+    "skips_events_of_a_new_plugin": 629,
+    "directives_never_end": 26,
+    "a_lost_plugin_needs_no_hello": 777,
+    "drops_what_workers_said": 218,
+    "drops_commands_to_absent_workers": 76,
+    "agent_keeps_what_it_lost": 33,
+    "an_old_stream_takes_the_new_one_along": 68,
+    "agent_does_not_say_again": 54,
     "agent_forgets_to_ask_after_restart": 505,
-}  # fmt: skip
+}
 
 
 def mutated(name: str, root: Path = ROOT) -> tuple[str, str]:

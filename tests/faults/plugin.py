@@ -131,9 +131,15 @@ class AskBook:
     @staticmethod
     def _message(attempt: str, key: Key, entry: Entry, count: int) -> pb.Ask:
         return pb.Ask(
-            attempt_id=attempt, app_id=app_of(attempt), priority=key[0], allocation_request_id=key[1],
-            gpus=entry.gpus, memory_mb=entry.memory_mb, vcores=1, count=count,
-        )  # fmt: skip
+            attempt_id=attempt,
+            app_id=app_of(attempt),
+            priority=key[0],
+            allocation_request_id=key[1],
+            gpus=entry.gpus,
+            memory_mb=entry.memory_mb,
+            vcores=1,
+            count=count,
+        )
 
 
 def app_of(attempt_or_container: str) -> str:

@@ -37,14 +37,31 @@ def schedule_of(seed: int, kind: str) -> Schedule:
     rng = random.Random(f"preview {seed}")
     cells = kind == "cells"
     apps = [
-        {**a, "at": 2.0 * k, "steps": 4000, "seconds": 4000.0, "checkpoint_s": 0.0, "scheduler": "single",
-         "queue": rng.choice(("root.a", "root.b")) if cells else a["queue"], "gang": min(4, a.get("gang", 1))}
+        {
+            **a,
+            "at": 2.0 * k,
+            "steps": 4000,
+            "seconds": 4000.0,
+            "checkpoint_s": 0.0,
+            "scheduler": "single",
+            "queue": rng.choice(("root.a", "root.b")) if cells else a["queue"],
+            "gang": min(4, a.get("gang", 1)),
+        }
         for k, a in enumerate(found["apps"])
-    ]  # fmt: skip
+    ]
     settings = {**found["settings"], "lease_s": 20.0, "open_leases": False}
     never = dict.fromkeys(("exchange", "sqlite", "old_journal", "standby"), False)
-    return {**found, **never, "apps": apps, "faults": [], "cells": cells, "queue_max": {}, "queue_capacity": 10_000,
-            "settings": settings, "until": 40.0}  # fmt: skip
+    return {
+        **found,
+        **never,
+        "apps": apps,
+        "faults": [],
+        "cells": cells,
+        "queue_max": {},
+        "queue_capacity": 10_000,
+        "settings": settings,
+        "until": 40.0,
+    }
 
 
 @dataclass
@@ -58,8 +75,11 @@ class Outcome:
 
     def problems(self) -> list[str]:
         """Where they differ; empty where they do not."""
-        found = [f"{gpu} of {app_id}: lost, but that was not said" for gpu, (app_id, _) in self.happened.items()
-                 if gpu not in self.said]  # fmt: skip
+        found = [
+            f"{gpu} of {app_id}: lost, but that was not said"
+            for gpu, (app_id, _) in self.happened.items()
+            if gpu not in self.said
+        ]
         for gpu, (app_id, at_s) in self.said.items():
             if gpu not in self.happened:
                 found.append(f"{gpu} of {app_id}: was said to be lost at {at_s:.0f}, and was not")
@@ -141,8 +161,9 @@ class Changed(World):
         """isonomy.yaml limits users, or shares by weights."""
         most = self.rng.choice((2.0, 4.0, 6.0))
         limited = Accounts(queue_users={self.rng.choice(("ann", "bob")): Account(limits=Limits(gpus=most))})
-        shared = Accounts(groups={"x": Account(5.0, below={"ann": Account()}), "others": Account()},
-                          users={"ann": ("x", "ann")})  # fmt: skip
+        shared = Accounts(
+            groups={"x": Account(5.0, below={"ann": Account()}), "others": Account()}, users={"ann": ("x", "ann")}
+        )
         accounts = self.rng.choice((limited, limited, shared))
         self.schedule["settings"] = {**self.schedule["settings"], "accounts": accounts}
         self.plane.die("isonomy.yaml was changed")
@@ -150,10 +171,14 @@ class Changed(World):
 
     def do_cells(self, scene: Scene) -> tuple[Scene, bool]:
         """One virtual cluster owns less, or has gone."""
-        self.owners = self.rng.choice((
-            [OWNERS[0].replace("small: 1, ", ""), OWNERS[1]], [OWNERS[0].replace("big: 1, ", ""), OWNERS[1]],
-            [OWNERS[1].replace("root.b", "root.a"), OWNERS[0].replace("root.a", "root.b")], [OWNERS[0]],
-        ))  # fmt: skip
+        self.owners = self.rng.choice(
+            (
+                [OWNERS[0].replace("small: 1, ", ""), OWNERS[1]],
+                [OWNERS[0].replace("big: 1, ", ""), OWNERS[1]],
+                [OWNERS[1].replace("root.b", "root.a"), OWNERS[0].replace("root.a", "root.b")],
+                [OWNERS[0]],
+            )
+        )
         found, _ = self.read_cells()
         answer = self.plane.query("POST", "cells-apply", {}, "root", True)
         assert answer["status"] == 200, answer

@@ -54,10 +54,16 @@ class RmContainer:
     def message(self) -> pb.GpuContainer:
         """As ClusterView.java has it."""
         return pb.GpuContainer(
-            container_id=self.container_id, attempt_id=self.attempt_id, app_id=self.app_id, node_id=self.node_id,
-            gpu_ids=self.gpus, lease_id=self.lease_id, allocation_request_id=self.key[1], state=self.state,
+            container_id=self.container_id,
+            attempt_id=self.attempt_id,
+            app_id=self.app_id,
+            node_id=self.node_id,
+            gpu_ids=self.gpus,
+            lease_id=self.lease_id,
+            allocation_request_id=self.key[1],
+            state=self.state,
             gpus=len(self.gpus),
-        )  # fmt: skip
+        )
 
 
 @dataclass

@@ -21,12 +21,30 @@ from tests.faults.world import World
 HERE = Path(__file__).parent
 SEEDS, AT_ONCE = 400, 100
 """About 80 seconds of CPU time on a quiet machine; by hand: make faults SEEDS=10000."""
-MUST = frozenset({
-    "alert IsonomyDown", "effect Kill", "effect Place", "effect Preempt", "effect SendRevoke",
-    "end lapsed", "end lost_round", "end node_lost", "fact LeaseIdle", "fact NextDropped",
-    "reason AgentAway", "reason LateRho", "reason RecoveryInProgress", "reason WaitingForRevocation",
-    "fault bad_gpus", "fault drain", "fault liar", "fault plane_crash", "fault rm_restart", "fault worker_kill",
-})  # fmt: skip
+MUST = frozenset(
+    {
+        "alert IsonomyDown",
+        "effect Kill",
+        "effect Place",
+        "effect Preempt",
+        "effect SendRevoke",
+        "end lapsed",
+        "end lost_round",
+        "end node_lost",
+        "fact LeaseIdle",
+        "fact NextDropped",
+        "reason AgentAway",
+        "reason LateRho",
+        "reason RecoveryInProgress",
+        "reason WaitingForRevocation",
+        "fault bad_gpus",
+        "fault drain",
+        "fault liar",
+        "fault plane_crash",
+        "fault rm_restart",
+        "fault worker_kill",
+    }
+)
 """What each hundred seeds must reach."""
 FOUND = sorted(p.name for p in (HERE / "found").glob("*.json"))
 
@@ -34,8 +52,15 @@ FOUND = sorted(p.name for p in (HERE / "found").glob("*.json"))
 def play(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Plays in a separate process: sets of names have the same order in all of them."""
     command = [sys.executable, "-m", "tests.faults", *arguments]
-    return subprocess.run(command, cwd=HERE.parents[1], env={**os.environ, "PYTHONHASHSEED": "0"},
-                          capture_output=True, text=True, timeout=590, check=False)  # fmt: skip
+    return subprocess.run(
+        command,
+        cwd=HERE.parents[1],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=590,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))

@@ -32,25 +32,50 @@ SEEDS = (27, 51, *range(1, 13))
 """The first two found a wait without cells, and one for the rest of a gang."""
 HONEST = ("ann", "bob")
 CROWDS, LOOK_S, SLACK_S = (1, 3, 6), 10.0, 2.0
-SHUT = frozenset({
-    Pending.PAUSED, Pending.SHADOW, Pending.OFF, Pending.MODE_UNREADABLE, Pending.RECOVERY_IN_PROGRESS,
-    Pending.AGENT_AWAY, Pending.INTERACTIVE_LIMIT, Pending.QUEUE_LIMIT, Pending.ACCOUNT_LIMIT,
-    Pending.GANG_INCOMPLETE,
-    Pending.EXCEEDS_CLUSTER_SIZE, Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE,
-    Pending.IDLE, Pending.FINISHED,
-})  # fmt: skip
+SHUT = frozenset(
+    {
+        Pending.PAUSED,
+        Pending.SHADOW,
+        Pending.OFF,
+        Pending.MODE_UNREADABLE,
+        Pending.RECOVERY_IN_PROGRESS,
+        Pending.AGENT_AWAY,
+        Pending.INTERACTIVE_LIMIT,
+        Pending.QUEUE_LIMIT,
+        Pending.ACCOUNT_LIMIT,
+        Pending.GANG_INCOMPLETE,
+        Pending.EXCEEDS_CLUSTER_SIZE,
+        Pending.NO_MACHINE_LARGE_ENOUGH,
+        Pending.EXCEEDS_GPU_TYPE,
+        Pending.IDLE,
+        Pending.FINISHED,
+    }
+)
 """A round gives such apps nothing."""
 OWN = frozenset({Pending.CELLS_IN_USE, Pending.CELLS_LENT, Pending.CELLS_BAD})
 TOO_SMALL = frozenset({Pending.CELLS_TOO_SMALL, Pending.NO_SUCH_CELLS})
 NO_ROOM = frozenset({Pending.NO_FREE_GPUS, Pending.OPPORTUNISTIC, Pending.NO_CELLS})
-OF_AUCTIONS = frozenset({
-    Pending.HIDDEN_PAYMENT, Pending.BID_NOTHING, Pending.LOST_AUCTION, Pending.NOT_OFFERED, Pending.LATE_BID,
-    Pending.BAD_BID,
-})  # fmt: skip
-CONFIRMED = frozenset({
-    Pending.WAITING_FOR_ROUND, Pending.NO_FREE_GPUS, Pending.OUTRANKED, Pending.BID_NOTHING,
-    Pending.WAITING_FOR_REVOCATION, *OWN - {Pending.CELLS_BAD}, Pending.CELLS_TOO_SMALL,
-})  # fmt: skip
+OF_AUCTIONS = frozenset(
+    {
+        Pending.HIDDEN_PAYMENT,
+        Pending.BID_NOTHING,
+        Pending.LOST_AUCTION,
+        Pending.NOT_OFFERED,
+        Pending.LATE_BID,
+        Pending.BAD_BID,
+    }
+)
+CONFIRMED = frozenset(
+    {
+        Pending.WAITING_FOR_ROUND,
+        Pending.NO_FREE_GPUS,
+        Pending.OUTRANKED,
+        Pending.BID_NOTHING,
+        Pending.WAITING_FOR_REVOCATION,
+        *OWN - {Pending.CELLS_BAD},
+        Pending.CELLS_TOO_SMALL,
+    }
+)
 """What these seeds must reach."""
 
 
@@ -99,9 +124,18 @@ class Told:
     def _ahead(self, app_id: str, granted: Mapping[str, set[Gpu]], r: Receipt, at_once: bool) -> list[str]:
         """Those before it who wanted the same and got nothing, though it got GPUs that were free."""
         like = self.demands.of(app_id)
-        return [x for x, rank in self.rank.items() if at_once and like is not None and rank and not granted[x]
-                and rank < (self.rank[app_id] or 0) and x not in r.out and (d := self.demands.of(x)) is not None
-                and shape_of(d) == shape_of(like)]  # fmt: skip
+        return [
+            x
+            for x, rank in self.rank.items()
+            if at_once
+            and like is not None
+            and rank
+            and not granted[x]
+            and rank < (self.rank[app_id] or 0)
+            and x not in r.out
+            and (d := self.demands.of(x)) is not None
+            and shape_of(d) == shape_of(like)
+        ]
 
 
 class Watched(Oracles):
@@ -148,17 +182,34 @@ def crowd(seed: int) -> Schedule:
     rng, apps = random.Random(f"crowd {seed}"), list[dict[str, Any]]()
     for k in range(1, 11):
         gang = rng.choice((1, 2, 2, 4))
-        apps.append({
-            "id": k, "at": rng.uniform(0.0, 40.0), "queue": "root.a", "user": rng.choice(HONEST), "kind": "agent",
-            "scheduler": "single", "gang": gang, "jobs": 1, "steps": rng.randint(15, 60), "step_s": 1.0,
-            "iteration_s": float(gang),
-        })  # fmt: skip
+        apps.append(
+            {
+                "id": k,
+                "at": rng.uniform(0.0, 40.0),
+                "queue": "root.a",
+                "user": rng.choice(HONEST),
+                "kind": "agent",
+                "scheduler": "single",
+                "gang": gang,
+                "jobs": 1,
+                "steps": rng.randint(15, 60),
+                "step_s": 1.0,
+                "iteration_s": float(gang),
+            }
+        )
     drawn = draw(seed)
     return drawn | {
-        "faults": [], "standby": False, "cells": False, "exchange": False, "old_journal": False, "queue_max": {},
-        "policy": "isonomy", "apps": sorted(apps, key=lambda a: a["at"]), "until": 60.0,
+        "faults": [],
+        "standby": False,
+        "cells": False,
+        "exchange": False,
+        "old_journal": False,
+        "queue_max": {},
+        "policy": "isonomy",
+        "apps": sorted(apps, key=lambda a: a["at"]),
+        "until": 60.0,
         "settings": drawn["settings"] | {"lease_s": 30.0, "open_leases": False},
-    }  # fmt: skip
+    }
 
 
 class Foreseen(World):

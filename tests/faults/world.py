@@ -217,10 +217,17 @@ class World:
         single = a["scheduler"] == "single"
         jobs = 0 if single or a["scheduler"] == "hyperband" else a["jobs"]
         spec = spec_of(
-            app_id=app.app_id, app_scheduler=a["scheduler"], search_space=None if single else SPACE,
-            gang_gpus=a["gang"], max_iterations=a["steps"], jobs=jobs, eta=3,
-            max_retries=60, iteration_s=a["iteration_s"], memory_mb=64,
-        )  # fmt: skip
+            app_id=app.app_id,
+            app_scheduler=a["scheduler"],
+            search_space=None if single else SPACE,
+            gang_gpus=a["gang"],
+            max_iterations=a["steps"],
+            jobs=jobs,
+            eta=3,
+            max_retries=60,
+            iteration_s=a["iteration_s"],
+            memory_mb=64,
+        )
         return AgentMaster(self, app, spec)
 
     def submit(self, a: dict[str, Any]) -> None:

@@ -87,9 +87,15 @@ class ResourceManager:
     def app_message(self, app: App) -> pb.Application:
         """As ClusterView.java has it."""
         return pb.Application(
-            app_id=app.app_id, user=app.user, queue=app.queue, name=app.name, application_type=app.kind,
-            submit_time_ms=int(app.submitted_s * 1000), tags=app.tags, attempt_id=app.attempt_id if app.running else "",
-        )  # fmt: skip
+            app_id=app.app_id,
+            user=app.user,
+            queue=app.queue,
+            name=app.name,
+            application_type=app.kind,
+            submit_time_ms=int(app.submitted_s * 1000),
+            tags=app.tags,
+            attempt_id=app.attempt_id if app.running else "",
+        )
 
     def new_attempt(self, app: App) -> None:
         """Begins an attempt when the AM's container is allocated."""
@@ -251,9 +257,17 @@ class ResourceManager:
             return known
         attempt = self.world.attempt_of[run.container_id]
         container = RmContainer(
-            run.container_id, run.app_id, attempt, nm.node_id, run.gpus, run.lease_id, (1, run.request_id), 1,
-            "RUNNING", self.sim.now,
-        )  # fmt: skip
+            run.container_id,
+            run.app_id,
+            attempt,
+            nm.node_id,
+            run.gpus,
+            run.lease_id,
+            (1, run.request_id),
+            1,
+            "RUNNING",
+            self.sim.now,
+        )
         self.containers[run.container_id] = container
         if attempt != app.attempt_id and app.running:
             self.told.setdefault(app.attempt_id, Told()).previous.append(container)
@@ -263,16 +277,26 @@ class ResourceManager:
         """As ClusterView.java has it."""
         nm = node.nm
         return pb.Node(
-            node_id=nm.node_id, host=nm.host, rack=nm.rack, gpus=node.gpus, memory_mb=64_000, vcores=64,
-            attributes=nm.attributes, decommissioning=node.state == "DECOMMISSIONING", partition=nm.partition,
-        )  # fmt: skip
+            node_id=nm.node_id,
+            host=nm.host,
+            rack=nm.rack,
+            gpus=node.gpus,
+            memory_mb=64_000,
+            vcores=64,
+            attributes=nm.attributes,
+            decommissioning=node.state == "DECOMMISSIONING",
+            partition=nm.partition,
+        )
 
     def to_forget(self, nm: NodeManager) -> list[str]:
         """Ended containers that their AM knows of, or whose application has ended (containersToBeRemovedFromNM)."""
         ended = [r for r in nm.runs.values() if r.state == "ended" and r.told_ended]
         apps = self.apps
-        return [r.container_id for r in ended if r.container_id in self.heard
-                or r.app_id not in apps or apps[r.app_id].final]  # fmt: skip
+        return [
+            r.container_id
+            for r in ended
+            if r.container_id in self.heard or r.app_id not in apps or apps[r.app_id].final
+        ]
 
     def node_heartbeat(self, nm: NodeManager, started: list[Run], ended: list[Run]) -> list[str]:
         """Handles started and ended containers; returns the containers to end."""
@@ -396,9 +420,17 @@ class ResourceManager:
         app, entry = self._checked(place)
         container_id = self.world.container_id(place.attempt_id)
         container = RmContainer(
-            container_id, app.app_id, place.attempt_id, place.node_id, tuple(place.gpu_ids), place.lease_id,
-            (place.priority, place.allocation_request_id), entry.memory_mb, "ALLOCATED", self.sim.now,
-        )  # fmt: skip
+            container_id,
+            app.app_id,
+            place.attempt_id,
+            place.node_id,
+            tuple(place.gpu_ids),
+            place.lease_id,
+            (place.priority, place.allocation_request_id),
+            entry.memory_mb,
+            "ALLOCATED",
+            self.sim.now,
+        )
         self.containers[container_id] = container
         self.world.oracles.placed(self, container)
         self.plugin.asks.change(place.attempt_id, container.key, -1)

@@ -68,10 +68,21 @@ def by_coverage(name: str, seconds: float, seed: int) -> list[tuple[bytes, str]]
     found = CORPUS.parents[2] / "build" / "fuzz" / name
     found.mkdir(parents=True, exist_ok=True)
     command = [
-        sys.executable, "-m", "tests.fuzz.guided", name, str(found), str(CORPUS / name),
-        f"-max_total_time={seconds:.0f}", f"-seed={seed}", "-timeout=25", "-rss_limit_mb=4096", "-max_len=65536",
-        f"-artifact_prefix={found}/", "-print_final_stats=1", "-verbosity=0",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "tests.fuzz.guided",
+        name,
+        str(found),
+        str(CORPUS / name),
+        f"-max_total_time={seconds:.0f}",
+        f"-seed={seed}",
+        "-timeout=25",
+        "-rss_limit_mb=4096",
+        "-max_len=65536",
+        f"-artifact_prefix={found}/",
+        "-print_final_stats=1",
+        "-verbosity=0",
+    ]
     before = set(found.iterdir())
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode == 0:

@@ -8,16 +8,76 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor as Field
 
-# ruff: noqa: E501
-NUMBERS = (b"0", b"-1", b"1e308", b"1e999", b"nan", b"-inf", b"9223372036854775808", b"9" * 40, b"9" * 5000, b".", b"0x10",
-           b"2147483648", b"1e-320", b"-0")  # fmt: skip
-TOKENS = (*NUMBERS, b"\x00", b"\xff\xfe", b"\r\n", b"\n", b'"', b"'", b"{}", b"[]", b"null", b"true", b": ", b"- ", b"&a", b"*a",
-          b"<<: ", b"!!python/object:os.system", b"<a>", b"&amp;", b"]]>", b"\xef\xbb\xbf", b"\x1f\x8b", b"%s", b"../", b"\x1b[2J",
-          "\u202e²é".encode(), b"#", b",", b";", b"step = ", b"loss = ")  # fmt: skip
+NUMBERS = (
+    b"0",
+    b"-1",
+    b"1e308",
+    b"1e999",
+    b"nan",
+    b"-inf",
+    b"9223372036854775808",
+    b"9" * 40,
+    b"9" * 5000,
+    b".",
+    b"0x10",
+    b"2147483648",
+    b"1e-320",
+    b"-0",
+)
+TOKENS = (
+    *NUMBERS,
+    b"\x00",
+    b"\xff\xfe",
+    b"\r\n",
+    b"\n",
+    b'"',
+    b"'",
+    b"{}",
+    b"[]",
+    b"null",
+    b"true",
+    b": ",
+    b"- ",
+    b"&a",
+    b"*a",
+    b"<<: ",
+    b"!!python/object:os.system",
+    b"<a>",
+    b"&amp;",
+    b"]]>",
+    b"\xef\xbb\xbf",
+    b"\x1f\x8b",
+    b"%s",
+    b"../",
+    b"\x1b[2J",
+    "\u202e²é".encode(),
+    b"#",
+    b",",
+    b";",
+    b"step = ",
+    b"loss = ",
+)
 FLOATS = (0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf, 1e300, 1e-300, 1e15, 0.5)
 WHOLE = (0, 1, 2, 3, 7, 8, 1000, 2**31 - 1)
-TEXTS = ("", "a", "n1", "n1:8041", "application_1_0001", "appattempt_1_0001_000001", "root.default", "r1", "j0/1/0", "x" * 300,
-         "a\nb", "\x1b[2J", "é²", "../..", "job000", "running", "isonomy")  # fmt: skip
+TEXTS = (
+    "",
+    "a",
+    "n1",
+    "n1:8041",
+    "application_1_0001",
+    "appattempt_1_0001_000001",
+    "root.default",
+    "r1",
+    "j0/1/0",
+    "x" * 300,
+    "a\nb",
+    "\x1b[2J",
+    "é²",
+    "../..",
+    "job000",
+    "running",
+    "isonomy",
+)
 
 
 def mutated(rng: random.Random, corpus: list[bytes], most: int = 1 << 16) -> bytes:

@@ -54,10 +54,20 @@ def script(
         (FINE.replace("1, 00000000:5E:00.0, 0\n", LOST), "", "4", "all"),
     ],
     ids=[
-        "all well", "number not checked", "ecc", "ecc and unreadable", "no ecc", "no ecc, old driver", "off the bus",
-        "old xid", "xid with mig", "xid of a program", "xid of a missing gpu", "one is missing",
+        "all well",
+        "number not checked",
+        "ecc",
+        "ecc and unreadable",
+        "no ecc",
+        "no ecc, old driver",
+        "off the bus",
+        "old xid",
+        "xid with mig",
+        "xid of a program",
+        "xid of a missing gpu",
+        "one is missing",
     ],
-)  # fmt: skip
+)
 def test_bad_gpus_are_named_as_the_plugin_reads_them(
     tmp_path: Path, listed: str, log: str, expected: str, bad: str
 ) -> None:

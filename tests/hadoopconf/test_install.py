@@ -161,8 +161,14 @@ def test_an_unreadable_file_is_one_line(name: str, tmp_path: Path) -> None:
     assert result.output.count("\n") == 1
     (conf / name).rmdir()
     (tmp_path / "file").touch()
-    result = run("--hadoop-conf", str(samples.write(samples.EMR, tmp_path / "conf")), "--hadoop", "3.4",
-                 "--apply", str(tmp_path / "file" / "out"))  # fmt: skip
+    result = run(
+        "--hadoop-conf",
+        str(samples.write(samples.EMR, tmp_path / "conf")),
+        "--hadoop",
+        "3.4",
+        "--apply",
+        str(tmp_path / "file" / "out"),
+    )
     assert (result.exit_code, result.output.count("\n")) == (1, 1)
 
 
@@ -223,13 +229,19 @@ def test_a_conflict_is_one_line(
     assert result.output.count("\n") == 1
 
 
-@pytest.mark.parametrize(("home", "common", "library"), [
-    ("opt/hadoop-3.4.2", "opt/hadoop-3.4.2/share/hadoop/common", "opt/hadoop-3.4.2/share/hadoop/yarn/lib"),
-    ("usr/lib/hadoop", "usr/lib/hadoop", "usr/lib/hadoop-yarn/lib"),
-    ("usr/lib/hadoop-yarn", "usr/lib/hadoop", "usr/lib/hadoop-yarn/lib"),
-    ("opt/cloudera/parcels/CDH/lib/hadoop", "opt/cloudera/parcels/CDH/lib/hadoop",
-     "opt/cloudera/parcels/CDH/lib/hadoop-yarn/lib"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("home", "common", "library"),
+    [
+        ("opt/hadoop-3.4.2", "opt/hadoop-3.4.2/share/hadoop/common", "opt/hadoop-3.4.2/share/hadoop/yarn/lib"),
+        ("usr/lib/hadoop", "usr/lib/hadoop", "usr/lib/hadoop-yarn/lib"),
+        ("usr/lib/hadoop-yarn", "usr/lib/hadoop", "usr/lib/hadoop-yarn/lib"),
+        (
+            "opt/cloudera/parcels/CDH/lib/hadoop",
+            "opt/cloudera/parcels/CDH/lib/hadoop",
+            "opt/cloudera/parcels/CDH/lib/hadoop-yarn/lib",
+        ),
+    ],
+)
 def test_version_and_place_of_jars_are_found_in_the_layouts_of_distributions(
     home: str, common: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,22 +100,38 @@ def v2(w: World) -> None:
     (w.root / "sys/fs/cgroup/cgroup.controllers").touch()
 
 
-@pytest.mark.parametrize(("lost", "line"), [
-    (lambda w: program(w.bin, "nvidia-smi", "exit 9"), "error: host: nvidia-smi: does not answer"),
-    (lambda w: program(w.bin, "nvidia-smi", "echo 0"), "error: node-resources.xml: yarn.nodemanager.resource-type.yarn"
-     ".io/gpu: is 2, and nvidia-smi names 1"),
-    (lambda w: (w.bin / "dmesg").unlink(), "note: host: dmesg: cannot be read"),
-    (lambda w: w.machine.at("/data/nm-local").rmdir(), "error: yarn-site.xml: yarn.nodemanager.local-dirs: /data/nm-l"),
-    (lambda w: (w.library / "isonomy-yarn-nm.jar").unlink(), "error: host: isonomy-yarn-nm.jar: is not in"),
-    (v2, "error: host: GPUs are not isolated on this host: the cgroup"),
-    (unhelped, f"error: host: GPUs are not isolated on this host: {REFUSED}"),
-    (lambda w: w.machine.at("/sys/fs/cgroup/devices/hadoop-yarn").rmdir(), "error: host: GPUs are not isolated"),
-    (lambda w: w.sites["yarn-site.xml"].pop(f"{LINUX}resources-handler.class"), "error: host: GPUs are not isolated"),
-    (lambda w: w.sites["yarn-site.xml"].update({EXECUTOR: "isonomy.nm.IsonomyContainerExecutor"}),
-     "error: host: GPUs are not isolated on this host: containers run as the NodeManager's user"),
-    (lambda w: setattr(w, "rm_time_s", time.time() - 60), "error: host: clock: is +60 s from the ResourceManager's"),
-    (lambda w: setattr(w, "rm_time_s", None), "note: host: clock: is not compared"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lost", "line"),
+    [
+        (lambda w: program(w.bin, "nvidia-smi", "exit 9"), "error: host: nvidia-smi: does not answer"),
+        (
+            lambda w: program(w.bin, "nvidia-smi", "echo 0"),
+            "error: node-resources.xml: yarn.nodemanager.resource-type.yarn.io/gpu: is 2, and nvidia-smi names 1",
+        ),
+        (lambda w: (w.bin / "dmesg").unlink(), "note: host: dmesg: cannot be read"),
+        (
+            lambda w: w.machine.at("/data/nm-local").rmdir(),
+            "error: yarn-site.xml: yarn.nodemanager.local-dirs: /data/nm-l",
+        ),
+        (lambda w: (w.library / "isonomy-yarn-nm.jar").unlink(), "error: host: isonomy-yarn-nm.jar: is not in"),
+        (v2, "error: host: GPUs are not isolated on this host: the cgroup"),
+        (unhelped, f"error: host: GPUs are not isolated on this host: {REFUSED}"),
+        (lambda w: w.machine.at("/sys/fs/cgroup/devices/hadoop-yarn").rmdir(), "error: host: GPUs are not isolated"),
+        (
+            lambda w: w.sites["yarn-site.xml"].pop(f"{LINUX}resources-handler.class"),
+            "error: host: GPUs are not isolated",
+        ),
+        (
+            lambda w: w.sites["yarn-site.xml"].update({EXECUTOR: "isonomy.nm.IsonomyContainerExecutor"}),
+            "error: host: GPUs are not isolated on this host: containers run as the NodeManager's user",
+        ),
+        (
+            lambda w: setattr(w, "rm_time_s", time.time() - 60),
+            "error: host: clock: is +60 s from the ResourceManager's",
+        ),
+        (lambda w: setattr(w, "rm_time_s", None), "note: host: clock: is not compared"),
+    ],
+)
 def test_a_gpu_node_says_what_it_lacks(world: World, lost: Callable[[World], object], line: str) -> None:
     world.gpu_node()
     assert world.found() == []

@@ -25,14 +25,25 @@ def read(folder: Path, values: dict[str, str], gpus: int = 40) -> dict[str, Queu
 
 
 def test_percent_is_of_the_parent(tmp_path: Path) -> None:
-    found = read(tmp_path, {
-        "root.queues": "a, b", "root.a.capacity": "75", "root.a.maximum-capacity": "80", "root.b.capacity": "25",
-        "root.a.queues": "x,y", "root.a.x.capacity": "40", "root.a.y.capacity": "60", "root.a.x.maximum-capacity": "50",
-    })  # fmt: skip
+    found = read(
+        tmp_path,
+        {
+            "root.queues": "a, b",
+            "root.a.capacity": "75",
+            "root.a.maximum-capacity": "80",
+            "root.b.capacity": "25",
+            "root.a.queues": "x,y",
+            "root.a.x.capacity": "40",
+            "root.a.y.capacity": "60",
+            "root.a.x.maximum-capacity": "50",
+        },
+    )
     assert list(found) == ["root", "root.a", "root.a.x", "root.a.y", "root.b"]
     assert {path: round(q.capacity, 6) for path, q in found.items() if q.leaf} == {
-        "root.a.x": 0.3, "root.a.y": 0.45, "root.b": 0.25,
-    }  # fmt: skip
+        "root.a.x": 0.3,
+        "root.a.y": 0.45,
+        "root.b": 0.25,
+    }
     assert [found[p].max_capacity for p in ("root.a", "root.a.x", "root.a.y", "root.b")] == [0.8, 0.4, 0.8, 1.0]
 
 
@@ -42,30 +53,46 @@ def test_weights_are_of_all_siblings(tmp_path: Path) -> None:
 
 
 def test_of_resources_the_gpus_count(tmp_path: Path) -> None:
-    found = read(tmp_path, {
-        "root.queues": "a,b", "root.a.capacity": "[memory=1024, vcores=4, yarn.io/gpu=8]",
-        "root.a.maximum-capacity": "[memory=2048,yarn.io/gpu=10]", "root.b.capacity": "[memory=10]",
-    })  # fmt: skip
+    found = read(
+        tmp_path,
+        {
+            "root.queues": "a,b",
+            "root.a.capacity": "[memory=1024, vcores=4, yarn.io/gpu=8]",
+            "root.a.maximum-capacity": "[memory=2048,yarn.io/gpu=10]",
+            "root.b.capacity": "[memory=10]",
+        },
+    )
     assert (found["root.a"].capacity, found["root.a"].max_capacity, found["root.b"].capacity) == (0.2, 0.25, 0.0)
     assert found["root.a"].partitions[""].max_gpus == 10
 
 
 def test_limits_of_users_and_stopped_queues(tmp_path: Path) -> None:
-    found = read(tmp_path, {
-        "root.queues": "a,b", "root.a.capacity": "50", "root.b.capacity": "50", "minimum-user-limit-percent": "25",
-        "root.a.user-limit-factor": "2", "root.b.minimum-user-limit-percent": "50", "root.b.state": "STOPPED",
-        "root.b.maximum-capacity": "-1",
-    })  # fmt: skip
+    found = read(
+        tmp_path,
+        {
+            "root.queues": "a,b",
+            "root.a.capacity": "50",
+            "root.b.capacity": "50",
+            "minimum-user-limit-percent": "25",
+            "root.a.user-limit-factor": "2",
+            "root.b.minimum-user-limit-percent": "50",
+            "root.b.state": "STOPPED",
+            "root.b.maximum-capacity": "-1",
+        },
+    )
     a, b = found["root.a"], found["root.b"]
     assert (a.user_limit, a.user_limit_factor, a.stopped) == (0.25, 2.0, False)
     assert (b.user_limit, b.user_limit_factor, b.stopped, b.max_capacity) == (0.5, 1.0, True, 1.0)
 
 
-@pytest.mark.parametrize(("values", "said"), [
-    ({}, "root.queues is missing"),
-    ({"root.queues": "a"}, "root.a.capacity: must be percent, a weight"),
-    ({"root.queues": "a", "root.a.capacity": "half"}, "(got half)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "root.queues is missing"),
+        ({"root.queues": "a"}, "root.a.capacity: must be percent, a weight"),
+        ({"root.queues": "a", "root.a.capacity": "half"}, "(got half)"),
+    ],
+)
 def test_a_mistake_names_file_and_key(tmp_path: Path, values: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, values)

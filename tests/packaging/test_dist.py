@@ -81,15 +81,32 @@ def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) 
     tracked = subprocess.run(["git", "ls-files", *folders], cwd=REPO, capture_output=True, text=True, check=True)
     assert {n.removeprefix("isonomy-0.3.0-hadoop3/") for n in names} == {
         *(f for f in tracked.stdout.splitlines() if f != "docs/generate.py"),
-        "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SHA256SUMS", "dev-cluster/topology.yaml",
-        "jars/isonomy-yarn-nm.jar", "jars/isonomy-yarn-rm.jar", "licenses/protobuf.txt", "licenses/py4j.txt",
-        "python/isonomy-0.3.0-py3-none-any.whl", "python/lock.txt", f"python/wheelhouse/{LONG}",
-        "share/bash-completion/completions/isonomy", "share/fish/vendor_completions.d/isonomy.fish",
-        "share/man/man1/isonomy.1", "share/zsh/site-functions/_isonomy",
-        "submarine/isonomy-am.jar", "submarine/lib/isonomy-submarine-runtime.jar",
-        "submarine/lib/submarine-client-0.6.0.jar", "systemd/isonomy.logrotate", "systemd/isonomy.service",
-        "systemd/isonomy.sysusers", "systemd/isonomy.tmpfiles",
-    }  # fmt: skip
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "NOTICE",
+        "README.md",
+        "SHA256SUMS",
+        "dev-cluster/topology.yaml",
+        "jars/isonomy-yarn-nm.jar",
+        "jars/isonomy-yarn-rm.jar",
+        "licenses/protobuf.txt",
+        "licenses/py4j.txt",
+        "python/isonomy-0.3.0-py3-none-any.whl",
+        "python/lock.txt",
+        f"python/wheelhouse/{LONG}",
+        "share/bash-completion/completions/isonomy",
+        "share/fish/vendor_completions.d/isonomy.fish",
+        "share/man/man1/isonomy.1",
+        "share/zsh/site-functions/_isonomy",
+        "submarine/isonomy-am.jar",
+        "submarine/lib/isonomy-submarine-runtime.jar",
+        "submarine/lib/submarine-client-0.6.0.jar",
+        "systemd/isonomy.logrotate",
+        "systemd/isonomy.service",
+        "systemd/isonomy.sysusers",
+        "systemd/isonomy.tmpfiles",
+    }
     assert modes["isonomy-0.3.0-hadoop3/confs/nodemanager/isonomy-bad-gpus"] == 0o755
 
 

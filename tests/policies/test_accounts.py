@@ -35,10 +35,13 @@ GPUS = 12
 WEIGHT = st.floats(0.1, 10)
 TREES = st.recursive(
     WEIGHT.map(Account),
-    lambda below: st.builds(lambda w, xs: Account(w, below={f"g{i}": x for i, x in enumerate(xs)}),
-                            WEIGHT, st.lists(below, min_size=1, max_size=3)),
+    lambda below: st.builds(
+        lambda w, xs: Account(w, below={f"g{i}": x for i, x in enumerate(xs)}),
+        WEIGHT,
+        st.lists(below, min_size=1, max_size=3),
+    ),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 def leaves(account: Account, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Account]:
@@ -98,9 +101,16 @@ def ours_done_s(seed: int, accounts: Accounts, pieces: int, queues: bool) -> flo
     rng = random.Random(seed)
     jobs, *others = ([rng.uniform(20, 60) for _ in range(100)] for _ in range(4))
     ours = [
-        TraceApp(f"o{i}", 0.0, 1, (tuple(jobs[i::pieces]),), f"root.q{i if queues else 0}",
-                 "u" if queues or pieces == 1 else f"u{i}") for i in range(pieces)
-    ]  # fmt: skip
+        TraceApp(
+            f"o{i}",
+            0.0,
+            1,
+            (tuple(jobs[i::pieces]),),
+            f"root.q{i if queues else 0}",
+            "u" if queues or pieces == 1 else f"u{i}",
+        )
+        for i in range(pieces)
+    ]
     theirs = [TraceApp(f"t{i}", 0.0, 1, (tuple(x),), f"root.q{i}", f"v{i}") for i, x in enumerate(others)]
     return max(at_s for a, at_s in ends([*ours, *theirs], accounts).items() if a.startswith("o"))
 
@@ -150,8 +160,10 @@ def test_a_virtual_cluster_is_shared_by_the_groups_whose_users_are_in_it() -> No
 HOUR_S, DAY_S = 3600.0, 86400.0
 WEEK_S = 7 * DAY_S
 ALL = 2 * CLUSTER.gpus
-TEAMS = Accounts({"busy": Account(), "idle": Account(), OTHERS: PLAIN},
-                 {"ann": ("busy", "ann"), "amy": ("busy", "amy"), "bob": ("idle", "bob")})  # fmt: skip
+TEAMS = Accounts(
+    {"busy": Account(), "idle": Account(), OTHERS: PLAIN},
+    {"ann": ("busy", "ann"), "amy": ("busy", "amy"), "bob": ("idle", "bob")},
+)
 
 
 def after_days(days: float, half_life_s: float, every_s: float = 6 * HOUR_S) -> Snapshot:

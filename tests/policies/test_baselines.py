@@ -38,38 +38,94 @@ def gpus_of(name: str, *apps: AppView, **options: Any) -> dict[str, int]:
 CASES = [
     ("drf", {}, "the fewest GPUs first", [app("a", retained_gpus=2, gangs=9), app("b", gangs=9)], {"b": 2}),
     ("drf", {}, "equals share", [app("a", gangs=9), app("b", gangs=9)], {"a": 1, "b": 1}),
-    ("tiresias", {}, "the least service first",
-     [app("a", attained_gpu_s=9000.0), app("b")], {"b": 2}),
-    ("tiresias", {}, "what it wins counts at once",
-     [app("a", attained_gpu_s=500.0, gangs=9), app("b", gangs=9)], {"a": 1, "b": 1}),
-    ("tiresias", {"greedy": True}, "the first takes all that it can use",
-     [app("a", attained_gpu_s=500.0, gangs=9), app("b", gangs=9)], {"b": 2}),
-    ("tiresias", {"threshold_gpu_s": 5000.0}, "in a queue, who came first",
-     [app("a", attained_gpu_s=500.0), app("b", submitted_s=1.0)], {"a": 2}),
-    ("tiresias", {"threshold_gpu_s": 5000.0}, "the first queue before the second",
-     [app("a", attained_gpu_s=6000.0), app("b", submitted_s=1.0)], {"b": 2}),
+    ("tiresias", {}, "the least service first", [app("a", attained_gpu_s=9000.0), app("b")], {"b": 2}),
+    (
+        "tiresias",
+        {},
+        "what it wins counts at once",
+        [app("a", attained_gpu_s=500.0, gangs=9), app("b", gangs=9)],
+        {"a": 1, "b": 1},
+    ),
+    (
+        "tiresias",
+        {"greedy": True},
+        "the first takes all that it can use",
+        [app("a", attained_gpu_s=500.0, gangs=9), app("b", gangs=9)],
+        {"b": 2},
+    ),
+    (
+        "tiresias",
+        {"threshold_gpu_s": 5000.0},
+        "in a queue, who came first",
+        [app("a", attained_gpu_s=500.0), app("b", submitted_s=1.0)],
+        {"a": 2},
+    ),
+    (
+        "tiresias",
+        {"threshold_gpu_s": 5000.0},
+        "the first queue before the second",
+        [app("a", attained_gpu_s=6000.0), app("b", submitted_s=1.0)],
+        {"b": 2},
+    ),
     ("slaq", {}, "the steepest loss first", [app("a", loss_rate=1e-4), app("b", loss_rate=1e-3)], {"b": 2}),
     ("slaq", {}, "unknown comes last", [app("a"), app("b", loss_rate=1e-9)], {"b": 2}),
-    ("srsf", {}, "the least work left", [app("a", work_left_gpu_s=4000.0, gangs=4), app("b", work_left_gpu_s=2000.0)],
-     {"b": 2}),
-    ("srtf", {}, "the least time left with the offer",
-     [app("a", work_left_gpu_s=3000.0, gangs=2), app("b", work_left_gpu_s=2000.0, gangs=1)], {"a": 2}),
-    ("srtf", {}, "slowdown where the offer lies counts",
-     [app("a", 4, 1, work_left_gpu_s=2000.0, slowdown=SHARP, retained_gpus=0), app("b", 2, 1, work_left_gpu_s=2500.0)],
-     {"b": 2}),
+    (
+        "srsf",
+        {},
+        "the least work left",
+        [app("a", work_left_gpu_s=4000.0, gangs=4), app("b", work_left_gpu_s=2000.0)],
+        {"b": 2},
+    ),
+    (
+        "srtf",
+        {},
+        "the least time left with the offer",
+        [app("a", work_left_gpu_s=3000.0, gangs=2), app("b", work_left_gpu_s=2000.0, gangs=1)],
+        {"a": 2},
+    ),
+    (
+        "srtf",
+        {},
+        "slowdown where the offer lies counts",
+        [
+            app("a", 4, 1, work_left_gpu_s=2000.0, slowdown=SHARP, retained_gpus=0),
+            app("b", 2, 1, work_left_gpu_s=2500.0),
+        ],
+        {"b": 2},
+    ),
     ("optimus", {}, "who has nothing first", [app("a", retained_gpus=1, gangs=9), app("b")], {"b": 1, "a": 1}),
-    ("optimus", {}, "the largest ratio of throughput",
-     [app("a", retained_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", retained_gpus=1, gangs=9)], {"b": 2}),
-    ("optimus", {"gain": "time"}, "the largest cut of remaining time",
-     [app("a", retained_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", retained_gpus=1, gangs=9)], {"a": 2}),
-    ("gandiva", {}, "who runs slower far apart first",
-     [app("a", 2, 1, slowdown=FLAT), app("b", 2, 1, slowdown=SHARP)], {"b": 2}),
+    (
+        "optimus",
+        {},
+        "the largest ratio of throughput",
+        [app("a", retained_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", retained_gpus=1, gangs=9)],
+        {"b": 2},
+    ),
+    (
+        "optimus",
+        {"gain": "time"},
+        "the largest cut of remaining time",
+        [app("a", retained_gpus=4, gangs=9, work_left_gpu_s=90000.0), app("b", retained_gpus=1, gangs=9)],
+        {"a": 2},
+    ),
+    (
+        "gandiva",
+        {},
+        "who runs slower far apart first",
+        [app("a", 2, 1, slowdown=FLAT), app("b", 2, 1, slowdown=SHARP)],
+        {"b": 2},
+    ),
     ("gandiva", {}, "among equals who came first", [app("a", submitted_s=1.0), app("b")], {"b": 2}),
     ("max_min", {}, "the fewest GPUs first", [app("a", retained_gpus=2, gangs=9), app("b", gangs=9)], {"b": 2}),
     ("yarn_cs", {}, "who came first", [app("a", submitted_s=1.0), app("b")], {"b": 2}),
-    ("yarn_cs", {}, "a gang that fits goes ahead of one that does not",
-     [app("a", 4, 1), app("b", 2, 1, submitted_s=1.0)], {"b": 2}),
-]  # fmt: skip
+    (
+        "yarn_cs",
+        {},
+        "a gang that fits goes ahead of one that does not",
+        [app("a", 4, 1), app("b", 2, 1, submitted_s=1.0)],
+        {"b": 2},
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -108,15 +164,17 @@ HELD = (gang(n1=2), gang(n2=2), gang(n3=2))
     [
         pytest.param([], {"b": [*HELD]}, id="beyond its capacity a queue keeps what nobody needs"),
         pytest.param(
-            [app("a", 2, 9)], {"b": [*HELD[:2]], "a": [HELD[2]]},
+            [app("a", 2, 9)],
+            {"b": [*HELD[:2]], "a": [HELD[2]]},
             id="what runs beyond capacity yields to a queue below its own, what runs within stays",
         ),
         pytest.param(
-            [app("b0", 2, 9, queue="root.b", submitted_s=-1.0)], {"b": [*HELD]},
+            [app("b0", 2, 9, queue="root.b", submitted_s=-1.0)],
+            {"b": [*HELD]},
             id="who came first does not displace what runs in its queue",
         ),
     ],
-)  # fmt: skip
+)
 def test_yarn_cs_takes_back_at_a_leases_end(waits: list[AppView], expected: dict[str, list[Gang]]) -> None:
     """Queue b holds 6 GPUs; its capacity is 5.2."""
     b = app("b", 2, 3, queue="root.b", ending_gangs=HELD)

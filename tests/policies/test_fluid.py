@@ -53,8 +53,9 @@ def finish(apps: Mapping[str, VirtualApp], by: Weights | None = None) -> dict[st
 
 
 FIVE = {f"a{i}": app("u", queue=f"q{i}") for i in range(5)}
-TREE = Accounts({"g": Account(below={"u": Account(), "v": Account()}), OTHERS: Account()},
-                {"u": ("g", "u"), "v": ("g", "v")})  # fmt: skip
+TREE = Accounts(
+    {"g": Account(below={"u": Account(), "v": Account()}), OTHERS: Account()}, {"u": ("g", "u"), "v": ("g", "v")}
+)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +71,28 @@ TREE = Accounts({"g": Account(below={"u": Account(), "v": Account()}), OTHERS: A
         ({"a": app("u"), "b": app("v")}, weights(12, Accounts(queue_users={"u": Account(2.0)})), {"a": 8, "b": 4}),
         (FIVE | {"z": app("v", queue="q9")}, weights(12, TREE), dict.fromkeys(FIVE, 1.2) | {"z": 6}),
         ({"a": app("u"), "b": app("w"), "c": app("x")}, weights(12, TREE), {"a": 6, "b": 3, "c": 3}),
-        ({"a": app("u"), "b": app("w"), "d": app("x"), "c": app("v")}, weights(12, TREE),
-         {"a": 3, "b": 3, "c": 3, "d": 3}),
+        (
+            {"a": app("u"), "b": app("w"), "d": app("x"), "c": app("v")},
+            weights(12, TREE),
+            {"a": 3, "b": 3, "c": 3, "d": 3},
+        ),
         ({"a": app("v", width=2), "b": app("w")}, weights(12, TREE), {"a": 2, "b": 10}),
     ],
     ids=[
-        "two users alike", "a user's apps share", "an app leaves the user what it cannot use",
-        "a user leaves the others what it cannot use", "queues before users", "queues by weight", "a queue's limit",
-        "users by weight", "a user of the tree has one share of all queues", "all others have one share", "two groups",
+        "two users alike",
+        "a user's apps share",
+        "an app leaves the user what it cannot use",
+        "a user leaves the others what it cannot use",
+        "queues before users",
+        "queues by weight",
+        "a queue's limit",
+        "users by weight",
+        "a user of the tree has one share of all queues",
+        "all others have one share",
+        "two groups",
         "a group leaves the others what it cannot use",
     ],
-)  # fmt: skip
+)
 def test_rates_are_weighted_max_min_of_queues_users_and_apps(
     apps: Mapping[str, VirtualApp], by: Weights, expected: Mapping[str, float]
 ) -> None:

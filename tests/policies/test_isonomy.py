@@ -95,12 +95,19 @@ def test_reports_after_the_first_round_change_nothing(s: Snapshot, data: st.Data
     number = st.floats(0.0, 1e6)
     s = replace(s, memory=decide(s).memory)
     said = [
-        replace(v, rho=data.draw(st.none() | number), demand=replace(
-            v.demand, work_total_gpu_s=data.draw(number), work_left_gpu_s=data.draw(number),
-            work_done_gpu_s=data.draw(number), loss_rate=data.draw(number),
-        ))
+        replace(
+            v,
+            rho=data.draw(st.none() | number),
+            demand=replace(
+                v.demand,
+                work_total_gpu_s=data.draw(number),
+                work_left_gpu_s=data.draw(number),
+                work_done_gpu_s=data.draw(number),
+                loss_rate=data.draw(number),
+            ),
+        )
         for v in s.apps
-    ]  # fmt: skip
+    ]
     assert decide(replace(s, apps=tuple(said))) == decide(s)
 
 
@@ -168,9 +175,12 @@ def test_memory_changes_only_when_apps_come_or_go() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    work=st.floats(1, 1e6), others=st.integers(0, 5), newcomer=st.floats(0, 1e6), gangs=st.integers(1, 99),
+    work=st.floats(1, 1e6),
+    others=st.integers(0, 5),
+    newcomer=st.floats(0, 1e6),
+    gangs=st.integers(1, 99),
     extra_s=st.floats(1, 1e5),
-)  # fmt: skip
+)
 def test_an_app_that_arrives_after_anothers_virtual_finish_time_goes_later(
     work: float, others: int, newcomer: float, gangs: int, extra_s: float
 ) -> None:

@@ -49,8 +49,11 @@ def idle_and_wanted(plan: Plan, s: Snapshot, closed: Mapping[str, Collection[str
         rooms = [x.gpus - sum(got[a] for a in x.app_ids) for x in limits_of(s) if v.app_id in x.app_ids]
         room = min([v.demand.gpus - v.retained_gpus - got[v.app_id], *rooms])
         for gpu_type in [v.demand.gpu_type] if v.demand.gpu_type else s.topology.types:
-            here = {h: n for h, n in left.items()
-                    if n > 0 and s.topology.type_of(h) == gpu_type and h not in closed.get(v.app_id, ())}  # fmt: skip
+            here = {
+                h: n
+                for h, n in left.items()
+                if n > 0 and s.topology.type_of(h) == gpu_type and h not in closed.get(v.app_id, ())
+            }
             fits = place_gang(v.demand.gang_gpus, v.demand.scope, here, s.topology) if v.demand.gang_gpus else None
             if fits and v.demand.gang_gpus <= room:
                 found.append(v.app_id)

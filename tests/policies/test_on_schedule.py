@@ -28,9 +28,17 @@ def app(name: str, gpus: int, work: float, at_s: float, done: float = 0.0, **mor
 def snapshot(now_s: float, free: int, *apps: AppView, memory: object = None, present: str = "") -> Snapshot:
     here = frozenset(v.app_id for v in apps) | frozenset(present.split())
     return Snapshot(
-        "r", now_s, ONE, {"m0": free} if free else {}, apps, lease_s=LEASE_S, vc="root.a",
-        memory=memory or {}, present=here, private=True,  # type: ignore[arg-type]
-    )  # fmt: skip
+        "r",
+        now_s,
+        ONE,
+        {"m0": free} if free else {},
+        apps,
+        lease_s=LEASE_S,
+        vc="root.a",
+        memory=memory or {},
+        present=here,
+        private=True,  # type: ignore[arg-type]
+    )
 
 
 def decide(s: Snapshot) -> Plan:
@@ -127,8 +135,9 @@ def test_a_gang_stays_where_it_runs() -> None:
     home = (("m0", 2),)
     memory = decide(snapshot(0.0, 4, app("a", 2, 4000.0, 0.0), app("b", 2, 4000.0, 0.0))).memory
     views = (
-        app("a", 2, 4000.0, 0.0, 200.0, ending_gangs=(home,)), app("b", 2, 4000.0, 0.0, 200.0, ending_gangs=(home,))
-    )  # fmt: skip
+        app("a", 2, 4000.0, 0.0, 200.0, ending_gangs=(home,)),
+        app("b", 2, 4000.0, 0.0, 200.0, ending_gangs=(home,)),
+    )
     found = decide(snapshot(100.0, 4, *views, memory=memory))
     assert {a.app_id: a.gangs for a in found.awards} == {"a": (home,), "b": (home,)}
     assert not found.unused_gpus
@@ -139,9 +148,10 @@ def test_no_app_gets_more_than_the_offer_or_than_it_can_use() -> None:
     memory: object = {}
     for now_s in range(0, 1000, 40):
         views = [
-            app(f"x{k}", rng.choice((1, 2, 4)), 100.0 * (k + 1), 10.0 * k, 10.0 * k) for k in range(6)
+            app(f"x{k}", rng.choice((1, 2, 4)), 100.0 * (k + 1), 10.0 * k, 10.0 * k)
+            for k in range(6)
             if 10.0 * k <= now_s
-        ]  # fmt: skip
+        ]
         free = rng.randint(0, 4)
         plan = decide(snapshot(float(now_s), free, *views, memory=memory))
         assert sum(n for a in plan.awards for gang in a.gangs for _, n in gang) <= free

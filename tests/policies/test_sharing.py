@@ -245,11 +245,16 @@ def test_priority_counts_only_inside_a_tenant(placer: str) -> None:
 
 def test_kinds_of_a_tenant_share_its_weight_by_their_priority() -> None:
     """The two kinds of u1's apps split its half 3 : 1 (OEF 4.2.4), in throughput in the non-cooperative scheme."""
-    apps = (tenant_app("a", "u1", 2.0, priority=2, gangs=16), tenant_app("b", "u1", 5.0, gangs=16),
-            tenant_app("c", "u2", 2.0, gangs=16))  # fmt: skip
+    apps = (
+        tenant_app("a", "u1", 2.0, priority=2, gangs=16),
+        tenant_app("b", "u1", 5.0, gangs=16),
+        tenant_app("c", "u2", 2.0, gangs=16),
+    )
     shared = Shared(Oef(mode="noncooperative"), Rounds(Oef(), *apps).snapshot())
-    worth = {u.name: sum(w * shared.shares[u.name][t] for w, t in zip(u.vector, shared.types, strict=True))
-             for u in shared.users.values()}  # fmt: skip
+    worth = {
+        u.name: sum(w * shared.shares[u.name][t] for w, t in zip(u.vector, shared.types, strict=True))
+        for u in shared.users.values()
+    }
     a, b, c = (worth[shared.users[v].name] for v in "abc")
     assert a == pytest.approx(3 * b)
     assert a + b == pytest.approx(c)

@@ -52,20 +52,37 @@ def test_case(kind: str, case: dict[str, Any]) -> None:
 
 
 GOOD_SINGLE = {
-    "kind": "rho", "model": "single_job", "R_C": 4, "job_demand_max": 2, "serial_iter_time": 1.0,
-    "iter_total": 10, "iter_left": 5, "T_start": 0, "T_current": 10,
-    "apps_in_system": [{"start": 0, "end": 10, "count": 2}], "points": [[1, 1.0]],
-}  # fmt: skip
+    "kind": "rho",
+    "model": "single_job",
+    "R_C": 4,
+    "job_demand_max": 2,
+    "serial_iter_time": 1.0,
+    "iter_total": 10,
+    "iter_left": 5,
+    "T_start": 0,
+    "T_current": 10,
+    "apps_in_system": [{"start": 0, "end": 10, "count": 2}],
+    "points": [[1, 1.0]],
+}
 
 
 CURVE = {
-    "kind": "rho", "model": "performance_curve", "R_C": 16, "N_avg": 2, "B": 8000, "app_demand_max": 8,
-    "job_demand_max": 4, "elapsed": 100, "iter_total": 1000, "target": 0.4, "points": [1, 2, 8],
+    "kind": "rho",
+    "model": "performance_curve",
+    "R_C": 16,
+    "N_avg": 2,
+    "B": 8000,
+    "app_demand_max": 8,
+    "job_demand_max": 4,
+    "elapsed": 100,
+    "iter_total": 1000,
+    "target": 0.4,
+    "points": [1, 2, 8],
     "jobs": [
         {"serial_iter_time": 2.0, "seen": [[n, 0.2 + 2 * n**-0.5] for n in range(1, 61)]},
         {"serial_iter_time": 1.0, "S": 1.1, "seen": [[1, 2.0], [2, 1.9]]},
     ],
-}  # fmt: skip
+}
 
 
 def test_performance_curves_are_forecast_each_at_its_slowest(tmp_path: Path) -> None:

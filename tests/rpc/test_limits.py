@@ -28,11 +28,22 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 
 HOSTS = {"n1": None}
 DEMAND = pb.Demand(
-    gang_gpus=2, gangs=3, job_demand_max=2, work_left_gpu_s=1.0, work_total_gpu_s=2.0, work_done_gpu_s=1.0,
-    slowdown=[1.0, 1.1, 1.3], loss_rate=0.1, speedups={"K80": 1.0, "V100": 3.0}, gpu_type="V100",
-    within="switch", pinned="corner", lazy_preemption=True, mixes=True,
+    gang_gpus=2,
+    gangs=3,
+    job_demand_max=2,
+    work_left_gpu_s=1.0,
+    work_total_gpu_s=2.0,
+    work_done_gpu_s=1.0,
+    slowdown=[1.0, 1.1, 1.3],
+    loss_rate=0.1,
+    speedups={"K80": 1.0, "V100": 3.0},
+    gpu_type="V100",
+    within="switch",
+    pinned="corner",
+    lazy_preemption=True,
+    mixes=True,
     unsaved=True,
-)  # fmt: skip
+)
 STRANGER = pb.Demand(
     gang_gpus=1,
     gangs=1,
@@ -47,10 +58,25 @@ GANG = pb.Gang(machines=[pb.MachineGpus(host="n1", gpus=2)])
 ROW = pb.BidRow(rho=2.0, keep=[GANG], new_gangs=1, gang_gpus=2, scope=pb.MACHINE, gpu_type="V100", mixes=True)
 GPUS = [pb.MachineGpuIds(host="n1", gpu_ids=[0])]
 JOB = pb.JobProgress(
-    job_id="j", state="running", step=1, loss=0.1, accuracy=0.5, iter_time_s=0.1, slowdown=1.0, gpus=2, rung=1,
-    launches=1, worker_failures=1, metric=0.5, until_step=9, checkpoints_failed=1, note="n",
-    lost_steps=1, lost_gpu_s=1.0, hangs=True,
-)  # fmt: skip
+    job_id="j",
+    state="running",
+    step=1,
+    loss=0.1,
+    accuracy=0.5,
+    iter_time_s=0.1,
+    slowdown=1.0,
+    gpus=2,
+    rung=1,
+    launches=1,
+    worker_failures=1,
+    metric=0.5,
+    until_step=9,
+    checkpoints_failed=1,
+    note="n",
+    lost_steps=1,
+    lost_gpu_s=1.0,
+    hangs=True,
+)
 LINK = pb.Link(label="UI", url="http://n1:80")
 WORKER = pb.WorkerPlan(worker_id="w", job_id="j", host="n1", gpu_ids=[0], allocation_request_id=7, container_id="c")
 PHASE = pb.PhaseLeft(jobs=[pb.JobsLeft(serial_s=5.0, jobs=1)])

@@ -52,9 +52,12 @@ def test_a_gang_takes_several_cells_of_one_host(policy: str) -> None:
 def test_the_tenant_of_figure_4_gets_all_its_cells_for_one_gang() -> None:
     kind = Kind(("gpu", "switch", "socket", "node"), (1, 2, 4, 8), ("n0", "n1"))
     cells = (
-        cell("socket", 4, "root.a", "n0"), cell("switch", 2, "root.a", "n0", 4),
-        cell("gpu", 1, "root.a", "n0", 6), cell("gpu", 1, "root.a", "n0", 7), cell("node", 8, "root.b", "n1"),
-    )  # fmt: skip
+        cell("socket", 4, "root.a", "n0"),
+        cell("switch", 2, "root.a", "n0", 4),
+        cell("gpu", 1, "root.a", "n0", 6),
+        cell("gpu", 1, "root.a", "n0", 7),
+        cell("node", 8, "root.b", "n1"),
+    )
     others = Ask("b", "root.b", 8, 1, 0, EVER_S), Ask("x", "root.x", 1, 8, 5, EVER_S)
     asks = *others, Ask("a", "root.a", 8, 1, 40, EVER_S)
     assert not complaints(case(kind, cells, *asks))
@@ -62,9 +65,11 @@ def test_the_tenant_of_figure_4_gets_all_its_cells_for_one_gang() -> None:
 
 def test_a_gang_that_can_never_fit_blocks_no_other_app() -> None:
     cells = (
-        cell("pair", 2, "root.a", "n0"), cell("gpu", 1, "root.a", "n0", 2), cell("gpu", 1, "root.a", "n0", 3),
+        cell("pair", 2, "root.a", "n0"),
+        cell("gpu", 1, "root.a", "n0", 2),
+        cell("gpu", 1, "root.a", "n0", 3),
         cell("node", 4, "root.b", "n1"),
-    )  # fmt: skip
+    )
     never = Ask("a0", "root.a", 4, 1, 30, EVER_S, together=True)
     fits = Ask("a1", "root.a", 2, 1, 40, EVER_S, together=True)
     assert not complaints(case(PAIRS, cells, OWNER, STRANGER, never, fits))
@@ -95,15 +100,25 @@ def test_a_gang_of_all_cells_does_not_wait_a_lease_more_for_a_takeover() -> None
     """Leases with new ends outlasted the one common end, and those of later apps the next: seed 1103."""
     kind = Kind(("gpu", "switch", "socket", "node"), (1, 2, 4, 8), ("n0", "n1", "n2", "n3"))
     cells = (
-        cell("socket", 4, "root.b", "n0"), cell("socket", 4, "", "n0", 4), cell("socket", 4, "root.a", "n1"),
-        cell("gpu", 1, "root.a", "n1", 4), cell("gpu", 1, "", "n1", 5), cell("gpu", 1, "", "n1", 6),
-        cell("gpu", 1, "root.b", "n1", 7), cell("node", 8, "root.a", "n2", pinned=True),
-        cell("switch", 2, "root.a", "n3"), cell("switch", 2, "", "n3", 2), cell("socket", 4, "", "n3", 4),
-    )  # fmt: skip
+        cell("socket", 4, "root.b", "n0"),
+        cell("socket", 4, "", "n0", 4),
+        cell("socket", 4, "root.a", "n1"),
+        cell("gpu", 1, "root.a", "n1", 4),
+        cell("gpu", 1, "", "n1", 5),
+        cell("gpu", 1, "", "n1", 6),
+        cell("gpu", 1, "root.b", "n1", 7),
+        cell("node", 8, "root.a", "n2", pinned=True),
+        cell("switch", 2, "root.a", "n3"),
+        cell("switch", 2, "", "n3", 2),
+        cell("socket", 4, "", "n3", 4),
+    )
     asks = (
-        Ask("x1", "root.x", 2, 7, 25, 3000), Ask("a0", "root.a", 1, 2, 52, 202, together=True),
-        Ask("a1", "root.a", 15, 1, 79, 3079), Ask("a2", "root.a", 2, 1, 189, 269), Ask("b2", "root.b", 2, 1, 170, 250),
-    )  # fmt: skip
+        Ask("x1", "root.x", 2, 7, 25, 3000),
+        Ask("a0", "root.a", 1, 2, 52, 202, together=True),
+        Ask("a1", "root.a", 15, 1, 79, 3079),
+        Ask("a2", "root.a", 2, 1, 189, 269),
+        Ask("b2", "root.b", 2, 1, 170, 250),
+    )
     found = dataclasses.replace(case(kind, cells, *asks), seed=1103, failovers=((124, "takeover"),))
     assert not complaints(found)
 
@@ -112,9 +127,12 @@ def test_a_gang_of_all_cells_does_not_wait_a_lease_more_for_a_takeover() -> None
 def test_gpus_borrowed_beyond_the_private_cluster_stay_borrowed_after_a_lost_journal(foreign: bool) -> None:
     """Two cells of one GPU on one host are no machine of two, though a container that runs there says so: seed 872."""
     cells = (
-        cell("gpu", 1, "root.b", "n0"), cell("gpu", 1, "root.b", "n0", 1), cell("gpu", 1, "", "n0", 2),
-        cell("gpu", 1, "", "n0", 3), cell("node", 4, "root.a", "n1"),
-    )  # fmt: skip
+        cell("gpu", 1, "root.b", "n0"),
+        cell("gpu", 1, "root.b", "n0", 1),
+        cell("gpu", 1, "", "n0", 2),
+        cell("gpu", 1, "", "n0", 3),
+        cell("node", 4, "root.a", "n1"),
+    )
     wide = Ask("b1", "root.b", 2, 1, 5, EVER_S, together=True, foreign=foreign)
     asks = Ask("a", "root.a", 4, 1, 0, EVER_S), wide, Ask("x", "root.x", 1, 2, 20, EVER_S)
     found = case(NODES, cells, *asks, Ask("b0", "root.b", 1, 2, 80, EVER_S))
@@ -187,9 +205,11 @@ def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_
 def test_a_gang_that_borrowed_owns_its_queues_cells_once_they_are_free() -> None:
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
     asks = (
-        Ask("a1", "root.a", 4, 1, 0, 50), Ask("a2", "root.a", 4, 1, 10, EVER_S), Ask("b", "root.b", 4, 1, 70, EVER_S),
+        Ask("a1", "root.a", 4, 1, 0, 50),
+        Ask("a2", "root.a", 4, 1, 10, EVER_S),
+        Ask("b", "root.b", 4, 1, 70, EVER_S),
         Ask("a3", "root.a", 4, 1, 100, EVER_S),
-    )  # fmt: skip
+    )
     found = case(NODES, cells, *asks)
     w = play_shared(found)
     assert [x.guaranteed for x in w.arbiter.holdings.leases_of("a2") for _ in x.gpus] == [True] * 4

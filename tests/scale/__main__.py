@@ -50,11 +50,24 @@ def built(compile_first: bool) -> str:
 def _compile(listed: Path) -> None:
     """The tests alone, against the Hadoop that they run on; the plugin is as `make java` left it."""
     subprocess.run(
-        ["mvn", "-B", "-q", "-pl", "yarn-plugin/rm", "-am", "test-compile", "dependency:build-classpath",
-         "-Dmaven.main.skip=true", f"-Dhadoop.version={HADOOP}",
-         f"-Dmdep.outputFile={Path('target') / listed.name}", "-Dmdep.includeScope=test"],
-        cwd=ROOT, check=True, stdout=sys.stderr,
-    )  # fmt: skip
+        [
+            "mvn",
+            "-B",
+            "-q",
+            "-pl",
+            "yarn-plugin/rm",
+            "-am",
+            "test-compile",
+            "dependency:build-classpath",
+            "-Dmaven.main.skip=true",
+            f"-Dhadoop.version={HADOOP}",
+            f"-Dmdep.outputFile={Path('target') / listed.name}",
+            "-Dmdep.includeScope=test",
+        ],
+        cwd=ROOT,
+        check=True,
+        stdout=sys.stderr,
+    )
 
 
 def usage(pid: int) -> tuple[float, int]:
@@ -170,16 +183,33 @@ def control_plane(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def run_rm(
-    args: argparse.Namespace, classpath: str, scheduler: str, folder: Path, plane: subprocess.Popen[str] | None,
-    options: list[str], web: int, viewer: Viewer | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    args: argparse.Namespace,
+    classpath: str,
+    scheduler: str,
+    folder: Path,
+    plane: subprocess.Popen[str] | None,
+    options: list[str],
+    web: int,
+    viewer: Viewer | None = None,
+) -> dict[str, Any]:
     """One life of a ResourceManager, until all asks are served and some time of rest after, half of it unwatched."""
     command = [
-        "java", f"-Xmx{args.heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-cp", classpath,
-        f"-Dscale.scheduler={scheduler}", f"-Dscale.nodes={args.nodes}", f"-Dscale.apps={args.apps}",
-        f"-Dscale.gpus={args.gpus}", f"-Dscale.idle_s={args.idle}", f"-Dscale.limit_s={args.limit}",
-        f"-Dscale.web={web}", *options, "isonomy.yarn.scale.ScaleRun",
-    ]  # fmt: skip
+        "java",
+        f"-Xmx{args.heap}",
+        "-XX:+UseSerialGC",
+        "-XX:-UsePerfData",
+        "-cp",
+        classpath,
+        f"-Dscale.scheduler={scheduler}",
+        f"-Dscale.nodes={args.nodes}",
+        f"-Dscale.apps={args.apps}",
+        f"-Dscale.gpus={args.gpus}",
+        f"-Dscale.idle_s={args.idle}",
+        f"-Dscale.limit_s={args.limit}",
+        f"-Dscale.web={web}",
+        *options,
+        "isonomy.yarn.scale.ScaleRun",
+    ]
     samples: list[dict[str, Any]] = []
     with (folder / f"{scheduler}.log").open("w") as log:
         rm = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder)

@@ -105,8 +105,15 @@ def test_a_revoked_gang_keeps_its_work_and_pays_checkpoint_and_restart() -> None
 
 def test_jobs_that_do_not_save_when_warned_lose_the_work_since_their_last_checkpoint() -> None:
     one = racks_of([[1]])
-    found = run(app("a", 0.0, 1, (3000.0,)), app("b", 1.0, 1, (3000.0,)), cluster=one, policy=Tiresias(),
-                arbiter=SHORT, saves=False, checkpoint_every_s=50.0)  # fmt: skip
+    found = run(
+        app("a", 0.0, 1, (3000.0,)),
+        app("b", 1.0, 1, (3000.0,)),
+        cluster=one,
+        policy=Tiresias(),
+        arbiter=SHORT,
+        saves=False,
+        checkpoint_every_s=50.0,
+    )
     for a in found.values():
         assert 0 < a.lost_gpu_s <= a.restarts * 50
         assert a.gpu_s == pytest.approx(3000 + a.lost_gpu_s + a.restarts * 40, abs=a.restarts * 5 + 1)
@@ -280,8 +287,12 @@ def test_the_result_does_not_depend_on_the_order_of_sets() -> None:
     first, second = (
         subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed}, cwd=root, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in "12"
-    )  # fmt: skip
+    )
     assert first == second

@@ -20,11 +20,27 @@ from submarine_patch.cli.follow import Goal, Status, goal_of
 
 APP = "application_1_0002"
 JOBS = [
-    {"job_id": "job000", "state": "done", "step": 9, "loss": 0.4, "accuracy": 0.8, "metric": 0.7, "until_step": 9,
-     "configuration": {"lr": "0.1"}},
-    {"job_id": "job001", "state": "running", "step": 5, "loss": 0.3, "accuracy": 0.0, "metric": 0.9, "until_step": 9,
-     "configuration": {"lr": "0.2", "units": "75", "balanced": "True", "optimizer": "adam"}},
-]  # fmt: skip
+    {
+        "job_id": "job000",
+        "state": "done",
+        "step": 9,
+        "loss": 0.4,
+        "accuracy": 0.8,
+        "metric": 0.7,
+        "until_step": 9,
+        "configuration": {"lr": "0.1"},
+    },
+    {
+        "job_id": "job001",
+        "state": "running",
+        "step": 5,
+        "loss": 0.3,
+        "accuracy": 0.0,
+        "metric": 0.9,
+        "until_step": 9,
+        "configuration": {"lr": "0.2", "units": "75", "balanced": "True", "optimizer": "adam"},
+    },
+]
 
 
 class Yarn(BaseHTTPRequestHandler):
@@ -40,17 +56,36 @@ class Yarn(BaseHTTPRequestHandler):
         self.asked.append(path)
         if path == f"apps/{APP}":
             state, final = self.states[0] if len(self.states) == 1 else self.states.pop(0)
-            self._answer({"app": {"state": state, "finalStatus": final, "name": "sweep", "progress": 40.0,
-                                  "diagnostics": "because"}})  # fmt: skip
+            self._answer(
+                {
+                    "app": {
+                        "state": state,
+                        "finalStatus": final,
+                        "name": "sweep",
+                        "progress": 40.0,
+                        "diagnostics": "because",
+                    }
+                }
+            )
         else:
             done = len(self.states) == 1
             best = {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9}
-            self._answer({
-                "app": {"app_id": APP, "gpus_held": 4, "message": "", "best": best if done else None,
-                        "model_path": "/models/x" if done else ""},
-                "reason": {"code": "Running"}, "rho": {"rho": 1.5}, "jobs": [] if done else JOBS, "now_s": 1000.0,
-                "estimate": {"start_s": [1.0, 2.0, 3.0], "end_s": [1060.0, 1600.0, 8200.0]},
-            })  # fmt: skip
+            self._answer(
+                {
+                    "app": {
+                        "app_id": APP,
+                        "gpus_held": 4,
+                        "message": "",
+                        "best": best if done else None,
+                        "model_path": "/models/x" if done else "",
+                    },
+                    "reason": {"code": "Running"},
+                    "rho": {"rho": 1.5},
+                    "jobs": [] if done else JOBS,
+                    "now_s": 1000.0,
+                    "estimate": {"start_s": [1.0, 2.0, 3.0], "end_s": [1060.0, 1600.0, 8200.0]},
+                }
+            )
 
     def do_POST(self) -> None:
         self.asked.append("POST " + urlsplit(self.path).path.rpartition("/")[2])
@@ -105,9 +140,16 @@ echo "Submitted {APP} (x, single) to queue root.prod"
 
 def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     app = isonomy.submit(
-        "python -m train %hyperparameters%", name="sweep", gpus=2, app_scheduler="asha", max_iterations=9,
-        metric="f1", mode="max", search_space={"lr": {"type": "float", "min": 0.1, "max": 1}}, env={"A": "b"},
-    )  # fmt: skip
+        "python -m train %hyperparameters%",
+        name="sweep",
+        gpus=2,
+        app_scheduler="asha",
+        max_iterations=9,
+        metric="f1",
+        mode="max",
+        search_space={"lr": {"type": "float", "min": 0.1, "max": 1}},
+        env={"A": "b"},
+    )
     given = (cluster / "arguments").read_text().splitlines()
     assert "memory=2G,vcores=1,gpu=2" in given
     assert "isonomy.metric=f1" in given
@@ -211,8 +253,19 @@ def test_the_command_line_waits_with_a_bar_in_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("submarine_patch.cli.follow.POLL_S", 0.01)
     with pytest.raises(SystemExit) as ended:
-        main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
-              "--wait_job_finish"])  # fmt: skip
+        main(
+            [
+                "job",
+                "run",
+                "--name",
+                "x",
+                "--worker_resources",
+                "memory=1G",
+                "--worker_launch_cmd",
+                "true",
+                "--wait_job_finish",
+            ]
+        )
     assert ended.value.code == status
     assert "--wait_job_finish" not in (cluster / "arguments").read_text().splitlines()
     shown = capsys.readouterr().err
@@ -226,8 +279,21 @@ def test_without_a_terminal_it_waits_with_a_line_for_each_change(
 ) -> None:
     monkeypatch.setattr("submarine_patch.cli.follow.POLL_S", 0.01)
     with pytest.raises(SystemExit) as ended:
-        main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
-              "--wait_job_finish", "-o", "json"])  # fmt: skip
+        main(
+            [
+                "job",
+                "run",
+                "--name",
+                "x",
+                "--worker_resources",
+                "memory=1G",
+                "--worker_launch_cmd",
+                "true",
+                "--wait_job_finish",
+                "-o",
+                "json",
+            ]
+        )
     assert ended.value.code == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {"application_id": APP, "exit_status": 0, "start_s": None, "end_s": None}
@@ -275,7 +341,18 @@ def test_an_interrupted_wait_says_that_the_app_goes_on(
 
     monkeypatch.setattr("submarine_patch.cli.follow.wait", interrupted)
     with pytest.raises(SystemExit) as ended:
-        main(["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true",
-              "--wait_job_finish"])  # fmt: skip
+        main(
+            [
+                "job",
+                "run",
+                "--name",
+                "x",
+                "--worker_resources",
+                "memory=1G",
+                "--worker_launch_cmd",
+                "true",
+                "--wait_job_finish",
+            ]
+        )
     assert ended.value.code == 130
     assert f"to end it: submarine job kill {APP}" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def answers(stage: Stage) -> dict[str, list[Any]]:
     questions = Questions({}, ends=lambda: forecast["apps"], slower=10.0)
     asked = Router(
         stage, issue=lambda *_: "", arbiter_address="host:1", feed=stage.feed, why_not=questions.answer, usage=counted
-    )  # fmt: skip
+    )
     for by in ("month,account", "user,type,kind", "day,queue"):
         status, answer = asked.handle("GET", "usage", {"by": by}, "ann", False)
         assert status == 200, answer
@@ -146,10 +146,23 @@ def counted(by: Sequence[str], accounts: Accounts) -> dict[str, Any]:
 
 def as_if() -> dict[str, Any]:
     """Hypothetical rounds, one of which would have revoked GPUs."""
-    return {"since_s": 1.0, "decisions": 1, "same": 0, "gpus": 4, "same_gpus": 0,
-            "by_user": [{"queue": "root.q", "user": "ann", "given": 4, "would_give": 0, "would_take": 0}],
-            "newest": [{"at_s": 2.0, "given": {"a": 4}, "would_give": {"b": 4}, "would_take": {"c": 1},
-                        "why": {"a": "others come first"}}]}  # fmt: skip
+    return {
+        "since_s": 1.0,
+        "decisions": 1,
+        "same": 0,
+        "gpus": 4,
+        "same_gpus": 0,
+        "by_user": [{"queue": "root.q", "user": "ann", "given": 4, "would_give": 0, "would_take": 0}],
+        "newest": [
+            {
+                "at_s": 2.0,
+                "given": {"a": 4},
+                "would_give": {"b": 4},
+                "would_take": {"c": 1},
+                "why": {"a": "others come first"},
+            }
+        ],
+    }
 
 
 def traded() -> dict[str, list[Any]]:

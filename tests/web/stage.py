@@ -98,9 +98,19 @@ class Stage(Simulator):
         noise = random.Random(f"{app_id} {k} {int(done * 400)}").uniform(0.9, 1.1)
         loss = 2.3 / (1 + 9 * done) * noise
         return ev.JobProgress(
-            job.job_id, "running" if job.state == RUNNING else "waiting", int(done * 4000), loss, 1 - loss / 3, 0.21,
-            1.0, len(job.gpus), 0, job.launches, 0, {"lr": f"{0.001 * (k + 1):g}", "batch": str(32 * (1 + k % 3))},
-        )  # fmt: skip
+            job.job_id,
+            "running" if job.state == RUNNING else "waiting",
+            int(done * 4000),
+            loss,
+            1 - loss / 3,
+            0.21,
+            1.0,
+            len(job.gpus),
+            0,
+            job.launches,
+            0,
+            {"lr": f"{0.001 * (k + 1):g}", "batch": str(32 * (1 + k % 3))},
+        )
 
     # ---- the driver
 

@@ -16,8 +16,21 @@ from tests.web.stage import Stage, busy
 
 SECRET = "only-for-its-owner"
 NOBODY: frozenset[str] = frozenset()
-READS = ("status", "queue", "apps", "leases", "explain", "picture", "trends", "spans", "rounds", "events", "metrics",
-         "ui", "ui/app/")  # fmt: skip
+READS = (
+    "status",
+    "queue",
+    "apps",
+    "leases",
+    "explain",
+    "picture",
+    "trends",
+    "spans",
+    "rounds",
+    "events",
+    "metrics",
+    "ui",
+    "ui/app/",
+)
 
 
 @pytest.fixture(scope="module")

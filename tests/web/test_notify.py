@@ -66,8 +66,15 @@ def test_start_revocation_and_end_are_posted(hook: Hook) -> None:
     assert kinds.count(("started", LATE)) == 1
     revoked = [e for e in events if e["event"] == "revoked"]
     assert any(e["cause"] == "drained" and all(g.startswith("n1:") for g in e["gpus"]) for e in revoked)
-    assert events[-1] | {"at_s": 0} == {"event": "failed", "app_id": SHELL, "name": f"name of {SHELL}", "user": "u",
-                                        "queue": "root.q", "at_s": 0, "final_state": "FAILED"}  # fmt: skip
+    assert events[-1] | {"at_s": 0} == {
+        "event": "failed",
+        "app_id": SHELL,
+        "name": f"name of {SHELL}",
+        "user": "u",
+        "queue": "root.q",
+        "at_s": 0,
+        "final_state": "FAILED",
+    }
     assert told.dropped == told.failed == 0
 
 

@@ -236,9 +236,7 @@ def test_an_app_page_shows_the_cost_of_revocations(stage: Stage) -> None:
 
 def test_a_page_says_what_would_help_a_waiting_app(stage: Stage) -> None:
     questions, app_id = Questions({}, slower=10.0), next(iter(stage.arbiter.agents.unmet))
-    router = Router(
-        stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed, why_not=questions.answer
-    )  # fmt: skip
+    router = Router(stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed, why_not=questions.answer)
     assert f"ui/app/{app_id}/why-not" in get(stage, f"ui/app/{app_id}")[1]
     status, answer = router.handle("GET", f"ui/app/{app_id}/why-not", {}, "ann", False)
     questions.stop()

@@ -33,11 +33,19 @@ def test_unknown_paths_methods_and_parameters(scene: Scene) -> None:
     assert "known: n" in scene.error("GET", "rounds", m="1")[1]
 
 
-@pytest.mark.parametrize(("verb", "params"), [
-    ("pause", {}), ("resume", {}), ("drain", {"node": "n1"}), ("undrain", {"node": "n1"}), ("kill", {"app": EARLY}),
-    ("budget-set", {"account": "user u", "gpus": "1"}), ("budget-reset", {"account": "user u"}),
-    ("boost", {"target": EARLY, "for_s": "60"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "params"),
+    [
+        ("pause", {}),
+        ("resume", {}),
+        ("drain", {"node": "n1"}),
+        ("undrain", {"node": "n1"}),
+        ("kill", {"app": EARLY}),
+        ("budget-set", {"account": "user u", "gpus": "1"}),
+        ("budget-reset", {"account": "user u"}),
+        ("boost", {"target": EARLY, "for_s": "60"}),
+    ],
+)
 def test_commands_need_admin_rights(scene: Scene, verb: str, params: dict[str, str]) -> None:
     before = scene.world.arbiter.durable.dump()
     for user in ("mallory", ""):
@@ -133,13 +141,16 @@ def test_an_admin_boosts_an_app_or_a_user_until_an_end(scene: Scene) -> None:
     assert all(r["boost"] for r in scene.get("queue")["apps"] if r["user"] == "u")
 
 
-@pytest.mark.parametrize(("status", "text", "params"), [
-    (400, "for_s: is missing", {"target": EARLY}),
-    (400, "for_s: must be from 0 to 2592000", {"target": EARLY, "for_s": "2592001"}),
-    (409, "has none", {"target": EARLY, "for_s": "0"}),
-    (404, "no application of this id or name", {"target": "nobody", "for_s": "60"}),
-    (400, "target: is missing", {"for_s": "60"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "text", "params"),
+    [
+        (400, "for_s: is missing", {"target": EARLY}),
+        (400, "for_s: must be from 0 to 2592000", {"target": EARLY, "for_s": "2592001"}),
+        (409, "has none", {"target": EARLY, "for_s": "0"}),
+        (404, "no application of this id or name", {"target": "nobody", "for_s": "60"}),
+        (400, "target: is missing", {"for_s": "60"}),
+    ],
+)
 def test_a_boost_that_cannot_be_is_refused_in_a_sentence(
     scene: Scene, status: int, text: str, params: dict[str, str]
 ) -> None:

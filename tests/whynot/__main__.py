@@ -15,8 +15,10 @@ def main(first: int, rounds: int) -> int:
     tally = run(range(first, first + rounds))
     for kind in Kind:
         print(f"{kind}: helps {tally.helps[kind]} times, found {tally.found[kind]}, came true {tally.came_true[kind]}")
-    print(f"{tally.asked} of {tally.rounds} rounds asked, {tally.unchanged} held unchanged, {tally.inexact} without an"
-          f" exact copy; {time.process_time() - begun_s:.0f} s of CPU")  # fmt: skip
+    print(
+        f"{tally.asked} of {tally.rounds} rounds asked, {tally.unchanged} held unchanged, {tally.inexact} without an"
+        f" exact copy; {time.process_time() - begun_s:.0f} s of CPU"
+    )
     print(*tally.problems(), sep="\n")
     return 1 if tally.problems() else 0
 

@@ -68,8 +68,11 @@ class Tally:
 
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
-        missed = [f"{kind}: found {self.found[kind]} of {n}" for kind, n in self.helps.items()
-                  if self.found[kind] < FOUND_LEAST * n]  # fmt: skip
+        missed = [
+            f"{kind}: found {self.found[kind]} of {n}"
+            for kind, n in self.helps.items()
+            if self.found[kind] < FOUND_LEAST * n
+        ]
         return [*missed, *self.larger, *self.untrue]
 
 
@@ -135,11 +138,16 @@ class Live(Mini):
             self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, min(gang, 4), rng.randint(1, 3), only_on=only_on)))
             return
         demand = Demand(
-            gang, rng.randint(1, 3), gang, 1e5 * rng.random(), 1e5, scope=rng.choice((*Scope, Scope.CLUSTER)),
+            gang,
+            rng.randint(1, 3),
+            gang,
+            1e5 * rng.random(),
+            1e5,
+            scope=rng.choice((*Scope, Scope.CLUSTER)),
             gpu_type=rng.choice(self.types) if rng.random() < 0.6 else "",
             within="pair" if self.cells and rng.random() < 0.2 and gang <= 2 else "",
             opportunistic=self.cells is not None and rng.random() < 0.15,
-        )  # fmt: skip
+        )
         app = YarnApp(name, user, queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
         self.send(ev.AppAdded(app))
         self.send(ev.AgentUp(name, app.attempt_id, "hyperband", demand))

@@ -199,8 +199,12 @@ def test_a_lease_says_when_it_ends() -> None:
     m = smaller_gang()
     change = found(m, "me")[Kind.LEASE]
     assert change.due_s == m.a.holdings.leases_of("big")[0].end_s
-    row = {"kind": change.kind, "text": change.text, "due_s": m.now + 600.0,
-           "gets": {"gpus": {"n1": 2}, "borrowed_gpus": 1, "from_s": m.now + 40.0}}  # fmt: skip
+    row = {
+        "kind": change.kind,
+        "text": change.text,
+        "due_s": m.now + 600.0,
+        "gets": {"gpus": {"n1": 2}, "borrowed_gpus": 1, "from_s": m.now + 40.0},
+    }
     assert sentence(row, "big", m.now) == (
         "if big gave 3 GPUs of one gang back (its lease ends in 10 min): 2 GPUs (2 on n1, 1 of them borrowed) in 40 s"
     )

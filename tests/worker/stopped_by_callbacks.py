@@ -68,9 +68,15 @@ def launch(name: str, folder: Path, crash_at: int) -> dict[str, Any] | None:
     callback = made(name, folder)
     try:
         history = session.fit(
-            model, x, y, batch_size=64, epochs=12, validation_data=(x, y), verbose=0,
+            model,
+            x,
+            y,
+            batch_size=64,
+            epochs=12,
+            validation_data=(x, y),
+            verbose=0,
             callbacks=[callback, Crashing(session, crash_at)],
-        )  # fmt: skip
+        )
     except Crash:
         return None
     return {

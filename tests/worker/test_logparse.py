@@ -299,10 +299,21 @@ def test_a_session_that_finished() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["7" * 2000, "1." * 1000, "loss = " + "1" * 1900 + "x", "(" + "9" * 1900 + " secx", "step [" * 300,
-     "epoch 1 [" * 180, "9/9 [0:00<" * 150, "loss at step " * 150, "1/1 [" * 300, "a" * 2048, "ab " * 600,
-     "Epoch 1, " + "loss " * 400],
-)  # fmt: skip
+    [
+        "7" * 2000,
+        "1." * 1000,
+        "loss = " + "1" * 1900 + "x",
+        "(" + "9" * 1900 + " secx",
+        "step [" * 300,
+        "epoch 1 [" * 180,
+        "9/9 [0:00<" * 150,
+        "loss at step " * 150,
+        "1/1 [" * 300,
+        "a" * 2048,
+        "ab " * 600,
+        "Epoch 1, " + "loss " * 400,
+    ],
+)
 def test_no_line_takes_long(line: str) -> None:
     """A pattern that tried all ways to split a run of digits took 12 s, which blocks the program's output."""
     parser, begin_s = LogParser("f1"), time.thread_time()

@@ -357,10 +357,21 @@ def _told(arbiter: FakeArbiter, run: Run, tmp_path: Path, tf_config: str) -> dic
 def test_every_worker_gets_the_rendezvous_of_its_gang(arbiter: FakeArbiter, run: Run, tmp_path: Path) -> None:
     config = {"cluster": {"worker": ["h1:2222", "h2:3333", "h3:4444"]}, "task": {"type": "worker", "index": 2}}
     told = _told(arbiter, run, tmp_path, json.dumps(config))
-    expected = {"MASTER_ADDR": "h1", "MASTER_PORT": "2222", "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "2", "NNODES": "3", "PET_MASTER_ADDR": "h1",
-                "PET_MASTER_PORT": "2222", "PET_NNODES": "3", "PET_NODE_RANK": "2",
-                "PET_NPROC_PER_NODE": "2"}  # fmt: skip
+    expected = {
+        "MASTER_ADDR": "h1",
+        "MASTER_PORT": "2222",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": "2",
+        "NNODES": "3",
+        "PET_MASTER_ADDR": "h1",
+        "PET_MASTER_PORT": "2222",
+        "PET_NNODES": "3",
+        "PET_NODE_RANK": "2",
+        "PET_NPROC_PER_NODE": "2",
+    }
     assert {k: told.get(k) for k in expected} == expected
     assert json.loads(told["TF_CONFIG"]) == config
 

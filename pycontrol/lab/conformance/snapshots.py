@@ -96,7 +96,9 @@ def _view(
     if spare is not None:
         rooms["user u"] = spare if spare == NO_ROOM else spare + ending_gpus
     return app(
-        f"a{i}", size, draw(st.integers(0, 4)),
+        f"a{i}",
+        size,
+        draw(st.integers(0, 4)),
         rho=draw(st.none() | st.floats(0.1, 9.0)),
         queue=queue,
         rooms=rooms,
@@ -111,7 +113,7 @@ def _view(
         loss_rate=draw(st.sampled_from([0.0, 1e-4, 1e-3])),
         work_left_gpu_s=float(draw(st.integers(0, 5)) * 1000),
         job_demand_max=draw(st.sampled_from([size, size, 2 * size, 3 * size, 4 * size])),
-    )  # fmt: skip
+    )
 
 
 def truthful_bids(s: Snapshot, offer: Offer | None) -> dict[str, Bid]:

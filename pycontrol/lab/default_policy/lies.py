@@ -24,12 +24,20 @@ SINGLE: Mapping[str, tuple[float, ...]] = {
 }
 """{field of Misreport: factors of the truth}. `work` is the work left."""
 AT_ONCE: Mapping[str, tuple[float, ...]] = {
-    "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 2.0), "elapsed": (3.0,), "loss": (3.0,),
-}  # fmt: skip
+    "slowdown": (2.0,),
+    "work": (0.5, 3.0),
+    "total": (0.5, 2.0),
+    "elapsed": (3.0,),
+    "loss": (3.0,),
+}
 """Combinations of two lies by the same app."""
 TOGETHER: Mapping[str, tuple[float, ...]] = {
-    "slowdown": (2.0,), "work": (0.5, 3.0), "total": (0.5, 0.9, 1.25, 2.0), "elapsed": (3.0,), "loss": (3.0,),
-}  # fmt: skip
+    "slowdown": (2.0,),
+    "work": (0.5, 3.0),
+    "total": (0.5, 0.9, 1.25, 2.0),
+    "elapsed": (3.0,),
+    "loss": (3.0,),
+}
 """Lies that two apps tell together."""
 
 

@@ -68,9 +68,11 @@ def default_policy(setup: Setup) -> Findings:
         ),
         sum(r.seeds for r in runs),
         (f"SimulationSettings: {'; '.join(r.scene.label for r in runs)}.",),
-        {"ratios": {m: {k: v.mean for k, v in row.items()} for m, row in ratios.items()},
-         "lies": {g.policy: {"lie": g.lie, "gain_percent": g.percent} for g in gains}},
-    )  # fmt: skip
+        {
+            "ratios": {m: {k: v.mean for k, v in row.items()} for m, row in ratios.items()},
+            "lies": {g.policy: {"lie": g.lie, "gain_percent": g.percent} for g in gains},
+        },
+    )
 
 
 def scenes(setup: Setup) -> list[Scene]:
@@ -130,13 +132,18 @@ def _ratio(runs: Sequence[VariantRuns], label: str, metric: str) -> Interval:
 
 def _table(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain], runs: Sequence[VariantRuns]) -> Table:
     lie = {g.policy: f"{g.percent:.1f} (at most {g.percent_most:.1f}): {g.lie}" for g in gains}
-    means = {m: math.exp(interval([math.log(metrics(x)[m]) for r in runs for x in r.results[OURS.label]]).mean)
-             for m in COLUMNS}  # fmt: skip
+    means = {
+        m: math.exp(interval([math.log(metrics(x)[m]) for r in runs for x in r.results[OURS.label]]).mean)
+        for m in COLUMNS
+    }
     rows = [
-        (v.label, *(f"{means[m]:.3g}" if v is OURS else f"x {shown(ratios[m][v.label])}" for m in COLUMNS),
-         lie.get(v.label, ""))
+        (
+            v.label,
+            *(f"{means[m]:.3g}" if v is OURS else f"x {shown(ratios[m][v.label])}" for m in COLUMNS),
+            lie.get(v.label, ""),
+        )
         for v in VARIANTS
-    ]  # fmt: skip
+    ]
     title = f"isonomy's geometric means, and the others as multiples of them ({len(runs)} settings)"
     return Table(title, ("policy", *COLUMNS.values(), "best lie gains, %"), tuple(rows))
 
@@ -150,10 +157,13 @@ def _kept(runs: Sequence[VariantRuns], label: str) -> Promise:
 
 def _to_bound(runs: Sequence[VariantRuns], label: str) -> Interval:
     """Mean completion time as a multiple of what no schedule can beat: the geometric mean."""
-    found = interval([
-        math.log(metrics(x)["completion_mean_s"] / least_mean_completion_s(x.apps))
-        for r in runs for x in r.results[label]
-    ])  # fmt: skip
+    found = interval(
+        [
+            math.log(metrics(x)["completion_mean_s"] / least_mean_completion_s(x.apps))
+            for r in runs
+            for x in r.results[label]
+        ]
+    )
     return Interval(math.exp(found.mean), math.exp(found.low), math.exp(min(found.high, 700.0)), found.n)
 
 
@@ -161,26 +171,34 @@ def _promise_table(kept: Mapping[str, Promise], bound: Mapping[str, Interval]) -
     rows = [(n, f"{p.kept:.1%}", f"{p.excess:.2f}", f"{shown(bound[n])}") for n, p in kept.items()]
     return Table(
         "Nobody later than under equal sharing (but for a lease and a restart), and completion times against a bound",
-        ("policy", "apps that are not later", "largest excess / completion under equal sharing",
-         "mean completion / its lower bound"), tuple(rows),
-    )  # fmt: skip
+        (
+            "policy",
+            "apps that are not later",
+            "largest excess / completion under equal sharing",
+            "mean completion / its lower bound",
+        ),
+        tuple(rows),
+    )
 
 
 def _promises(kept: Mapping[str, Promise], bound: Mapping[str, Interval]) -> tuple[Claim, ...]:
     ours, best = kept[OURS.label], max((n for n in kept if n != OURS.label), key=lambda n: kept[n].kept)
     return (
         Claim(
-            "No other policy keeps the promise of equal sharing for more apps.", "target: ahead of all",
+            "No other policy keeps the promise of equal sharing for more apps.",
+            "target: ahead of all",
             f"{ours.kept:.1%} of {ours.apps} apps; the best other, {best}: {kept[best].kept:.1%}",
             ours.kept >= kept[best].kept,
         ),
         Claim(
-            "Mean completion is within 10 % of what is possible.", "target: 1.1 x the bound",
-            f"{shown(bound[OURS.label])} x", bound[OURS.label].mean <= 1.1,
+            "Mean completion is within 10 % of what is possible.",
+            "target: 1.1 x the bound",
+            f"{shown(bound[OURS.label])} x",
+            bound[OURS.label].mean <= 1.1,
             "The bound lets an app use the whole cluster whatever its jobs and gangs are, and knows no restarts, so "
             "nobody reaches it.",
         ),
-    )  # fmt: skip
+    )
 
 
 def _figure(ratios: Mapping[str, Mapping[str, Interval]]) -> Figure:
@@ -190,8 +208,16 @@ def _figure(ratios: Mapping[str, Mapping[str, Interval]]) -> Figure:
         at = (ratios["completion_mean_s"][v.label].mean, ratios["rho_max"][v.label].mean)
         points.setdefault(at, []).append(v.label)
     found = tuple(Series(", ".join(labels), [x], [y]) for (x, y), labels in points.items())
-    return Figure("frontier", "Fairness against speed, as multiples of isonomy's", "mean completion time", "max rho",
-                  found, "scatter", log_y=True, mark=1.0)  # fmt: skip
+    return Figure(
+        "frontier",
+        "Fairness against speed, as multiples of isonomy's",
+        "mean completion time",
+        "max rho",
+        found,
+        "scatter",
+        log_y=True,
+        mark=1.0,
+    )
 
 
 def _claims(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain]) -> tuple[Claim, ...]:
@@ -202,37 +228,45 @@ def _claims(ratios: Mapping[str, Mapping[str, Interval]], gains: Sequence[Gain])
     ours = gains[0]
     return (
         Claim(
-            f"The max rho of isonomy is {TARGET} times below that of faithful Themis.", f"target: {TARGET} x",
+            f"The max rho of isonomy is {TARGET} times below that of faithful Themis.",
+            f"target: {TARGET} x",
             f"{shown(rho['themis'])} x; with the longest path in T_cluster {shown(path['themis'])} x",
             rho["themis"].mean >= TARGET,
             "N_avg, the denominator, is smaller under a policy that finishes small apps sooner, and an app whose "
             "longest path is its bound has the same rho under every policy.",
         ),
         Claim(
-            "It is below that of every baseline.", "target: below all",
+            "It is below that of every baseline.",
+            "target: below all",
             f"the best, {best['rho_max']}: {shown(rho[best['rho_max']])} x; with the longest path, "
-            f"{best['rho_path_max']}: {shown(path[best['rho_path_max']])} x", min(rho[n].mean for n in names) > 1,
+            f"{best['rho_path_max']}: {shown(path[best['rho_path_max']])} x",
+            min(rho[n].mean for n in names) > 1,
         ),
         Claim(
-            "The 95th percentile of rho is below that of Themis and of every baseline.", "target: the lowest",
+            "The 95th percentile of rho is below that of Themis and of every baseline.",
+            "target: the lowest",
             f"themis {shown(ratios['rho_p95']['themis'])} x, {best['rho_p95']} "
             f"{shown(ratios['rho_p95'][best['rho_p95']])} x",
             min(ratios["rho_p95"][n].mean for n in (*names, "themis")) > 1,
         ),
         Claim(
-            "No lie gains more than 1 %.", "target: <= 1 %",
+            "No lie gains more than 1 %.",
+            "target: <= 1 %",
             f"best of {ours.tried} lies, {ours.lie}: {ours.percent:.2g} % (at most {ours.percent_most:.2g} %)",
             ours.percent_most <= 1.0,
             ("" if ours.percent > 1.0 or ours.percent_most <= 1.0 else "Its 95 % interval allows either answer. ")
             + "Only the work declared at submission moves a turn; slowdown decides on moves of the app's own gangs.",
         ),
         Claim(
-            "It spends no more GPU time than gandiva.", "target: at most gandiva's",
-            f"gandiva {shown(gpu['gandiva'])} x", gpu["gandiva"].mean >= 1,
+            "It spends no more GPU time than gandiva.",
+            "target: at most gandiva's",
+            f"gandiva {shown(gpu['gandiva'])} x",
+            gpu["gandiva"].mean >= 1,
         ),
         Claim(
-            "Its mean completion time is within 5 % of the best baseline's, or better.", "target: 5 %",
+            "Its mean completion time is within 5 % of the best baseline's, or better.",
+            "target: 5 %",
             f"{best['completion_mean_s']} {shown(time[best['completion_mean_s']])} x",
             time[best["completion_mean_s"]].mean >= 1 / 1.05,
         ),
-    )  # fmt: skip
+    )

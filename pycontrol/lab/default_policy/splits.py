@@ -78,21 +78,30 @@ def splits(setup: Setup) -> Findings:
     return Findings(
         (
             Claim(
-                "Splitting or merging apps of one user gains nothing.", f"target: geometric mean >= {GOAL}",
-                f"changed / honest {shown(everywhere)}, {everywhere.n} cases", everywhere.mean >= GOAL,
+                "Splitting or merging apps of one user gains nothing.",
+                f"target: geometric mean >= {GOAL}",
+                f"changed / honest {shown(everywhere)}, {everywhere.n} cases",
+                everywhere.mean >= GOAL,
             ),
             Claim(
-                "No pattern of splitting or merging pays.", f"target: no 95 % interval below {LEAST}",
-                f"the best, {worst}: {shown(by_label[worst])}", by_label[worst].high >= LEAST,
+                "No pattern of splitting or merging pays.",
+                f"target: no 95 % interval below {LEAST}",
+                f"the best, {worst}: {shown(by_label[worst])}",
+                by_label[worst].high >= LEAST,
             ),
         ),
         (
-            Table("Time until all is done, changed / honest", ("pattern", "ratio", "cases", "least"), tuple(
-                (x, shown(i), i.n, f"{min(c.ratio for c in cases if c.label == x):.2f}") for x, i in by_label.items()
-            )),
-            Table("By workload", ("workload", "ratio", "cases"), tuple(
-                (x, shown(i), i.n) for x, i in by_place.items()
-            )),
+            Table(
+                "Time until all is done, changed / honest",
+                ("pattern", "ratio", "cases", "least"),
+                tuple(
+                    (x, shown(i), i.n, f"{min(c.ratio for c in cases if c.label == x):.2f}")
+                    for x, i in by_label.items()
+                ),
+            ),
+            Table(
+                "By workload", ("workload", "ratio", "cases"), tuple((x, shown(i), i.n) for x, i in by_place.items())
+            ),
         ),
         (),
         (
@@ -105,7 +114,7 @@ def splits(setup: Setup) -> Findings:
         len({c.where for c in cases}),
         (),
         {"all": dataclasses.asdict(everywhere), **{k: dataclasses.asdict(i) for k, i in by_label.items()}},
-    )  # fmt: skip
+    )
 
 
 def scenes(setup: Setup) -> list[tuple[Scene, int]]:

@@ -58,23 +58,31 @@ def unmanaged(setup: Setup) -> Findings:
         (
             Claim(
                 "No app with an Agent ends later than under equal sharing, but for a lease and a restart, because of "
-                "one without.", "target: none",
-                f"{len(newly)} of {len(late['half'])} apps, by {max(newly, default=0.0):.0f} s at most", not newly,
+                "one without.",
+                "target: none",
+                f"{len(newly)} of {len(late['half'])} apps, by {max(newly, default=0.0):.0f} s at most",
+                not newly,
                 "Gangs are whole, so any other order of apps makes other apps late: in all "
                 f"{sum(x > 0 for x in late['half'])} are late, {sum(x > 0 for x in late['honest'])} where all have "
                 "Agents.",
             ),
             Claim(
-                "Who leaves the Agent out ends no earlier.", f"target: >= 1.00, its interval above {LEAST}",
-                f"{shown(gain)} x, {gain.n} apps", gain.mean >= 1.0 and gain.low >= LEAST,
+                "Who leaves the Agent out ends no earlier.",
+                f"target: >= 1.00, its interval above {LEAST}",
+                f"{shown(gain)} x, {gain.n} apps",
+                gain.mean >= 1.0 and gain.low >= LEAST,
             ),
         ),
         (
-            Table("Completion times, without / with Agents", ("apps", "ratio", "number"), (
-                ("one has no Agent: that one", shown(gain), gain.n),
-                ("half have none: those with Agents", shown(managed), managed.n),
-                ("half have none: those without", shown(theirs), theirs.n),
-            )),
+            Table(
+                "Completion times, without / with Agents",
+                ("apps", "ratio", "number"),
+                (
+                    ("one has no Agent: that one", shown(gain), gain.n),
+                    ("half have none: those with Agents", shown(managed), managed.n),
+                    ("half have none: those without", shown(theirs), theirs.n),
+                ),
+            ),
         ),
         (),
         (
@@ -86,7 +94,7 @@ def unmanaged(setup: Setup) -> Findings:
         len(seeds),
         (),
         {"gain": gain.mean, "newly_late": len(newly)},
-    )  # fmt: skip
+    )
 
 
 def _runs(setup: Setup, seeds: Sequence[int]) -> list[MixedSeed]:

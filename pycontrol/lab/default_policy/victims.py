@@ -31,8 +31,11 @@ def victims(setup: Setup) -> Findings:
     jobs = []
     for every_min, fails in worlds.values():
         for seed in (FIRST + s for s in seeds):
-            settings = SimulationSettings(saves=False, checkpoint_every_s=60.0 * every_min,
-                                          faults=_faults(where.topology(), seed) if fails else ())  # fmt: skip
+            settings = SimulationSettings(
+                saves=False,
+                checkpoint_every_s=60.0 * every_min,
+                faults=_faults(where.topology(), seed) if fails else (),
+            )
             run = SimulationRun(where.load(seed), where.topology(), "isonomy", settings=settings, seed=seed)
             jobs += [replace(run, options={"loss": 0.0}), run, *_lying(run)]
     results, claims, rows = list(run_many(jobs, setup.processes)), list[Claim](), list[tuple[object, ...]]()
@@ -48,29 +51,65 @@ def victims(setup: Setup) -> Findings:
         hides = paired_ratio(*_lies(mine, jobs[k * n : (k + 1) * n]))
         kept = [sum(promise(x, ALLOWED_S).kept for x in runs) / len(runs) for runs in (before, now)]
         hours = [sum(map(_lost_gpu_s, runs)) / len(runs) / 3600 for runs in (before, now)]
-        rows.append((name, *(f"{h:.1f}" for h in hours), shown(lost), shown(mean), shown(worst),
-                     *(f"{x:.1%}" for x in kept), shown(hides)))  # fmt: skip
+        rows.append(
+            (
+                name,
+                *(f"{h:.1f}" for h in hours),
+                shown(lost),
+                shown(mean),
+                shown(worst),
+                *(f"{x:.1%}" for x in kept),
+                shown(hides),
+            )
+        )
         claims += [
-            Claim(f"Checkpoints each {name}: less work is lost.", "target: 30 % less at 60 min, elsewhere not more",
-                  f"{shown(lost)} x", lost.mean <= 0.7 if "60" in name else lost.low <= 1.0),
-            Claim(f"Checkpoints each {name}: mean completion.", "target: at most 1.01 x", f"{shown(mean)} x",
-                  mean.mean <= 1.01),
-            Claim(f"Checkpoints each {name}: the worst rho.", "target: at most 1.05 x", f"{shown(worst)} x",
-                  worst.mean <= 1.05),
-            Claim(f"Checkpoints each {name}: who hides them ends no earlier.", "target: >= 0.99", f"{shown(hides)} x, "
-                  f"{hides.n} apps", hides.mean >= 0.99),
-        ]  # fmt: skip
-    columns = ("checkpoints each", "GPU-h lost without", "with", "ratio", "mean completion", "worst rho",
-               "not late without", "with", "hiding / telling")  # fmt: skip
+            Claim(
+                f"Checkpoints each {name}: less work is lost.",
+                "target: 30 % less at 60 min, elsewhere not more",
+                f"{shown(lost)} x",
+                lost.mean <= 0.7 if "60" in name else lost.low <= 1.0,
+            ),
+            Claim(
+                f"Checkpoints each {name}: mean completion.",
+                "target: at most 1.01 x",
+                f"{shown(mean)} x",
+                mean.mean <= 1.01,
+            ),
+            Claim(
+                f"Checkpoints each {name}: the worst rho.",
+                "target: at most 1.05 x",
+                f"{shown(worst)} x",
+                worst.mean <= 1.05,
+            ),
+            Claim(
+                f"Checkpoints each {name}: who hides them ends no earlier.",
+                "target: >= 0.99",
+                f"{shown(hides)} x, {hides.n} apps",
+                hides.mean >= 0.99,
+            ),
+        ]
+    columns = (
+        "checkpoints each",
+        "GPU-h lost without",
+        "with",
+        "ratio",
+        "mean completion",
+        "worst rho",
+        "not late without",
+        "with",
+        "hiding / telling",
+    )
     return Findings(
         tuple(claims),
         (Table("What revocations cost, with and without regard to lost work", columns, tuple(rows)),),
         (),
-        (f"{where.label}; jobs do not save when they are warned, so that each revocation costs what came after the "
-         "newest periodic checkpoint; a change of allocation costs 40 s besides",
-         f"hiding: each of {LIARS} apps of all sizes tells of no checkpoint while all others do"),
+        (
+            f"{where.label}; jobs do not save when they are warned, so that each revocation costs what came after the "
+            "newest periodic checkpoint; a change of allocation costs 40 s besides",
+            f"hiding: each of {LIARS} apps of all sizes tells of no checkpoint while all others do",
+        ),
         len(seeds),
-    )  # fmt: skip
+    )
 
 
 def _faults(cluster: Topology, seed: int) -> tuple[Fault, ...]:

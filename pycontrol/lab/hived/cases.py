@@ -24,9 +24,18 @@ LOAD = 1.0
 LOWER_LOAD = 0.70
 """The load if the paper's 70 % meant all jobs."""
 NODES = {
-    "res-a": 1, "res-b": 2, "res-c": 2, "res-d": 4, "res-e": 5, "res-f": 78,
-    "prod-a": 24, "prod-b": 29, "prod-c": 31, "prod-d": 43, "prod-e": 54,
-}  # fmt: skip
+    "res-a": 1,
+    "res-b": 2,
+    "res-c": 2,
+    "res-d": 4,
+    "res-e": 5,
+    "res-f": 78,
+    "prod-a": 24,
+    "prod-b": 29,
+    "prod-c": 31,
+    "prod-d": 43,
+    "prod-e": 54,
+}
 """8-GPU nodes by tenant. Table 1's percentages are exactly these over 273; six of the 279 nodes have no owner."""
 CLUSTER_NODES = 279
 PHILLY_FROM_DAY = 12.0

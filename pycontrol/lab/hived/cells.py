@@ -53,16 +53,26 @@ def fig8(setup: Setup) -> Findings:
         nodes = runs[0].case.nodes
         used = {label: _mean_of(found, "all_gpus") / NODE_GPUS / nodes for label, found in both}
         rows += [
-            (load, label, sum(len(r.preemptions) for r in found), taken[label],
-             100 * _mean_of(found, "broken_nodes") / nodes, 100 * used[label])
+            (
+                load,
+                label,
+                sum(len(r.preemptions) for r in found),
+                taken[label],
+                100 * _mean_of(found, "broken_nodes") / nodes,
+                100 * used[label],
+            )
             for label, found in both
-        ]  # fmt: skip
+        ]
         why = f"Jobs of any kind use {used['dynamic']:.0%} of the GPUs: few idle to choose."
-        claims.append(Claim(
-            f"Load {load:g}: dynamic binding preempts fewer GPUs than static.", "55 % fewer",
-            f"{100 * saved:.0f} % fewer{by_seed([f'{x:.0f}' for x in seeds])}", saved >= MUCH if seeds else None,
-            "Static binding preempted none." if not seeds else "" if saved >= MUCH else why,
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                f"Load {load:g}: dynamic binding preempts fewer GPUs than static.",
+                "55 % fewer",
+                f"{100 * saved:.0f} % fewer{by_seed([f'{x:.0f}' for x in seeds])}",
+                saved >= MUCH if seeds else None,
+                "Static binding preempted none." if not seeds else "" if saved >= MUCH else why,
+            )
+        )
         lines = tuple(Series(label, *_by_window(found[0])) for label, found in both)
         figures.append(Figure(f"preempted-{load:g}", f"Preempted GPUs, load {load:g}", "day", "GPUs in 12 h", lines))
     columns = ("load", "binding", "moments", "GPUs preempted", "% of nodes with regular jobs", "% of GPUs used")
@@ -95,32 +105,45 @@ def fig9(setup: Setup) -> Findings:
     """HiveD Figure 9: fragmentation with cells of every level and with node cells only."""
     here = size(setup)
     coarse = made(setup, on_nodes(CLUSTER_NODES, here, ("hived",)))
-    fine = made(setup, [
-        Wanted(functools.partial(finer, CLUSTER_NODES, here.part, seed, LOAD, here.days), ("hived",))
-        for seed in range(here.seeds)
-    ])  # fmt: skip
+    fine = made(
+        setup,
+        [
+            Wanted(functools.partial(finer, CLUSTER_NODES, here.part, seed, LOAD, here.days), ("hived",))
+            for seed in range(here.seeds)
+        ],
+    )
     nodes = coarse[0].case.nodes
-    gaps = [[a - b for a, b in zip(_share(c, nodes), _share(f, nodes), strict=True)]
-            for c, f in zip(coarse, fine, strict=True)]  # fmt: skip
+    gaps = [
+        [a - b for a, b in zip(_share(c, nodes), _share(f, nodes), strict=True)]
+        for c, f in zip(coarse, fine, strict=True)
+    ]
     every = [gap for found in gaps for gap in found]
     mean = sum(every) / len(every)
     lower = sum(gap >= 0 for gap in every) / len(every)
     points = interval([sum(found) / len(found) for found in gaps])
     claims = (
-        Claim("Cells of every level fragment the cluster less.", "by 10 to 20 points most of the time",
-              f"by {shown(points)} points in the mean, at most {max(every):.1f}", mean >= 10,
-              "" if mean >= 10 else _why_fig9(coarse, nodes), points.n < 2 or not points.low < 10 < points.high),
+        Claim(
+            "Cells of every level fragment the cluster less.",
+            "by 10 to 20 points most of the time",
+            f"by {shown(points)} points in the mean, at most {max(every):.1f}",
+            mean >= 10,
+            "" if mean >= 10 else _why_fig9(coarse, nodes),
+            points.n < 2 or not points.low < 10 < points.high,
+        ),
         Claim("The fragmentation is always lower.", "always", f"not higher in {lower:.0%} of the hours", lower == 1.0),
-    )  # fmt: skip
+    )
     owned = fine[0].case.owned
     rows = tuple((t, *(owned[t].get(level, 0) for level in ("node", "socket", "switch", "gpu"))) for t in owned)
     figure = Figure(
-        "fragmentation", "Nodes not available for an 8-GPU regular job", "day", "%",
+        "fragmentation",
+        "Nodes not available for an 8-GPU regular job",
+        "day",
+        "%",
         tuple(
             Series(label, [k / 24 for k in range(len(_share(run, nodes)))], _share(run, nodes))
             for label, run in (("node cells", coarse[0]), ("cells of every level", fine[0]))
         ),
-    )  # fmt: skip
+    )
     table = Table("Cells by tenant where there is every level", ("tenant", "8 GPUs", "4", "2", "1"), rows)
     how = ("cells of each level as the tenant's GPU time is divided among job sizes; node cells for its largest gang",)
     return Findings(claims, (table,), (figure,), CONVENTIONS + how, here.seeds, size=str(here))
@@ -153,11 +176,13 @@ def cluster(pods: int, nodes: int) -> CellsFile:
     for mine in owned.values():
         parts = share // 5
         mine |= {"node": share - 3 * parts, "socket": 2 * parts, "switch": 4 * parts, "gpu": 8 * parts}
-    return CellsFile.model_validate({
-        "levels": {"switch": 2, "socket": 2, "node": 2, "pod": nodes},
-        "hosts": [f"n{i}" for i in range(pods * nodes)],
-        "virtual_clusters": owned,
-    })  # fmt: skip
+    return CellsFile.model_validate(
+        {
+            "levels": {"switch": 2, "socket": 2, "node": 2, "pod": nodes},
+            "hosts": [f"n{i}" for i in range(pods * nodes)],
+            "virtual_clusters": owned,
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -234,15 +259,24 @@ def profile(setup: Setup) -> Findings:
     mean_ms = rows[-1][2] / 1000
     claims = (
         Claim("Mean time of a request on 65,536 GPUs.", "2.18 ms", f"{mean_ms:.3f} ms", mean_ms < 2.18),
-        Claim("The cost does not grow with the cluster (requests up to a node).", "not given",
-              f"{small[0]:.0f} us on {rows[0][0]} GPUs, {small[-1]:.0f} us on {rows[-1][0]}", small[-1] < 3 * small[0]),
-    )  # fmt: skip
+        Claim(
+            "The cost does not grow with the cluster (requests up to a node).",
+            "not given",
+            f"{small[0]:.0f} us on {rows[0][0]} GPUs, {small[-1]:.0f} us on {rows[-1][0]}",
+            small[-1] < 3 * small[0],
+        ),
+    )
     columns = ("GPUs", "start-up s", "mean us", "p99 us", "up to a node: mean us", "p99 us", "pods: mean us", "p99 us")
     sizes = [r[0] for r in rows]
     figure = Figure(
-        "cost", "A request's cost", "GPUs", "microseconds",
-        (Series("up to a node", sizes, small), Series("pods", sizes, [r[6] for r in rows])), log_x=True, log_y=True,
-    )  # fmt: skip
+        "cost",
+        "A request's cost",
+        "GPUs",
+        "microseconds",
+        (Series("up to a node", sizes, small), Series("pods", sizes, [r[6] for r in rows])),
+        log_x=True,
+        log_y=True,
+    )
     how = (
         "8 pods of 1,024 nodes of 8 GPUs are 65,536 GPUs; the 8 x 256 x 8 that the paper prints are 16,384",
         "half the GPUs run opportunistic 1-GPU jobs; a pod's request ends thousands of them, which is in its time",

@@ -57,8 +57,18 @@ def closed_loop(setup: Setup) -> Findings:
         waits = [_mean_delay(runs, way) if way in ways else "-" for way in WAYS]
         rows.append((name, policy, jobs, *cells[0], *cells[1], *waits))
         claims.append(_claim(policy, name, jobs, late))
-    columns = ("jobs of", "policy", "jobs", "later without", "by at most min", "later with", "by at most min",
-               "mean delay, private, min", "without", "with")  # fmt: skip
+    columns = (
+        "jobs of",
+        "policy",
+        "jobs",
+        "later without",
+        "by at most min",
+        "later with",
+        "by at most min",
+        "mean delay, private, min",
+        "without",
+        "with",
+    )
     table = Table("Jobs that end over a lease and a minute later than on the private cluster", columns, tuple(rows))
     how = (
         "each tenant's private cluster is a simulation of its own",

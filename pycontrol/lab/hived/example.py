@@ -32,11 +32,15 @@ def jobs() -> Workload:
         queue = name[0]
         return TraceApp(name, at_s, gpus, ((gpus * run_s,),), queue, queue, slowdown=(1.0, 1.0, 1.0), scope=scope)
 
-    singles = [
-        job(f"a{k}", 60.0 * k, 1, SHORT_S if k in (2, 4) else LONG_S, Scope.MACHINE) for k in range(1, 5)
-    ]  # fmt: skip
-    return Workload("figure 2", (*singles, job("a5", A5_S, SWITCH_GPUS, LONG_S, Scope.MACHINE),
-                                 job("b1", B1_S, NODE_GPUS, SHORT_S, Scope.RACK)))  # fmt: skip
+    singles = [job(f"a{k}", 60.0 * k, 1, SHORT_S if k in (2, 4) else LONG_S, Scope.MACHINE) for k in range(1, 5)]
+    return Workload(
+        "figure 2",
+        (
+            *singles,
+            job("a5", A5_S, SWITCH_GPUS, LONG_S, Scope.MACHINE),
+            job("b1", B1_S, NODE_GPUS, SHORT_S, Scope.RACK),
+        ),
+    )
 
 
 @dataclass
@@ -58,10 +62,14 @@ def run(cells: bool) -> tuple[dict[str, ShownJob], dict[str, ShownJob]]:
     topology = Topology.of([Machine(switch, node, SWITCH_GPUS) for switch, node in SWITCHES.items()])
     policy = simulated.policy_of(POLICY)
     if cells:
-        file = CellsFile.model_validate({
-            "levels": {"switch": SWITCH_GPUS, "node": NODE_GPUS // SWITCH_GPUS}, "node": "switch",
-            "hosts": list(SWITCHES), "virtual_clusters": {"a": {"node": 1}, "b": {"node": 1}},
-        })  # fmt: skip
+        file = CellsFile.model_validate(
+            {
+                "levels": {"switch": SWITCH_GPUS, "node": NODE_GPUS // SWITCH_GPUS},
+                "node": "switch",
+                "hosts": list(SWITCHES),
+                "virtual_clusters": {"a": {"node": 1}, "b": {"node": 1}},
+            }
+        )
         supply = CellSupply(layout(file))
         sim = Simulator(jobs(), topology, ByVirtualCluster(policy), simulated.settings(), supply=supply)
     else:
@@ -90,18 +98,32 @@ def fig2(setup: Setup) -> Findings:
     (quota_before, quota), (before, after) = run(False), run(True)
     lent = bool(before["a5"].nodes) and not before["a5"].guaranteed
     claims = (
-        Claim("a1 and a3 are left on both switches of one node.", "as in the figure",
-              ", ".join(f"{name} on {'/'.join(sorted(before[name].switches))}" for name in ("a1", "a3")),
-              all(seen["a1"].nodes == seen["a3"].nodes and seen["a1"].switches != seen["a3"].switches
-                  for seen in (before, quota_before))),
-        Claim("By quota, b1 (4 GPUs) finds no node although B uses nothing.", "waits", str(quota["b1"]),
-              not quota["b1"].nodes),
-        Claim("With cells, b1 gets B's node within one revocation.", "runs", str(after["b1"]),
-              len(after["b1"].nodes) == 1),
-        Claim("With cells, a5 (2 GPUs) waits or runs on B's node only until B needs it, as A's own node has no free"
-              " switch.", "as in A's private cluster",
-              f"{'borrowed, ' if lent else ''}{before['a5']} before b1, {after['a5']} after", not after["a5"].nodes),
-    )  # fmt: skip
+        Claim(
+            "a1 and a3 are left on both switches of one node.",
+            "as in the figure",
+            ", ".join(f"{name} on {'/'.join(sorted(before[name].switches))}" for name in ("a1", "a3")),
+            all(
+                seen["a1"].nodes == seen["a3"].nodes and seen["a1"].switches != seen["a3"].switches
+                for seen in (before, quota_before)
+            ),
+        ),
+        Claim(
+            "By quota, b1 (4 GPUs) finds no node although B uses nothing.",
+            "waits",
+            str(quota["b1"]),
+            not quota["b1"].nodes,
+        ),
+        Claim(
+            "With cells, b1 gets B's node within one revocation.", "runs", str(after["b1"]), len(after["b1"].nodes) == 1
+        ),
+        Claim(
+            "With cells, a5 (2 GPUs) waits or runs on B's node only until B needs it, as A's own node has no free"
+            " switch.",
+            "as in A's private cluster",
+            f"{'borrowed, ' if lent else ''}{before['a5']} before b1, {after['a5']} after",
+            not after["a5"].nodes,
+        ),
+    )
     rows = tuple(
         (job, str(quota_before[job]), str(quota[job]), str(before[job]), str(after[job]))
         for job in ("a1", "a3", "a5", "b1")

@@ -29,14 +29,32 @@ from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
 
 GAIN_DEFAULT = {
-    "res-e": 25.8, "prod-a": 11.5, "res-d": 9.2, "prod-e": 8.8, "res-c": 7.0, "res-a": 6.9, "prod-b": 5.6,
-    "prod-c": 3.6, "res-b": 1.2, "res-f": 0.9, "prod-d": 0.8,
-}  # fmt: skip
+    "res-e": 25.8,
+    "prod-a": 11.5,
+    "res-d": 9.2,
+    "prod-e": 8.8,
+    "res-c": 7.0,
+    "res-a": 6.9,
+    "prod-b": 5.6,
+    "prod-c": 3.6,
+    "res-b": 1.2,
+    "res-f": 0.9,
+    "prod-d": 0.8,
+}
 """Table 4: gain of guaranteed utilisation, percent."""
 GAIN_BALANCED = {
-    "res-d": 57.53, "prod-a": 38.0, "res-c": 26.04, "res-b": 24.06, "res-e": 17.1, "res-a": 14.87, "prod-b": 9.69,
-    "prod-c": 9.61, "res-f": 9.23, "prod-d": 7.41, "prod-e": 4.79,
-}  # fmt: skip
+    "res-d": 57.53,
+    "prod-a": 38.0,
+    "res-c": 26.04,
+    "res-b": 24.06,
+    "res-e": 17.1,
+    "res-a": 14.87,
+    "prod-b": 9.69,
+    "prod-c": 9.61,
+    "res-f": 9.23,
+    "prod-d": 7.41,
+    "prod-e": 4.79,
+}
 """Table 5."""
 LOT = Lot("node", "node", 1)
 LONG_DAYS, AFTER_DAY = 8.0, 20
@@ -169,16 +187,24 @@ def tables(setup: Setup) -> Findings:
     gains: dict[str, dict[str, float]] = {}
     first = _default(setup)
     for label, (case, hours), paper in (
-        ("default", (first.case, first.hived.series), GAIN_DEFAULT), ("balanced", _balanced(setup), GAIN_BALANCED)
-    ):  # fmt: skip
+        ("default", (first.case, first.hived.series), GAIN_DEFAULT),
+        ("balanced", _balanced(setup), GAIN_BALANCED),
+    ):
         own = _own(case)
         found = exchange(hours, own)
         gains[label] = {t: found.gain(t) for t in own}
         rows = tuple(
-            (t, own[t], 100 * found.utilisation(t), 100 * found.increase(t), paper[t], found.gain(t),
-             fluctuation(hours, own, t))
+            (
+                t,
+                own[t],
+                100 * found.utilisation(t),
+                100 * found.increase(t),
+                paper[t],
+                found.gain(t),
+                fluctuation(hours, own, t),
+            )
             for t in paper
-        )  # fmt: skip
+        )
         columns = ("tenant", "nodes", "utilisation %", "increase, points", "paper: gain %", "ours: gain %", "RF")
         shown.append(Table(f"{label} assignment", columns, rows))
         bars += [
@@ -189,19 +215,35 @@ def tables(setup: Setup) -> Findings:
         said = sum(g > 10 for g in paper.values())
         good = over > len(paper) / 2 if label == "balanced" else over < len(paper) / 2
         what = "more than half of" if label == "balanced" else "fewer than half of"
-        claims.append(Claim(
-            f"{label} assignment: {what} the tenants gain over 10 %.", f"{said} of 11",
-            f"{over} of 11, up to {max(gains[label].values()):.1f} %", good, "" if good else _grain(setup),
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                f"{label} assignment: {what} the tenants gain over 10 %.",
+                f"{said} of 11",
+                f"{over} of 11, up to {max(gains[label].values()):.1f} %",
+                good,
+                "" if good else _grain(setup),
+            )
+        )
         if label == "balanced":
             rho = float(spearmanr([r[5] for r in rows], [r[6] for r in rows]).statistic)
-            claims.append(Claim(
-                "Tenants whose usage fluctuates more gain more.", "res-d: 57.5 % at RF 1.58, the highest",
-                f"rank correlation of gain and RF {rho:.2f}", rho > 0.5,
-            ))  # fmt: skip
+            claims.append(
+                Claim(
+                    "Tenants whose usage fluctuates more gain more.",
+                    "res-d: 57.5 % at RF 1.58, the highest",
+                    f"rank correlation of gain and RF {rho:.2f}",
+                    rho > 0.5,
+                )
+            )
     more = sum(gains["balanced"][t] > gains["default"][t] for t in NODES)
-    claims.append(Claim("A balanced assignment gains more.", "all 11 tenants", f"{more} of 11 tenants", more >= 9,
-                        "" if more >= 9 else _grain(setup)))  # fmt: skip
+    claims.append(
+        Claim(
+            "A balanced assignment gains more.",
+            "all 11 tenants",
+            f"{more} of 11 tenants",
+            more >= 9,
+            "" if more >= 9 else _grain(setup),
+        )
+    )
     figure = Figure("gain", "Gain of guaranteed utilisation by exchange", "tenant", "%", tuple(bars), "bar")
     return Findings(tuple(claims), tuple(shown), (figure,), CONVENTIONS_HERE, 1, size=str(_size(setup)))
 
@@ -222,15 +264,26 @@ def fig10(setup: Setup) -> Findings:
     said = {label: f"{mean:.0f} % ({low:.0f}-{high:.0f} %)" for label, (mean, low, high) in means.items()}
     long, brief = len(hours.held) > 100, f"A run of {len(hours.held) / 24:.0f} days has few such stretches."
     claims = (
-        Claim("After day 20, cells that their owner does not use for at least 10 h.", "22-60 %", said["HiveD, 10 h"],
-              15 <= means["HiveD, 10 h"][0] <= 65),
-        Claim("After day 20, cells unused for over 100 h.", "over 30 %", said["HiveD, 100 h"],
-              means["HiveD, 100 h"][0] >= 30 if long else None,
-              brief if means["HiveD, 100 h"][0] < 30 else ""),
-        Claim("By quota, far fewer whole nodes stay free.", "far fewer",
-              f"10 h: {said['quota, 10 h']}; 100 h: {said['quota, 100 h']}",
-              all(means[f"quota, {s} h"][0] < means[f"HiveD, {s} h"][0] for s in (10, 100)[: 1 + long])),
-    )  # fmt: skip
+        Claim(
+            "After day 20, cells that their owner does not use for at least 10 h.",
+            "22-60 %",
+            said["HiveD, 10 h"],
+            15 <= means["HiveD, 10 h"][0] <= 65,
+        ),
+        Claim(
+            "After day 20, cells unused for over 100 h.",
+            "over 30 %",
+            said["HiveD, 100 h"],
+            means["HiveD, 100 h"][0] >= 30 if long else None,
+            brief if means["HiveD, 100 h"][0] < 30 else "",
+        ),
+        Claim(
+            "By quota, far fewer whole nodes stay free.",
+            "far fewer",
+            f"10 h: {said['quota, 10 h']}; 100 h: {said['quota, 100 h']}",
+            all(means[f"quota, {s} h"][0] < means[f"HiveD, {s} h"][0] for s in (10, 100)[: 1 + long]),
+        ),
+    )
     how = ("a tenant's unused cells are taken as a stack, so that as few as possible change hands",)
     figure = Figure("idle", "8-GPU cells without regular jobs", "day", "%", tuple(lines))
     return Findings(claims, (), (figure,), CONVENTIONS_HERE[:-1] + how, 1, size=str(_size(setup)))
@@ -275,29 +328,41 @@ def figs(setup: Setup) -> Findings:
     order = sorted(own, key=lambda t: -gains.gain(t))
     first, last = order[0], order[-4:]
     claims = (
-        Claim("Default assignment: res-e gives and takes most evenly, others are one-sided.", "res-e",
-              f"{max(even, key=lambda t: even[t])}; res-e {even['res-e']:.2f} of 1",
-              even["res-e"] == max(even.values())),
-        Claim("Balanced assignment: who gains most fluctuates more than the last four.", "res-d 1.58 against 0.38-0.41",
-              f"{first} {rf[first]:.2f} against {min(rf[t] for t in last):.2f}-{max(rf[t] for t in last):.2f}",
-              rf[first] > max(rf[t] for t in last)),
-    )  # fmt: skip
+        Claim(
+            "Default assignment: res-e gives and takes most evenly, others are one-sided.",
+            "res-e",
+            f"{max(even, key=lambda t: even[t])}; res-e {even['res-e']:.2f} of 1",
+            even["res-e"] == max(even.values()),
+        ),
+        Claim(
+            "Balanced assignment: who gains most fluctuates more than the last four.",
+            "res-d 1.58 against 0.38-0.41",
+            f"{first} {rf[first]:.2f} against {min(rf[t] for t in last):.2f}-{max(rf[t] for t in last):.2f}",
+            rf[first] > max(rf[t] for t in last),
+        ),
+    )
     columns = ("tenant", "gave node-hours", "got node-hours", "lesser over greater")
     table = Table("Default assignment", columns, tuple((t, *share[t], even[t]) for t in share))
     picked = ("res-e", max(share, key=lambda t: share[t][0]), max(share, key=lambda t: share[t][1]))
     fig11 = Figure(
-        "contributed", "Contributed less benefited, node-hours so far", "day", "node-hours",
+        "contributed",
+        "Contributed less benefited, node-hours so far",
+        "day",
+        "node-hours",
         tuple(Series(t, *_sums(found, t)) for t in dict.fromkeys(picked)),
-    )  # fmt: skip
+    )
     days = [k / 24 for k in range(len(usage.used))]
     busy = list(zip(usage.used, usage.lent, strict=True))
     fig12 = Figure(
-        "usage", "GPU usage over the tenant's GPUs, balanced assignment", "day", "times",
+        "usage",
+        "GPU usage over the tenant's GPUs, balanced assignment",
+        "day",
+        "times",
         tuple(
             Series(t, days, [(regular[t] + low[t]) / (own[t] * NODE_GPUS) for regular, low in busy])
             for t in (first, *last)
         ),
-    )  # fmt: skip
+    )
     return Findings(claims, (table,), (fig11, fig12), CONVENTIONS_HERE, 1, size=str(_size(setup)))
 
 

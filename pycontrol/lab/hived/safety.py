@@ -139,17 +139,33 @@ def safety(setup: Setup) -> Findings:
     excess_s = [x for run in runs for x in run.excess_s(run.hived)]
     late = [x for x in excess_s if x > NOTICED_S]
     claims = (
-        Claim("Random traces: what the private cluster satisfies, cells satisfy within one revocation.", "always",
-              f"{cells} of {asked} refused ({traces} traces, {sum(c.taken_back for c, _ in found)} GPUs taken back)",
-              cells == 0),
-        Claim("Random traces: a quota does not, within a lease.", "anomalies", f"{by_quota} of {asked} refused",
-              by_quota > 0),
-        Claim(f"The trace on {runs[0].case.nodes} nodes, open loop: cells satisfy all.", "always",
-              f"{refused} of {requests} refused, {sum(t.taken_back for t in trace)} GPUs taken back", refused == 0),
-        Claim("Closed loop, where opportunistic progress counts: nobody waits longer than alone.", "none",
-              f"{len(late)} of {len(excess_s)} jobs by over a lease, {sum(late) / 3600:.0f} h in all, against "
-              f"{-sum(x for x in excess_s if x < 0) / 3600:.0f} h saved", not late, REORDERED if late else ""),
-    )  # fmt: skip
+        Claim(
+            "Random traces: what the private cluster satisfies, cells satisfy within one revocation.",
+            "always",
+            f"{cells} of {asked} refused ({traces} traces, {sum(c.taken_back for c, _ in found)} GPUs taken back)",
+            cells == 0,
+        ),
+        Claim(
+            "Random traces: a quota does not, within a lease.",
+            "anomalies",
+            f"{by_quota} of {asked} refused",
+            by_quota > 0,
+        ),
+        Claim(
+            f"The trace on {runs[0].case.nodes} nodes, open loop: cells satisfy all.",
+            "always",
+            f"{refused} of {requests} refused, {sum(t.taken_back for t in trace)} GPUs taken back",
+            refused == 0,
+        ),
+        Claim(
+            "Closed loop, where opportunistic progress counts: nobody waits longer than alone.",
+            "none",
+            f"{len(late)} of {len(excess_s)} jobs by over a lease, {sum(late) / 3600:.0f} h in all, against "
+            f"{-sum(x for x in excess_s if x < 0) / 3600:.0f} h saved",
+            not late,
+            REORDERED if late else "",
+        ),
+    )
     rows = (("random traces", asked, cells, by_quota), ("trace, open loop", requests, refused, None))
     columns = ("sequence", "satisfied by the private cluster", "refused with cells", "refused by quota")
     bars = tuple(

@@ -93,16 +93,31 @@ def _delays(runs: Sequence[CaseRuns], title: str) -> Table:
     for tenant in runs[0].case.owned:
         ways = [[d for run in runs for d in _of(run, ran, tenant)] for ran in ("private", "quota", "hived")]
         excess_s = [[x for run in runs for x in run.excess_s(getattr(run, w), tenant)] for w in ("quota", "hived")]
-        rows.append((
-            tenant, len(ways[0]), runs[0].case.gpus(tenant), *(_minutes(found)[0] for found in ways),
-            *(part for found in excess_s for part in _noticed(found)),
-        ))  # fmt: skip
+        rows.append(
+            (
+                tenant,
+                len(ways[0]),
+                runs[0].case.gpus(tenant),
+                *(_minutes(found)[0] for found in ways),
+                *(part for found in excess_s for part in _noticed(found)),
+            )
+        )
     return Table(
         title,
-        ("tenant", "jobs", "GPUs", "private min", "quota min", "HiveD min", "quota: later by > a lease",
-         "by at most min", "HiveD: later by > a lease", "by at most min"),
+        (
+            "tenant",
+            "jobs",
+            "GPUs",
+            "private min",
+            "quota min",
+            "HiveD min",
+            "quota: later by > a lease",
+            "by at most min",
+            "HiveD: later by > a lease",
+            "by at most min",
+        ),
         tuple(rows),
-    )  # fmt: skip
+    )
 
 
 def _of(run: CaseRuns, way: str, tenant: str) -> list[float]:
@@ -191,12 +206,23 @@ def _used_and_broken(runs: Sequence[CaseRuns], of: str, gain: int) -> tuple[Clai
     used, more = _against(runs, "all_gpus", gpus)
     broken, fewer = _against(runs, "broken_nodes", nodes)
     return (
-        Claim(f"{of}: HiveD uses more GPUs than the quota.", f"by up to {gain} points",
-              f"by up to {100 * max(hours, default=0.0):.1f} points in an hour; mean {used}", more.mean > 0,
-              "" if more.mean > 0 else SATURATED, sure(more)),
-        Claim(f"{of}: HiveD fragments the cluster less.", "lower, and by quota up to 100 %", f"mean {broken}",
-              fewer.mean < 0, "" if fewer.mean < 0 else SPILLED, sure(fewer)),
-    )  # fmt: skip
+        Claim(
+            f"{of}: HiveD uses more GPUs than the quota.",
+            f"by up to {gain} points",
+            f"by up to {100 * max(hours, default=0.0):.1f} points in an hour; mean {used}",
+            more.mean > 0,
+            "" if more.mean > 0 else SATURATED,
+            sure(more),
+        ),
+        Claim(
+            f"{of}: HiveD fragments the cluster less.",
+            "lower, and by quota up to 100 %",
+            f"mean {broken}",
+            fewer.mean < 0,
+            "" if fewer.mean < 0 else SPILLED,
+            sure(fewer),
+        ),
+    )
 
 
 def _against(runs: Sequence[CaseRuns], name: str, of: float) -> tuple[str, Interval]:
@@ -274,10 +300,15 @@ def excess(setup: Setup) -> Findings:
         if paper:
             asked, late = parts[0][:2]
             why = _few(tenant, asked) if asked < FEW else "" if late else _why_not(runs)
-            claims.append(Claim(
-                f"By quota, multi-GPU jobs of {tenant} wait longer than in its private cluster.", paper,
-                f"{parts[0][2]:.1f} % ({late} of {asked})", late > 0 if asked >= FEW else None, why,
-            ))  # fmt: skip
+            claims.append(
+                Claim(
+                    f"By quota, multi-GPU jobs of {tenant} wait longer than in its private cluster.",
+                    paper,
+                    f"{parts[0][2]:.1f} % ({late} of {asked})",
+                    late > 0 if asked >= FEW else None,
+                    why,
+                )
+            )
     claims.append(_none_later(runs, "With HiveD no job waits longer than in its tenant's private cluster."))
     less = made(setup, on_nodes(FEWER_NODES, here, ("private", "quota"), LOWER_LOAD))
     calm = sum(_noticed(run.excess_s(run.quota, multi=True))[0] for run in less)
@@ -325,9 +356,14 @@ def philly_tenants(setup: Setup) -> Findings:
     why = f"The part that was run uses {used:.0%} of the GPUs: nobody is in another's way." if empty else ""
     claims = (
         _none_later([run], text),
-        Claim("By quota some wait longer.", "yes", f"{late} of {len(case.spec)} jobs by over a lease",
-              None if empty else late > 0, why or ("" if late else _why_not([run]))),
-    )  # fmt: skip
+        Claim(
+            "By quota some wait longer.",
+            "yes",
+            f"{late} of {len(case.spec)} jobs by over a lease",
+            None if empty else late > 0,
+            why or ("" if late else _why_not([run])),
+        ),
+    )
     said = (
         f"GPU time is {as_is:.1%} of {case.nodes} nodes as it is; arrivals come {faster:.2f} times as fast, a load of "
         f"{PHILLY_LOAD:.0%} over the whole trace",

@@ -30,8 +30,10 @@ HOUR_S = 3600.0
 LEASE_S = 3600.0
 """One hour: jobs run for days, and fewer renewals make a run six times as fast as with the default of ten minutes."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {
-    "yarn_cs": {}, "gandiva": {"restart_s": 0.0}, "tiresias": {"threshold_gpu_s": 3600.0}
-}  # fmt: skip
+    "yarn_cs": {},
+    "gandiva": {"restart_s": 0.0},
+    "tiresias": {"threshold_gpu_s": 3600.0},
+}
 """The policies of Figure 6 with options; others have their defaults. Tiresias has two queues, split at a GPU-hour."""
 RACK = "r"
 
@@ -140,14 +142,16 @@ def machines(sizes: Iterable[int]) -> Topology:
 
 def cells_of(case: TraceCase, static: bool = False, private_schedule: bool = False) -> Layout:
     """The layout of the case's cells on its cluster."""
-    file = CellsFile.model_validate({
-        "levels": {"switch": 2, "socket": 2, "node": 2},
-        "hosts": list(machines([NODE_GPUS] * case.nodes).machines),
-        "virtual_clusters": {
-            t: {"cells": dict(cells), "private_schedule": private_schedule} for t, cells in case.owned.items()
-        },
-        "binding": "static" if static else "dynamic",
-    })  # fmt: skip
+    file = CellsFile.model_validate(
+        {
+            "levels": {"switch": 2, "socket": 2, "node": 2},
+            "hosts": list(machines([NODE_GPUS] * case.nodes).machines),
+            "virtual_clusters": {
+                t: {"cells": dict(cells), "private_schedule": private_schedule} for t, cells in case.owned.items()
+            },
+            "binding": "static" if static else "dynamic",
+        }
+    )
     return layout(file)
 
 
@@ -155,11 +159,18 @@ def workload(case: TraceCase, tenant: str | None = None) -> Workload:
     """The jobs of all tenants or of one; up to 8 GPUs run on one machine, larger gangs on as few as possible."""
     apps = tuple(
         TraceApp(
-            str(n), at_s, gpus, ((gpus * run_s,),), t, t, slowdown=(1.0, 1.0, 1.0),
+            str(n),
+            at_s,
+            gpus,
+            ((gpus * run_s,),),
+            t,
+            t,
+            slowdown=(1.0, 1.0, 1.0),
             scope=Scope.MACHINE if gpus <= NODE_GPUS else Scope.CLUSTER,
         )
-        for t, n, gpus, at_s, run_s in case.spec if tenant in (None, t)
-    )  # fmt: skip
+        for t, n, gpus, at_s, run_s in case.spec
+        if tenant in (None, t)
+    )
     return Workload(case.name, apps)
 
 

@@ -40,9 +40,14 @@ from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.apps import TraceApp, Workload
 
 SEARCHED = (
-    COOPERATIVE, NONCOOPERATIVE, GANDIVA_FAIR, Entrant("Gavel", GavelShares("max_min")),
-    Entrant("Gavel, cap 1", GavelShares("max_min"), 1.0), MAX_MIN, EFFICIENCY,
-)  # fmt: skip
+    COOPERATIVE,
+    NONCOOPERATIVE,
+    GANDIVA_FAIR,
+    Entrant("Gavel", GavelShares("max_min")),
+    Entrant("Gavel, cap 1", GavelShares("max_min"), 1.0),
+    MAX_MIN,
+    EFFICIENCY,
+)
 PROPERTIES = ("PE", "EF", "SI", "SP, overstated", "SP, any lie")
 CLOSE = 1e-6
 KEPT = "-"
@@ -75,28 +80,63 @@ def table1(setup: Setup) -> Findings:
     keeps = {label: [p for p, v in found.items() if v <= CLOSE] for label, found in worst.items()}
     optimal = _optimal_among_envy_free(problems[:10])
     claims = (
-        _claim("Gavel keeps SI and PE, not EF, not SP.", keeps["Gavel"], {"SI", "PE"}, {"EF", "SP, overstated"},
-               "With its cap of 1 a tenant: " + (", ".join(keeps["Gavel, cap 1"]) or "none") + "."),
-        _claim("Gandiva_fair keeps SI and PE, not EF, not SP.", keeps["Gandiva_fair"], {"SI", "PE"},
-               {"EF", "SP, overstated"}, "With three types its trades end before all gains are made."),
-        _claim("Cooperative OEF keeps EF, SI and PE.", keeps[COOPERATIVE.label], {"EF", "SI", "PE"}, set(),
-               "EF and SI hold; Pareto efficiency fails where a gain that harms nobody would make somebody envious."),
-        _claim("Non-cooperative OEF keeps PE, and nobody gains by overstating.", keeps[NONCOOPERATIVE.label],
-               {"SP, overstated", "PE"}, set()),
-        _claim("Non-cooperative OEF is strategy-proof against any lie.", keeps[NONCOOPERATIVE.label], {"SP, any lie"},
-               set(), "Understating pays in some problems: Theorem 5.4 looks at overstated speedups only."),
-        Claim("Cooperative OEF is the most efficient of all envy-free divisions.", "optimal efficiency",
-              f"within {optimal:.1e} of the linear programme that says so", optimal <= 1e-6,
-              "Held against Equation 10 with all n(n-1) envy rows, solved by another solver."),
-    )  # fmt: skip
-    table = Table(f"Largest violation in {len(problems)} random problems (-: none found)",
-                  ("scheduler", *PROPERTIES), rows)  # fmt: skip
-    return Findings(claims, (table,), (), (
-        "problems: 2 to 5 tenants, 2 to 4 types of 1 to 12 devices, speedups from 1 to 6; two counter-examples found "
-        "before; 6 lies each",
-        "a violation: throughput to be had with nobody worse off (PE), by another's share (EF), lacking to the equal "
-        "split (SI), by a lie (SP), as a part of one's own or of all",
-    ), len(problems))  # fmt: skip
+        _claim(
+            "Gavel keeps SI and PE, not EF, not SP.",
+            keeps["Gavel"],
+            {"SI", "PE"},
+            {"EF", "SP, overstated"},
+            "With its cap of 1 a tenant: " + (", ".join(keeps["Gavel, cap 1"]) or "none") + ".",
+        ),
+        _claim(
+            "Gandiva_fair keeps SI and PE, not EF, not SP.",
+            keeps["Gandiva_fair"],
+            {"SI", "PE"},
+            {"EF", "SP, overstated"},
+            "With three types its trades end before all gains are made.",
+        ),
+        _claim(
+            "Cooperative OEF keeps EF, SI and PE.",
+            keeps[COOPERATIVE.label],
+            {"EF", "SI", "PE"},
+            set(),
+            "EF and SI hold; Pareto efficiency fails where a gain that harms nobody would make somebody envious.",
+        ),
+        _claim(
+            "Non-cooperative OEF keeps PE, and nobody gains by overstating.",
+            keeps[NONCOOPERATIVE.label],
+            {"SP, overstated", "PE"},
+            set(),
+        ),
+        _claim(
+            "Non-cooperative OEF is strategy-proof against any lie.",
+            keeps[NONCOOPERATIVE.label],
+            {"SP, any lie"},
+            set(),
+            "Understating pays in some problems: Theorem 5.4 looks at overstated speedups only.",
+        ),
+        Claim(
+            "Cooperative OEF is the most efficient of all envy-free divisions.",
+            "optimal efficiency",
+            f"within {optimal:.1e} of the linear programme that says so",
+            optimal <= 1e-6,
+            "Held against Equation 10 with all n(n-1) envy rows, solved by another solver.",
+        ),
+    )
+    table = Table(
+        f"Largest violation in {len(problems)} random problems (-: none found)", ("scheduler", *PROPERTIES), rows
+    )
+    return Findings(
+        claims,
+        (table,),
+        (),
+        (
+            "problems: 2 to 5 tenants, 2 to 4 types of 1 to 12 devices, speedups from 1 to 6; two counter-examples "
+            "found before; 6 lies each",
+            "a violation: throughput to be had with nobody worse off (PE), by another's share (EF), lacking to the "
+            "equal split (SI), by a lie (SP), as a part of one's own or of all",
+        ),
+        len(problems),
+    )
 
 
 def _random(seed: int) -> ShareProblem:
@@ -153,8 +193,15 @@ def four(jobs: int = 6) -> Workload:
     for u, (name, vector) in enumerate(zip(FOUR_NAMES, FOUR, strict=True), 1):
         for j in range(jobs):
             gang = (1, 2, 1, 4)[j % 4]
-            app = TraceApp(f"u{u}-j{j}", 0.0, gang, ((1e9,),), user=f"u{u}", model=name,
-                           speedups=dict(zip(types, vector.tolist(), strict=True)))  # fmt: skip
+            app = TraceApp(
+                f"u{u}-j{j}",
+                0.0,
+                gang,
+                ((1e9,),),
+                user=f"u{u}",
+                model=name,
+                speedups=dict(zip(types, vector.tolist(), strict=True)),
+            )
             apps.append(app)
     return Workload("oef-four", tuple(apps), "four tenants of OEF 6.2")
 
@@ -178,29 +225,56 @@ def figure4(setup: Setup) -> Findings:
     ran = [a for a, _ in actual.values()]
     loses = min(loss.values()) > 0 and actual["u1"][1] < actual["u1"][0]
     claims = (
-        Claim("Honest tenants have the same throughput.", "almost identical (Figure 4(a))",
-              f"estimated: within {spread:.1e}; with the placer: within {(max(ran) - min(ran)) / max(ran):.1%}",
-              spread < 1e-6 and (max(ran) - min(ran)) / max(ran) < 0.1),
-        Claim("The liar has less than before, also after User-4 left.", "penalised (Figure 4(b))",
-              f"{loss[4]:.1%} less, {loss[3]:.1%} after User-4 left; with the placer "
-              f"{1 - actual['u1'][1] / actual['u1'][0]:.1%}", loses),
-        Claim("Honest tenants gain by it.", "improves (Figure 4(b))",
-              f"{gain[4]:+.1%}, {gain[3]:+.1%} after User-4 left", min(gain.values()) > 0),
-        Claim("The lie costs about 10 % of all throughput.", "around 10 % (section 6.2.1)",
-              f"{all_loss[4]:.1%}, {all_loss[3]:.1%} after User-4 left", 0.07 <= all_loss[4] <= 0.13,
-              f"User-1 (LSTM) says {CHEAT:g} times its speedups; how far it lies the paper does not say. "
-              + ", ".join(f"x{f:g}: {_lie_cost(f):.1%}" for f in (1.2, 2.0, 3.0)) + "."),
-    )  # fmt: skip
-    rows = tuple((f"u{i + 1} ({n})", float(honest[4][i]), float(lied[4][i]), *actual[f"u{i + 1}"])
-                 for i, n in enumerate(FOUR_NAMES))  # fmt: skip
+        Claim(
+            "Honest tenants have the same throughput.",
+            "almost identical (Figure 4(a))",
+            f"estimated: within {spread:.1e}; with the placer: within {(max(ran) - min(ran)) / max(ran):.1%}",
+            spread < 1e-6 and (max(ran) - min(ran)) / max(ran) < 0.1,
+        ),
+        Claim(
+            "The liar has less than before, also after User-4 left.",
+            "penalised (Figure 4(b))",
+            f"{loss[4]:.1%} less, {loss[3]:.1%} after User-4 left; with the placer "
+            f"{1 - actual['u1'][1] / actual['u1'][0]:.1%}",
+            loses,
+        ),
+        Claim(
+            "Honest tenants gain by it.",
+            "improves (Figure 4(b))",
+            f"{gain[4]:+.1%}, {gain[3]:+.1%} after User-4 left",
+            min(gain.values()) > 0,
+        ),
+        Claim(
+            "The lie costs about 10 % of all throughput.",
+            "around 10 % (section 6.2.1)",
+            f"{all_loss[4]:.1%}, {all_loss[3]:.1%} after User-4 left",
+            0.07 <= all_loss[4] <= 0.13,
+            f"User-1 (LSTM) says {CHEAT:g} times its speedups; how far it lies the paper does not say. "
+            + ", ".join(f"x{f:g}: {_lie_cost(f):.1%}" for f in (1.2, 2.0, 3.0))
+            + ".",
+        ),
+    )
+    rows = tuple(
+        (f"u{i + 1} ({n})", float(honest[4][i]), float(lied[4][i]), *actual[f"u{i + 1}"])
+        for i, n in enumerate(FOUR_NAMES)
+    )
     columns = ("tenant", "estimated", "estimated, u1 lies", "with the placer", "with the placer, u1 lies")
     table = Table("Throughput of four tenants, GPUs of the slowest type", columns, rows)
     figures = tuple(
-        Figure(name, f"Estimated throughput, {words}; User-4 leaves at {EXIT_MIN} min", "minutes", "throughput",
-               tuple(Series(f"User-{i + 1} ({n})", t, [float(v[4 if m < EXIT_MIN else 3][i]) for m in t])
-                     for i, n in enumerate(FOUR_NAMES) for t in [[m for m in times if i < 3 or m < EXIT_MIN]]), "step")
+        Figure(
+            name,
+            f"Estimated throughput, {words}; User-4 leaves at {EXIT_MIN} min",
+            "minutes",
+            "throughput",
+            tuple(
+                Series(f"User-{i + 1} ({n})", t, [float(v[4 if m < EXIT_MIN else 3][i]) for m in t])
+                for i, n in enumerate(FOUR_NAMES)
+                for t in [[m for m in times if i < 3 or m < EXIT_MIN]]
+            ),
+            "step",
+        )
         for name, words, v in (("a", "nobody cheats", honest), ("b", "User-1 cheats", lied))
-    )  # fmt: skip
+    )
     return Findings(claims, (table,), figures, (*ASSUMED, *RUN_CONVENTIONS[:1]))
 
 
@@ -239,36 +313,66 @@ def figure5(setup: Setup) -> Findings:
     both = types.problem.efficiency(NONCOOPERATIVE.shares(types.problem))
     actual = best[0.3, "our placer, max-min by priority, unpacked"]
     claims = (
-        Claim("Everybody has at least what max-min gives.", "higher or equal (Figure 5(a))",
-              f"smallest ratio {ratio.min():.3f}", bool(ratio.min() >= 1 - 1e-7)),
-        Claim("User-4 gains most, up to 1.16x estimated.", "1.16x (Figure 5(a))",
-              f"{ratio.max():.2f}x ({names[int(ratio.argmax())]})", 1.12 <= float(ratio.max()) <= 1.20),
-        Claim("With the placer up to 1.24x.", "1.24x (Figure 5(a))",
-              "; ".join(f"{label}, {p:.0%} penalty: {v:.2f}x" for (p, label), v in best.items()), actual >= 1.2,
-              "Judged with our placer against max-min by priority, unpacked, at 30 %; with the same placer for both it "
-              "is the estimated gain."),
-        Claim("A tenant's two job types get equal throughput, half of the others'.", "equal, half (Figure 5(b))",
-              f"{both[0]:.2f} and {both[1]:.2f}, others {both[2]:.2f}",
-              bool(abs(both[0] / both[1] - 1) < 1e-6 and abs(both[0] * 2 / both[2] - 1) < 1e-6), "Non-cooperative."),
-    )  # fmt: skip
+        Claim(
+            "Everybody has at least what max-min gives.",
+            "higher or equal (Figure 5(a))",
+            f"smallest ratio {ratio.min():.3f}",
+            bool(ratio.min() >= 1 - 1e-7),
+        ),
+        Claim(
+            "User-4 gains most, up to 1.16x estimated.",
+            "1.16x (Figure 5(a))",
+            f"{ratio.max():.2f}x ({names[int(ratio.argmax())]})",
+            1.12 <= float(ratio.max()) <= 1.20,
+        ),
+        Claim(
+            "With the placer up to 1.24x.",
+            "1.24x (Figure 5(a))",
+            "; ".join(f"{label}, {p:.0%} penalty: {v:.2f}x" for (p, label), v in best.items()),
+            actual >= 1.2,
+            "Judged with our placer against max-min by priority, unpacked, at 30 %; with the same placer for both it "
+            "is the estimated gain.",
+        ),
+        Claim(
+            "A tenant's two job types get equal throughput, half of the others'.",
+            "equal, half (Figure 5(b))",
+            f"{both[0]:.2f} and {both[1]:.2f}, others {both[2]:.2f}",
+            bool(abs(both[0] / both[1] - 1) < 1e-6 and abs(both[0] * 2 / both[2] - 1) < 1e-6),
+            "Non-cooperative.",
+        ),
+    )
     four_alone = NONCOOPERATIVE.shares(ShareProblem.of([FOUR[0], *FOUR[1:]], EIGHT))
     before = ShareProblem.of(FOUR, EIGHT).efficiency(four_alone)
     tables = (
-        Table("Estimated throughput over max-min", ("tenant", "max-min", "OEF", "ratio"),
-              tuple((n, float(s), float(o), float(r)) for n, s, o, r in zip(names, split, own, ratio, strict=True))),
+        Table(
+            "Estimated throughput over max-min",
+            ("tenant", "max-min", "OEF", "ratio"),
+            tuple((n, float(s), float(o), float(r)) for n, s, o, r in zip(names, split, own, ratio, strict=True)),
+        ),
         Table("Measured throughput over max-min, by tenant", ("span penalty", "placers", *names), tuple(rows)),
-    )  # fmt: skip
+    )
     lines = [
         ("User-1, first type", [before[0]] * 2 + [both[0]] * 2),
         ("User-1, second type", [0.0] * 2 + [both[1]] * 2),
         ("User-2", [before[1]] * 2 + [both[2]] * 2),
     ]
     figures = (
-        Figure("a", "Sharing incentive of cooperative OEF, estimated", "tenant", "throughput",
-               (Series("max-min", names, split.tolist()), Series("OEF", names, own.tolist())), "bar"),
-        Figure("b", "User-1 brings a second job type at 40 min", "minutes", "throughput",
-               tuple(Series(n, [0, 39.9, 40, 80], [float(v) for v in y]) for n, y in lines)),
-    )  # fmt: skip
+        Figure(
+            "a",
+            "Sharing incentive of cooperative OEF, estimated",
+            "tenant",
+            "throughput",
+            (Series("max-min", names, split.tolist()), Series("OEF", names, own.tolist())),
+            "bar",
+        ),
+        Figure(
+            "b",
+            "User-1 brings a second job type at 40 min",
+            "minutes",
+            "throughput",
+            tuple(Series(n, [0, 39.9, 40, 80], [float(v) for v in y]) for n, y in lines),
+        ),
+    )
     return Findings(claims, tables, figures, (*ASSUMED, *RUN_CONVENTIONS))
 
 
@@ -281,14 +385,31 @@ def figure6(setup: Setup) -> Findings:
     own = np.diag(worth)
     last = float(own[3] / worth[3, 0])
     claims = (
-        Claim("Nobody would rather have another's share.", "nobody (Figure 6)",
-              f"largest gain {float((worth / own[:, None]).max() - 1):.1e}", envy(problem, x) <= CLOSE),
-        Claim("User-4 has 1.58 times what User-1's share would give it.", "1.58x (section 6.2.4)", f"{last:.2f}x",
-              abs(last - 1.58) <= 0.08, "Depends on all four vectors, of which the paper prints two at most."),
-    )  # fmt: skip
-    table = Table("Throughput (row: whose jobs; column: whose GPUs)", ("jobs", *names),
-                  tuple((n, *map(float, row)) for n, row in zip(names, worth, strict=True)))  # fmt: skip
-    figure = Figure("6", "Estimated throughput with each other's share", "whose share", "throughput",
-                    tuple(Series(n, names, row.tolist()) for n, row in zip(names, worth, strict=True)),
-                    "bar")  # fmt: skip
+        Claim(
+            "Nobody would rather have another's share.",
+            "nobody (Figure 6)",
+            f"largest gain {float((worth / own[:, None]).max() - 1):.1e}",
+            envy(problem, x) <= CLOSE,
+        ),
+        Claim(
+            "User-4 has 1.58 times what User-1's share would give it.",
+            "1.58x (section 6.2.4)",
+            f"{last:.2f}x",
+            abs(last - 1.58) <= 0.08,
+            "Depends on all four vectors, of which the paper prints two at most.",
+        ),
+    )
+    table = Table(
+        "Throughput (row: whose jobs; column: whose GPUs)",
+        ("jobs", *names),
+        tuple((n, *map(float, row)) for n, row in zip(names, worth, strict=True)),
+    )
+    figure = Figure(
+        "6",
+        "Estimated throughput with each other's share",
+        "whose share",
+        "throughput",
+        tuple(Series(n, names, row.tolist()) for n, row in zip(names, worth, strict=True)),
+        "bar",
+    )
     return Findings(claims, (table,), (figure,), ASSUMED)

@@ -90,17 +90,26 @@ class Compared:
     def row(self) -> tuple[object, ...]:
         """Of the table."""
         ends = (float(np.percentile(x, 95)) for x in (self.theirs, self.ours))
-        return (self.name, float(self.theirs.mean()), float(self.ours.mean()), f"{self.off:+.1%}",
-                f"{self.rank:.3f}", f"{self.middle:.1%}", *ends, self.restarts)  # fmt: skip
+        return (
+            self.name,
+            float(self.theirs.mean()),
+            float(self.ours.mean()),
+            f"{self.off:+.1%}",
+            f"{self.rank:.3f}",
+            f"{self.middle:.1%}",
+            *ends,
+            self.restarts,
+        )
 
     def claim(self, limit: float, why: str = "") -> Claim:
         """Whether the means agree."""
         return Claim(
             f"{self.name}: mean completion time within {limit:.0%}.",
             f"{self.theirs.mean():.0f} s (Shockwave's artifact)",
-            f"{self.ours.mean():.0f} s ({self.off:+.1%})", abs(self.off) <= limit,
+            f"{self.ours.mean():.0f} s ({self.off:+.1%})",
+            abs(self.off) <= limit,
             f"Job by job: rank correlation {self.rank:.3f}, median difference {self.middle:.1%}. {why}".rstrip(),
-        )  # fmt: skip
+        )
 
 
 def golden(setup: Setup) -> Findings:
@@ -120,23 +129,45 @@ def golden(setup: Setup) -> Findings:
         found += more
         claims += said
     tables = (
-        Table("Completion times of the trace's jobs, seconds",
-              ("run", "published mean", "our mean", "difference", "rank correlation", "median difference by job",
-               "published p95", "our p95", "our restarts"), tuple(c.row() for c in found)),
-        Table("From the artifact's rules to ours, one after another", ("published", "change", "mean, s", "difference"),
-              tuple(steps)),
-    )  # fmt: skip
+        Table(
+            "Completion times of the trace's jobs, seconds",
+            (
+                "run",
+                "published mean",
+                "our mean",
+                "difference",
+                "rank correlation",
+                "median difference by job",
+                "published p95",
+                "our p95",
+                "our restarts",
+            ),
+            tuple(c.row() for c in found),
+        ),
+        Table(
+            "From the artifact's rules to ours, one after another",
+            ("published", "change", "mean, s", "difference"),
+            tuple(steps),
+        ),
+    )
     points = tuple(Series(c.name, c.theirs.tolist(), c.ours.tolist()) for c in found)
     figure = Figure("golden", "Completion times job by job", "published, s", "ours, s", points, "scatter", True, True)
-    return Findings(tuple(claims), tables, (figure,) if points else (), (
-        f"{GPUS} GPUs of one type, 8 machines of 4; a job's work is the GPU time that it had in the published run, so "
-        "what is compared is who waits for whom, not how a batch size that changes moves a job's speed",
-        f"rounds of {ROUND_S:.0f} s, a restart costs {RESTART_S:.0f} s, no locality; our placer, which fills a GPU "
-        "as soon as it is free, where Gavel's rounds leave it idle to their end",
-    ), 0, (
-        f"Published runs of {', '.join(UNTRIED)} have no policy here to hold them against.",
-        "Where every GPU is alike, max-sum is indifferent between jobs, so who waits is up to each implementation.",
-    ))  # fmt: skip
+    return Findings(
+        tuple(claims),
+        tables,
+        (figure,) if points else (),
+        (
+            f"{GPUS} GPUs of one type, 8 machines of 4; a job's work is the GPU time that it had in the published run, "
+            "so what is compared is who waits for whom, not how a batch size that changes moves a job's speed",
+            f"rounds of {ROUND_S:.0f} s, a restart costs {RESTART_S:.0f} s, no locality; our placer, which fills a GPU "
+            "as soon as it is free, where Gavel's rounds leave it idle to their end",
+        ),
+        0,
+        (
+            f"Published runs of {', '.join(UNTRIED)} have no policy here to hold them against.",
+            "Where every GPU is alike, max-sum is indifferent between jobs, so who waits is up to each implementation.",
+        ),
+    )
 
 
 def _against(
@@ -184,8 +215,11 @@ def _workload(trace: Path, theirs: dict[str, Any]) -> Workload:
     apps = []
     for i, (row, gpu_s) in enumerate(zip(rows, served, strict=True)):
         gang = int(row[SCALE])
-        apps.append(TraceApp(f"j{i:03d}", float(row[ARRIVAL]), gang, ((float(gpu_s),),), user=f"j{i:03d}",
-                             slowdown=(1.0, 1.0, 1.0)))  # fmt: skip
+        apps.append(
+            TraceApp(
+                f"j{i:03d}", float(row[ARRIVAL]), gang, ((float(gpu_s),),), user=f"j{i:03d}", slowdown=(1.0, 1.0, 1.0)
+            )
+        )
     return Workload("shockwave-120", tuple(apps), str(trace.name))
 
 

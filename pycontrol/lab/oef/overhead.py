@@ -39,29 +39,57 @@ def figure10(setup: Setup) -> Findings:
     cost = {mix: [_deviation(mix, setup, e) for e in ERRORS] for mix in mixes(setup)}
     at20 = {mix: v[-1] for mix, v in cost.items()}
     claims = (
-        Claim("Solving is negligible beside a round.", "negligible at hundreds of users, ten types (Figure 10(a))",
-              f"{worst:.2g} s at {sizes[-1]} tenants: {worst / LEASE_S:.2%} of 5 minutes", worst / LEASE_S < 0.1,
-              "Wall time on one core, general vectors; less than a tenth of a round is called negligible."),
-        Claim("The cooperative form costs more than the non-cooperative.", "more (Figure 10(a))",
-              f"{times[COOPERATIVE.label][-1]:.2g} s against {times[NONCOOPERATIVE.label][-1]:.2g} s",
-              times[COOPERATIVE.label][-1] > times[NONCOOPERATIVE.label][-1]),
-        Claim("An error of 20 % costs about 3 %.", "about 3 % (Figure 10(b))",
-              "; ".join(f"{m} {shown(v[0])} %" for m, v in at20.items()), all(v[0].mean <= 4.0 for v in at20.values()),
-              "Throughput that shares of wrong vectors promise less what they give; at most 4 % on average. "
-              "Against the true optimum: " + "; ".join(f"{m} {shown(v[1])} %" for m, v in at20.items()) + "."),
-    )  # fmt: skip
+        Claim(
+            "Solving is negligible beside a round.",
+            "negligible at hundreds of users, ten types (Figure 10(a))",
+            f"{worst:.2g} s at {sizes[-1]} tenants: {worst / LEASE_S:.2%} of 5 minutes",
+            worst / LEASE_S < 0.1,
+            "Wall time on one core, general vectors; less than a tenth of a round is called negligible.",
+        ),
+        Claim(
+            "The cooperative form costs more than the non-cooperative.",
+            "more (Figure 10(a))",
+            f"{times[COOPERATIVE.label][-1]:.2g} s against {times[NONCOOPERATIVE.label][-1]:.2g} s",
+            times[COOPERATIVE.label][-1] > times[NONCOOPERATIVE.label][-1],
+        ),
+        Claim(
+            "An error of 20 % costs about 3 %.",
+            "about 3 % (Figure 10(b))",
+            "; ".join(f"{m} {shown(v[0])} %" for m, v in at20.items()),
+            all(v[0].mean <= 4.0 for v in at20.values()),
+            "Throughput that shares of wrong vectors promise less what they give; at most 4 % on average. "
+            "Against the true optimum: " + "; ".join(f"{m} {shown(v[1])} %" for m, v in at20.items()) + ".",
+        ),
+    )
     tables = (
-        Table("Solve time, seconds, ten GPU types", ("tenants", *map(str, sizes)),
-              tuple((label, *v) for label, v in times.items())),
-        Table("Deviation of throughput, % (and of the optimum)", ("mix", *(f"error {e:.0%}" for e in ERRORS)),
-              tuple((m, *(f"{shown(gap)} ({shown(lost)})" for gap, lost in v)) for m, v in cost.items())),
-    )  # fmt: skip
+        Table(
+            "Solve time, seconds, ten GPU types",
+            ("tenants", *map(str, sizes)),
+            tuple((label, *v) for label, v in times.items()),
+        ),
+        Table(
+            "Deviation of throughput, % (and of the optimum)",
+            ("mix", *(f"error {e:.0%}" for e in ERRORS)),
+            tuple((m, *(f"{shown(gap)} ({shown(lost)})" for gap, lost in v)) for m, v in cost.items()),
+        ),
+    )
     figures = (
-        Figure("a", "Time to solve, ten GPU types", "tenants", "seconds",
-               tuple(Series(label, sizes, v) for label, v in times.items()), log_y=True),
-        Figure("b", "Deviation by profiling error, cooperative", "error, %", "deviation, %",
-               tuple(Series(m, [100 * e for e in ERRORS], [gap.mean for gap, _ in v]) for m, v in cost.items())),
-    )  # fmt: skip
+        Figure(
+            "a",
+            "Time to solve, ten GPU types",
+            "tenants",
+            "seconds",
+            tuple(Series(label, sizes, v) for label, v in times.items()),
+            log_y=True,
+        ),
+        Figure(
+            "b",
+            "Deviation by profiling error, cooperative",
+            "error, %",
+            "deviation, %",
+            tuple(Series(m, [100 * e for e in ERRORS], [gap.mean for gap, _ in v]) for m, v in cost.items()),
+        ),
+    )
     own = ("an error of e: each speedup but the slowest type's is off by a uniform draw within e, 20 tenants",)
     return Findings(claims, tables, figures, own, len(setup.seeds_of(30, 6)))
 
@@ -109,26 +137,44 @@ def conditions(setup: Setup) -> Findings:
     wins = [k for k, r in found.items() if min(r[GANDIVA_FAIR.label], r[GAVEL.label]) >= 1.2]
     range_ = [max(r[GANDIVA_FAIR.label], r[GAVEL.label]) for (s, v), r in found.items() if v <= 2.0 and s <= 0.5]
     claims = (
-        Claim("Some mix gives +20 % estimated over both Gandiva_fair and Gavel.", "+20 % (Figure 8(a))",
-              f"in {len(wins)} of {len(found)} cells of the map", bool(wins),
-              "Where: " + ("; ".join(f"{s:.0%} without speedup, the others {v:g}x" for s, v in wins) or "nowhere")
-              + f". With at most half without speedup and the others at most 2x: at most {max(range_):.3f}. "
-              f"The most on the map, over: {most}."),
-    )  # fmt: skip
+        Claim(
+            "Some mix gives +20 % estimated over both Gandiva_fair and Gavel.",
+            "+20 % (Figure 8(a))",
+            f"in {len(wins)} of {len(found)} cells of the map",
+            bool(wins),
+            "Where: "
+            + ("; ".join(f"{s:.0%} without speedup, the others {v:g}x" for s, v in wins) or "nowhere")
+            + f". With at most half without speedup and the others at most 2x: at most {max(range_):.3f}. "
+            f"The most on the map, over: {most}.",
+        ),
+    )
     tables = tuple(
-        Table(f"Cooperative OEF over {e.label}: estimated throughput of 20 tenants",
-              ("speedup of the others", *(f"{s:.0%} without" for s in shares)),
-              tuple((f"{v:g}x", *(f"{found[s, v][e.label]:.3f}" for s in shares)) for v in speeds))
+        Table(
+            f"Cooperative OEF over {e.label}: estimated throughput of 20 tenants",
+            ("speedup of the others", *(f"{s:.0%} without" for s in shares)),
+            tuple((f"{v:g}x", *(f"{found[s, v][e.label]:.3f}" for s in shares)) for v in speeds),
+        )
         for e in others
-    )  # fmt: skip
+    )
     figures = tuple(
-        Figure(f"map-{k}", f"Cooperative OEF over {e.label}", "tenants without speedup, %", "ratio of throughput",
-               tuple(Series(f"others {v:g}x", [100 * s for s in shares], [found[s, v][e.label] for s in shares])
-                     for v in speeds), mark=1.2)
+        Figure(
+            f"map-{k}",
+            f"Cooperative OEF over {e.label}",
+            "tenants without speedup, %",
+            "ratio of throughput",
+            tuple(
+                Series(f"others {v:g}x", [100 * s for s in shares], [found[s, v][e.label] for s in shares])
+                for v in speeds
+            ),
+            mark=1.2,
+        )
         for k, e in enumerate(others)
-    )  # fmt: skip
-    own = ("20 tenants, eight devices of each of three types; tenants without speedup 1.02 (middle type 1.01), those "
-           "with it within 5 % of the cell's, the middle type 55 % of the gain", CAPS)  # fmt: skip
+    )
+    own = (
+        "20 tenants, eight devices of each of three types; tenants without speedup 1.02 (middle type 1.01), those "
+        "with it within 5 % of the cell's, the middle type 55 % of the gain",
+        CAPS,
+    )
     return Findings(claims, tables, figures, own)
 
 

@@ -64,8 +64,11 @@ class _Unpacked(_ByPriority):
 
 
 ROUNDS: Mapping[Placer, type[Shared]] = {
-    "whole": Shared, "paper": _Paper, "priority": _ByPriority, "unpacked": _Unpacked,
-}  # fmt: skip
+    "whole": Shared,
+    "paper": _Paper,
+    "priority": _ByPriority,
+    "unpacked": _Unpacked,
+}
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,13 @@ def outcome(run: Run) -> OefOutcome:
     for app in result.apps:
         done[app.user] = done.get(app.user, 0.0) + app.work_done_gpu_s
     return OefOutcome(
-        done, max(result.end_s, 1e-9), policy.count["workers"], policy.count["mixed"], policy.count["spanning"],
+        done,
+        max(result.end_s, 1e-9),
+        policy.count["workers"],
+        policy.count["mixed"],
+        policy.count["spanning"],
         metrics(result),
-    )  # fmt: skip
+    )
 
 
 def measure(setup: Setup, runs: Sequence[Run], what: str) -> list[OefOutcome]:

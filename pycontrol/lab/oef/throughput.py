@@ -62,14 +62,21 @@ def throughput(setup: Setup) -> Findings:
     )
     mix_names = list(mixes(setup))
     tables = (
-        Table(f"Estimated throughput, mean ratio over {seeds} seeds",
-              ("setting", "over", *(ABOUT[m] for m in mix_names)), tuple(
-            (mine, theirs.label, *(shown(estimated[m, mine, theirs.label]) for m in mix_names))
-            for mine in ("OEF cooperative", "OEF non-cooperative") for theirs in AGAINST)),
-        Table("Measured throughput, mean ratio",
-              ("mix", "span penalty", "setting", "over", "baseline placed by", "ratio"),
-              tuple((m, f"{p:.0%}", mine, theirs, how, shown(v)) for (m, p, mine, theirs, how), v in actual.items())),
-    )  # fmt: skip
+        Table(
+            f"Estimated throughput, mean ratio over {seeds} seeds",
+            ("setting", "over", *(ABOUT[m] for m in mix_names)),
+            tuple(
+                (mine, theirs.label, *(shown(estimated[m, mine, theirs.label]) for m in mix_names))
+                for mine in ("OEF cooperative", "OEF non-cooperative")
+                for theirs in AGAINST
+            ),
+        ),
+        Table(
+            "Measured throughput, mean ratio",
+            ("mix", "span penalty", "setting", "over", "baseline placed by", "ratio"),
+            tuple((m, f"{p:.0%}", mine, theirs, how, shown(v)) for (m, p, mine, theirs, how), v in actual.items()),
+        ),
+    )
     figures = tuple(
         Figure(name, f"{title}, 20 tenants", "scheme", y, series, "bar")
         for name, title, y, series in (
@@ -77,8 +84,14 @@ def throughput(setup: Setup) -> Findings:
             ("actual", "Throughput at a span penalty of 30 %", "slowest GPUs' worth", _actual_series(runs, mix_names)),
         )
     )
-    return Findings(claims, tables, figures, (*ASSUMED, CAPS, *RUN_CONVENTIONS), len(setup.seeds_of(5, 1)),
-                    (f"Estimates are of {seeds} seeds; every ratio is of the same tenants and jobs.",))  # fmt: skip
+    return Findings(
+        claims,
+        tables,
+        figures,
+        (*ASSUMED, CAPS, *RUN_CONVENTIONS),
+        len(setup.seeds_of(5, 1)),
+        (f"Estimates are of {seeds} seeds; every ratio is of the same tenants and jobs.",),
+    )
 
 
 def _estimated(setup: Setup) -> tuple[dict[tuple[str, str, str], Interval], int]:
@@ -140,9 +153,13 @@ def _placer(name: str) -> Placer:
 
 
 def _throughput_claims(
-    label: str, where: str, estimated: Mapping[tuple[str, str, str], Interval],
-    actual: Mapping[tuple[str, float, str, str, str], Interval], least: float, most: float,
-) -> list[Claim]:  # fmt: skip
+    label: str,
+    where: str,
+    estimated: Mapping[tuple[str, str, str], Interval],
+    actual: Mapping[tuple[str, float, str, str, str], Interval],
+    least: float,
+    most: float,
+) -> list[Claim]:
     own = {k: v for k, v in estimated.items() if k[1] == label and k[2] in (GANDIVA_FAIR.label, GAVEL.label)}
     low = {m: min(v.mean for k, v in own.items() if k[0] == m) for m in dict.fromkeys(k[0] for k in own)}
     one = {m: estimated[m, label, GAVEL_ONE.label].mean for m in low}
@@ -152,39 +169,55 @@ def _throughput_claims(
     mine = {k: v.mean for k, v in actual.items() if k[2].startswith(label)}
     by = {
         (placer, how): [v for k, v in mine.items() if k[2] == f"{label}, {placer}" and k[4] == how]
-        for placer in (PLACERS["whole"], PLACERS["paper"]) for how in (SAME, *(PLACERS[p] for p in PUBLISHED))
-    }  # fmt: skip
+        for placer in (PLACERS["whole"], PLACERS["paper"])
+        for how in (SAME, *(PLACERS[p] for p in PUBLISHED))
+    }
     ranges = "; ".join(f"{p} over {how}: {min(v):.2f} to {max(v):.2f}" for (p, how), v in by.items() if v)
     judged = by[PLACERS["whole"], NAIVE]
     return [
-        Claim(f"{label}: estimated throughput over Gandiva_fair and Gavel.", f"{paper} ({where}(a))",
-              f"smaller ratio by mix: {said}", len(holds) == len(low),
-              f"Holds for {', '.join(holds) or 'none'} (within 3 %). Over Gavel with a cap of 1 a tenant: "
-              + ", ".join(f"{m} {v:.2f}" for m, v in one.items()) + "."),
-        Claim(f"{label}: throughput with the placer up to {most - 1:.0%} more.", f"up to +{most - 1:.0%} ({where}(b))",
-              ranges, max(judged, default=0.0) >= most - 0.05,
-              "Judged with our placer over baselines placed by priority, unpacked. With the same placer for all, what "
-              "is left is the estimated ratio."),
-    ]  # fmt: skip
+        Claim(
+            f"{label}: estimated throughput over Gandiva_fair and Gavel.",
+            f"{paper} ({where}(a))",
+            f"smaller ratio by mix: {said}",
+            len(holds) == len(low),
+            f"Holds for {', '.join(holds) or 'none'} (within 3 %). Over Gavel with a cap of 1 a tenant: "
+            + ", ".join(f"{m} {v:.2f}" for m, v in one.items())
+            + ".",
+        ),
+        Claim(
+            f"{label}: throughput with the placer up to {most - 1:.0%} more.",
+            f"up to +{most - 1:.0%} ({where}(b))",
+            ranges,
+            max(judged, default=0.0) >= most - 0.05,
+            "Judged with our placer over baselines placed by priority, unpacked. With the same placer for all, what "
+            "is left is the estimated ratio.",
+        ),
+    ]
 
 
 def _estimated_series(estimated: Mapping[tuple[str, str, str], Interval], names: Sequence[str]) -> tuple[Series, ...]:
     labels = (GANDIVA_FAIR.label, GAVEL.label, GAVEL_ONE.label, MAX_MIN.label)
     return tuple(
         Series(f"{mine.removeprefix('OEF ')}, {m}", labels, [estimated[m, mine, other].mean for other in labels])
-        for mine in ("OEF cooperative", "OEF non-cooperative") for m in names
-    )  # fmt: skip
+        for mine in ("OEF cooperative", "OEF non-cooperative")
+        for m in names
+    )
 
 
 def _actual_series(runs: Mapping[Key, Sequence[OefOutcome]], names: Sequence[str]) -> tuple[Series, ...]:
     labels = list(dict.fromkeys(k[2] for k in runs))
     mix = next(m for m in names if any(k[0] == m for k in runs))
     return tuple(
-        Series(f"{PLACERS[placer]} ({mix})", labels,
-               [float(np.mean([o.throughput for o in runs.get((mix, PENALTIES[-1], n, placer), ())] or [math.nan]))
-                for n in labels])
+        Series(
+            f"{PLACERS[placer]} ({mix})",
+            labels,
+            [
+                float(np.mean([o.throughput for o in runs.get((mix, PENALTIES[-1], n, placer), ())] or [math.nan]))
+                for n in labels
+            ],
+        )
         for placer in PLACERS
-    )  # fmt: skip
+    )
 
 
 # ---- stragglers
@@ -201,32 +234,46 @@ def stragglers(setup: Setup) -> Findings:
     for theirs, paper in (("Gandiva_fair", 0.14), ("Gavel", 0.26)):
         cuts = {k: (mixed[*k, "OEF cooperative", "paper"], mixed[*k, theirs, PUBLISHED[0]]) for k in heads}
         same = {k: (mixed[*k, "OEF cooperative", "paper"], mixed[*k, theirs, "paper"]) for k in heads}
-        claims.append(Claim(
-            f"OEF has {paper:.0%} fewer workers of mixed gangs than {theirs}.", f"{paper:.0%} fewer (section 6.3.3)",
-            "OEF against it: " + "; ".join(f"{m}, {p:.0%} penalty: {_against(v)}" for (m, p), v in cuts.items()),
-            all(ours <= (1 - paper + 0.05) * other for ours, other in cuts.values()),
-            "Part of all workers, the paper's placer against baselines by priority, whose gangs have one type each, as "
-            "published: there is nothing to cut. With the paper's for both: "
-            + "; ".join(f"{m}, {p:.0%}: {_against(v)}" for (m, p), v in same.items()) + ".",
-        ))  # fmt: skip
+        claims.append(
+            Claim(
+                f"OEF has {paper:.0%} fewer workers of mixed gangs than {theirs}.",
+                f"{paper:.0%} fewer (section 6.3.3)",
+                "OEF against it: " + "; ".join(f"{m}, {p:.0%} penalty: {_against(v)}" for (m, p), v in cuts.items()),
+                all(ours <= (1 - paper + 0.05) * other for ours, other in cuts.values()),
+                "Part of all workers, the paper's placer against baselines by priority, whose gangs have one type "
+                "each, as published: there is nothing to cut. With the paper's for both: "
+                + "; ".join(f"{m}, {p:.0%}: {_against(v)}" for (m, p), v in same.items())
+                + ".",
+            )
+        )
     ours = max(v for k, v in mixed.items() if k[3] == "whole")
     claims.append(
         Claim("Our placer has none.", "-", f"at most {ours:.2%} of the workers", ours == 0, "Whatever the scheme.")
     )
-    rows = tuple((m, f"{p:.0%}", label, PLACERS[_placer(placer)], f"{v:.1%}", f"{spans[m, p, label, placer]:.1%}")
-                 for (m, p, label, placer), v in mixed.items())  # fmt: skip
+    rows = tuple(
+        (m, f"{p:.0%}", label, PLACERS[_placer(placer)], f"{v:.1%}", f"{spans[m, p, label, placer]:.1%}")
+        for (m, p, label, placer), v in mixed.items()
+    )
     tables = (
-        Table("Workers of gangs on several types, and on several hosts",
-              ("mix", "span penalty", "scheme", "placer", "several types", "several hosts"), rows),
-        Table("GPU types in a tenant's share, mean",
-              ("mix", *(e.label for e in (COOPERATIVE, GANDIVA_FAIR, GAVEL))), held),
-    )  # fmt: skip
+        Table(
+            "Workers of gangs on several types, and on several hosts",
+            ("mix", "span penalty", "scheme", "placer", "several types", "several hosts"),
+            rows,
+        ),
+        Table(
+            "GPU types in a tenant's share, mean", ("mix", *(e.label for e in (COOPERATIVE, GANDIVA_FAIR, GAVEL))), held
+        ),
+    )
     first = heads[0]
     labels = list(dict.fromkeys(k[2] for k in runs))
-    figure = Figure("stragglers", f"Workers of mixed gangs, {first[0]} mix", "scheme", "part of all workers",
-                    tuple(Series(PLACERS[p], labels, [mixed.get((*first, n, p), math.nan) for n in labels])
-                          for p in PLACERS),
-                    "bar")  # fmt: skip
+    figure = Figure(
+        "stragglers",
+        f"Workers of mixed gangs, {first[0]} mix",
+        "scheme",
+        "part of all workers",
+        tuple(Series(PLACERS[p], labels, [mixed.get((*first, n, p), math.nan) for n in labels]) for p in PLACERS),
+        "bar",
+    )
     notes = ("A tenant under cooperative OEF holds more types than under the baselines; its cut is the placer's.",)
     return Findings(tuple(claims), tables, (figure,), (*ASSUMED, *RUN_CONVENTIONS), len(setup.seeds_of(5, 1)), notes)
 
@@ -239,8 +286,10 @@ def _types_held(setup: Setup) -> tuple[tuple[str, ...], ...]:
     rows = []
     for mix, data in mixes(setup).items():
         problems = [problem_of(mix, data, seed, 20) for seed in range(4 if setup.quick else 20)]
-        held = [np.mean([(e.shares(p) > 1e-6).sum(axis=1).mean() for p in problems])
-                for e in (COOPERATIVE, GANDIVA_FAIR, GAVEL)]  # fmt: skip
+        held = [
+            np.mean([(e.shares(p) > 1e-6).sum(axis=1).mean() for p in problems])
+            for e in (COOPERATIVE, GANDIVA_FAIR, GAVEL)
+        ]
         rows.append((mix, *(f"{v:.2f}" for v in held)))
     return tuple(rows)
 
@@ -265,30 +314,69 @@ def figure9(setup: Setup) -> Findings:
                     mine = [o.figures for o in found[mix, penalty, "OEF cooperative", ours]]
                     others = [o.figures for o in found[mix, penalty, theirs, other]]
                     cut[mix, penalty, ours, theirs, other] = metric_ratio(mine, others, "completion_mean_s")
-    note = unfinished_note({
-        f"{label}, {PLACERS[_placer(placer)]} ({mix}, {penalty:.0%})": [o.figures for o in v]
-        for (mix, penalty, label, placer), v in found.items()
-    })  # fmt: skip
+    note = unfinished_note(
+        {
+            f"{label}, {PLACERS[_placer(placer)]} ({mix}, {penalty:.0%})": [o.figures for o in v]
+            for (mix, penalty, label, placer), v in found.items()
+        }
+    )
     claims = [_cut_claim(theirs, paper, cut, note) for theirs, paper in (("Gandiva_fair", 0.17), ("Gavel", 0.19))]
     tables = (
-        Table("Mean completion time of all jobs, OEF cooperative over a baseline; - where a job did not end",
-              ("mix", "span penalty", "OEF's placer", "over", "placed", "ratio"),
-              tuple((m, f"{p:.0%}", PLACERS[_placer(ours)], theirs, PLACERS[_placer(other)], shown(v))
-                    for (m, p, ours, theirs, other), v in cut.items())),
-        Table("Runs (mean over seeds)", ("mix", "span penalty", "scheme", "placer", "mean completion, s", "p95, s",
-              "restarts", "utilisation", "unfinished"), tuple(
-            (m, f"{p:.0%}", label, PLACERS[_placer(placer)], *(float(np.mean([o.figures[f] for o in v])) for f in
-             ("completion_mean_s", "completion_p95_s", "restarts", "utilisation", "unfinished")))
-            for (m, p, label, placer), v in found.items())),
-    )  # fmt: skip
+        Table(
+            "Mean completion time of all jobs, OEF cooperative over a baseline; - where a job did not end",
+            ("mix", "span penalty", "OEF's placer", "over", "placed", "ratio"),
+            tuple(
+                (m, f"{p:.0%}", PLACERS[_placer(ours)], theirs, PLACERS[_placer(other)], shown(v))
+                for (m, p, ours, theirs, other), v in cut.items()
+            ),
+        ),
+        Table(
+            "Runs (mean over seeds)",
+            (
+                "mix",
+                "span penalty",
+                "scheme",
+                "placer",
+                "mean completion, s",
+                "p95, s",
+                "restarts",
+                "utilisation",
+                "unfinished",
+            ),
+            tuple(
+                (
+                    m,
+                    f"{p:.0%}",
+                    label,
+                    PLACERS[_placer(placer)],
+                    *(
+                        float(np.mean([o.figures[f] for o in v]))
+                        for f in ("completion_mean_s", "completion_p95_s", "restarts", "utilisation", "unfinished")
+                    ),
+                )
+                for (m, p, label, placer), v in found.items()
+            ),
+        ),
+    )
     labels, at = ["OEF cooperative", *BASELINES], list(found)[-1][:2]
-    figure = Figure("9", f"Mean completion time, {at[0]} mix, span penalty {at[1]:.0%}", "scheme", "seconds",
-                    tuple(Series(PLACERS[p], labels, [_mean_of(found.get((*at, n, p), ())) for n in labels])
-                          for p in PLACERS), "bar")  # fmt: skip
+    figure = Figure(
+        "9",
+        f"Mean completion time, {at[0]} mix, span penalty {at[1]:.0%}",
+        "scheme",
+        "seconds",
+        tuple(Series(PLACERS[p], labels, [_mean_of(found.get((*at, n, p), ())) for n in labels]) for p in PLACERS),
+        "bar",
+    )
     said = f"{size['tenants']} tenants, about {size['jobs']} jobs each, arrivals over {size['days']:g} days"
     own = (f"{said}, load 1.1 of the GPUs as the slowest type (`isonomy workload show oef`)",)
-    return Findings(tuple(claims), tables, (figure,), (*ASSUMED, *RUN_CONVENTIONS, *own), len(seeds),
-                    size="" if setup.full else said)  # fmt: skip
+    return Findings(
+        tuple(claims),
+        tables,
+        (figure,),
+        (*ASSUMED, *RUN_CONVENTIONS, *own),
+        len(seeds),
+        size="" if setup.full else said,
+    )
 
 
 def _completions(setup: Setup, seeds: Sequence[int], size: Mapping[str, Any]) -> dict[Key, list[OefOutcome]]:
@@ -325,12 +413,14 @@ def _cut_claim(theirs: str, paper: float, cut: Mapping[tuple[str, float, str, st
     refused = any(math.isnan(v.mean) for v in judged)
     naive, packed = PUBLISHED
     return Claim(
-        f"OEF completes jobs {paper:.0%} sooner than {theirs}.", f"-{paper:.0%} (Figure 9)", said("whole", naive),
+        f"OEF completes jobs {paper:.0%} sooner than {theirs}.",
+        f"-{paper:.0%} (Figure 9)",
+        said("whole", naive),
         None if refused else all(1 - v.mean >= paper - 0.05 for v in judged),
         f"Our placer against {theirs} by priority, unpacked. The same packed: {said('whole', packed)}. Our placer for "
         f"both: {said('whole', 'whole')}. The paper's placer against {theirs} by priority, unpacked: "
         f"{said('paper', naive)}. {note}".rstrip(),
-    )  # fmt: skip
+    )
 
 
 def _change(value: Interval) -> str:

@@ -51,18 +51,22 @@ class Vector:
 
 VECTORS = (
     Vector("Gandiva_fair", "section 2.3", GANDIVA_FAIR, THREE, ((1, 0.09), (0, 0.47), (0, 0.44))),
-    Vector("Gandiva_fair, u1 says 2.8", "section 2.3", GANDIVA_FAIR, ((1, 2.8), *THREE[1:]),
-           ((1, 0.11), OPEN, OPEN)),
+    Vector("Gandiva_fair, u1 says 2.8", "section 2.3", GANDIVA_FAIR, ((1, 2.8), *THREE[1:]), ((1, 0.11), OPEN, OPEN)),
     Vector("Gavel", "section 2.3", GAVEL_JOBS, THREE, ((0.91, 0.09), (0.09, 0.45), (0, 0.45))),
-    Vector("efficiency only", "Equation 5", EFFICIENCY, THREE,
-           ((math.nan, 0), (math.nan, 0), (math.nan, 1))),
+    Vector("efficiency only", "Equation 5", EFFICIENCY, THREE, ((math.nan, 0), (math.nan, 0), (math.nan, 1))),
     Vector("cooperative", "Equation 6", COOPERATIVE, ((1, 2), (1, 5)), ((1, 0.25), (0, 0.75))),
     Vector("cooperative, u1 says 4", "section 3.1", COOPERATIVE, ((1, 4), (1, 5)), ((1, 0.375), (0, 0.625))),
     Vector("cooperative", "Figure 2(a)", COOPERATIVE, ((1, 2), (1, 4)), ((1, 0.25), (0, 0.75))),
     Vector("cooperative, u1 says 3", "Figure 2(b)", COOPERATIVE, ((1, 3), (1, 4)), ((1, 0.33), (0, 0.67))),
-    Vector("non-cooperative, weights 1 and 2", "section 4.2.3", NONCOOPERATIVE, ((1, 2), (1, 5)),
-           ((1, 1 / 3), (0, 2 / 3)), (1.0, 2.0)),
-)  # fmt: skip
+    Vector(
+        "non-cooperative, weights 1 and 2",
+        "section 4.2.3",
+        NONCOOPERATIVE,
+        ((1, 2), (1, 5)),
+        ((1, 1 / 3), (0, 2 / 3)),
+        (1.0, 2.0),
+    ),
+)
 TWO_TYPES = (((1.0, 2.0), (1.0, 3.0)), ((1.0, 5.0),))
 """Job types of two tenants (section 4.2.4)."""
 TWO_TYPES_PRINTED = ((1, 0.11), (0, 0.41), (0, 0.24), (0, 0.24))
@@ -79,8 +83,9 @@ def vectors(setup: Setup) -> Findings:
     # the paper lists the second tenant's half-weight twins; ours is one user of twice their weight
     x = np.vstack([x[:2], x[2] / 2, x[2] / 2])
     _compare("non-cooperative, two job types", "section 4.2.4", x, TWO_TYPES_PRINTED, claims, rows)
-    table = Table("Shares of one device of each of two types", ("example", "where", "paper", "ours", "largest gap"),
-                  tuple(rows))  # fmt: skip
+    table = Table(
+        "Shares of one device of each of two types", ("example", "where", "paper", "ours", "largest gap"), tuple(rows)
+    )
     notes = ("Printed throughputs come from rounded shares, so shares are compared.",)
     return Findings(tuple(claims), (table,), (), (f"agreement within {ROUNDED:.2f}: two digits are printed",), 0, notes)
 
@@ -121,30 +126,66 @@ def figures_1_and_2(setup: Setup) -> Findings:
     true = np.array([1.0, 2.0])
     before, after = float(honest[0] @ true), float(lied[0] @ true)
     claims = (
-        Claim("LSTM has less under max-min than under OEF.", "1.18x less (Figure 1(b))", _both(gains, "{:.2f}x"),
-              gains["two types"] >= 1.165, "With the slowest and the fastest type; a middle type dilutes it."),
-        Claim("The cluster loses efficiency under max-min.", "about 10 % (section 2.3)", _both(losses, "{:.1%}"),
-              0.085 <= losses["two types"] <= 0.115, "1 - max-min / cooperative OEF; with two types."),
-        Claim("Efficiency and envy-freeness together pay liars.", "u1: [1, .25] to [1, .33] (Figure 2)",
-              f"[{honest[0][0]:.2f}, {honest[0][1]:.2f}] to [{lied[0][0]:.2f}, {lied[0][1]:.2f}]: truly "
-              f"{before:.2f} to {after:.2f}", after > before + 1e-6, "Theorem 3.2's example."),
-    )  # fmt: skip
+        Claim(
+            "LSTM has less under max-min than under OEF.",
+            "1.18x less (Figure 1(b))",
+            _both(gains, "{:.2f}x"),
+            gains["two types"] >= 1.165,
+            "With the slowest and the fastest type; a middle type dilutes it.",
+        ),
+        Claim(
+            "The cluster loses efficiency under max-min.",
+            "about 10 % (section 2.3)",
+            _both(losses, "{:.1%}"),
+            0.085 <= losses["two types"] <= 0.115,
+            "1 - max-min / cooperative OEF; with two types.",
+        ),
+        Claim(
+            "Efficiency and envy-freeness together pay liars.",
+            "u1: [1, .25] to [1, .33] (Figure 2)",
+            f"[{honest[0][0]:.2f}, {honest[0][1]:.2f}] to [{lied[0][0]:.2f}, {lied[0][1]:.2f}]: truly "
+            f"{before:.2f} to {after:.2f}",
+            after > before + 1e-6,
+            "Theorem 3.2's example.",
+        ),
+    )
     names = ("VGG", "LSTM")
-    table = Table("Speed of a tenant's GPUs, an equal number of the slowest being 1",
-                  ("GPUs", "scheduler", *names, "both"),
-                  tuple((types, k, float(v[0]), float(v[1]), float(v.mean()))
-                        for types, own in speeds.items() for k, v in own.items()))  # fmt: skip
+    table = Table(
+        "Speed of a tenant's GPUs, an equal number of the slowest being 1",
+        ("GPUs", "scheduler", *names, "both"),
+        tuple(
+            (types, k, float(v[0]), float(v[1]), float(v.mean()))
+            for types, own in speeds.items()
+            for k, v in own.items()
+        ),
+    )
     cards = ("RTX 3070", "RTX 3080", "RTX 3090")
     figures = (
-        Figure("1a", "Speedup of training by GPU type", "GPU type", "speedup",
-               (Series("VGG", cards, VGG), Series("LSTM", cards, LSTM)), "bar"),
-        Figure("1b", "Speedup of two tenants under schedulers, two types", "scheduler", "speedup",
-               tuple(Series(n, list(found), [float(v[i]) for v in found.values()]) for i, n in enumerate(names)),
-               "bar"),
-        Figure("2", "Shares of the fast GPU, before and after u1 lies", "user", "part of GPU 2",
-               tuple(Series(n, ("u1", "u2"), x[:, 1].tolist()) for n, x in (("before", honest), ("after", lied))),
-               "bar"),
-    )  # fmt: skip
+        Figure(
+            "1a",
+            "Speedup of training by GPU type",
+            "GPU type",
+            "speedup",
+            (Series("VGG", cards, VGG), Series("LSTM", cards, LSTM)),
+            "bar",
+        ),
+        Figure(
+            "1b",
+            "Speedup of two tenants under schedulers, two types",
+            "scheduler",
+            "speedup",
+            tuple(Series(n, list(found), [float(v[i]) for v in found.values()]) for i, n in enumerate(names)),
+            "bar",
+        ),
+        Figure(
+            "2",
+            "Shares of the fast GPU, before and after u1 lies",
+            "user",
+            "part of GPU 2",
+            tuple(Series(n, ("u1", "u2"), x[:, 1].tolist()) for n, x in (("before", honest), ("after", lied))),
+            "bar",
+        ),
+    )
     return Findings(claims, (table,), figures, ("an RTX 3080 has 55 % of the 3090's gain",))
 
 

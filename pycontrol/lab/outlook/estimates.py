@@ -54,9 +54,10 @@ class PhillySizes(Scene):
         rng = random.Random(f"philly {seed}")
         most = max(m.gpus for m in self.topology().machines.values())
         known = [
-            (x.gang_gpus, x.work_gpu_s) for x in load(f"philly-jobs:{self.path}", 0, {"limit": 5000}).apps
+            (x.gang_gpus, x.work_gpu_s)
+            for x in load(f"philly-jobs:{self.path}", 0, {"limit": 5000}).apps
             if x.gang_gpus <= most and 60 <= x.work_gpu_s / x.gang_gpus <= self.LONGEST_S
-        ]  # fmt: skip
+        ]
         gap_s = statistics.mean(w for _, w in known) / self.topology().gpus / self.LOAD
         at_s, apps = 0.0, []
         for i in range(self.apps):
@@ -72,10 +73,13 @@ class PhillySizes(Scene):
             return None
         machines = self.topology().machines
         nodes = len(machines) // len(self.QUEUES)
-        file = CellsFile.model_validate({
-            "levels": {"node": max(m.gpus for m in machines.values())}, "hosts": list(machines),
-            "virtual_clusters": {queue: {"cells": {"node": nodes}} for queue in self.QUEUES},
-        })  # fmt: skip
+        file = CellsFile.model_validate(
+            {
+                "levels": {"node": max(m.gpus for m in machines.values())},
+                "hosts": list(machines),
+                "virtual_clusters": {queue: {"cells": {"node": nodes}} for queue in self.QUEUES},
+            }
+        )
         return CellsOf(layout(file))
 
     @property
@@ -183,24 +187,34 @@ def estimates(setup: Setup) -> Findings:
     rows = tuple(_row(label, said) for label, said in [*found.items(), ("all", every)] if said)
     return Findings(
         _claims(every),
-        (Table("Starts in the range of 80 %", ("world", "starts", "runs alone", "as given", "median width, min",
-                                                "median wait, min"), rows),),
+        (
+            Table(
+                "Starts in the range of 80 %",
+                ("world", "starts", "runs alone", "as given", "median width, min", "median wait, min"),
+                rows,
+            ),
+        ),
         seeds=len(seeds),
         conventions=(
             f"declared work and slowdowns are wrong by up to {ERROR:.0%}; {RUNS} runs each",
             "each app that waits counts once, with its first estimate; ranges are widened by what was learnt "
             "until then in worlds of the same kind, from nothing at the beginning of the first",
         ),
-        values={row[0]: dict(zip(("starts", "raw", "given", "width_min", "wait_min"), row[1:], strict=True))
-                for row in rows},
-    )  # fmt: skip
+        values={
+            row[0]: dict(zip(("starts", "raw", "given", "width_min", "wait_min"), row[1:], strict=True)) for row in rows
+        },
+    )
 
 
 def _row(label: str, said: Sequence[Estimate]) -> tuple[Any, ...]:
     return (
-        label, len(said), round(_share(said, "raw"), 3), round(_share(said, "given"), 3),
-        round(_width_s(said) / 60, 1), round(statistics.median(x.waited_s for x in said) / 60, 1),
-    )  # fmt: skip
+        label,
+        len(said),
+        round(_share(said, "raw"), 3),
+        round(_share(said, "given"), 3),
+        round(_width_s(said) / 60, 1),
+        round(statistics.median(x.waited_s for x in said) / 60, 1),
+    )
 
 
 def _share(said: Sequence[Estimate], which: str) -> float:
@@ -219,8 +233,17 @@ def _claims(said: Sequence[Estimate]) -> tuple[Claim, ...]:
     share, width_s = _share(said, "given"), _width_s(said)
     wait_s = statistics.median(x.waited_s for x in said)
     return (
-        Claim(f"{LEAST:.0%} to {MOST:.0%} of starts fall into the range of 80 %", "own", f"{share:.1%} of {len(said)}",
-              LEAST <= share <= MOST, f"{_share(said, 'raw'):.1%} by the runs alone"),
-        Claim("its median width is at most the median wait", "own", f"{width_s / 60:.1f} of {wait_s / 60:.1f} min",
-              width_s <= wait_s),
-    )  # fmt: skip
+        Claim(
+            f"{LEAST:.0%} to {MOST:.0%} of starts fall into the range of 80 %",
+            "own",
+            f"{share:.1%} of {len(said)}",
+            LEAST <= share <= MOST,
+            f"{_share(said, 'raw'):.1%} by the runs alone",
+        ),
+        Claim(
+            "its median width is at most the median wait",
+            "own",
+            f"{width_s / 60:.1f} of {wait_s / 60:.1f} min",
+            width_s <= wait_s,
+        ),
+    )

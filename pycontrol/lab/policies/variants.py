@@ -119,9 +119,13 @@ class ThemisVariant(Themis):
         return RoundsDown(seed) if self.rounding == "floor" else super().draws(seed)
 
     def left_over(
-        self, snapshot: Snapshot, bids: Mapping[str, Bid], free: FreeIndex, kept: Mapping[str, Sequence[Gang]],
+        self,
+        snapshot: Snapshot,
+        bids: Mapping[str, Bid],
+        free: FreeIndex,
+        kept: Mapping[str, Sequence[Gang]],
         rng: random.Random,
-    ) -> list[Award]:  # fmt: skip
+    ) -> list[Award]:
         """By the options `leftovers` and `participants`."""
         open_ = [v for v in snapshot.apps if self.participants or v.app_id not in bids]
         order = Ranking(self.leftovers, snapshot, rng).order

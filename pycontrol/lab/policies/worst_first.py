@@ -113,6 +113,10 @@ class _Bidder:
         """The bidder's receipt; there are no payments."""
         won = gangs_by_host(self.got)
         return BidReceipt(
-            self.bid.app_id, self.bid.rho_nothing, len(self.bid.rows), won, self.rho if self.got else None,
+            self.bid.app_id,
+            self.bid.rho_nothing,
+            len(self.bid.rows),
+            won,
+            self.rho if self.got else None,
             kept_gangs=len(self.got),
-        )  # fmt: skip
+        )

@@ -16,10 +16,21 @@ from pycontrol.lab.hived.groups import GroupCells
 from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.solve.kept_cells import dump, load
 
-OPERATIONS = frozenset({
-    "schedule", "delete_allocated", "delete_unallocated", "set_bad", "set_healthy", "reconfigure", "build_cluster",
-    "assert_group", "assert_vc_cells", "assert_leaves", "assert_all_free",
-})  # fmt: skip
+OPERATIONS = frozenset(
+    {
+        "schedule",
+        "delete_allocated",
+        "delete_unallocated",
+        "set_bad",
+        "set_healthy",
+        "reconfigure",
+        "build_cluster",
+        "assert_group",
+        "assert_vc_cells",
+        "assert_leaves",
+        "assert_all_free",
+    }
+)
 
 
 def _error(reason: object) -> dict[str, Any]:
@@ -223,8 +234,16 @@ class Replay:
     def _build_cluster(self, step: dict[str, Any], at: int) -> dict[str, Any]:
         try:
             self._built(step.get("cluster", self.cluster))
-        except (ConfigError, CellsError, ValueError, AssertionError, LookupError, TypeError, AttributeError,
-                StopIteration) as error:  # fmt: skip
+        except (
+            ConfigError,
+            CellsError,
+            ValueError,
+            AssertionError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            StopIteration,
+        ) as error:
             return _error(error)
         return {"outcome": "ok", "reason": "the assignment is feasible"}
 

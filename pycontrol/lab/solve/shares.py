@@ -79,9 +79,7 @@ def solve_shares(case: SharesCase) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if isinstance(scheme, GandivaFairShares):
         x, trades = scheme.trades(problem)
-        more["trades"] = [
-            {"buyer": t.buyer, "seller": t.seller, "price": t.price, "slow_sold": t.sold} for t in trades
-        ]  # fmt: skip
+        more["trades"] = [{"buyer": t.buyer, "seller": t.seller, "price": t.price, "slow_sold": t.sold} for t in trades]
     else:
         x = scheme.shares(problem)
     own = problem.efficiency(x)

@@ -64,24 +64,35 @@ def _contention_claims(way: str, runs: Mapping[int, VariantRuns]) -> list[Claim]
     literal = versus(runs[high], BASELINES, TWICE_WORST.label)
     return [
         Claim(
-            f"{way}: only Themis keeps max rho <= 1 up to 4x contention.", "only Themis (section 6.2.2, Figure 14)",
-            f"largest mean max rho {said}", only == ["themis"],
+            f"{way}: only Themis keeps max rho <= 1 up to 4x contention.",
+            "only Themis (section 6.2.2, Figure 14)",
+            f"largest mean max rho {said}",
+            only == ["themis"],
             f"With max rho <= 1 throughout: {', '.join(only) or 'none'}; with the longest path in T_cluster: "
             f"{', '.join(by_path) or 'none'}. Worst first: {plain:.2f}.",
         ),
         claim_best(
-            f"{way}: at 4x Themis has the smallest max rho.", "the smallest (section 6.2.2, Figure 14)", versus_high,
-            1.0, f"{'; '.join(others)}.",
+            f"{way}: at 4x Themis has the smallest max rho.",
+            "the smallest (section 6.2.2, Figure 14)",
+            versus_high,
+            1.0,
+            f"{'; '.join(others)}.",
         ),
         claim_best(
-            f"{way}: so it has where an app with nothing counts as twice the worst.", "unbounded (section 4.3)",
-            literal, 1.0, f"Its max rho / Themis': {shown(runs[high].ratio(TWICE_WORST.label))}.",
+            f"{way}: so it has where an app with nothing counts as twice the worst.",
+            "unbounded (section 4.3)",
+            literal,
+            1.0,
+            f"Its max rho / Themis': {shown(runs[high].ratio(TWICE_WORST.label))}.",
         ),
         Claim(
-            f"{way}: at 4x SRSF comes closest to Themis among the baselines.", "SRSF (section 6.2.2, Figure 14)",
-            f"in order {', '.join(order)}", order[0] == "srsf", "From the smallest max rho on.",
+            f"{way}: at 4x SRSF comes closest to Themis among the baselines.",
+            "SRSF (section 6.2.2, Figure 14)",
+            f"in order {', '.join(order)}",
+            order[0] == "srsf",
+            "From the smallest max rho on.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def network(setup: Setup) -> Findings:
@@ -97,34 +108,48 @@ def network(setup: Setup) -> Findings:
     equal = versus(runs[0], BASELINES, metric="gpu_h")
     claims = (
         Claim(
-            "Themis has the smallest max rho at every share.", "at every share (section 6.3, Figure 15)",
-            f"at {', '.join(f'{k} %' for k in wins) or 'none'}", len(wins) == len(shares),
+            "Themis has the smallest max rho at every share.",
+            "at every share (section 6.3, Figure 15)",
+            f"at {', '.join(f'{k} %' for k in wins) or 'none'}",
+            len(wins) == len(shares),
             f"Best baseline / Themis: {', '.join(_best(k, everywhere[k]) for k in shares)}; with the longest path in "
             f"T_cluster: {', '.join(_best(k, path[k]) for k in shares)}.",
         ),
         Claim(
-            "Only Themis ensures max rho <= 1 at every share.", "only Themis (section 6.3, Figure 15)",
-            ", ".join(incentive) or "none", incentive == ["themis"],
+            "Only Themis ensures max rho <= 1 at every share.",
+            "only Themis (section 6.3, Figure 15)",
+            ", ".join(incentive) or "none",
+            incentive == ["themis"],
         ),
         Claim(
-            "A heterogeneous mix is worst for sharing incentive.", "worst at 40 and 60 % (section 6.3, Figure 15)",
-            f"Themis' max rho is largest at {peak} %", peak in mixed,
+            "A heterogeneous mix is worst for sharing incentive.",
+            "worst at 40 and 60 % (section 6.3, Figure 15)",
+            f"Themis' max rho is largest at {peak} %",
+            peak in mixed,
             ", ".join(f"{k} %: {shown(runs[k].mean('themis'))}" for k in shares) + ".",
         ),
         claim_best(
-            "At 100 % the max rho of Themis is 1.24 to 1.77 times smaller.", "1.24x to 1.77x (section 6.3, Figure 15)",
-            everywhere[100], 1.24,
+            "At 100 % the max rho of Themis is 1.24 to 1.77 times smaller.",
+            "1.24x to 1.77x (section 6.3, Figure 15)",
+            everywhere[100],
+            1.24,
         ),
         Claim(
-            "At 0 % all policies use the same GPU time (here within 5 %).", "equal (section 6.3, Figure 16)",
+            "At 0 % all policies use the same GPU time (here within 5 %).",
+            "equal (section 6.3, Figure 16)",
             ", ".join(f"{n} {r.mean:.3f}" for n, r in equal.items()),
-            all(0.95 <= r.mean <= 1.05 for r in equal.values()), "Baseline / Themis.",
+            all(0.95 <= r.mean <= 1.05 for r in equal.values()),
+            "Baseline / Themis.",
         ),
         claim_within(
-            "At 100 % Themis needs less GPU time than Gandiva.", "8.1 % less (section 6.3, Figure 16)",
-            runs[100].ratio("gandiva", "themis", "gpu_h"), 1.0, 9.0, "Gandiva / Themis.",
+            "At 100 % Themis needs less GPU time than Gandiva.",
+            "8.1 % less (section 6.3, Figure 16)",
+            runs[100].ratio("gandiva", "themis", "gpu_h"),
+            1.0,
+            9.0,
+            "Gandiva / Themis.",
         ),
-    )  # fmt: skip
+    )
     unit = "network-intensive, %"
     tables = (
         _grid("max rho", unit, runs, "rho_max"),

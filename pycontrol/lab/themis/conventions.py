@@ -59,10 +59,14 @@ def conventions(setup: Setup) -> Findings:
     figure = Figure("conventions", "max rho / that of the default", "convention", "ratio", bars, "bar", mark=1.0)
     grid, cells = _headline(setup, where)
     return Findings(
-        (*_claims(runs), _headline_claim(cells)), (*tables, grid), (figure,), CONVENTIONS, runs[0].seeds,
+        (*_claims(runs), _headline_claim(cells)),
+        (*tables, grid),
+        (figure,),
+        CONVENTIONS,
+        runs[0].seeds,
         ("The paper specifies none of these; each row changes one of them only.",),
         {"ratio": {r.scene.label: {n: r.ratio(n).mean for n in labels} for r in runs}},
-    )  # fmt: skip
+    )
 
 
 def _claims(runs: Sequence[VariantRuns]) -> list[Claim]:
@@ -74,39 +78,57 @@ def _claims(runs: Sequence[VariantRuns]) -> list[Claim]:
         return words, [f.mean for f in found]
 
     aligned = {t: said(f"leases end {'by machine' if t == 'machine' else t}") for t in TIMINGS[1:]}
-    worst, floor, tables, plain = (said(x) for x in (
-        "leftovers to the worst rho first", "rounding down", "cached tables across rounds", "worst_first",
-    ))  # fmt: skip
+    worst, floor, tables, plain = (
+        said(x)
+        for x in (
+            "leftovers to the worst rho first",
+            "rounding down",
+            "cached tables across rounds",
+            "worst_first",
+        )
+    )
     rho_old = {x: said(f"rho with nothing: {x}") for x in ("twice the worst", "huge")}
     return [
         Claim(
-            "When leases end decides little (here less than 20 % of max rho).", "not stated (section 3.1)",
+            "When leases end decides little (here less than 20 % of max rho).",
+            "not stated (section 3.1)",
             "; ".join(f"{t}: {words}" for t, (words, _) in aligned.items()),
-            all(abs(m - 1) < 0.2 for _, means in aligned.values() for m in means), "Max rho / that of the default.",
+            all(abs(m - 1) < 0.2 for _, means in aligned.values() for m in means),
+            "Max rho / that of the default.",
         ),
         Claim(
             "Leftovers at random are as fair as leftovers to the worst rho (here within 10 %).",
-            "at random (section 4.2, Pseudocode 1)", worst[0], all(m > 0.9 for m in worst[1]),
+            "at random (section 4.2, Pseudocode 1)",
+            worst[0],
+            all(m > 0.9 for m in worst[1]),
             f"Worst first / random; bidders too: {said(OPEN_HANDED.label)[0]}.",
         ),
         Claim(
-            "Rounding payments down to whole gangs costs little (here 10 %).", "not stated (section 4.2.1)", floor[0],
+            "Rounding payments down to whole gangs costs little (here 10 %).",
+            "not stated (section 4.2.1)",
+            floor[0],
             all(m < 1.1 for m in floor[1]),
         ),
         Claim(
-            "The rho of an app with nothing decides little (here 10 %).", "unbounded (section 4.3)",
+            "The rho of an app with nothing decides little (here 10 %).",
+            "unbounded (section 4.3)",
             "; ".join(f"{x}: {words}" for x, (words, _) in rho_old.items()),
             all(abs(m - 1) < 0.1 for _, means in rho_old.values() for m in means),
         ),
         Claim(
-            "Filtering by cached tables is as fair as by reported rho (here within 10 %).", "as fair (section 4.2.2)",
-            tables[0], all(m < 1.1 for m in tables[1]),
+            "Filtering by cached tables is as fair as by reported rho (here within 10 %).",
+            "as fair (section 4.2.2)",
+            tables[0],
+            all(m < 1.1 for m in tables[1]),
         ),
         Claim(
             "The auction is as fair as worst rho first without an auction (here within 10 %).",
-            "not compared (section 4.2)", plain[0], all(m > 0.9 for m in plain[1]), "Worst first / Themis.",
+            "not compared (section 4.2)",
+            plain[0],
+            all(m > 0.9 for m in plain[1]),
+            "Worst first / Themis.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 # ---- where the headline would hold
@@ -135,6 +157,8 @@ def _headline_claim(cells: dict[str, float]) -> Claim:
     large = [at for at, v in own.items() if v >= 2.2]
     return Claim(
         "Under some conventions Themis' max rho is at least 2.2 times smaller than that of all baselines.",
-        "2.2x to 3.25x (section 6.2, Figures 9-10)", f"under {len(large)} of {len(own)}", bool(large),
+        "2.2x to 3.25x (section 6.2, Figures 9-10)",
+        f"under {len(large)} of {len(own)}",
+        bool(large),
         f"It is the smallest under {len(wins)}: {'; '.join(wins) or 'none'}.",
-    )  # fmt: skip
+    )

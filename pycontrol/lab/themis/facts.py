@@ -68,7 +68,7 @@ def facts(setup: Setup) -> Findings:
         ),
         seeds=len(seeds),
         values=table,
-    )  # fmt: skip
+    )
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -90,14 +90,33 @@ def _drawn(workloads: Mapping[str, Workload]) -> tuple[Figure, ...]:
 
     demand = {name: marginals.demand(w) for name, w in workloads.items()}
     return (
-        Figure("demand", "GPU demand over time (Figure 1)", "days", "GPUs",
-               tuple(_thin(n, (at - at[0]) / 86_400, gpus) for n, (at, gpus) in demand.items())),
+        Figure(
+            "demand",
+            "GPU demand over time (Figure 1)",
+            "days",
+            "GPUs",
+            tuple(_thin(n, (at - at[0]) / 86_400, gpus) for n, (at, gpus) in demand.items()),
+        ),
         Figure("jobs", "Jobs an app (Figure 2)", "jobs", "share of apps", curves(marginals.jobs_per_app), "step"),
-        Figure("app-time", "App size (Figure 3)", "GPU-days", "share of apps", curves(marginals.app_gpu_days), "step",
-               log_x=True),
-        Figure("task-time", "Task length (Figure 4)", "GPU-hours", "share of tasks", curves(marginals.task_gpu_h),
-               "step", log_x=True),
-    )  # fmt: skip
+        Figure(
+            "app-time",
+            "App size (Figure 3)",
+            "GPU-days",
+            "share of apps",
+            curves(marginals.app_gpu_days),
+            "step",
+            log_x=True,
+        ),
+        Figure(
+            "task-time",
+            "Task length (Figure 4)",
+            "GPU-hours",
+            "share of tasks",
+            curves(marginals.task_gpu_h),
+            "step",
+            log_x=True,
+        ),
+    )
 
 
 def _thin(label: str, x: Any, y: Any, points: int = 400) -> Series:
@@ -171,23 +190,33 @@ def overheads(setup: Setup) -> Findings:
             if what == "allocation_change_s":
                 claims.append(_cheaper(what, (seen["median"], seen["p95"]), f"{seen['n']} changes in `make demo`"))
     if len(claims) == len(every):
-        claims.append(Claim(f"{WORDS['allocation_change_s']} takes 35 (50) s.", "35 s (50 s)", "no demo's report", None,
-                            f"`make demo` writes {DEMO}."))  # fmt: skip
+        claims.append(
+            Claim(
+                f"{WORDS['allocation_change_s']} takes 35 (50) s.",
+                "35 s (50 s)",
+                "no demo's report",
+                None,
+                f"`make demo` writes {DEMO}.",
+            )
+        )
     told, saved = "no demo's report", demo.get("checkpoint_s") or {}
     if saved.get("n"):
         told = f"{saved['median']:.2g} s ({saved['p95']:.2g} s)"
         rows.append(("A checkpoint", "the demo's cluster", "5 to 10", saved["median"], saved["p95"], saved["n"]))
-    claims.append(Claim("A checkpoint takes 5 to 10 s.", "5-10 s", told, None,
-                        "It depends on the model; the demo's are small."))  # fmt: skip
+    claims.append(
+        Claim("A checkpoint takes 5 to 10 s.", "5-10 s", told, None, "It depends on the model; the demo's are small.")
+    )
     return Findings(
         claims=tuple(claims),
         tables=(Table("Seconds", ("what", "where", "paper, median (p95)", "median", "p95", "n"), tuple(rows)),),
-        conventions=(f"auctions by the engine {engine_name()}; the paper's are solved by Gurobi on another machine",
-                     "the demo's cluster: all daemons and workers share one machine, so a change waits for JVM starts",
-                     f"GPUs on offer with probability {', '.join(f'{a:g}' for a in AVAILABILITY)}"),
+        conventions=(
+            f"auctions by the engine {engine_name()}; the paper's are solved by Gurobi on another machine",
+            "the demo's cluster: all daemons and workers share one machine, so a change waits for JVM starts",
+            f"GPUs on offer with probability {', '.join(f'{a:g}' for a in AVAILABILITY)}",
+        ),
         notes=(f"{unproved} auctions were not proved optimal.",) if unproved else (),
         values={"here": {what: quantiles(v) for what, v in every.items()}, "demo": {k: demo.get(k) for k in PAPER}},
-    )  # fmt: skip
+    )
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float]:
@@ -201,7 +230,10 @@ def _cost(what: str, where: str, ours: tuple[float, float], n: int) -> tuple[Any
 
 def _cheaper(what: str, ours: tuple[float, float], where: str) -> Claim:
     median, p95 = PAPER[what]
-    return Claim(f"{WORDS[what]} takes no longer than {median:g} s at the median, {p95:g} s at the 95th percentile.",
-                 f"{median:g} s ({p95:g} s)", f"{ours[0]:.3g} s ({ours[1]:.3g} s)",
-                 ours[0] <= median and ours[1] <= p95,
-                 f"{where[0].upper()}{where[1:]}.")  # fmt: skip
+    return Claim(
+        f"{WORDS[what]} takes no longer than {median:g} s at the median, {p95:g} s at the 95th percentile.",
+        f"{median:g} s ({p95:g} s)",
+        f"{ours[0]:.3g} s ({ours[1]:.3g} s)",
+        ours[0] <= median and ours[1] <= p95,
+        f"{where[0].upper()}{where[1:]}.",
+    )

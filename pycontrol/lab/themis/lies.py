@@ -64,22 +64,44 @@ def fig18(setup: Setup) -> Findings:
     claims = [c for rule in rules for c in _claims18(rule, grid, liar, others)]
     return Findings(
         claims=tuple(claims),
-        tables=(Table(f"rho, as a multiple of that of the honest run ({len(seeds)} seeds)",
-                      ("policy", "lie about", "X, %", "the liar", "honest apps, mean"), tuple(rows)),),
-        figures=tuple(Figure(f"liar-{about.replace(' ', '-')}", f"rho / honest run, {about} over-reported",
-                             "X, %", "ratio", tuple(_line(rule, about, grid, who, v) for rule in rules
-                                   for who, v in {"liar": liar, "honest": others}.items()), mark=1.0)
-                      for about in LIE),
-        conventions=(COSTS, DEFAULTS, f"one job of 8 GPUs an app, S = {VGG16_S:.2f} across machines (VGG16), one rack, "
-                     f"{WORK_H:g} h of work, all apps come at once; the paper gives none of these",
-                     "eight apps alike are a tie, which any lie breaks, however small",
-                     "X multiplies S beyond one machine, or the work left, in all that the liar reports and bids",
-                     "the liar is each of the eight in turn; the honest run has the same seed",
-                     "with f = 0.8 two of eight are asked; the paper does not say; so f = 0 beside it, where all bid"),
+        tables=(
+            Table(
+                f"rho, as a multiple of that of the honest run ({len(seeds)} seeds)",
+                ("policy", "lie about", "X, %", "the liar", "honest apps, mean"),
+                tuple(rows),
+            ),
+        ),
+        figures=tuple(
+            Figure(
+                f"liar-{about.replace(' ', '-')}",
+                f"rho / honest run, {about} over-reported",
+                "X, %",
+                "ratio",
+                tuple(
+                    _line(rule, about, grid, who, v)
+                    for rule in rules
+                    for who, v in {"liar": liar, "honest": others}.items()
+                ),
+                mark=1.0,
+            )
+            for about in LIE
+        ),
+        conventions=(
+            COSTS,
+            DEFAULTS,
+            f"one job of 8 GPUs an app, S = {VGG16_S:.2f} across machines (VGG16), one rack, "
+            f"{WORK_H:g} h of work, all apps come at once; the paper gives none of these",
+            "eight apps alike are a tie, which any lie breaks, however small",
+            "X multiplies S beyond one machine, or the work left, in all that the liar reports and bids",
+            "the liar is each of the eight in turn; the honest run has the same seed",
+            "with f = 0.8 two of eight are asked; the paper does not say; so f = 0 beside it, where all bid",
+        ),
         seeds=len(seeds),
-        values={who: {" | ".join(map(str, k)): v.mean for k, v in found.items()}
-                for who, found in {"liar": liar, "honest": others}.items()},
-    )  # fmt: skip
+        values={
+            who: {" | ".join(map(str, k)): v.mean for k, v in found.items()}
+            for who, found in {"liar": liar, "honest": others}.items()
+        },
+    )
 
 
 def _others(result: Result, liar: int) -> float:
@@ -101,14 +123,22 @@ def _claims18(
     loses = next((x for x in grid if lines["slowdown"][x].low > 1), None)
     return [
         *(_claim_lie(about, rule, line) for about, line in lines.items()),
-        Claim(f"Honest apps gain from the lie ({rule}).", "their mean completion time falls",
-              f"x {min(v.mean for v in honest):.3g} to x {max(v.mean for v in honest):.3g}",
-              all(v.mean < 1 for v in honest) and any(v.high < 1 for v in honest),
-              "" if any(v.high < 1 or v.low > 1 for v in honest) else "No X is told from 1 at 95 %."),
-        Claim(f"At a tipping point X > 34 % the liar begins to lose ({rule}).", "X > 34 %",
-              "it never loses measurably" if loses is None else f"it loses from X = {loses} % on "
-              f"(x {shown(lines['slowdown'][loses])})", loses is not None and 34 < loses <= 40),
-    ]  # fmt: skip
+        Claim(
+            f"Honest apps gain from the lie ({rule}).",
+            "their mean completion time falls",
+            f"x {min(v.mean for v in honest):.3g} to x {max(v.mean for v in honest):.3g}",
+            all(v.mean < 1 for v in honest) and any(v.high < 1 for v in honest),
+            "" if any(v.high < 1 or v.low > 1 for v in honest) else "No X is told from 1 at 95 %.",
+        ),
+        Claim(
+            f"At a tipping point X > 34 % the liar begins to lose ({rule}).",
+            "X > 34 %",
+            "it never loses measurably"
+            if loses is None
+            else f"it loses from X = {loses} % on (x {shown(lines['slowdown'][loses])})",
+            loses is not None and 34 < loses <= 40,
+        ),
+    ]
 
 
 def _claim_lie(about: str, rule: str, line: Mapping[int, Interval]) -> Claim:
@@ -182,34 +212,55 @@ def one_round(setup: Setup) -> Findings:
     unproved = sum(not f["proved"] for f in found)
     return Findings(
         claims=(
-            Claim("One round is truthful if the payment takes the fraction 1 - c of an app's whole V.", "theorem 3.2",
-                  f"largest gain found {max(best['fraction']):.2g}", max(best["fraction"]) < 1e-6,
-                  "That is the mechanism of the proof; GPUs cannot be paid in V."),
-            Claim("One round as it is done, payments in whole gangs by lot, is truthful.", "strategy-proof",
-                  f"best lie found: + {shown(interval([100 * x for x in best['gangs']]))} % of V on average, "
-                  f"+ {100 * max(best['gangs']):.3g} % at most", max(best["gangs"]) < 1e-6,
-                  "An app that wins nothing keeps its projected V, which no payment takes: who says that nothing is "
-                  "worth more (or less) to it moves its payment. The lies searched know all the other bids."),
-            Claim("Nobody envies another's bundle after payments.", "envy-free",
-                  f"envy in {shown(envious)} of the auctions, by {100 * max(paid):.3g} % at most", max(paid) <= 1e-9,
-                  "GPUs and gangs are not divisible; the theorem's goods are."),
+            Claim(
+                "One round is truthful if the payment takes the fraction 1 - c of an app's whole V.",
+                "theorem 3.2",
+                f"largest gain found {max(best['fraction']):.2g}",
+                max(best["fraction"]) < 1e-6,
+                "That is the mechanism of the proof; GPUs cannot be paid in V.",
+            ),
+            Claim(
+                "One round as it is done, payments in whole gangs by lot, is truthful.",
+                "strategy-proof",
+                f"best lie found: + {shown(interval([100 * x for x in best['gangs']]))} % of V on average, "
+                f"+ {100 * max(best['gangs']):.3g} % at most",
+                max(best["gangs"]) < 1e-6,
+                "An app that wins nothing keeps its projected V, which no payment takes: who says that nothing is "
+                "worth more (or less) to it moves its payment. The lies searched know all the other bids.",
+            ),
+            Claim(
+                "Nobody envies another's bundle after payments.",
+                "envy-free",
+                f"envy in {shown(envious)} of the auctions, by {100 * max(paid):.3g} % at most",
+                max(paid) <= 1e-9,
+                "GPUs and gangs are not divisible; the theorem's goods are.",
+            ),
             Claim("G_pf is Pareto-efficient.", "theorem 3.2", f"dominated in {worse} of {n} auctions", worse == 0),
             _claim_literal(literal),
         ),
         tables=(
-            Table(f"Gain of the best lie, % of V ({n} auctions, {tries} random lies and the systematic ones each)",
-                  ("lie", *READINGS.values()), tuple(rows)),
-            Table("Envy and payments", ("", "mean", "largest"), (
-                ("envy in G_pf, V(other's) / V(own) - 1", shown(interval(envy)), max(envy)),
-                ("envy after payments", shown(interval(paid)), max(paid)),
-                ("share of won GPUs that are paid", shown(share), max(f["paid_share"] for f in found)),
-                ("auctions not proved optimal", unproved / n, unproved),
-            )),
+            Table(
+                f"Gain of the best lie, % of V ({n} auctions, {tries} random lies and the systematic ones each)",
+                ("lie", *READINGS.values()),
+                tuple(rows),
+            ),
+            Table(
+                "Envy and payments",
+                ("", "mean", "largest"),
+                (
+                    ("envy in G_pf, V(other's) / V(own) - 1", shown(interval(envy)), max(envy)),
+                    ("envy after payments", shown(interval(paid)), max(paid)),
+                    ("share of won GPUs that are paid", shown(share), max(f["paid_share"] for f in found)),
+                    ("auctions not proved optimal", unproved / n, unproved),
+                ),
+            ),
         ),
-        conventions=("one auction: 2 to 4 machines of 2 or 4 GPUs, 3 to 5 apps that hold nothing, gangs of 1, 2 or 4, "
-                     "true bids by the Agent's code; V = 1 / rho on the mean of the lot; the liar knows all bids",),
+        conventions=(
+            "one auction: 2 to 4 machines of 2 or 4 GPUs, 3 to 5 apps that hold nothing, gangs of 1, 2 or 4, "
+            "true bids by the Agent's code; V = 1 / rho on the mean of the lot; the liar knows all bids",
+        ),
         values={"gain": {r: g.mean for r, g in gain.items()}, "envious": envious.mean, "dominated": worse},
-    )  # fmt: skip
+    )
 
 
 def _claim_literal(found: Sequence[Mapping[str, Any]]) -> Claim:
@@ -218,11 +269,13 @@ def _claim_literal(found: Sequence[Mapping[str, Any]]) -> Claim:
     worse, envious = (sum(f[k] > 1e-9 for f in found) for k in ("dominated", "envy_paid"))
     share = interval([f["paid_share"] for f in found])
     return Claim(
-        "All this also where an app with nothing counts as twice the worst.", "unbounded (section 4.3)",
+        "All this also where an app with nothing counts as twice the worst.",
+        "unbounded (section 4.3)",
         f"by the theorem's payment a lie gains over 1 % in {sum(g > 0.01 for g in gain)} of {len(found)} auctions (+ "
         f"{100 * max(gain):.3g} % of V at most); envy in {envious}; dominated in {worse}",
-        max(gain) < 1e-6 and not worse, f"{shown(share)} of the GPUs won are paid. That is why it is not the default.",
-    )  # fmt: skip
+        max(gain) < 1e-6 and not worse,
+        f"{shown(share)} of the GPUs won are paid. That is why it is not the default.",
+    )
 
 
 # ---- truth: many rounds
@@ -286,23 +339,50 @@ def many_rounds(setup: Setup) -> Findings:
             runs = [(g[r * width + k], g[r * width], set(liars(s, n))) for g, s in zip(groups, seeds, strict=True)]
             liar = paired_ratio([_time(x, who) for x, _, who in runs], [_time(h, who) for _, h, who in runs])
             rest = [(set(range(CROWD)) - who) for _, _, who in runs]
-            others = paired_ratio([_time(x, w) for (x, _, _), w in zip(runs, rest, strict=True)],
-                                  [_time(h, w) for (_, h, _), w in zip(runs, rest, strict=True)])  # fmt: skip
+            others = paired_ratio(
+                [_time(x, w) for (x, _, _), w in zip(runs, rest, strict=True)],
+                [_time(h, w) for (_, h, _), w in zip(runs, rest, strict=True)],
+            )
             gain[rule.label, lie] = liar
             rows.append((rule.label, lie, shown(liar), shown(others)))
     return Findings(
         claims=tuple(_claim_many(rule.label, gain) for rule in RULES_MANY),
-        tables=(Table(f"Completion time, as a multiple of that of the honest run ({len(seeds)} seeds)",
-                      ("policy", "lie", "liars", "the others"), tuple(rows)),),
-        figures=(Figure("lies", "Liars' completion time / honest run", "lie", "ratio", tuple(
-            Series(rule.label, list(told), [gain[rule.label, lie].mean for lie in told],
-                   [gain[rule.label, lie].low for lie in told], [gain[rule.label, lie].high for lie in told])
-            for rule in RULES_MANY), "bar", mark=1.0),),
-        conventions=(COSTS, DEFAULTS, "many rounds: 16 apps on 8 machines of 4 GPUs in 2 racks; reports are checked "
-                     "(docs/themis.md); another app lies with each seed; geometric means of ratios, the same seed"),
+        tables=(
+            Table(
+                f"Completion time, as a multiple of that of the honest run ({len(seeds)} seeds)",
+                ("policy", "lie", "liars", "the others"),
+                tuple(rows),
+            ),
+        ),
+        figures=(
+            Figure(
+                "lies",
+                "Liars' completion time / honest run",
+                "lie",
+                "ratio",
+                tuple(
+                    Series(
+                        rule.label,
+                        list(told),
+                        [gain[rule.label, lie].mean for lie in told],
+                        [gain[rule.label, lie].low for lie in told],
+                        [gain[rule.label, lie].high for lie in told],
+                    )
+                    for rule in RULES_MANY
+                ),
+                "bar",
+                mark=1.0,
+            ),
+        ),
+        conventions=(
+            COSTS,
+            DEFAULTS,
+            "many rounds: 16 apps on 8 machines of 4 GPUs in 2 racks; reports are checked "
+            "(docs/themis.md); another app lies with each seed; geometric means of ratios, the same seed",
+        ),
         seeds=len(seeds),
         values={" | ".join(k): v.mean for k, v in gain.items()},
-    )  # fmt: skip
+    )
 
 
 def _time(result: Result, who: set[int]) -> float:

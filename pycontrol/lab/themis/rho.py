@@ -55,7 +55,9 @@ def fairness(setup: Setup) -> Findings:
         tables.append(ratio_table(runs, f"rho, {name.upper()}", RHO))
         figures.append(_cdf(runs, f"rho-{name}", "rho", "finish-time fairness rho", log_x=True))
     return Findings(
-        tuple(claims), tuple(tables), tuple(figures),
+        tuple(claims),
+        tuple(tables),
+        tuple(figures),
         (*CONVENTIONS, "ratios are geometric means, paired by seed; `unpacked`: hosts in a random order"),
         seeds=runs.seeds,
         notes=(
@@ -64,7 +66,7 @@ def fairness(setup: Setup) -> Findings:
             "than a lease, and waiting for one rules the max rho of W1.",
         ),
         values={"max_rho": {name: _values(_runs(setup, name), "rho_max") for name in LOADS}},
-    )  # fmt: skip
+    )
 
 
 def _fairness_claims(runs: VariantRuns, name: str) -> list[Claim]:
@@ -82,27 +84,39 @@ def _fairness_claims(runs: VariantRuns, name: str) -> list[Claim]:
     return [
         claim_best(
             f"{name}: the max rho of Themis is 2.2 to 3.25 times smaller than that of every baseline.",
-            f"2.2x to 3.25x ({where})", packed, 2.2, conditions,
+            f"2.2x to 3.25x ({where})",
+            packed,
+            2.2,
+            conditions,
         ),
         claim_best(
-            f"{name}: the max rho of Themis is the smallest of all.", f"the smallest ({where})", packed, 1.0,
+            f"{name}: the max rho of Themis is the smallest of all.",
+            f"the smallest ({where})",
+            packed,
+            1.0,
         ),
         claim_best(
-            f"{name}: so it is with the longest path in T_cluster.", f"not stated ({where})", path, 1.0,
+            f"{name}: so it is with the longest path in T_cluster.",
+            f"not stated ({where})",
+            path,
+            1.0,
             f"Themis' is {shown(runs.mean('themis', 'rho_path_max'))}, worst first's "
             f"{shown(runs.mean('worst_first', 'rho_path_max'))}.",
         ),
         claim_best(
             f"{name}: the distribution of rho is the narrowest (here p90 - p10; baseline / Themis).",
-            f"the narrowest ({where})", width,
+            f"the narrowest ({where})",
+            width,
         ),
         Claim(
             f"{name}: no simpler rule does as well as the auction (worst rho first, gang by gang).",
-            "not compared (section 6)", f"max rho of Themis / that of worst first {shown(plain)}", plain.mean < 1,
+            "not compared (section 6)",
+            f"max rho of Themis / that of worst first {shown(plain)}",
+            plain.mean < 1,
             "" if plain.low > 1 or plain.high < 1 else FEW if plain.n < ENOUGH else "Not told apart at 95 %.",
             plain.low > 1 or plain.high < 1,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _width_ratio(runs: VariantRuns, label: str) -> Interval:
@@ -124,18 +138,28 @@ def gpu_time(setup: Setup) -> Findings:
     bare = [w2.ratio(f"{n}, unpacked", "themis", "gpu_h") for n in ("gandiva", "slaq")]
     claims = (
         Claim(
-            "W1: all policies use about the same GPU time (here within 5 %).", "about equal (section 6.2, Figure 11)",
-            f"baseline / Themis {spread(first)}", all(0.95 <= r.mean <= 1.05 for r in first.values()),
+            "W1: all policies use about the same GPU time (here within 5 %).",
+            "about equal (section 6.2, Figure 11)",
+            f"baseline / Themis {spread(first)}",
+            all(0.95 <= r.mean <= 1.05 for r in first.values()),
         ),
         claim_within(
-            "W2: Themis needs less GPU time than Gandiva.", "4.8 % less (section 6.2, Figure 12)", gandiva, 1.0, 9.0,
+            "W2: Themis needs less GPU time than Gandiva.",
+            "4.8 % less (section 6.2, Figure 12)",
+            gandiva,
+            1.0,
+            9.0,
             f"Gandiva / Themis; unpacked {shown(bare[0])}.",
         ),
         claim_within(
-            "W2: SLAQ needs far more GPU time (here at least twice as much).", "250 % more (section 6.2, Figure 12)",
-            slaq, 2.0, 99.0, f"SLAQ / Themis; unpacked {shown(bare[1])}.",
+            "W2: SLAQ needs far more GPU time (here at least twice as much).",
+            "250 % more (section 6.2, Figure 12)",
+            slaq,
+            2.0,
+            99.0,
+            f"SLAQ / Themis; unpacked {shown(bare[1])}.",
         ),
-    )  # fmt: skip
+    )
     tables = tuple(ratio_table(r, f"GPU time, {n}", columns, "gpu_h") for r, n in ((w1, "W1"), (w2, "W2")))
     labels = [v.label for v in ALL[:10]]
     bars = tuple(_bar(r, n, labels, "gpu_h") for r, n in ((w1, "W1"), (w2, "W2")))
@@ -169,9 +193,11 @@ def _small_jobs(runs: VariantRuns) -> Claim:
     least = min((runs.mean(n, "placement").mean, n) for n in MAIN)
     return Claim(
         "W1: almost all placements score 1, whatever the policy (here a mean of at least 0.95).",
-        "almost all 1 (section 6.2.1, Figure 13)", f"at least {least[0]:.3f} ({least[1]})", least[0] >= 0.95,
+        "almost all 1 (section 6.2.1, Figure 13)",
+        f"at least {least[0]:.3f} ({least[1]})",
+        least[0] >= 0.95,
         f"Unpacked: {min(runs.mean(v.label, 'placement').mean for v in UNPACKED):.3f}.",
-    )  # fmt: skip
+    )
 
 
 def _large_jobs(runs: VariantRuns) -> list[Claim]:
@@ -180,14 +206,20 @@ def _large_jobs(runs: VariantRuns) -> list[Claim]:
     nearest = sorted(BASELINES, key=lambda n: inverse[n].mean)[:2]
     return [
         claim_best(
-            "W2: Themis has the best placement scores.", "the best (section 6.2.1, Figure 13)", inverse, 1.0,
+            "W2: Themis has the best placement scores.",
+            "the best (section 6.2.1, Figure 13)",
+            inverse,
+            1.0,
             f"Themis / baseline; unpacked {spread(bare)}.",
         ),
         Claim(
-            "W2: Gandiva and Optimus come closest.", "Gandiva, Optimus (section 6.2.1, Figure 13)",
-            " and ".join(nearest), set(nearest) == {"gandiva", "optimus"}, "The two baselines with the best means.",
+            "W2: Gandiva and Optimus come closest.",
+            "Gandiva, Optimus (section 6.2.1, Figure 13)",
+            " and ".join(nearest),
+            set(nearest) == {"gandiva", "optimus"},
+            "The two baselines with the best means.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _cdf(runs: VariantRuns, name: str, field: str, x: str, log_x: bool = False) -> Figure:

@@ -36,10 +36,13 @@ def errors(setup: Setup) -> Findings:
         claims.append(
             claim_within(
                 f"{name.upper()}: errors of +-20 % change max rho by no more than 10.76 % (here the mean over seeds).",
-                "10.76 % (section 6.3, Figure 17)", ratio, 1 - PAPERS_CHANGE, 1 + PAPERS_CHANGE,
+                "10.76 % (section 6.3, Figure 17)",
+                ratio,
+                1 - PAPERS_CHANGE,
+                1 + PAPERS_CHANGE,
                 f"With errors / without; the largest change of a single seed is {single:.0%}.",
             )
-        )  # fmt: skip
+        )
         tables.append(ratio_table(runs, f"errors, {name.upper()}", COLUMNS))
         series.append(_series(name.upper(), [0, *levels], [runs.ratio(v.label) for v in variants]))
     figure = Figure(
@@ -90,22 +93,37 @@ def _of_f(runs: VariantRuns, name: str, labels: Mapping[float, str]) -> list[Cla
     gpu = runs.ratio(labels[1.0], labels[0.0], "gpu_h")
     return [
         Claim(
-            f"{name}: f = 0.8 gives the smallest max rho.", "f = 0.8 (section 6.4, Figure 19a)", f"f = {best:g}",
-            best == 0.8, f"Max rho / that at 0.8: {said}.",
+            f"{name}: f = 0.8 gives the smallest max rho.",
+            "f = 0.8 (section 6.4, Figure 19a)",
+            f"f = {best:g}",
+            best == 0.8,
+            f"Max rho / that at 0.8: {said}.",
         ),
         claim_within(
-            f"{name}: max rho improves as f goes from 0 to 0.8.", "improves (section 6.4, Figure 19a)", ratios[0.0],
-            1.0, 1e9, "Max rho at f = 0 / at 0.8.",
+            f"{name}: max rho improves as f goes from 0 to 0.8.",
+            "improves (section 6.4, Figure 19a)",
+            ratios[0.0],
+            1.0,
+            1e9,
+            "Max rho at f = 0 / at 0.8.",
         ),
         claim_within(
             f"{name}: at f = 1 max rho is worse than at 0.8 (the paper: by about 1.5 times).",
-            "1.5 times worse (section 6.4, Figure 19a)", ratios[1.0], 1.0, 1e9, "Max rho at f = 1 / at 0.8.",
+            "1.5 times worse (section 6.4, Figure 19a)",
+            ratios[1.0],
+            1.0,
+            1e9,
+            "Max rho at f = 1 / at 0.8.",
         ),
         claim_within(
-            f"{name}: efficiency falls as f grows.", "falls (section 6.4, Figure 19b)", gpu, 1.0, 1e9,
+            f"{name}: efficiency falls as f grows.",
+            "falls (section 6.4, Figure 19b)",
+            gpu,
+            1.0,
+            1e9,
             "GPU time at f = 1 / at f = 0.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _of_leases(runs: VariantRuns, name: str, labels: Mapping[int, str]) -> list[Claim]:
@@ -113,14 +131,22 @@ def _of_leases(runs: VariantRuns, name: str, labels: Mapping[int, str]) -> list[
     words = f"{min(labels)} min / {max(labels)} min"
     return [
         claim_within(
-            f"{name}: shorter leases are fairer.", "fairer (section 6.4, Figure 19a)", runs.ratio(short, long), 0.0,
-            1.0 - 1e-9, f"Max rho, {words}.",
+            f"{name}: shorter leases are fairer.",
+            "fairer (section 6.4, Figure 19a)",
+            runs.ratio(short, long),
+            0.0,
+            1.0 - 1e-9,
+            f"Max rho, {words}.",
         ),
         claim_within(
-            f"{name}: longer leases are more efficient.", "more efficient (section 6.4, Figure 19b)",
-            runs.ratio(short, long, "gpu_h"), 1.0 + 1e-9, 1e9, f"GPU time, {words}.",
+            f"{name}: longer leases are more efficient.",
+            "more efficient (section 6.4, Figure 19b)",
+            runs.ratio(short, long, "gpu_h"),
+            1.0 + 1e-9,
+            1e9,
+            f"GPU time, {words}.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _figure(

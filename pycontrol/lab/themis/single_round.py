@@ -52,8 +52,15 @@ class Private:
 
     def bid(self, instance: Instance) -> Bid:
         """The Agent's bid, made by the Agent's code."""
-        work = app_work((PhaseWork(self.jobs),), self.gang_gpus, len(self.jobs), instance.topology.gpus, self.n_avg,
-                        self.elapsed_s, self.done_gpu_s)  # fmt: skip
+        work = app_work(
+            (PhaseWork(self.jobs),),
+            self.gang_gpus,
+            len(self.jobs),
+            instance.topology.gpus,
+            self.n_avg,
+            self.elapsed_s,
+            self.done_gpu_s,
+        )
         slowdowns = dict(zip(Scope, self.slowdown, strict=True))
         return Bidder(
             work, [], [], instance.free, len(self.jobs), slowdowns, instance.topology, RESTART_S, LEASE_S
@@ -69,8 +76,17 @@ def round_of(seed: int) -> tuple[list[Private], Instance]:
     for i in range(rng.randint(3, 5)):
         rack = rng.uniform(1.0, 1.5)
         jobs = tuple(rng.uniform(1800, 14_400) for _ in range(rng.randint(1, 6)))
-        apps.append(Private(f"a{i}", jobs, rng.choice((1, 1, 2, 4)), (1.0, rack, rack * rng.uniform(1.0, 1.3)),
-                            rng.uniform(0, 3600), rng.uniform(0, 1) * sum(jobs), rng.uniform(3, 6)))  # fmt: skip
+        apps.append(
+            Private(
+                f"a{i}",
+                jobs,
+                rng.choice((1, 1, 2, 4)),
+                (1.0, rack, rack * rng.uniform(1.0, 1.3)),
+                rng.uniform(0, 3600),
+                rng.uniform(0, 1) * sum(jobs),
+                rng.uniform(3, 6),
+            )
+        )
     return apps, Instance(topology.gpus_by_host, topology)
 
 
@@ -136,8 +152,11 @@ def lies(app: Private, instance: Instance, rng: random.Random, tries: int) -> It
 
 def _of(app: Private, instance: Instance, work: float = 1.0, slowdown: float = 1.0) -> Bid:
     s = app.slowdown
-    said = dataclasses.replace(app, jobs=tuple(w * work for w in app.jobs),
-                               slowdown=(s[0], max(1.0, s[1] * slowdown), max(1.0, s[2] * slowdown)))  # fmt: skip
+    said = dataclasses.replace(
+        app,
+        jobs=tuple(w * work for w in app.jobs),
+        slowdown=(s[0], max(1.0, s[1] * slowdown), max(1.0, s[2] * slowdown)),
+    )
     return said.bid(instance)
 
 

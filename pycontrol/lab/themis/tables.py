@@ -130,37 +130,60 @@ def table1(setup: Setup) -> Findings:
             share[rule.label, k] = interval([case.on_one_machine(r) for r in results])
             delay[rule.label, k] = interval([case.delay(r) for r in results])
     heads = [c.label for c in CASES]
-    rows = [(r.label, *(x for k in range(len(CASES)) for x in (_percent(share[r.label, k]), shown(delay[r.label, k]))))
-            for r in rules]  # fmt: skip
+    rows = [
+        (r.label, *(x for k in range(len(CASES)) for x in (_percent(share[r.label, k]), shown(delay[r.label, k]))))
+        for r in rules
+    ]
     columns = ("policy", *(x for h in heads for x in (f"{h}: on one machine", "slowest / alone")))
-    bars = tuple(Series(h, [r.label for r in rules], [share[r.label, k].mean for r in rules])
-                 for k, h in enumerate(heads))  # fmt: skip
+    bars = tuple(
+        Series(h, [r.label for r in rules], [share[r.label, k].mean for r in rules]) for k, h in enumerate(heads)
+    )
     tasks = task_by_task(1000)
     return Findings(
         claims=(
             _gets_it("Themis gives each of two VGG16 apps a machine of its own.", share, "themis", (0,), ""),
-            _gets_it("Themis gives VGG16 the 4-GPU machine, Inception-v3 the rest.", share, "themis", (1, 2),
-                     "With f = 0.8 one of two apps is asked: an insensitive one that is asked first may take the "
-                     "machine; with f = 0 both bid."),
+            _gets_it(
+                "Themis gives VGG16 the 4-GPU machine, Inception-v3 the rest.",
+                share,
+                "themis",
+                (1, 2),
+                "With f = 0.8 one of two apps is asked: an insensitive one that is asked first may take the "
+                "machine; with f = 0 both bid.",
+            ),
             _gets_it("The same where both apps are in the auction (f = 0).", share, "themis, f = 0", (0, 1, 2), ""),
-            Claim("DRF and LAS ignore placement and spread the VGG16 apps over machines.", "a valid outcome of both",
-                  f"GPU by GPU onto random free GPUs, as both allow, {1 - tasks:.0%} of 1000 draws spread an app",
-                  tasks < 1,
-                  "Not here, where a job's tasks are placed together: on 4+4 neither does, packed ("
-                  + _said(share, ("drf", "tiresias"), 0) + ") nor unpacked ("
-                  + _said(share, ("drf, unpacked", "tiresias, unpacked"), 0) + " on one machine). On 4+2+2 they are "
-                  "blind: who comes first has the machine (" + _said(share, ("drf", "tiresias"), 1)
-                  + " for VGG16 if Inception-v3 does)."),
-            Claim("VGG16 runs at 103.6 images/s on one server, 80.4 across two; Inception-v3 at 242 and 243.",
-                  "measured on 4 P100", "taken as given: S = 1.29 and 1", None, "It needs those GPUs."),
+            Claim(
+                "DRF and LAS ignore placement and spread the VGG16 apps over machines.",
+                "a valid outcome of both",
+                f"GPU by GPU onto random free GPUs, as both allow, {1 - tasks:.0%} of 1000 draws spread an app",
+                tasks < 1,
+                "Not here, where a job's tasks are placed together: on 4+4 neither does, packed ("
+                + _said(share, ("drf", "tiresias"), 0)
+                + ") nor unpacked ("
+                + _said(share, ("drf, unpacked", "tiresias, unpacked"), 0)
+                + " on one machine). On 4+2+2 they are "
+                "blind: who comes first has the machine ("
+                + _said(share, ("drf", "tiresias"), 1)
+                + " for VGG16 if Inception-v3 does).",
+            ),
+            Claim(
+                "VGG16 runs at 103.6 images/s on one server, 80.4 across two; Inception-v3 at 242 and 243.",
+                "measured on 4 P100",
+                "taken as given: S = 1.29 and 1",
+                None,
+                "It needs those GPUs.",
+            ),
         ),
         tables=(Table(f"The worst VGG16's GPU time on one machine ({len(seeds)} seeds)", columns, tuple(rows)),),
         figures=(Figure("placement", "Worst VGG16's GPU time on one machine", "policy", "share", bars, "bar"),),
-        conventions=(COSTS, DEFAULTS, "all machines in one rack; both apps come at once; two hours of work each",
-                     "unpacked: machines in random order, GPU by GPU"),
+        conventions=(
+            COSTS,
+            DEFAULTS,
+            "all machines in one rack; both apps come at once; two hours of work each",
+            "unpacked: machines in random order, GPU by GPU",
+        ),
         seeds=len(seeds),
         values={"on_one_machine": {f"{n} | {heads[k]}": v.mean for (n, k), v in share.items()}},
-    )  # fmt: skip
+    )
 
 
 def task_by_task(draws: int) -> float:
@@ -207,31 +230,64 @@ def table3(setup: Setup) -> Findings:
     return Findings(
         claims=(
             Claim("T_id = 2500 s.", "2500", f"{t_id_s:g}", t_id_s == 2500),
-            Claim("On 2 GPUs the phases end after 1600, 1600 and 1800 s and rho is 2.", "1600 + 1600 + 1800; 2",
-                  f"{' + '.join(f'{s:g}' for s in two.phases_s)}; {two.t_sh_s / t_id_s:g}",
-                  two.phases_s == (1600, 1600, 1800) and two.t_sh_s == 2 * t_id_s),
-            Claim("The bid table on 1, 2, 4, 8 and 16 GPUs, phases as divisible work.", _list(PRINTED), _list(fluid),
-                  same),
-            Claim("The same by the paper's own rule for T_sh(i), whole GPUs and the last job's end.", _list(PRINTED),
-                  _list(whole), not apart,
-                  f"The rule gives {apart}: with one GPU a job, 120 s jobs end last. The table neglects it." if apart
-                  else ""),
-            Claim("With survivors of 120 and 100 s, T_sh(2) = 120 x 16 = 3200 s.", "3200", f"{survivors[0]:g}",
-                  survivors[0] == 3200, "120 x 16 is 1920: a slip of the paper."),
-            Claim("... and T_sh(3) = 120 x 36 / 2 = 2160 s.", "2160", f"{survivors[1]:g}", survivors[1] == 2160,
-                  f"2160 takes it that the 120 s job wins (then ours is {winner_s:g}); the paper's median rule has "
-                  "110 s."),
+            Claim(
+                "On 2 GPUs the phases end after 1600, 1600 and 1800 s and rho is 2.",
+                "1600 + 1600 + 1800; 2",
+                f"{' + '.join(f'{s:g}' for s in two.phases_s)}; {two.t_sh_s / t_id_s:g}",
+                two.phases_s == (1600, 1600, 1800) and two.t_sh_s == 2 * t_id_s,
+            ),
+            Claim(
+                "The bid table on 1, 2, 4, 8 and 16 GPUs, phases as divisible work.", _list(PRINTED), _list(fluid), same
+            ),
+            Claim(
+                "The same by the paper's own rule for T_sh(i), whole GPUs and the last job's end.",
+                _list(PRINTED),
+                _list(whole),
+                not apart,
+                f"The rule gives {apart}: with one GPU a job, 120 s jobs end last. The table neglects it."
+                if apart
+                else "",
+            ),
+            Claim(
+                "With survivors of 120 and 100 s, T_sh(2) = 120 x 16 = 3200 s.",
+                "3200",
+                f"{survivors[0]:g}",
+                survivors[0] == 3200,
+                "120 x 16 is 1920: a slip of the paper.",
+            ),
+            Claim(
+                "... and T_sh(3) = 120 x 36 / 2 = 2160 s.",
+                "2160",
+                f"{survivors[1]:g}",
+                survivors[1] == 2160,
+                f"2160 takes it that the 120 s job wins (then ours is {winner_s:g}); the paper's median rule has "
+                "110 s.",
+            ),
         ),
         tables=(Table("rho by GPUs", ("GPUs", "paper", "divisible work", "whole GPUs"), tuple(rows)),),
-        figures=(Figure("bid", "rho of the worked example", "GPUs", "rho", (
-            *(Series(name, list(t), list(t.values()))
-              for name, t in {"paper": PRINTED, "divisible work": fluid, "whole GPUs": whole}.items()),),
-            log_x=True, log_y=True),),
-        conventions=("S = 1, nothing run yet, job_demand_max = 8 in every phase, N_avg = 4 on 16 GPUs",
-                     "later phases are made of the median job; divisible work spreads a phase's sum over its GPUs",
-                     "no chance in it: one run"),
+        figures=(
+            Figure(
+                "bid",
+                "rho of the worked example",
+                "GPUs",
+                "rho",
+                (
+                    *(
+                        Series(name, list(t), list(t.values()))
+                        for name, t in {"paper": PRINTED, "divisible work": fluid, "whole GPUs": whole}.items()
+                    ),
+                ),
+                log_x=True,
+                log_y=True,
+            ),
+        ),
+        conventions=(
+            "S = 1, nothing run yet, job_demand_max = 8 in every phase, N_avg = 4 on 16 GPUs",
+            "later phases are made of the median job; divisible work spreads a phase's sum over its GPUs",
+            "no chance in it: one run",
+        ),
         values={"fluid": fluid, "whole": whole, "t_id_s": t_id_s},
-    )  # fmt: skip
+    )
 
 
 def _list(table: Mapping[int, float]) -> str:
@@ -271,10 +327,11 @@ def table5(setup: Setup) -> Findings:
     for reading, (jobs, apps) in READINGS.items():
         for load in loads:
             groups = over_seeds(
-                setup, seeds,
+                setup,
+                seeds,
                 lambda s, j=jobs, n=apps, x=load: [r.job(long_and_short(s, j, n, x), TESTBED, s) for r in rules],  # type: ignore[misc]
                 f"{reading}, load {load:g}",
-            )  # fmt: skip
+            )
             for rule, results in zip(rules, zip(*groups, strict=True), strict=True):
                 for kind in ("long", "short"):
                     rho[reading, load, rule.label, kind] = [_mean_rho(r, kind) for r in results]
@@ -284,37 +341,73 @@ def table5(setup: Setup) -> Findings:
         return paired_ratio(rho[(*cell, label, kind)], rho[(*cell, "themis", kind)])
 
     rows = [
-        (*cell, rule.label, *(shown(interval(rho[(*cell, rule.label, k)])) for k in ("long", "short")),
-         *("1" if rule is THEMIS else shown(ratio(cell, rule.label, k)) for k in ("long", "short")))
-        for cell in cells for rule in rules
-    ]  # fmt: skip
+        (
+            *cell,
+            rule.label,
+            *(shown(interval(rho[(*cell, rule.label, k)])) for k in ("long", "short")),
+            *("1" if rule is THEMIS else shown(ratio(cell, rule.label, k)) for k in ("long", "short")),
+        )
+        for cell in cells
+        for rule in rules
+    ]
     short, long = (
         {f"{r}, load {x:g}": ratio((r, x), "tiresias", kind) for r, x in cells} for kind in ("short", "long")
     )
     return Findings(
         claims=(
-            Claim("The short job does better under Themis than under Tiresias.", "rho 1.2 against 1.9 (x 1.58)",
-                  _each(short), all(v.low > 1 for v in short.values()), _where(short, lambda v: v.low > 1)),
-            Claim("The long job gives way: it does worse under Themis.", "rho 1.0 against 0.9 (x 0.9)", _each(long),
-                  all(v.high < 1 for v in long.values()), _where(long, lambda v: v.high < 1)),
+            Claim(
+                "The short job does better under Themis than under Tiresias.",
+                "rho 1.2 against 1.9 (x 1.58)",
+                _each(short),
+                all(v.low > 1 for v in short.values()),
+                _where(short, lambda v: v.low > 1),
+            ),
+            Claim(
+                "The long job gives way: it does worse under Themis.",
+                "rho 1.0 against 0.9 (x 0.9)",
+                _each(long),
+                all(v.high < 1 for v in long.values()),
+                _where(long, lambda v: v.high < 1),
+            ),
         ),
         tables=(
-            Table("The paper's pair", ("job", "GPU-min", "GPUs", "rho, Themis", "rho, Tiresias"),
-                  (("long", 580, 4, 1.0, 0.9), ("short", 83, 2, 1.2, 1.9))),
-            Table(f"Mean rho ({len(seeds)} seeds)", ("reading", "load", "policy", "long", "short", "long / themis'",
-                                                     "short / themis'"), tuple(rows)),
+            Table(
+                "The paper's pair",
+                ("job", "GPU-min", "GPUs", "rho, Themis", "rho, Tiresias"),
+                (("long", 580, 4, 1.0, 0.9), ("short", 83, 2, 1.2, 1.9)),
+            ),
+            Table(
+                f"Mean rho ({len(seeds)} seeds)",
+                ("reading", "load", "policy", "long", "short", "long / themis'", "short / themis'"),
+                tuple(rows),
+            ),
         ),
-        figures=(Figure("rho", f"Mean rho, {cells[-1][0]}, load {cells[-1][1]:g}", "policy", "rho", tuple(
-            Series(k, [r.label for r in rules], [interval(rho[(*cells[-1], r.label, k)]).mean for r in rules])
-            for k in ("long", "short")), "bar", mark=1.0),),
-        conventions=(COSTS, DEFAULTS, "testbed of 64 GPUs: 8 machines of 2, 12 of 4, in 4 racks; slowdowns 1, 1.1, 1.3",
-                     "the paper says nothing of the other apps; here they are long and short ones of the same kinds, "
-                     "half of each, arriving at random at the stated multiple of what the cluster can do",
-                     "two readings of `job`: apps of one such job, and apps of 16 (so that demand nears the cluster's)",
-                     "rho is averaged over all apps of a kind; N_avg x T_cluster makes rho of single small jobs small"),
+        figures=(
+            Figure(
+                "rho",
+                f"Mean rho, {cells[-1][0]}, load {cells[-1][1]:g}",
+                "policy",
+                "rho",
+                tuple(
+                    Series(k, [r.label for r in rules], [interval(rho[(*cells[-1], r.label, k)]).mean for r in rules])
+                    for k in ("long", "short")
+                ),
+                "bar",
+                mark=1.0,
+            ),
+        ),
+        conventions=(
+            COSTS,
+            DEFAULTS,
+            "testbed of 64 GPUs: 8 machines of 2, 12 of 4, in 4 racks; slowdowns 1, 1.1, 1.3",
+            "the paper says nothing of the other apps; here they are long and short ones of the same kinds, "
+            "half of each, arriving at random at the stated multiple of what the cluster can do",
+            "two readings of `job`: apps of one such job, and apps of 16 (so that demand nears the cluster's)",
+            "rho is averaged over all apps of a kind; N_avg x T_cluster makes rho of single small jobs small",
+        ),
         seeds=len(seeds),
         values={" | ".join(map(str, k)): interval(v).mean for k, v in rho.items()},
-    )  # fmt: skip
+    )
 
 
 def _mean_rho(result: Result, kind: str) -> float:

@@ -62,11 +62,16 @@ def typed_lies(setup: Setup) -> Findings:
         tuple(_claim(rule.label, {lie: found[rule.label, lie] for lie in LIES}) for rule in RULES),
         (Table(f"The liar's completion time / that of its honest run ({len(seeds)} seeds)", ("policy", *LIES), rows),),
         (Figure("speeds", "The liar's completion time / honest run", "lie", "ratio", bars, "bar", mark=1.0),),
-        (COSTS, f"16 apps on {HOSTS} machines of {HOST_GPUS} {SLOW} and as many of {HOST_GPUS} {FAST}; on a {FAST} an "
-         f"app is {', '.join(f'{g:g}' for g in GAINS)} times as fast, as many apps each; each app is a tenant of OEF; "
-         "the lie is its speed there; reports are checked (docs/themis.md): once it ran on both types"),
-        len(seeds), (), {" | ".join(key): v.mean for key, v in found.items()},
-    )  # fmt: skip
+        (
+            COSTS,
+            f"16 apps on {HOSTS} machines of {HOST_GPUS} {SLOW} and as many of {HOST_GPUS} {FAST}; on a {FAST} an "
+            f"app is {', '.join(f'{g:g}' for g in GAINS)} times as fast, as many apps each; each app is a tenant of "
+            "OEF; the lie is its speed there; reports are checked (docs/themis.md): once it ran on both types",
+        ),
+        len(seeds),
+        (),
+        {" | ".join(key): v.mean for key, v in found.items()},
+    )
 
 
 def _claim(rule: str, mine: dict[str, Interval]) -> Claim:
@@ -75,5 +80,8 @@ def _claim(rule: str, mine: dict[str, Interval]) -> Claim:
     return Claim(
         f"Over many rounds a forged speed on a GPU type does not pay ({rule}).",
         PAPER[rule],
-        f"best lie: {best}, the liar's completion time x {shown(mine[best])}", holds, "", sure,
-    )  # fmt: skip
+        f"best lie: {best}, the liar's completion time x {shown(mine[best])}",
+        holds,
+        "",
+        sure,
+    )

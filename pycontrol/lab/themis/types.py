@@ -131,15 +131,23 @@ def typed_auctions(setup: Setup) -> Findings:
     )
     tables = (
         Table("Two GPU types", ("policy", *METRICS.values(), "unfinished"), rows),
-        Table("Auctions that see types / others, seed by seed", ("over", *METRICS.values()),
-              tuple((other, *(shown(ratios[m, other]) for m in METRICS)) for other in (BLIND, OEF))),
-    )  # fmt: skip
+        Table(
+            "Auctions that see types / others, seed by seed",
+            ("over", *METRICS.values()),
+            tuple((other, *(shown(ratios[m, other]) for m in METRICS)) for other in (BLIND, OEF)),
+        ),
+    )
     values = {f"{m} {TYPED} / {other}": r.mean for (m, other), r in ratios.items()}
     note = unfinished_note(found)
     return Findings(
-        _claims(ratios), tables, (), CONVENTIONS, len(seeds),
-        (f"{count} apps, {2 * HOSTS * HOST_GPUS} GPUs, {len(seeds)} seeds.", *filter(None, [note])), values,
-    )  # fmt: skip
+        _claims(ratios),
+        tables,
+        (),
+        CONVENTIONS,
+        len(seeds),
+        (f"{count} apps, {2 * HOSTS * HOST_GPUS} GPUs, {len(seeds)} seeds.", *filter(None, [note])),
+        values,
+    )
 
 
 def _claims(ratios: Mapping[tuple[str, str], Interval]) -> tuple[Claim, ...]:
@@ -151,5 +159,6 @@ def _claims(ratios: Mapping[tuple[str, str], Interval]) -> tuple[Claim, ...]:
 
     return tuple(
         claim(f"Auctions that see types have a smaller {METRICS[m]} than {other}.", m, other)
-        for other in (BLIND, OEF) for m in ("completion_mean_s", "rho_max")
-    )  # fmt: skip
+        for other in (BLIND, OEF)
+        for m in ("completion_mean_s", "rho_max")
+    )

@@ -83,20 +83,25 @@ def workloads(setup: Setup) -> Findings:
     claims = (
         Claim("W1's jobs take 1 or 2 GPUs.", "all (section 6.2, Figure 8a)", f"{small:.0%}", small == 1.0),
         Claim(
-            "W2 has more tasks a job than W1.", "more (section 6.1, Figure 8a)",
+            "W2 has more tasks a job than W1.",
+            "more (section 6.1, Figure 8a)",
             f"{np.mean(gangs['w2']):.2f} against {np.mean(gangs['w1']):.2f} on average",
             bool(np.mean(gangs["w2"]) > np.mean(gangs["w1"])),
         ),
         Claim("W2's apps arrive when W1's do.", "the same times (section 6.1)", "the same" if same else "others", same),
         Claim(
-            "W2's apps halve their jobs from phase to phase.", "successive halving (section 6.1)",
-            "all do" if halved else "not all do", halved,
+            "W2's apps halve their jobs from phase to phase.",
+            "successive halving (section 6.1)",
+            "all do" if halved else "not all do",
+            halved,
         ),
         Claim(
-            "The mix of models is 10 % vision, 60 % language, 30 % speech (here within 5 points).", "Table 4",
-            f"off by {100 * mix:.1f} points at most", mix <= 0.05,
+            "The mix of models is 10 % vision, 60 % language, 30 % speech (here within 5 points).",
+            "Table 4",
+            f"off by {100 * mix:.1f} points at most",
+            mix <= 0.05,
         ),
-    )  # fmt: skip
+    )
     figures = (
         Figure("gpus", "GPUs of a job", "GPUs", "share of apps", _curves(gangs), "step"),
         Figure("jobs", "jobs of an app at its start", "jobs", "share of apps", _curves(jobs), "step"),
@@ -184,10 +189,13 @@ def philly(setup: Setup) -> Findings:
         "one GPU-second of a job's run is one of its work, S the priors 1.0, 1.1, 1.3",
     )
     return Findings(
-        tuple(_philly_claim(r, claim, source) for r in runs), tables, figures,
-        (*CONVENTIONS[:2], *CONVENTIONS[3:], *own), runs[0].seeds,
+        tuple(_philly_claim(r, claim, source) for r in runs),
+        tables,
+        figures,
+        (*CONVENTIONS[:2], *CONVENTIONS[3:], *own),
+        runs[0].seeds,
         ("Seeds change only what policies draw: the intervals do not say how other traces would be.",),
-    )  # fmt: skip
+    )
 
 
 def _philly_claim(runs: VariantRuns, claim: str, source: str) -> Claim:

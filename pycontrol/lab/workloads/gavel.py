@@ -21,9 +21,21 @@ TYPE, STEPS, GPUS, ARRIVAL, RUN_S = "job_type", "total_steps", "scale_factor", "
 SHAPES = {
     7: (TYPE, "command", "steps_arg", "needs_data", STEPS, ARRIVAL, GPUS),
     10: (TYPE, "command", "directory", "steps_arg", "needs_data", STEPS, GPUS, "priority", "slo", ARRIVAL),
-    12: (TYPE, "command", "directory", "steps_arg", "needs_data", STEPS, GPUS, "mode", "priority", "slo", RUN_S,
-         ARRIVAL),
-}  # fmt: skip
+    12: (
+        TYPE,
+        "command",
+        "directory",
+        "steps_arg",
+        "needs_data",
+        STEPS,
+        GPUS,
+        "mode",
+        "priority",
+        "slo",
+        RUN_S,
+        ARRIVAL,
+    ),
+}
 """The column names, by the number of columns."""
 
 

@@ -118,8 +118,9 @@ def of_rest(apps: Iterable[Mapping[str, Any]], found: History) -> None:
         try:
             submitted_ms, ended_ms = float(x["startedTime"]), float(x["finishedTime"])
             began_ms = float(x.get("launchTime") or submitted_ms)
-            app = PastApp(x["id"], x["queue"], x["user"], submitted_ms / 1e3, began_ms / 1e3, ended_ms / 1e3,
-                          _gpu_seconds(x))  # fmt: skip
+            app = PastApp(
+                x["id"], x["queue"], x["user"], submitted_ms / 1e3, began_ms / 1e3, ended_ms / 1e3, _gpu_seconds(x)
+            )
             found.cover(app.submitted_s, *([app.ended_s] if ended_ms else []))
             found.add(app, "" if ended_ms else OPEN)
         except DAMAGED as e:
@@ -165,8 +166,15 @@ def _summaries(files: list[Path], found: History) -> None:
                 submitted_s, ended_s = float(at.get("submitTime", at["startTime"])) / 1e3, float(at["finishTime"]) / 1e3
                 began_s = float(at.get("launchTime") or 0) / 1e3 or submitted_s
                 gpu_s = SECONDS.search(at.get("resourceSeconds", ""))
-                app = PastApp(at["appId"], at["queue"], at["user"], submitted_s, began_s, ended_s,
-                              float(gpu_s[1]) if gpu_s else 0.0)  # fmt: skip
+                app = PastApp(
+                    at["appId"],
+                    at["queue"],
+                    at["user"],
+                    submitted_s,
+                    began_s,
+                    ended_s,
+                    float(gpu_s[1]) if gpu_s else 0.0,
+                )
                 found.cover(submitted_s, ended_s)
                 found.add(app, "" if "resourceSeconds" in at else "of a Hadoop that logs no resourceSeconds")
             except DAMAGED as e:
@@ -268,8 +276,15 @@ def _jhist(files: list[Path], found: History) -> None:
         try:
             submitted_s = job["submitTime"] / 1e3
             app_id = job["jobid"].replace("job_", "application_")
-            app = PastApp(app_id, job.get("jobQueueName") or "default", job["userName"], submitted_s,
-                          held.first_s if held.first_s is not None else submitted_s, ended_s, held.gpu_s)  # fmt: skip
+            app = PastApp(
+                app_id,
+                job.get("jobQueueName") or "default",
+                job["userName"],
+                submitted_s,
+                held.first_s if held.first_s is not None else submitted_s,
+                ended_s,
+                held.gpu_s,
+            )
             found.cover(submitted_s, *([ended_s] if ended_s else []))
             found.add(app, "whose _conf.xml is not beside them" if site is None else "" if ended_s else OPEN)
         except DAMAGED as e:

@@ -50,8 +50,13 @@ def philly_subset(path: Path, o: Import, seed: int) -> Imported:
 def pcs(path: Path, o: Import, seed: int) -> Imported:
     """One virtual cluster of Philly as PCS ships it: service in GPU-seconds, and num_jobs is the job's GPUs."""
     t = TraceTable.read(path, lenient=o.lenient)
-    jobs = Jobs(t.texts("app_id"), t.numbers("submit_time"), t.counts("num_jobs"), t.numbers("service"),
-                models=t.texts("model_name"))  # fmt: skip
+    jobs = Jobs(
+        t.texts("app_id"),
+        t.numbers("submit_time"),
+        t.counts("num_jobs"),
+        t.numbers("service"),
+        models=t.texts("model_name"),
+    )
     return workload_of("pcs", path, jobs, t.good, t.skipped)
 
 
@@ -73,8 +78,14 @@ def themis_apps(path: Path, o: Import, seed: int) -> Imported:
     for name, of in rows.items():
         sizes, counts = np.unique(gpus[of].astype(int), return_counts=True)
         phase = tuple(work[of].tolist())
-        app = TraceApp(name, float(at_s[of].min()), int(sizes[counts.argmax()]), (phase,), queue_of(queues[of[0]]),
-                       speedups=NO_SPEEDUPS)  # fmt: skip
+        app = TraceApp(
+            name,
+            float(at_s[of].min()),
+            int(sizes[counts.argmax()]),
+            (phase,),
+            queue_of(queues[of[0]]),
+            speedups=NO_SPEEDUPS,
+        )
         apps.append(app)
     return Imported(Workload("themis-apps", tuple(sorted(apps, key=lambda a: a.submitted_s)), str(path)), t.skipped)
 
@@ -88,8 +99,14 @@ def tiresias(path: Path, o: Import, seed: int) -> Imported:
     scale = 1e-3 if "iteration_time" in t.names else 1.0
     gpus = t.counts("num_gpu")
     # ElasticFlow's variant: `duration` and `real_duration` are the same
-    jobs = Jobs(t.texts("job_id"), t.numbers("submit_time") * scale, gpus, t.numbers("duration") * scale * gpus,
-                users=t.texts("user", ""), models=t.texts("model_name", ""))  # fmt: skip
+    jobs = Jobs(
+        t.texts("job_id"),
+        t.numbers("submit_time") * scale,
+        gpus,
+        t.numbers("duration") * scale * gpus,
+        users=t.texts("user", ""),
+        models=t.texts("model_name", ""),
+    )
     return workload_of("tiresias", path, jobs, t.good, t.skipped)
 
 
@@ -97,8 +114,14 @@ def helios(path: Path, o: Import, seed: int) -> Imported:
     """Helios' cluster_log.csv: job_id, user, vc, gpu_num, submit_time, duration, state."""
     t = TraceTable.read(path, lenient=o.lenient)
     gpus = t.counts("gpu_num", empty=0.0)
-    jobs = Jobs(t.texts("job_id"), times(t, "submit_time"), gpus, t.numbers("duration") * gpus, t.texts("vc"),
-                t.texts("user", ""))  # fmt: skip
+    jobs = Jobs(
+        t.texts("job_id"),
+        times(t, "submit_time"),
+        gpus,
+        t.numbers("duration") * gpus,
+        t.texts("vc"),
+        t.texts("user", ""),
+    )
     return workload_of("helios", path, jobs, with_status(t.texts("state", ""), o, t.good, t.skipped), t.skipped)
 
 
@@ -120,8 +143,18 @@ def openb(path: Path, o: Import, seed: int) -> Imported:
     return workload_of("openb", path, jobs, good, t.skipped)
 
 
-PAI = ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
-       "gpu_type")  # fmt: skip
+PAI = (
+    "job_name",
+    "task_name",
+    "inst_num",
+    "status",
+    "start_time",
+    "end_time",
+    "plan_cpu",
+    "plan_mem",
+    "plan_gpu",
+    "gpu_type",
+)
 
 
 def pai(path: Path, o: Import, seed: int) -> Imported:
@@ -145,9 +178,14 @@ def pai(path: Path, o: Import, seed: int) -> Imported:
 
 
 POLLUX_GPU_H = {
-    "cifar10": (0.1, 1.0), "ncf": (0.1, 1.0), "bert": (1.0, 10.0), "deepspeech2": (1.0, 10.0),
-    "yolov3": (10.0, 100.0), "imagenet": (100.0, 1000.0), "gpt_pmp": (100.0, 1000.0),
-}  # fmt: skip
+    "cifar10": (0.1, 1.0),
+    "ncf": (0.1, 1.0),
+    "bert": (1.0, 10.0),
+    "deepspeech2": (1.0, 10.0),
+    "yolov3": (10.0, 100.0),
+    "imagenet": (100.0, 1000.0),
+    "gpt_pmp": (100.0, 1000.0),
+}
 """GPU-hours of an application's class: small, medium, large, extra large (Pollux, OSDI '21, section 5.1)."""
 
 

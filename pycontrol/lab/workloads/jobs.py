@@ -69,11 +69,18 @@ class Jobs:
             model = self.models[i] if self.models else ""
             made.append(
                 TraceApp(
-                    self.ids[i], at_s, g, ((w,),), queues[self.queues[i]] if self.queues else "root.default",
-                    self.users[i] if self.users else "", model, slowdowns.get(model, SLOWDOWN_PRIOR), scopes[g],
+                    self.ids[i],
+                    at_s,
+                    g,
+                    ((w,),),
+                    queues[self.queues[i]] if self.queues else "root.default",
+                    self.users[i] if self.users else "",
+                    model,
+                    slowdowns.get(model, SLOWDOWN_PRIOR),
+                    scopes[g],
                     self.speedups.get(model, NO_SPEEDUPS),
                 )
-            )  # fmt: skip
+            )
         return tuple(made)
 
 

@@ -139,8 +139,14 @@ def hived_tables(workload: Workload) -> list[Marginal]:
             found.append(Marginal(f"{tenant}: jobs of {size}{more} GPUs", sizes[size], count, "Table 2"))
         cells = hived.QUOTAS[tenant] / sum(hived.QUOTAS.values()) * hived.GPUS
         found.append(Marginal(f"{tenant}: demand over quota", float(app_gpu_days(mine).sum()) * DAY_S / span_s / cells))
-        found.append(Marginal(f"{tenant}: relative fluctuation", _fluctuation(mine, load), hived.FLUCTUATION[tenant],
-                              "Table 5, of usage in a cluster with limits"))  # fmt: skip
+        found.append(
+            Marginal(
+                f"{tenant}: relative fluctuation",
+                _fluctuation(mine, load),
+                hived.FLUCTUATION[tenant],
+                "Table 5, of usage in a cluster with limits",
+            )
+        )
     return found
 
 

@@ -138,8 +138,16 @@ class Player(Told):
         """Time passes."""
         self.run(self.now - START_S + float(seconds))
 
-    def _on_app(self, name: str, gang: str, gangs: str = "1", work: str = "1000", queue: str = "root.q",
-                priority: str = "0", rho_times: str = "1") -> None:  # fmt: skip
+    def _on_app(
+        self,
+        name: str,
+        gang: str,
+        gangs: str = "1",
+        work: str = "1000",
+        queue: str = "root.q",
+        priority: str = "0",
+        rho_times: str = "1",
+    ) -> None:
         """A Submarine app arrives. `work`: serial GPU-seconds of a gang; `rho_times`: by what its Agent exaggerates."""
         of = type("Agent", (Exact,), {"lie": float(rho_times)})
         wishes = {"slowdown": (1.0, 1.0, 1.0)}

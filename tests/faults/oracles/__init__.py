@@ -34,9 +34,22 @@ from tests.faults.oracles.undone import Undone
 from tests.faults.oracles.yarn_view import YarnView
 
 OTHERS: tuple[type[Oracle], ...] = (
-    Journal, Planes, Conservation, Guarantees, Frozen, Strays, Leases, Queues, RoundsEnd, Undone, YarnView, Idle,
-    Served, Receipts, Rest,
-)  # fmt: skip
+    Journal,
+    Planes,
+    Conservation,
+    Guarantees,
+    Frozen,
+    Strays,
+    Leases,
+    Queues,
+    RoundsEnd,
+    Undone,
+    YarnView,
+    Idle,
+    Served,
+    Receipts,
+    Rest,
+)
 
 
 class Oracles:

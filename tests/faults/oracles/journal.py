@@ -31,8 +31,9 @@ class Journal(Oracle):
             for gpu in (g for g in e.grant.gpus if g in now.leases or g in now.reservations):
                 known = (known_to.leases.get(gpu), known_to.reservations.get(gpu))
                 if not any(x is not None and x.app_id == e.app_id for x in known):
-                    raise Violation("journal first", f"{gpu} is granted to {e.app_id}, the journal does not know",
-                                    str(gpu))  # fmt: skip
+                    raise Violation(
+                        "journal first", f"{gpu} is granted to {e.app_id}, the journal does not know", str(gpu)
+                    )
         elif isinstance(e, ev.Place):
             for gpu in e.gpus:
                 lease = known_to.leases.get(gpu)

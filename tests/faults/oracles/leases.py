@@ -38,10 +38,15 @@ class Leases(Oracle):
             unused = lease.state == GRANTED and gpu not in a.cluster.container_at and not a.holdings.paused
             limit_s = a.settings.grant_timeout_s + SLACK_S
             if self.lasts(("unused", gpu, lease.grant_id, lease.unused_since_s), unused, limit_s):
-                raise Violation("unused lease", f"{gpu} of {lease.app_id} has no container and does not lapse",
-                                str(gpu))  # fmt: skip
+                raise Violation(
+                    "unused lease", f"{gpu} of {lease.app_id} has no container and does not lapse", str(gpu)
+                )
             over = lease.end_s + SLACK_S < now_s and lease.state != REVOKING and not a.holdings.paused
             gone = gpu.host not in a.cluster.node_at
             if self.lasts(("over", gpu, lease.grant_id), over or gone, lead_s + SLACK_S):
-                raise Violation("overrun", f"{gpu} of {lease.app_id} ended {now_s - lease.end_s:.0f} s ago, node "
-                                f"{'gone' if gone else 'there'}", str(gpu))  # fmt: skip
+                raise Violation(
+                    "overrun",
+                    f"{gpu} of {lease.app_id} ended {now_s - lease.end_s:.0f} s ago, node "
+                    f"{'gone' if gone else 'there'}",
+                    str(gpu),
+                )

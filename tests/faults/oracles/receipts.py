@@ -49,5 +49,8 @@ class Receipts(Oracle):
             app = self.world.store.get(x["app_id"])
             if app is not None and app.final and self.oracles.calm_s > 10 and app.app_id not in arbiter.durable.live:
                 raise Violation("granted to the dead", f"{x['gpu']} to {x['app_id']}", x["gpu"])
-        self.sim.tell("round", f"{fact.round_id} offered {r['offered']} granted {r.get('granted')} revoked "
-                      f"{r.get('revoked')} renewed {r.get('renewed')} out {r['out']} note {note}"[:500])  # fmt: skip
+        self.sim.tell(
+            "round",
+            f"{fact.round_id} offered {r['offered']} granted {r.get('granted')} revoked "
+            f"{r.get('revoked')} renewed {r.get('renewed')} out {r['out']} note {note}"[:500],
+        )

@@ -19,10 +19,14 @@ class Rest(Oracle):
         """Looks through all that remembers."""
         a, endpoint = plane.arbiter, plane.endpoint
         left: dict[str, Any] = {
-            "leases": a.durable.leases, "promises": a.durable.reservations, "live apps": a.durable.live,
-            "workers": list(a.workers), "asks": a.cluster.asks.apps(), "directives": plane.directives,
+            "leases": a.durable.leases,
+            "promises": a.durable.reservations,
+            "live apps": a.durable.live,
+            "workers": list(a.workers),
+            "asks": a.cluster.asks.apps(),
+            "directives": plane.directives,
             "processes": [r for n in self.world.nms.values() for r in n.runs.values()],
-        }  # fmt: skip
+        }
         service = plane.agents.service
         parts = {"arbiter": a, "agents": service, "bridge": endpoint, "driver": plane.driver.inbox}
         for where, part in parts.items():  # whatever they remember by app, container or attempt

@@ -25,5 +25,8 @@ class Served(Oracle):
             owed = vc in self.world.vc_policies and not together and not kept_off
             owed = owed and a.holdings.gpus_of(vc) - used(a, vc) >= gang
             if self.lasts(app_id, owed, limit_s):
-                raise Violation("guarantee", f"{vc} uses {used(a, vc)} of {a.holdings.gpus_of(vc)} own GPUs, "
-                                f"and {app_id} waits for {gang}", app_id)  # fmt: skip
+                raise Violation(
+                    "guarantee",
+                    f"{vc} uses {used(a, vc)} of {a.holdings.gpus_of(vc)} own GPUs, and {app_id} waits for {gang}",
+                    app_id,
+                )

@@ -23,5 +23,8 @@ class Strays(Oracle):
                     lease = a.durable.leases.get(gpu)
                     stray = run.state == "running" and reached and (lease is None or lease.app_id != run.app_id)
                     if self.lasts(("stray", run.container_id, gpu), stray and not a.holdings.paused, SLACK_S):
-                        raise Violation("container without lease", f"{run.container_id} of {run.app_id} runs on {gpu}, "
-                                        f"lease: {lease and lease.app_id}", str(gpu))  # fmt: skip
+                        raise Violation(
+                            "container without lease",
+                            f"{run.container_id} of {run.app_id} runs on {gpu}, lease: {lease and lease.app_id}",
+                            str(gpu),
+                        )

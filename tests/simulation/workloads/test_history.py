@@ -57,26 +57,52 @@ def rest(folder: Path) -> Path:
     gpus = [{"key": "memory-mb", "value": "9"}, {"key": "yarn.io/gpu", "value": "2400"}]
     apps: list[Mapping[str, Any]] = [
         {**app, "id": f"application_1_{k:04d}", "startedTime": T0, "finishedTime": ended, "resourceSecondsMap": of}
-        for k, (ended, of) in enumerate([(T0 + 630_000, {"entry": gpus}), (T0 + 630_000, {"yarn.io/gpu": 1200}),
-                                         (0, {"entry": gpus}), (T0 + 630_000, {"memory-mb": 7})])
-    ]  # fmt: skip
+        for k, (ended, of) in enumerate(
+            [
+                (T0 + 630_000, {"entry": gpus}),
+                (T0 + 630_000, {"yarn.io/gpu": 1200}),
+                (0, {"entry": gpus}),
+                (T0 + 630_000, {"memory-mb": 7}),
+            ]
+        )
+    ]
     file.write_text(json.dumps({"apps": {"app": [*apps, {"id": "application_1_0009"}]}}))
     return file
 
 
 SPARK: list[dict[str, Any]] = [
     {"Event": "SparkListenerLogStart", "Spark Version": "3.5.1"},
-    {"Event": "SparkListenerApplicationStart", "App Name": "etl", "App ID": "application_2_0001", "Timestamp": T0,
-     "User": "eve", "App Attempt ID": "1"},
-    {"Event": "SparkListenerEnvironmentUpdate",
-     "Spark Properties": {"spark.yarn.queue": "root.etl", "spark.executor.resource.gpu.amount": "1"}},
-    {"Event": "SparkListenerExecutorAdded", "Timestamp": T0 + 20_000, "Executor ID": "1", "Executor Info":
-     {"Host": "n1", "Total Cores": 4, "Resources": {"gpu": {"name": "gpu", "addresses": ["0", "3"]}}}},
-    {"Event": "SparkListenerExecutorAdded", "Timestamp": T0 + 30_000, "Executor ID": "2",
-     "Executor Info": {"Host": "n2", "Total Cores": 4}},
+    {
+        "Event": "SparkListenerApplicationStart",
+        "App Name": "etl",
+        "App ID": "application_2_0001",
+        "Timestamp": T0,
+        "User": "eve",
+        "App Attempt ID": "1",
+    },
+    {
+        "Event": "SparkListenerEnvironmentUpdate",
+        "Spark Properties": {"spark.yarn.queue": "root.etl", "spark.executor.resource.gpu.amount": "1"},
+    },
+    {
+        "Event": "SparkListenerExecutorAdded",
+        "Timestamp": T0 + 20_000,
+        "Executor ID": "1",
+        "Executor Info": {
+            "Host": "n1",
+            "Total Cores": 4,
+            "Resources": {"gpu": {"name": "gpu", "addresses": ["0", "3"]}},
+        },
+    },
+    {
+        "Event": "SparkListenerExecutorAdded",
+        "Timestamp": T0 + 30_000,
+        "Executor ID": "2",
+        "Executor Info": {"Host": "n2", "Total Cores": 4},
+    },
     {"Event": "SparkListenerExecutorRemoved", "Timestamp": T0 + 60_000, "Executor ID": "1", "Removed Reason": "idle"},
     {"Event": "SparkListenerApplicationEnd", "Timestamp": T0 + 130_000},
-]  # fmt: skip
+]
 SPARK_GPU_S = 2 * 40.0 + 1 * 100.0
 
 
@@ -103,15 +129,18 @@ def jhist(folder: Path, conf: bool = True) -> Path:
     folder.mkdir(exist_ok=True)
     of = "org.apache.hadoop.mapreduce.jobhistory."
     events = [
-        ("JOB_SUBMITTED", "JobSubmitted",
-         {"jobid": "job_3_0001", "userName": "bob", "submitTime": T0, "jobQueueName": "q"}),
+        (
+            "JOB_SUBMITTED",
+            "JobSubmitted",
+            {"jobid": "job_3_0001", "userName": "bob", "submitTime": T0, "jobQueueName": "q"},
+        ),
         ("MAP_ATTEMPT_STARTED", "TaskAttemptStarted", {"attemptId": "m0", "taskType": "MAP", "startTime": T0 + 10_000}),
         ("MAP_ATTEMPT_STARTED", "TaskAttemptStarted", {"attemptId": "m1", "taskType": "MAP", "startTime": T0 + 10_000}),
         ("REDUCE_ATTEMPT_STARTED", "TaskAttemptStarted", {"attemptId": "r0", "startTime": T0 + 20_000}),
         ("MAP_ATTEMPT_FINISHED", "MapAttemptFinished", {"attemptId": "m0", "finishTime": T0 + 110_000}),
         ("MAP_ATTEMPT_FAILED", "TaskAttemptUnsuccessfulCompletion", {"attemptId": "m1", "finishTime": T0 + 60_000}),
         ("JOB_FINISHED", "JobFinished", {"jobid": "job_3_0001", "finishTime": T0 + 120_000}),
-    ]  # fmt: skip
+    ]
     lines = [json.dumps({"type": kind, "event": {of + name: data}}) for kind, name, data in events]
     (folder / "job_3_0001-1790-bob-train-1791-2-0-SUCCEEDED-q.jhist").write_text("\n".join(["Avro-Json", "{}", *lines]))
     if conf:
@@ -125,13 +154,16 @@ def jhist(folder: Path, conf: bool = True) -> Path:
 def test_the_resource_managers_log_is_read(tmp_path: Path) -> None:
     found = read_files([log(tmp_path)])
     assert {k: (x.gpus, x.gpu_s, x.queue) for k, x in found.apps.items()} == {
-        "application_1_0001": (4, 2400.0, "root.prod"), "application_1_0002": (8, 4800.0, "root.prod"),
-    }  # fmt: skip
+        "application_1_0001": (4, 2400.0, "root.prod"),
+        "application_1_0002": (8, 4800.0, "root.prod"),
+    }
     assert found.actual()["application_1_0001"] == (30.0, 630.0)
     assert dict(found.skipped.reasons) == {
-        "without GPUs": 1, "that ran for less than a second": 1, "of a Hadoop that logs no resourceSeconds": 1,
+        "without GPUs": 1,
+        "that ran for less than a second": 1,
+        "of a Hadoop that logs no resourceSeconds": 1,
         "bad rows": 1,
-    }  # fmt: skip
+    }
     assert "line 7" in found.skipped.bad[0]
     assert found.skipped.parts == {"named again": 1}
     assert found.extent[1] - T0 / 1000 > 40_000, "the log goes on after the last application's end"
