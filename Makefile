@@ -222,22 +222,31 @@ MONTH_APPS ?= 100000
 month: setup
 	$(PY) -m tests.scale.month $(MONTH_APPS)
 
-# Beside PySpark 3.5 (py4j) and TensorFlow 2.19 (protobuf), on each Python that is here: bridge, RPC, control plane, client.
+# Whether it resolves beside PySpark 3.5 and TensorFlow 2.19; then, with their py4j and protobuf, on each Python that is here
+# (pyenv's: PYENV_VERSION=3.11.7:3.12.1:3.13.0): bridge, RPC, control plane, client, and a worker that runs a command.
 .PHONY: pins-test
 pins-test: setup
+	$(PY) -m pip install -q --disable-pip-version-check --dry-run --ignore-installed . 'pyspark==3.5.*' 'tensorflow-cpu==2.19.*'
 	for python in python3.11 python3.12 python3.13; do \
 	  $$python -c "" 2>/dev/null || { echo "$$python: not here"; continue; }; \
 	  $$python -m venv build/pins/$$python && build/pins/$$python/bin/pip install -q --disable-pip-version-check \
 	    -e . 'py4j==0.10.9.7' 'protobuf<6' pytest pytest-timeout hypothesis && \
 	  build/pins/$$python/bin/python -m pytest -q -m "not cluster" --ignore tests/rpc/test_limits.py \
-	    tests/rpc tests/bridge tests/daemon/test_serve.py tests/cli/test_queries.py || exit 1; \
+	    tests/rpc tests/bridge tests/daemon/test_serve.py tests/cli/test_queries.py tests/worker/test_supervisor.py || exit 1; \
 	done
+
+# PySpark from PyPI on a dev-cluster with Isonomy: which GPUs its executors are told of.
+.PHONY: spark-test
+spark-test: setup java
+	test -x build/spark/bin/spark-submit || { $(PYTHON) -m venv build/spark && \
+	  build/spark/bin/pip install -q --disable-pip-version-check 'pyspark==3.5.*'; }
+	$(VENV)/bin/pytest -q -m versions tests/cluster/test_spark.py
 
 # All that is too long for `make test`, for a machine that is idle at night; each part runs, whatever became of another.
 .PHONY: nightly
 nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 previews safety why-not digests mutants fuzz \
-	  hadoop-test policy-test secure-test versions-test rehearsal pins-test scale month chaos bench
+	  hadoop-test policy-test secure-test versions-test rehearsal spark-test pins-test scale month chaos bench
 
 clean:
 	$(MVN) clean

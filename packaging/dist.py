@@ -13,12 +13,15 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tomllib
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -96,6 +99,18 @@ def contents(built: Path) -> dict[str, Path]:
     return found
 
 
+def unlicensed(jars: Iterable[Path], notice: str) -> list[str]:
+    """Jars of others that have no licence in them and that the notice does not name, there or as `name-*`."""
+    named = re.findall(r"[\w.*-]+", notice)
+    found = []
+    for jar in jars:
+        name = re.sub(r"(-\d[\w.-]*)?\.jar$", "", jar.name)
+        inside = (Path(place).name.lower() for place in zipfile.ZipFile(jar).namelist())
+        if not any(re.match("licen[cs]e|notice|about", place) for place in inside):
+            found += [jar.name] * (not any(fnmatch(name, pattern) for pattern in named))
+    return found
+
+
 def archive(name: str, files: Mapping[str, Path], epoch_s: int) -> bytes:
     """A tar.gz below the folder `name`: sorted, nobody's, of one time; with the digests of all its files."""
     data = {place: file.read_bytes() for place, file in files.items()}
@@ -147,7 +162,11 @@ def main() -> None:
             subprocess.run([*pip, *fetch], check=True, env=env)
             (house / wheel.name).unlink(missing_ok=True)
         share(Path(folder))
-        data = archive(name, contents(Path(folder)), when_s)
+        files = contents(Path(folder))
+        others = (REPO / FOLDERS["submarine/lib"]).glob("*.jar")
+        if bare := unlicensed(others, files["NOTICE"].read_text(encoding="utf-8")):
+            sys.exit(f"dist: {', '.join(bare)}: no licence is in them; name them in packaging/NOTICE")
+        data = archive(name, files, when_s)
     options.out.mkdir(parents=True, exist_ok=True)
     target = options.out / f"{name}.tar.gz"
     target.write_bytes(data)

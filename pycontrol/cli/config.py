@@ -110,7 +110,7 @@ def check_command(path: Path, hadoop: str | None, output: str) -> None:
 )
 @output_option
 def preflight_command(conf: Path, output: str) -> None:
-    """Check this machine, before its daemon restarts: jars, folders, ports, clock, GPUs and their isolation.
+    """Check this machine before its daemon restarts: user, jars, Python, folders, ports, clock, GPUs, their isolation.
 
     Exit 1 if there are errors. Run it as the user of the daemon: the ResourceManager's, or on a GPU node the
     NodeManager's. CONF is the folder of yarn-site.xml; isonomy.yaml is there or in /etc/isonomy.

@@ -18,6 +18,7 @@ from pycontrol.config import ConfigError
 from pycontrol.hadoopconf import check, properties, render
 from pycontrol.hadoopconf.findings import Finding
 from pycontrol.hadoopconf.names import CORE, HDFS, ISONOMY, NODE, SCHEDULER, SUBMARINE, TYPES, YARN
+from pycontrol.hadoopconf.preflight import PYTHON
 from pycontrol.hadoopconf.properties import ALL, EXECUTOR, NM, RECORD, RM, Choices, PropertyChange, Stage
 from pycontrol.hadoopconf.runbook import FORMATS, Format, Step, removal, steps
 from pycontrol.hadoopconf.sitefile import parse_site, read_site, rm_web_url
@@ -127,7 +128,7 @@ def _own(conf: Path) -> dict[str, str]:
     except ConfigError:  # on one machine yarn-site.xml need not say it
         web = "http://localhost:8088"
     own = properties.control_plane(sites, web)
-    files = render.render({"isonomy": own, "submarine": {"python": "/opt/isonomy/venv/bin/python"}})
+    files = render.render({"isonomy": own, "submarine": {"python": PYTHON}})
     return {ISONOMY: files[ISONOMY], SUBMARINE: files[SUBMARINE]}
 
 

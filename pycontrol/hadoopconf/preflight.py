@@ -8,13 +8,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pycontrol.config import Config
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
-from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, YARN
+from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, SUBMARINE, YARN
 from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, RM, TABLE, Choices, Sites
 from pycontrol.hadoopconf.sitefile import names
 
@@ -25,6 +25,8 @@ CLOCK_S = 2.0
 FREE_BYTES = 4 << 30
 _REMOTE = ("nfs", "cifs", "ceph", "fuse", "gluster", "lustre")
 _LINUX = "yarn.nodemanager.linux-container-executor."
+PYTHON = "/opt/isonomy/venv/bin/python"
+"""The Python of Isonomy's workers where submarine-site.xml names no other."""
 DENIES = "/usr/local/sbin/isonomy-devices"
 """confs/nodemanager/isonomy-devices where the executor calls it."""
 
@@ -36,6 +38,8 @@ class Machine:
     root: Path = Path("/")
     path: str | None = None
     """Where programs are looked for; None: as the shell does."""
+    user: int = field(default_factory=os.geteuid)
+    """Number of the user who asks."""
 
     def says(self, *command: str) -> str | None:
         """What a program prints; None if it is missing or fails."""
@@ -51,6 +55,10 @@ class Machine:
     def at(self, path: str | Path) -> Path:
         """A path of the machine."""
         return self.root / str(path).lstrip("/")
+
+    def owns(self, folder: Path) -> bool:
+        """Whether the folder is the user's who asks."""
+        return folder.stat().st_uid == self.user
 
 
 def findings(
@@ -77,9 +85,8 @@ def findings(
     if rm_time_s is None:
         yield note(HOST, "clock", "is not compared: the ResourceManager's web app does not answer")
     elif abs(time.time() - rm_time_s) > CLOCK_S + 1:  # its header has whole seconds
-        yield error(
-            HOST, "clock", f"is {time.time() - rm_time_s:+.0f} s from the ResourceManager's; synchronise by NTP"
-        )
+        said = f"is {time.time() - rm_time_s:+.0f} s from the ResourceManager's; synchronise by NTP"
+        yield error(HOST, "clock", said)
 
 
 def _resourcemanager(machine: Machine, sites: Sites, config: Config) -> Iterator[Finding]:
@@ -90,9 +97,10 @@ def _resourcemanager(machine: Machine, sites: Sites, config: Config) -> Iterator
     folder = machine.at(config.state_dir)
     if not folder.is_dir():
         yield error(HOST, "state_dir", f"{config.state_dir} does not exist; make it, mode 0700, of the daemon's user")
-    elif not os.access(folder, os.W_OK):
-        owner = folder.owner()
-        yield error(HOST, "state_dir", f"{config.state_dir} is {owner}'s; run this as {owner}, or give it to this user")
+    elif not machine.owns(folder):
+        yield error(
+            HOST, "state_dir", f"{config.state_dir} is another user's: run this as that, or give it to this one"
+        )
     else:
         kind = _file_system(machine, config.state_dir)
         if kind.startswith(_REMOTE):
@@ -125,12 +133,39 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
     elif declared is not None and declared != str(found):
         yield error(NODE, key, f"is {declared}, and nvidia-smi names {found}")
     for folder in names(yarn.get("yarn.nodemanager.local-dirs", "")):
-        if not machine.at(folder.removeprefix("file://")).is_dir():
+        place = machine.at(folder.removeprefix("file://"))
+        if not place.is_dir():
             yield error(YARN, "yarn.nodemanager.local-dirs", f"{folder} does not exist; evidence lies beside the first")
+        elif not machine.owns(place):
+            yield note(HOST, "user", f"{folder} is another user's: run this as that, else rights differ from these")
+    place = next(p for p in machine.at(evidence(yarn)).parents if p.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        said = f"{evidence(yarn)} cannot be written by this user: no audit will know who had which GPUs; set another"
+        yield note(YARN, "isonomy.nm.evidence-file", said)
+    python = sites.get(SUBMARINE, {}).get("isonomy.python", PYTHON)
+    if machine.says(str(machine.at(python)), "-c", "import submarine_patch.worker") is None:
+        yield note(HOST, "isonomy.python", f"{python} is not a Python with isonomy: its own jobs would fail here")
     if machine.says("dmesg") is None and not machine.says("journalctl", "--dmesg", "--boot", "--quiet", "-n1"):
         said = "cannot be read (kernel.dmesg_restrict): isonomy-bad-gpus sees ECC errors but no Xids; add the"
         yield note(HOST, "dmesg", f"{said} NodeManager's user to the group systemd-journal")
     yield from isolation(machine, yarn)
+
+
+def cgroup(yarn: Mapping[str, str], version: int) -> Path:
+    """The folder of the containers' cgroups, where YARN's own handlers have it, of cgroup version 1 or 2."""
+    hierarchy = yarn.get(f"{_LINUX}cgroups.hierarchy", "/hadoop-yarn").strip("/")
+    return _mount(yarn) / ("devices" if version == 1 else "") / hierarchy
+
+
+def _mount(yarn: Mapping[str, str]) -> Path:
+    return Path(yarn.get(f"{_LINUX}cgroups.mount-path", "/sys/fs/cgroup"))
+
+
+def evidence(yarn: Mapping[str, str]) -> Path:
+    """The executor's record of who had which GPUs: beside the first of nm-local-dirs, if no key says otherwise."""
+    first = next(iter(names(yarn.get("yarn.nodemanager.local-dirs", ""))), "/tmp/hadoop-yarn/nm-local-dir")
+    beside = Path(first.removeprefix("file:")).with_name("isonomy-evidence.jsonl")
+    return Path(yarn.get("isonomy.nm.evidence-file", beside))
 
 
 def isolation(machine: Machine, yarn: Mapping[str, str]) -> Iterator[Finding]:
@@ -146,9 +181,8 @@ def _not_isolated(machine: Machine, site: Mapping[str, str]) -> str:
     """Why a container can open the GPUs of others; empty if it cannot."""
     if not site.get(EXECUTOR, "").endswith("LinuxContainerExecutor"):
         return "containers run as the NodeManager's user (no LinuxContainerExecutor)"
-    mount = Path(site.get(f"{_LINUX}cgroups.mount-path", "/sys/fs/cgroup"))
-    kind = "" if machine.at(mount / "cgroup.controllers").exists() else "devices"
-    folder = machine.at(mount / kind / site.get(f"{_LINUX}cgroups.hierarchy", "/hadoop-yarn").strip("/"))
+    version = 2 if machine.at(_mount(site) / "cgroup.controllers").exists() else 1
+    folder = machine.at(cgroup(site, version))
     if not os.access(folder, os.W_OK):
         return f"the cgroup {folder} is missing or not writable for this user"
     if site.get(CONFINES) != "isonomy.nm.GpuDevices":

@@ -228,18 +228,14 @@ def auth_to_local(rules: str) -> str:
 # ---- what takes more than a row
 
 OUR_KEYS = (
+    *_NUMBERS,
     "isonomy.bridge.host",
-    "isonomy.bridge.port",
     "isonomy.bridge.token-file",
-    "isonomy.bridge.queue-size",
     "isonomy.scheduler.mode-dir",
     "isonomy.scheduler.require-executor",
     "isonomy.nm.evidence-file",
-    "isonomy.nm.gpu-wait-ms",
     "isonomy.nm.gpu-minors",
 )
-
-
 OBSOLETE = ("isonomy.scheduler.mode", "isonomy.scheduler.queues", "isonomy.scheduler.bypass")
 """What an upgrade reads once; then the stored mode alone counts."""
 
@@ -251,14 +247,10 @@ def yarn_site(site: dict[str, str]) -> Iterator[Finding]:
             yield note(YARN, key, "is obsolete: an upgrade reads it once, then `isonomy mode` switches; remove it then")
         elif key.startswith("isonomy.") and key not in OUR_KEYS:
             yield error(YARN, key, f"unknown key, {suggest(key, OUR_KEYS)}")
-    for key in site:
-        if key.startswith("yarn.scheduler.fair."):
-            yield error(
-                YARN,
-                key,
-                "is FairScheduler's, Isonomy needs CapacityScheduler: convert the queues (`yarn fs2cs`), remove it",
-            )
-            break
+    fair = next((key for key in site if key.startswith("yarn.scheduler.fair.")), None)
+    if fair is not None:
+        said = "is FairScheduler's, Isonomy needs CapacityScheduler: convert the queues (`yarn fs2cs`), remove it"
+        yield error(YARN, fair, said)
     yield from broken(YARN_RULES, site)
 
 
@@ -275,13 +267,10 @@ def agreement(site: dict[str, str], config: Config) -> Iterator[Finding]:
             yield error(YARN, key, f"is {got}, but isonomy.yaml: {name} is {ours}; make them equal")
     if site.get("yarn.resourcemanager.ha.enabled") == "true":
         if "," not in (config.agents.advertise or ""):
-            yield error(
-                "isonomy.yaml",
-                "agents.advertise",
-                "must name the control planes of both ResourceManagers, else Agents do not find the other one",
-            )
+            said = "must name the control planes of both ResourceManagers, else Agents do not find the other one"
+            yield error(ISONOMY, "agents.advertise", said)
         if config.standby is None:
-            yield error("isonomy.yaml", "standby", "is not set: a failover would lose apps and fairness clocks")
+            yield error(ISONOMY, "standby", "is not set: a failover would lose apps and fairness clocks")
 
 
 def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
@@ -292,9 +281,8 @@ def capacity_scheduler(site: dict[str, str]) -> Iterator[Finding]:
     yield from _queues(site, f"{PREFIX}root")
     unlimited = next((k for k, value in site.items() if k.endswith(".user-limit-factor") and value == "-1"), None)
     if unlimited is not None:
-        yield note(
-            SCHEDULER, unlimited, "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 has the same effect"
-        )
+        said = "is -1 (no limit): Hadoop 3.3 then refuses every application; 100 has the same effect"
+        yield note(SCHEDULER, unlimited, said)
 
 
 def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
@@ -337,12 +325,8 @@ def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
     elif capacity == 0:
         yield note(SCHEDULER, keys["capacity"], "is 0: without one under a label the queue accepts no application")
     elif capacity is not None and maximum is not None and factor != -1 and capacity * factor < maximum:
-        yield note(
-            SCHEDULER,
-            keys["user-limit-factor"],
-            f"is {factor:g}: one user's GPUs end at {capacity * factor:g} % of the parent queue, though the queue may"
-            f" have {maximum:g} % (reason QueueLimit)",
-        )
+        said = f"is {factor:g}: one user's GPUs end at {capacity * factor:g} % of the parent queue, though the queue"
+        yield note(SCHEDULER, keys["user-limit-factor"], f"{said} may have {maximum:g} % (reason QueueLimit)")
 
 
 def _number(text: str) -> float | None:
@@ -364,20 +348,19 @@ def secure(sites: Sites, config: Config | None) -> Iterator[Finding]:
     """Findings for all files of a directory; none without Kerberos."""
     if not is_secure(sites):
         return
-    core, hdfs, yarn = (sites.get(name) for name in (CORE, HDFS, YARN))
-    assert core is not None
+    core = sites[CORE]
     problem = auth_to_local(core.get("hadoop.security.auth_to_local", "DEFAULT"))
     if problem:
         yield error(CORE, "hadoop.security.auth_to_local", f"{problem}; every daemon would end at its start")
     yield from broken(SECURE_CORE, core)
-    if hdfs is not None and not any("keytab" in key for key in hdfs):
-        yield note(HDFS, "", "names no keytab: this is a client's file; the NameNode's and DataNodes' are not checked")
-    elif hdfs is not None:
-        yield from broken(SECURE_HDFS, hdfs)
-    if yarn is not None and not any(key.endswith(".keytab") for key in yarn):
-        yield note(YARN, "", "names no keytab: this is a client's file; check that of the ResourceManager as well")
-    elif yarn is not None:
-        yield from broken(SECURE_YARN, yarn)
+    for file, rows, rest in (
+        (HDFS, SECURE_HDFS, "the NameNode's and DataNodes' are not checked"),
+        (YARN, SECURE_YARN, "check that of the ResourceManager as well"),
+    ):
+        if file in sites and not any(".keytab" in key for key in sites[file]):
+            yield note(file, "", f"names no keytab: this is a client's file; {rest}")
+        elif file in sites:
+            yield from broken(rows, sites[file])
     if config is not None:
         yield from _isonomy(config, core)
 

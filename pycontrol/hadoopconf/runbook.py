@@ -10,7 +10,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from pycontrol.hadoopconf.names import ISONOMY, NODE, OUR_EXECUTORS, OUR_SCHEDULER, SCHEDULER, SUBMARINE, TYPES, YARN
-from pycontrol.hadoopconf.preflight import DENIES
+from pycontrol.hadoopconf.preflight import DENIES, PYTHON, cgroup, evidence
 from pycontrol.hadoopconf.properties import (
     ALL,
     CONFINES,
@@ -27,6 +27,11 @@ from pycontrol.hadoopconf.properties import (
 )
 from pycontrol.hadoopconf.sitefile import names
 
+_WHEEL = "python/isonomy-*.whl"
+_CHECK = "with these changes in its files, as the daemon's user: isonomy preflight /etc/hadoop/conf"
+_KEY = "on the second machine first: put tokens.key of the first one into /var/lib/isonomy, yarn's, mode 0600"
+_BACK = "isonomy install --hadoop-conf /etc/hadoop/conf --remove --apply OUT writes the former files"
+
 Changes = Sequence[PropertyChange]
 
 
@@ -36,13 +41,10 @@ class Format:
 
     library: str
     """The folder for jars on the class path of the daemons."""
-    _restart: str
+    restart: Callable[[str], str]
+    """The act that restarts resourcemanager or nodemanager on a machine."""
     text: Callable[[Changes], str]
     """The changes of one class of hosts as the tool takes them."""
-
-    def restart(self, daemon: str) -> str:
-        """The act that restarts resourcemanager or nodemanager on a machine."""
-        return self._restart.format(daemon=daemon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def removal(changes: Sequence[PropertyChange], how: Format) -> Iterator[Step]:
     """The way back: the GPU nodes before the ResourceManagers, so that no GPU is without an allocator."""
     by_class = {who: tuple(c for c in changes if c.who == who) for who in (NM, ALL, RM)}
     if by_class[NM]:
-        first = _gpu_nodes("remove", by_class[NM], how)
+        first = _gpu_nodes("remove", {}, by_class[NM], how)
         yield replace(first, do=(*_emptied(how), "remove the jar"), undo="install again")
     if by_class[ALL]:
         yield Step("remove", ALL, by_class[ALL], (_everywhere(how),), "continue", "install again")
@@ -102,7 +104,7 @@ def _of_stage(
             "gateways, where apps are submitted",
             (),
             (
-                f"put {SUBMARINE} beside yarn-site.xml; in it isonomy.python is /opt/isonomy/venv/bin/python",
+                f"put {SUBMARINE} beside yarn-site.xml; in it isonomy.python is {PYTHON}",
                 "unpack the archive into /opt/isonomy, Python as on the ResourceManagers",
                 "export SUBMARINE_HOME=/opt/isonomy/submarine; submarine job run --help",
             ),
@@ -119,10 +121,10 @@ def _of_stage(
             by_class[ALL],
             (_everywhere(how),),
             _recovery(yarn),
-            "restore the files, restart the same daemons",
+            f"{_BACK}; restart the same daemons",
         )
     if by_class[NM]:
-        yield _gpu_nodes(said, by_class[NM], how)
+        yield _gpu_nodes(said, yarn, by_class[NM], how)
 
 
 def _resourcemanagers(
@@ -135,16 +137,12 @@ def _resourcemanagers(
         (),
         (
             f"put jars/isonomy-yarn-rm.jar of the archive into {how.library}",
-            "python3 -m venv /opt/isonomy/venv; /opt/isonomy/venv/bin/pip install --no-index --find-links"
-            " python/wheelhouse python/isonomy-*.whl",
+            f"python3.11 -m venv /opt/isonomy/venv; {PYTHON} -m pip install -c python/lock.txt {_WHEEL}; from an"
+            f" archive with a wheelhouse: {PYTHON} -m pip install --no-index --find-links python/wheelhouse {_WHEEL}",
+            "ln -s /opt/isonomy/venv/bin/isonomy /usr/local/bin/",
             f"put {ISONOMY} into /etc/isonomy, and each file of systemd/ where its first line says",
-            "isonomy preflight /etc/hadoop/conf",
+            *([_KEY] if _pair(yarn) else []),
             "systemctl daemon-reload; systemctl enable --now isonomy",
-            *(
-                ["copy /var/lib/isonomy/tokens.key of the first machine to the second, mode 0600"]
-                if _pair(yarn)
-                else []
-            ),
         ),
         "are not touched",
         "systemctl disable --now isonomy; remove the jar",
@@ -155,6 +153,7 @@ def _resourcemanagers(
         hosts,
         changes,
         (
+            _CHECK,
             f"{how.restart('resourcemanager')}"
             + ("; the standby first, the other when it is up" if _pair(yarn) else ""),
             "isonomy mode shadow",
@@ -163,43 +162,47 @@ def _resourcemanagers(
         "of both kinds, with and without GPUs, continue"
         if kept
         else "and applications END: recovery was not enabled before this restart. Choose a quiet hour",
-        f"restore the files (isonomy install --remove --apply OUT), {how.restart('resourcemanager')}",
+        f"{_BACK}; {how.restart('resourcemanager')}",
     )
 
 
-_ISOLATION = (
-    f"install -m 0755 confs/nodemanager/isonomy-devices {DENIES}",
-    f"echo 'yarn ALL=(root) NOPASSWD: {DENIES}' > /etc/sudoers.d/isonomy; chmod 0440 /etc/sudoers.d/isonomy",
-    "echo 'd /sys/fs/cgroup/hadoop-yarn 0755 yarn hadoop' > /etc/tmpfiles.d/isonomy-nm.conf, with cgroup v1"
-    " /sys/fs/cgroup/devices/hadoop-yarn; systemd-tmpfiles --create",
-)
-"""What denies containers the GPUs of others, where containers run as their users."""
+def _isolation(yarn: Mapping[str, str]) -> tuple[str, ...]:
+    """What denies containers the GPUs of others, where containers run as their users."""
+    return (
+        f"install -m 0755 confs/nodemanager/isonomy-devices {DENIES}",
+        f"echo 'yarn ALL=(root) NOPASSWD: {DENIES}' > /etc/sudoers.d/isonomy; chmod 0440 /etc/sudoers.d/isonomy",
+        f"echo 'd {cgroup(yarn, 2)} 0755 yarn hadoop' > /etc/tmpfiles.d/isonomy-nm.conf, with cgroup v1"
+        f" {cgroup(yarn, 1)}; systemd-tmpfiles --create",
+    )
 
 
-def _gpu_nodes(said: str, changes: tuple[PropertyChange, ...], how: Format) -> Step:
+def _gpu_nodes(said: str, yarn: Mapping[str, str], changes: tuple[PropertyChange, ...], how: Format) -> Step:
+    confined = any(c.key == CONFINES and c.new for c in changes)
     return Step(
         said,
         f"{NM}, one after the other; CPU nodes and gateways stay as they are",
         changes,
         (
-            f"put jars/isonomy-yarn-nm.jar into {how.library}, and Python as on the ResourceManagers",
-            *(_ISOLATION if any(c.key == CONFINES and c.new for c in changes) else ()),
-            "isonomy preflight /etc/hadoop/conf",
-            *_emptied(how),
+            f"put jars/isonomy-yarn-nm.jar into {how.library}, and Python as on the ResourceManagers; for jobs of"
+            f' TensorFlow pip takes "$(echo {_WHEEL})[worker-gpu]"',
+            *(_isolation(yarn) if confined else ()),
+            f"put systemd/isonomy.logrotate where its first line says, for {evidence(yarn)}",
+            *_emptied(how, _CHECK),
             "isonomy status: the node has an executor",
-            "nodes that autoscaling adds: confs/nodemanager/isonomy-bootstrap of the archive",
+            f"nodes that autoscaling adds: confs/nodemanager/isonomy-bootstrap ARCHIVE SETTINGS {cgroup(yarn, 2)}",
         ),
         "end by themselves before the restart: the node is emptied, since YARN's plugin and Isonomy's executor do not"
         " know each other's GPUs",
-        f"empty the node in the same way, restore the files, {how.restart('nodemanager')}",
+        f"empty the node in the same way; {_BACK}; {how.restart('nodemanager')}",
     )
 
 
-def _emptied(how: Format) -> tuple[str, ...]:
-    """A restart of a NodeManager on which no container is left."""
+def _emptied(how: Format, *first: str) -> tuple[str, ...]:
+    """A restart of a NodeManager on which no container is left, after what is to do first."""
     return (
         "empty the node: its name into the file of yarn.resourcemanager.nodes.exclude-path; yarn rmadmin"
         " -refreshNodes -g -1 -server; yarn node -list -all says when it is DECOMMISSIONED",
+        *first,
         how.restart("nodemanager"),
         "its name out of that file; yarn rmadmin -refreshNodes",
     )
@@ -299,24 +302,23 @@ def _dataproc(changes: Changes) -> str:
             for file, site in found.items()
             for k, v in site.items()
         )
-    prefix = {"yarn-site": "yarn", "capacity-scheduler": "capacity-scheduler"}
-    words = [f"{prefix[file]}:{k}={v}" for file, site in found.items() for k, v in site.items()]
+    words = [f"{file.removesuffix('-site')}:{k}={v}" for file, site in found.items() for k, v in site.items()]
     return f"--properties={shlex.quote('^#^' + '#'.join(words))}"
 
 
-_SYSTEMD = "systemctl restart hadoop-yarn-{daemon}"
+_SYSTEMD = "systemctl restart hadoop-yarn-{}".format
 _BIGTOP = "/usr/lib/hadoop-yarn/lib"
 FORMATS = {
     "files": Format("$HADOOP_HOME/share/hadoop/yarn/lib (EMR, Bigtop: /usr/lib/hadoop-yarn/lib)", _SYSTEMD, _diff),
     "cm": Format(
         "/opt/isonomy/jars, and YARN_USER_CLASSPATH=/opt/isonomy/jars/* into the role's environment snippet (a parcel"
         " loses foreign jars when it is upgraded)",
-        "Cloudera Manager: deploy the client configuration, restart the role {daemon}",
+        "Cloudera Manager: deploy the client configuration, restart the role {}".format,
         _cloudera,
     ),
     "ambari": Format(
         "/usr/hdp/current/hadoop-yarn-client/lib",
-        "Ambari: restart the component {daemon}",
+        "Ambari: restart the component {}".format,
         lambda c: json.dumps({"desired_config": _listed(c, "type", "properties")}, indent=2),
     ),
     "emr": Format(_BIGTOP, _SYSTEMD, lambda c: json.dumps(_listed(c, "Classification", "Properties"), indent=2)),

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
 from pycontrol.policies.private import PrivateSchedule, next_end_s
 
@@ -68,6 +69,11 @@ class OnSchedule:
     def name(self) -> str:
         """The policy's name."""
         return self.policy.name
+
+    @property
+    def alone(self) -> Policy:
+        """The policy on the private cluster, where a restart costs nothing."""
+        return replace(self.policy, loss=0.0) if isinstance(self.policy, Isonomy) else self.policy
 
     @property
     def asks_agents(self) -> bool:

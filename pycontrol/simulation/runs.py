@@ -86,7 +86,7 @@ def private_ends(job: SimulationRun, supply: Supply) -> dict[str, float]:
         if apps:
             workload = dataclasses.replace(job.workload, apps=apps)
             policy = own.get(vc, default)
-            chosen = policy.policy if isinstance(policy, OnSchedule) else policy
+            chosen = policy.alone if isinstance(policy, OnSchedule) else policy
             settings = _within(job.settings, supply.terms(vc))
             alone = simulate(workload, private_cluster(supply, vc, job.cluster), chosen, settings, job.seed)
             found |= {a.app_id: a.finished_s for a in alone.apps if a.finished_s is not None}

@@ -181,7 +181,7 @@ def test_the_printed_plan_alone_installs_and_removes_isonomy(tmp_path: Path) -> 
         assert stage.get("status")["mode"]["name"] == "shadow"
         assert len(stage.sleeping()) == 1
         walk.to("--stage", "executors")
-        assert "GPUs will not be isolated on this host: containers run as the NodeManager's user" in stage.said
+        assert "GPUs are not isolated on this host: containers run as the NodeManager's user" in stage.said
         stage.sleeper("watched", 1, 1)
         stage.alone()
         walk.to("--stage", "queue", "--queues", "root.research")

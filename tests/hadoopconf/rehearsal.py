@@ -19,10 +19,11 @@ from pycontrol.cli import main
 RM, NODE = "resourcemanagers", "gpu-nodes"
 ACTS = {
     r"put jars/isonomy-yarn-(rm|nm)\.jar .*into .*": "jar",
-    r"python3 -m venv .*": "",
+    r"python3\.11 -m venv .*|ln -s /opt/isonomy/venv/bin/isonomy .*": "",
     r"put isonomy\.yaml into /etc/isonomy, .*": "",
     r"unpack the archive into /opt/isonomy, .*|put submarine-site\.xml beside .*|export SUBMARINE_HOME=.*": "",
-    r"isonomy preflight /etc/hadoop/conf": "preflight",
+    r"with these changes in its files, .*: isonomy preflight /etc/hadoop/conf": "preflight",
+    r"put systemd/isonomy\.logrotate .*": "",
     r"systemctl daemon-reload; systemctl enable --now isonomy": "enable",
     r"systemctl disable --now isonomy": "disable",
     r"systemctl restart hadoop-yarn-(resourcemanager|nodemanager)(?:; the standby first.*)?": "restart",
@@ -73,7 +74,7 @@ class Walk:
                 continue  # these hosts have all of it already
             written = not step["changes"]
             for act in step["do"]:
-                if not written and "restart" in act:
+                if not written and ("with these changes" in act or "restart" in act):
                     shutil.copytree(outs[who] / who, self.site.confs[who], dirs_exist_ok=True)
                     written = True
                 self._act(who, act)

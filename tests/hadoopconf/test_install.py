@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from pycontrol.cli import main
 from pycontrol.cli.install import install_command
 from pycontrol.config import ConfigError, load_config
 from pycontrol.hadoopconf import sitefile
@@ -320,11 +321,16 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
     assert "(master1.example.com, master2.example.com)" in steps[0]["hosts"]
     prepare, restart, nodes, _gateways, switch = steps
     assert [c["key"] for s in (prepare, restart) for c in s["changes"] if "nodemanager" in c["key"]] == []
-    assert "tokens.key of the first machine to the second" in " ".join(prepare["do"])
-    assert "the standby first" in restart["do"][0]
+    orders = (
+        (prepare, ("tokens.key of the first one", "enable --now")),  # a control plane makes its own where there is none
+        (restart, ("preflight", "restart", "mode shadow")),
+        (nodes, ("empty", "preflight", "restart", "its name out")),
+    )
+    for step, order in orders:
+        at = [next(i for i, act in enumerate(step["do"]) if word in act) for word in order]
+        assert at == sorted(at), f"in this order: {order}"
+    assert "the standby first" in restart["do"][1]
     assert restart["containers"].endswith("continue")
-    at = [next(i for i, act in enumerate(nodes["do"]) if word in act) for word in ("preflight", "empty", "restart")]
-    assert at == sorted(at), "checked and emptied before its restart"
     assert switch["do"][0] == "isonomy mode on --queues root.prod"
     assert switch["undo"].startswith("isonomy mode shadow")
     assert "isonomy mode shadow" in restart["do"], "a mode that nobody stored is off"
@@ -332,6 +338,45 @@ def test_a_run_book_goes_through_the_stages_by_class_of_host(tmp_path: Path) -> 
     total = planned(tmp_path / "cdp", "--hadoop", "3.4", "--stage", "queue", "--queues", "root.prod", "--gpus", "8")
     keys = {(c["key"], c["new"]) for s in steps for c in s["changes"]}
     assert {(c["key"], c["new"]) for c in total["changes"]} <= keys, "no change is outside the steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "v1", "v2"),
+    [
+        ("emr", "/spark-rapids-cgroup/devices/yarn", "/spark-rapids-cgroup/yarn"),
+        ("cdp", "/sys/fs/cgroup/devices/hadoop-yarn", "/sys/fs/cgroup/hadoop-yarn"),
+    ],
+)
+def test_the_run_book_makes_the_cgroup_in_which_the_executor_looks(name: str, v1: str, v2: str, tmp_path: Path) -> None:
+    (nodes,) = [s for s in book(name, "executors", tmp_path) if s["hosts"].startswith("GPU nodes")]
+    said = "\n".join(nodes["do"])
+    assert f"echo 'd {v2} 0755 yarn hadoop' > /etc/tmpfiles.d/isonomy-nm.conf, with cgroup v1 {v1}; systemd-" in said
+    assert f"isonomy-bootstrap ARCHIVE SETTINGS {v2}" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("emr", "/mnt/isonomy-evidence.jsonl"),
+        ("dataproc", "/tmp/hadoop-yarn/isonomy-evidence.jsonl"),
+    ],
+)
+def test_the_run_book_says_which_record_is_rotated(name: str, file: str) -> None:
+    conf = Path(__file__).with_name("trial") / name
+    (nodes,) = [s for s in planned(conf, "--hadoop", "3.4", "--stage", "executors")["steps"] if "GPU" in s["hosts"]]
+    assert f"put systemd/isonomy.logrotate where its first line says, for {file}" in nodes["do"]
+
+
+def test_every_command_of_the_run_book_is_complete(tmp_path: Path) -> None:
+    """Those of `isonomy`, as a shell on the machine would run them."""
+    for step in book("cdp", "all", tmp_path):
+        for text in (*step["do"], step["undo"]):
+            for command in re.findall(r"\bisonomy (?:install|preflight|mode|status|queue)\b[^;:,]*", text):
+                words = [str(tmp_path / "cdp") if w == "/etc/hadoop/conf" else w for w in command.split()[1:]]
+                words = words[: words.index("writes")] if "writes" in words else words
+                words = [str(tmp_path / "back") if w == "OUT" else w for w in words]
+                said = CliRunner().invoke(main, words, env={"ISONOMY_RM": "127.0.0.1:1"})
+                assert said.exit_code != 2, said.output
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ LINUX = f"{NM}linux-container-executor."
 
 
 def program(folder: Path, name: str, text: str) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder / name).chmod(0o755)
 
@@ -48,6 +50,7 @@ class World:
         program(self.bin, "nvidia-smi", "echo 0; echo 1")
         program(self.bin, "dmesg", "echo fine")
         program(self.bin, "sudo", f'[ "$*" = "-n {DENIES} --check" ]')
+        program(self.root / "opt/isonomy/venv/bin", "python", '[ "$*" = "-c import submarine_patch.worker" ]')
         self.mkdir("/dev/nvidia0", "/data/nm-local", "/sys/fs/cgroup/devices/hadoop-yarn")
         (self.library / "isonomy-yarn-nm.jar").touch()
         self.sites["yarn-site.xml"] = {
@@ -92,6 +95,10 @@ def world(tmp_path: Path) -> World:
 REFUSED = f"`sudo -n {DENIES} --check` fails: it is not installed, or this user or kernel may not"
 
 
+def as_another(w: World) -> None:
+    w.machine = replace(w.machine, user=os.geteuid() + 1)
+
+
 def unhelped(w: World) -> None:
     program(w.bin, "sudo", "exit 1")
 
@@ -124,6 +131,23 @@ def v2(w: World) -> None:
         (
             lambda w: w.sites["yarn-site.xml"].update({EXECUTOR: "isonomy.nm.IsonomyContainerExecutor"}),
             "error: host: GPUs are not isolated on this host: containers run as the NodeManager's user",
+        ),
+        (as_another, "note: host: user: /data/nm-local is another user's: run this as that"),
+        (
+            lambda w: w.sites[YARN].update({"isonomy.nm.evidence-file": "/opt/isonomy/venv/bin/python/x"}),
+            "note: yarn-site.xml: isonomy.nm.evidence-file: /opt/isonomy/venv/bin/python/x cannot be written by this",
+        ),
+        (
+            lambda w: w.machine.at("/opt/isonomy/venv/bin/python").unlink(),
+            "note: host: isonomy.python: /opt/isonomy/venv",
+        ),
+        (
+            lambda w: w.sites.update({"submarine-site.xml": {"isonomy.python": "/x/python"}}),
+            "note: host: isonomy.python: /x/python is not a Python with isonomy",
+        ),
+        (
+            lambda w: w.sites[YARN].update({f"{LINUX}cgroups.hierarchy": "yarn"}),
+            "error: host: GPUs are not isolated on this host: the cgroup",
         ),
         (
             lambda w: setattr(w, "rm_time_s", time.time() - 60),
@@ -184,6 +208,10 @@ def on_nfs(w: World) -> None:
     ("lost", "line"),
     [
         (lambda w: w.machine.at("/var/lib/isonomy").rmdir(), "error: host: state_dir: /var/lib/isonomy does not exist"),
+        (
+            as_another,
+            "error: host: state_dir: /var/lib/isonomy is another user's: run this as that, or give it to this one",
+        ),
         (on_nfs, "error: host: state_dir: /var/lib/isonomy is on nfs4; the journal needs a local disk"),
         (take_port, "note: host: bridge.port: 127.0.0.1:"),
         (lambda w: (w.library / "isonomy-yarn-rm.jar").unlink(), "error: host: isonomy-yarn-rm.jar: is not in"),

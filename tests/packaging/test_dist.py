@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -90,6 +91,7 @@ def test_the_archive_has_all_of_an_installation(dist: ModuleType, wheels: Path) 
         "dev-cluster/topology.yaml",
         "jars/isonomy-yarn-nm.jar",
         "jars/isonomy-yarn-rm.jar",
+        "licenses/others.txt",
         "licenses/protobuf.txt",
         "licenses/py4j.txt",
         "python/isonomy-0.3.0-py3-none-any.whl",
@@ -171,8 +173,17 @@ def test_what_the_shaded_jars_contain_has_its_licence() -> None:
     """pom.xml moves foreign classes below isonomy.shaded."""
     shaded = re.findall(r"<shadedPattern>isonomy\.shaded\.(\w+)<", (REPO / "pom.xml").read_text())
     notice = (REPO / "packaging" / "NOTICE").read_text()
-    assert sorted(shaded) == sorted(f.stem for f in (REPO / "packaging" / "licenses").iterdir())
+    assert sorted([*shaded, "others"]) == sorted(f.stem for f in (REPO / "packaging" / "licenses").iterdir())
     assert all(f"- {name}: " in notice for name in shaded)
+
+
+def test_a_jar_without_a_licence_is_named_in_the_notice(dist: ModuleType, tmp_path: Path) -> None:
+    notice = (REPO / "packaging" / "NOTICE").read_text()
+    inside = {"guava-1.0.jar": "META-INF/LICENSE.txt", "netty-codec-4.1.jar": "io/x", "other-1.0.Final.jar": "x/y"}
+    for name, place in inside.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as jar:
+            jar.writestr(place, "")
+    assert dist.unlicensed(sorted(tmp_path.glob("*.jar")), notice) == ["other-1.0.Final.jar"]
 
 
 @pytest.mark.parametrize("kind", ["service", "sysusers", "tmpfiles", "logrotate"])
@@ -207,13 +218,21 @@ def test_the_unit_always_restarts_and_has_few_permissions() -> None:
     assert service["Restart"] == "always"
     assert service["NoNewPrivileges"] == service["PrivateTmp"] == "yes"
     assert service["ProtectSystem"] == "strict"
+    assert service["MemoryMax"] == "4G"
+    assert int(service["WatchdogSec"]) == 120, "docs/operations.md: one that hangs for two minutes"
     assert service["StateDirectory"] == "isonomy"  # the only place that it may write to
     assert "isonomy serve --config" in service["ExecStart"]
 
 
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+
+
 def requirements() -> list[Requirement]:
-    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-    return [Requirement(line) for line in project["dependencies"]]
+    return [Requirement(line) for line in PROJECT["dependencies"]]
+
+
+def has_bound_above(requirement: Requirement) -> bool:
+    return any(s.operator in ("<", "<=", "==", "~=") for s in requirement.specifier)
 
 
 def test_each_dependency_has_a_bound_above_and_its_locked_version_is_within(dist: ModuleType) -> None:
@@ -221,8 +240,13 @@ def test_each_dependency_has_a_bound_above_and_its_locked_version_is_within(dist
     versions = dict(line.split("==") for line in lines)
     assert list(versions) == sorted(versions)
     for requirement in requirements():
-        assert any(s.operator in ("<", "<=", "==", "~=") for s in requirement.specifier), requirement
+        assert has_bound_above(requirement), requirement
         assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+@pytest.mark.parametrize("extra", ["worker", "worker-gpu", "optuna", "tensorboard"])
+def test_what_goes_onto_gpu_nodes_has_bounds_above_too(extra: str) -> None:
+    assert all(map(has_bound_above, map(Requirement, PROJECT["optional-dependencies"][extra])))
 
 
 def test_the_lock_has_all_that_its_packages_need(dist: ModuleType) -> None:

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from pycontrol.config import ConfigError
+from pycontrol.lab.hived import simulated
+from pycontrol.lab.hived.closed_loop import ALLOWED_S
+from pycontrol.lab.hived.safety import random_case
 from pycontrol.lab.measures import cdf, known, run_until
+from pycontrol.policies.on_schedule import KEEPS
 from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.metrics import METRICS, jain, metrics
 from pycontrol.simulation.result import AppResult, Counters, Result
-from pycontrol.simulation.runs import SimulationRun, interval, paired_ratio, run_many
+from pycontrol.simulation.runs import CellsOf, SimulationRun, interval, paired_ratio, run, run_many
 
 
 def sizes(name: str) -> dict[int, int]:
@@ -106,3 +110,17 @@ def test_several_processes_give_the_same_result_as_one() -> None:
 def test_seeds_stop_when_the_ratio_is_known() -> None:
     runs = run_until(lambda seed: [job(seed), job(seed)], "gpu_h", range(10), least=3, processes=1)
     assert [len(group) for group in runs] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("policy", KEEPS)
+@pytest.mark.parametrize("seed", [9, 15])
+def test_with_a_private_schedule_no_app_ends_a_lease_later_than_on_its_private_cluster(policy: str, seed: int) -> None:
+    case = random_case(seed, 24)
+    cells = CellsOf(simulated.cells_of(case, private_schedule=True))
+    cluster = simulated.machines([simulated.NODE_GPUS] * case.nodes)
+    options = simulated.POLICIES.get(policy, {})
+    job = SimulationRun(simulated.workload(case), cluster, policy, options, simulated.settings(), supply=cells)
+    excess_s = [app.excess_s for app in run(job).apps]
+    assert len(excess_s) == 24
+    assert max(x for x in excess_s if x is not None) <= ALLOWED_S
+    assert None not in excess_s

@@ -18,6 +18,7 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.on_schedule import KEEPS, OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -189,9 +190,10 @@ def policy_of(name: str) -> Policy:
 def private(case: TraceCase, policy: str) -> Ran:
     """Run each tenant alone on machines that correspond to its cells; each cell up to a node is one machine."""
     found = Ran({}, {}, {}, {}, HourlySeries(), [])
+    alone = OnSchedule(policy_of(policy)).alone if policy in KEEPS else policy_of(policy)
     for tenant in case.owned:
         topology = machines(case.machines(tenant))
-        sim = Simulator(workload(case, tenant), topology, policy_of(policy), settings(case.ends_s))
+        sim = Simulator(workload(case, tenant), topology, alone, settings(case.ends_s))
         _add(case, sim, found)
     return found
 

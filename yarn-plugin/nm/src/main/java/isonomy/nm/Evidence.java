@@ -21,14 +21,18 @@ final class Evidence {
   private final Path path;
   private final String node;
 
-  /** Throws IOException if the file cannot be written. */
-  Evidence(Path path, String node) throws IOException {
-    if (path.getParent() != null) {
-      Files.createDirectories(path.getParent());
-    }
+  /** A file that cannot be written is only logged, now and for each line: the NodeManager starts without it. */
+  Evidence(Path path, String node) {
     this.path = path;
     this.node = node;
-    append("");
+    try {
+      if (path.getParent() != null) {
+        Files.createDirectories(path.getParent());
+      }
+      append("");
+    } catch (IOException e) {
+      LOG.error("{} cannot be written: no audit will know who had which GPUs; set {}", path, GpuLaunches.EVIDENCE_FILE, e);
+    }
   }
 
   void started(GpuUse use) {

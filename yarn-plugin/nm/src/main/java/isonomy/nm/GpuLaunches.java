@@ -76,7 +76,7 @@ final class GpuLaunches {
   private final long waitMs;
   private final long graceMs;
 
-  GpuLaunches(Context nm, Configuration conf, ContainerExecutor executor) throws IOException {
+  GpuLaunches(Context nm, Configuration conf, ContainerExecutor executor) {
     this.nm = nm;
     this.executor = executor;
     this.waitMs = conf.getLong(GPU_WAIT_MS, GPU_WAIT_MS_DEFAULT);

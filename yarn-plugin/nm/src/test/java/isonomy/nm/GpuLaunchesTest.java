@@ -224,6 +224,13 @@ class GpuLaunchesTest {
     assertEquals(1, Files.readAllLines(dir.resolve("evidence.jsonl.1")).size());
   }
 
+  @Test
+  void whereNoEvidenceCanBeWrittenTheNodeManagerStarts() throws Exception {
+    Path beneath = Files.createFile(dir.resolve("file")).resolve("evidence.jsonl");
+    Evidence evidence = assertDoesNotThrow(() -> new Evidence(beneath, "n1"));
+    assertDoesNotThrow(() -> evidence.started(Tokens.use(1, 2, "gpu=0;lease=r1.2")));
+  }
+
   /** Starts a script that leads a session of its own and prints its process id. */
   private Process session(String script) throws IOException {
     Process process = new ProcessBuilder("setsid", "bash", "-c", script).start();
