@@ -85,6 +85,10 @@ def utc(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+ENDS = ("stop", "cancel", "delete", "remove", "rm", "end", "scancel")
+"""Other systems' names of `kill`."""
+
+
 def suggest(
     word: object,
     known: Iterable[object],

@@ -1,5 +1,7 @@
 """What a user can name: `python -m tests.surface` prints the counts; tests/cli/test_surface.py limits them.
 
+It also writes the table of options by which `isonomy` refuses a typo before it imports the command.
+
 Counted are leaf commands of `isonomy` and their options, hidden ones too, each where it stands; what the extra `lab`
 alone brings is not. Then the leaf keys of isonomy.yaml, the properties `isonomy.*` of Hadoop's files, and the
 environment variables `ISONOMY_*` that the product reads or sets.
@@ -7,6 +9,7 @@ environment variables `ISONOMY_*` that the product reads or sets.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any, get_origin
 
 import click
 
-from pycontrol.cli import COMMANDS, main
+from pycontrol.cli import COMMANDS, OPTIONS, main
 from pycontrol.config import Config
 from pycontrol.config.reading import Section, _section_of
 
@@ -44,6 +47,25 @@ def options() -> list[str]:
     """Each option where it stands, those of `isonomy` itself too."""
     own = [("isonomy", main), *commands()]
     return [f"{path} {o.opts[0]}" for path, c in own for o in c.params if isinstance(o, click.Option)]
+
+
+def table(command: click.Command = main) -> dict[str, Any]:
+    """Of each command its options with the number of their values (0: a flag), and under "" its arguments."""
+    context = click.Context(command, help_option_names=["-h", "--help"])
+    if isinstance(command, click.Group):
+        inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
+        return {name: table(found) for name, found in inner.items() if found is not None}
+    options = [p for p in command.get_params(context) if isinstance(p, click.Option)]
+    return {
+        "": " ".join(command.collect_usage_pieces(context)[1:]),
+        **{" ".join([*o.opts, *o.secondary_opts]): 0 if o.is_flag else o.nargs for o in options},
+    }
+
+
+def written() -> str:
+    """The text of the table, a line for each command."""
+    rows = (f"{json.dumps(name)}: {json.dumps(of)}" for name, of in table().items())
+    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
 def keys(section: type[Section] = Config, path: str = "") -> list[str]:
@@ -79,6 +101,7 @@ def counts(found: dict[str, list[str]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    OPTIONS.write_text(written(), encoding="utf-8")
     for kind, names in surface().items():
         goal = f", goal at most {GOALS[kind]}" if kind in GOALS else ""
         print(f"{kind}: {len(names)}{goal}\n  {', '.join(names)}")

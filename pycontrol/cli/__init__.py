@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from pycontrol.model.bounds import bound
-from pycontrol.words import suggest
+from pycontrol.words import ENDS, suggest
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("queries:status_command", "The cluster at a glance: GPUs, nodes, policy, the last round."),
@@ -49,9 +52,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
 """Command -> where it is from `pycontrol.cli` on, and its line of help, so that a list of commands loads none."""
-ALSO = {"replay": "solve"}
-"""Another name of a command -> its name."""
 FORMER = {
+    "replay": "solve",
     "undrain": "drain --end",
     "resume": "pause --end",
     "budget set": "budget",
@@ -61,6 +63,17 @@ FORMER = {
     **dict.fromkeys(("cells check", "cells plan", "cells show"), "preview --cells"),
 }
 """Former words -> those that say it now. They still work, and help does not list them."""
+MEANT = {
+    **dict.fromkeys(ENDS, "kill"),
+    **dict.fromkeys(("list", "ls", "ps", "squeue"), "queue"),
+    **dict.fromkeys(("history", "sacct"), "jobs"),
+    **dict.fromkeys(("submit", "run", "sbatch"), "submarine job run"),
+    "show": "explain",
+    "top": "watch",
+}
+"""Other systems' names of these."""
+OPTIONS = Path(__file__).with_name("options.json")
+"""Command -> its options with the number of their values, or its commands; by `python -m tests.surface`."""
 
 
 class LazyGroup(click.Group):
@@ -81,6 +94,12 @@ class LazyGroup(click.Group):
             click.echo(f"{former} is now: isonomy {FORMER[former]}", err=True)
         return super().parse_args(ctx, [*first, *args])
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Refuses an unknown word before the command is imported, which takes up to seconds."""
+        if not ctx.resilient_parsing:
+            _check_words(ctx, args)
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands whose modules are installed, in the order of their use."""
         return [name for name, (at, _) in COMMANDS.items() if importlib.util.find_spec(_module(at))]
@@ -100,14 +119,37 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command."""
-        cmd_name = ALSO.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
-            hint = suggest(cmd_name, self.list_commands(ctx), near=0.5, otherwise="")
-            ctx.fail(f"no command {cmd_name}{hint and '; '}{hint} (isonomy --help lists all)")
+            _fail_unknown(ctx, cmd_name, self.list_commands(ctx))
         at = COMMANDS[cmd_name][0]
         command: click.Command = getattr(importlib.import_module(_module(at)), at.partition(":")[2])
         command.short_help = COMMANDS[cmd_name][1]
         return bounded(command)
+
+
+def _fail_unknown(ctx: click.Context, word: str, known: Iterable[str]) -> NoReturn:
+    meant = MEANT.get(word) if ctx.parent is None else None
+    hint = f"did you mean {meant}?" if meant else suggest(word, known, near=0.5, otherwise="")
+    ctx.fail(f"no command {word}{hint and '; '}{hint} ({ctx.command_path} --help lists all)")
+
+
+def _check_words(ctx: click.Context, args: list[str]) -> None:
+    """Raises click's UsageError for a command or an option that the table lacks."""
+    known, words, light = json.loads(OPTIONS.read_text(encoding="utf-8")), list(args), ctx.command
+    while words and isinstance(inner := known.get(words[0]), dict):
+        light = click.Command(words[0], add_help_option=False)
+        known, ctx = inner, click.Context(light, parent=ctx, info_name=words.pop(0))
+    if any(isinstance(of, dict) for of in known.values()):
+        if ctx.parent is None or not words:
+            return
+        if not words[0].startswith("-"):
+            _fail_unknown(ctx, words[0], known)
+        known = {"-h --help": 0}
+    light.params = [click.Argument(["words"], nargs=-1, metavar=known.pop("", ""))]
+    light.params += [
+        click.Option(o.split(), is_flag=not values or None, nargs=values or 1) for o, values in known.items()
+    ]
+    light.parse_args(ctx, words)
 
 
 def _line(name: str, limit: int = 45) -> str:

@@ -164,7 +164,7 @@ class Rm:
         if reply.status_code == 503:
             raise Unreachable(error or f"{self.base}: the control plane is not there (HTTP 503)")
         if error:
-            raise (Conflict if reply.status_code == 409 else Failure)(str(error))
+            raise {400: Misused, 409: Conflict}.get(reply.status_code, Failure)(str(error))
         if isinstance(answer, dict) and "RemoteException" in answer:
             raise Failure(str(answer["RemoteException"].get("message", answer)))
         raise Unreachable(

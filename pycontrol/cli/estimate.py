@@ -20,6 +20,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.simulation.forecaster import ASSUMED, ERROR, RUNS
 from pycontrol.simulation.outlook import NoOutlook, outlooks
 from pycontrol.simulation.scene import ASKED, Scene, scene_from, with_app
+from pycontrol.words import suggest
 
 STATE_FILE = "state.json"
 NAMES = ("user", "queue", "name", "app_id", "host", "rack", "path", "partition")
@@ -46,7 +47,7 @@ def estimate_command(gpus: int, hours: float, queue: str, gang: int | None, why:
     scene = scene_at(server)
     queues = {q.path: q for q in scene.cluster.queues if q.leaf}
     if queues and queue not in queues:
-        raise Misused(f"--queue {queue}: is not a leaf queue; the leaf queues are {', '.join(sorted(queues))}")
+        raise Misused(f"--queue {queue}: is not a leaf queue; {suggest(queue, sorted(queues))}")
     if queue in queues and queues[queue].stopped:
         raise Misused(f"--queue {queue}: is stopped; YARN takes no app there")
     if queue in queues and queues[queue].unmanaged:

@@ -81,9 +81,11 @@ def _store(user: str) -> Any:
 def _asked(path: str, call: Any) -> Any:
     """The answer of HDFS; raises Failure with its first line."""
     from hdfs.util import HdfsError
-    from requests import RequestException
+    from requests import ConnectionError, RequestException, Timeout
 
     try:
         return call()
+    except (ConnectionError, Timeout) as e:
+        raise Failure(f"HDFS at {webhdfs_url()} cannot be reached; is its NameNode up?") from e
     except (HdfsError, RequestException, OSError) as e:
         raise Failure(f"{path} cannot be fetched: {(str(e).strip().splitlines() or ['no answer'])[0]}") from e

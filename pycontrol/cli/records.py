@@ -102,31 +102,17 @@ def journals_options(command: F) -> F:
     return file_option("--journal", "journals", multiple=True, help=about)(command)
 
 
-def records_options(command: Any) -> Any:
+def records_options(command: F) -> F:
     """The options that name a run's records."""
-    for option in (
-        click.option(
-            "--gang-deadline",
-            type=click.FloatRange(0, min_open=True),
-            default=GANG_DEADLINE_S,
-            show_default=True,
-            metavar="SECONDS",
-            help="A gang starts or stops whole within this time.",
-        ),
-        click.option(
-            "--rm-audit-log",
-            "rm_log",
-            multiple=True,
-            metavar="GLOB",
-            help="The ResourceManager's log with its audit lines; may be repeated.",
-        ),
-        click.option(
-            "--evidence", multiple=True, metavar="GLOB", help="Evidence files of the NodeManagers; may be repeated."
-        ),
-        journals_options,
-    ):
-        command = option(command)
-    return command
+    within = click.FloatRange(0, min_open=True)
+    about = "A gang starts or stops whole within this time."
+    logs = "The ResourceManager's log with its audit lines; may be repeated."
+    files = "Evidence files of the NodeManagers; may be repeated."
+    command = click.option(
+        "--gang-deadline", type=within, default=GANG_DEADLINE_S, show_default=True, metavar="SECONDS", help=about
+    )(command)
+    command = click.option("--rm-audit-log", "rm_log", multiple=True, metavar="GLOB", help=logs)(command)
+    return journals_options(click.option("--evidence", multiple=True, metavar="GLOB", help=files)(command))
 
 
 @click.command("audit")

@@ -137,8 +137,12 @@ def rounds(d: Data) -> RenderableType:
     rows = [_receipt(r, d["names"]) for r in d["rounds"]]
     names = ("ROUND", "AT", ">GPUS", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
              ">SOLVE ms", "PROVED", "NOTE")  # fmt: skip
+    outcome = "BIDS AND OUTCOME"
+    if not any(r["asked"] for r in d["rounds"]):
+        outcome, bids = "OUTCOME", names.index("BIDS")
+        names, *rows = ((*row[:bids], *row[bids + 1 :]) for row in (names, *rows))
     short = [_short_receipt(r, d["names"]) for r in d["rounds"]]
-    return ByWidth(table(names, rows), table(("ROUND", "AT", ">GPUS", "BIDS AND OUTCOME"), short), WIDE)
+    return ByWidth(table(names, rows), table(("ROUND", "AT", ">GPUS", outcome), short), WIDE)
 
 
 def _short_receipt(r: Data, names: Data) -> tuple[Any, ...]:

@@ -60,7 +60,7 @@ SENTENCES = {
     Pending.FINISHED: "it has ended",
     Pending.UNKNOWN: "it has not asked for GPUs yet",
     Pending.EXCEEDS_CLUSTER_SIZE: "its gang is larger than the cluster (your error)",
-    Pending.NO_MACHINE_LARGE_ENOUGH: "one container asks for more GPUs than any machine has (your error)",
+    Pending.NO_MACHINE_LARGE_ENOUGH: "no machine, or rack, is large enough for its gang (your error)",
     Pending.EXCEEDS_GPU_TYPE: "its gang is larger than each GPU type that it may have (your error)",
     Pending.QUEUE_LIMIT: "its queue is at its limit",
     Pending.ACCOUNT_LIMIT: "a limit of its user, group or queue is reached",

@@ -9,7 +9,7 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import RACKS, exceeds_types, fits_one_type, types_for
+from pycontrol.arbiter.round.eligibility import RACKS, fits_one_type, too_large, types_for
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply, deals_of
@@ -17,6 +17,7 @@ from pycontrol.cells.machines import VirtualMachine
 from pycontrol.model import tags
 from pycontrol.model.auction import Demand, gang_gpus
 from pycontrol.model.cluster import Mode
+from pycontrol.model.grouping import summed
 from pycontrol.model.reasons import SENTENCES, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Scope
@@ -129,22 +130,22 @@ class Reasons:
 
 
 def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    gang, largest = demand.gang_gpus, a.holdings.topology.largest_gpus
-    if a.cluster.ready and gang > a.holdings.topology.gpus:
+    """What rounds say of a gang that fits on no GPUs, of all that are up, with the most that there are."""
+    if not a.cluster.ready:
+        return None
+    topology, typed = a.holdings.topology, a.rounds.typed(a.durable.apps[app_id].vc)
+    why = too_large(demand, topology.gpus_by_host, topology, typed)
+    if why is None or why.code is Pending.EXCEEDS_GPU_TYPE:
+        return why
+    if why.code is Pending.EXCEEDS_CLUSTER_SIZE:
         bad = len(a.holdings.bad_gpus)
-        more = f" and {bad} bad ones" if bad else ""
-        return Reason(
-            Pending.EXCEEDS_CLUSTER_SIZE, f"{gang} GPUs in one gang, the cluster has {a.holdings.topology.gpus}{more}"
-        )
-    widest = max(demand.members, default=gang)
-    if a.cluster.ready and a.holdings.is_unmanaged(app_id) and widest > largest:
-        return Reason(
-            Pending.NO_MACHINE_LARGE_ENOUGH, f"{widest} GPUs in one container, at most {largest} on a machine"
-        )
-    if a.cluster.ready:
-        typed = a.rounds.typed(a.durable.apps[app_id].vc)
-        return exceeds_types(demand, a.holdings.topology.gpus_by_host, a.holdings.topology, typed)
-    return None
+        most = f"the cluster has {topology.gpus}" + (f" and {bad} bad ones" if bad else "")
+    elif demand.scope is Scope.RACK or min(demand.members, default=0) < 0:
+        racks = summed((m.rack, m.gpus) for m in topology.machines.values())
+        most = f"at most {max(racks.values())} in a rack"
+    else:
+        most = f"at most {topology.largest_gpus} on a machine"
+    return Reason(why.code, f"{why.detail}; {most}")
 
 
 def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:

@@ -138,7 +138,7 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         self.path = path
         with as_journal_error(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = lock_journal(path)
         try:
             with as_journal_error(path):

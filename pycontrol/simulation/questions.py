@@ -17,7 +17,7 @@ from pycontrol.queries.reasons import Reasons
 from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
 from pycontrol.simulation.whynot import BUDGET_S, Kind, gets_text, sentence, why_not
-from pycontrol.words import count
+from pycontrol.words import count, suggest
 
 PATIENCE_S = 14.0
 """A question is given up after this long, with QUEUED_S before its client does; the first one starts the process."""
@@ -117,7 +117,8 @@ def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
     leaves = {q.path: q for q in a.cluster.queues.values() if q.leaf}
     found = [q for path, q in leaves.items() if path == named or path.endswith(f".{named}")]
     if len(found) != 1:
-        raise Refusal(400, f"queue: must be a leaf queue: {', '.join(sorted(leaves))} (got {named or 'nothing'})")
+        known = [q.path for q in found] or sorted(leaves if "." in named else {p.rpartition(".")[2] for p in leaves})
+        raise Refusal(400, f"queue: must be a leaf queue; {suggest(named, known)} (got {named or 'nothing'})")
     if found[0].stopped or found[0].unmanaged:
         raise Refusal(409, f"queue: {named} is {'stopped' if found[0].stopped else 'served by CapacityScheduler'}")
     gang = whole_number(params, "gang", 1, 1, GPUS_MAX)

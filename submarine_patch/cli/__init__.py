@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pycontrol.hadoopconf.sitefile import rm_web_url
-from pycontrol.words import suggest
+from pycontrol.words import ENDS, suggest
 from submarine_patch.cli import stock
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 from submarine_patch.cli.help import USAGE, run_help
@@ -37,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
-        from pycontrol.cli.client import Failure  # what asks the cluster is loaded by those who do
+        from pycontrol.cli.client import Failure, Misused  # what asks the cluster is loaded by those who do
 
         if not isinstance(error, Failure):
             raise
         print(f"submarine: {error}", file=sys.stderr)
-        status = 1
+        status = 2 if isinstance(error, Misused) else 1
     sys.exit(status)
 
 
@@ -73,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 VERBS = ("run", "show", "list", "kill", "logs")
-MEANT = {"stop": "kill", "cancel": "kill", "delete": "kill", "submit": "run", "status": "show", "ls": "list"}
+MEANT = {**dict.fromkeys(ENDS, "kill"), "submit": "run", "status": "show", "ls": "list"}
 """Other systems' names of these."""
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Mapping
+from typing import Any
 
 from pycontrol.cli import screens
 from pycontrol.cli.client import Rm, rm_address
@@ -22,7 +25,9 @@ def dry_run(parsed: RunArguments) -> int:
         raise UsageError("--dry-run: needs --worker_resources with gpu=N or --gpus-per-job; a spec (-f) is not read")
     conf, within = parsed.conf, parsed.conf.get("within", "cluster")
     parts, place = segments_of(conf.get("segments", ""), gpus)
-    found = Rm(rm_address()).get(
+    client = Rm(rm_address())
+    _check_size(parsed, client.yarn("nodes"))
+    found = client.get(
         "why-not", queue=parsed.value("queue", "default"), gang=gpus, type=conf.get("gpu_type", ""),
         scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), within=within if within in CELL_TYPES else "",
         segments=parts, segment=place.name.lower(),
@@ -32,3 +37,25 @@ def dry_run(parsed: RunArguments) -> int:
     else:
         out(screens.why_not(found))
     return os.EX_OK if found["gets"] else 1
+
+
+def _check_size(parsed: RunArguments, answer: Mapping[str, Any]) -> None:
+    """As ClusterCheck.java at a submission: one worker, with all servers beside it, fits on a running machine."""
+    nodes = [n for n in (answer.get("nodes") or {}).get("node", ()) if n["state"] == "RUNNING"]
+    has = [(n["usedMemoryMB"] + n["availMemoryMB"], n["usedVirtualCores"] + n["availableVirtualCores"]) for n in nodes]
+    given, servers = parsed.value("worker_resources"), int(parsed.value("num_ps", "0"))
+    (mb, vcores), (more_mb, more_vcores) = _size(given), _size(parsed.value("ps_resources"))
+    mb, vcores = mb + servers * more_mb, vcores + servers * more_vcores
+    if has and not any(mb <= most_mb and vcores <= most_vcores for most_mb, most_vcores in has):
+        beside = f", and --ps_resources for each of {servers} servers" if servers else ""
+        machines = ", or ".join(dict.fromkeys(f"{mb} MB and {vcores} vcores" for mb, vcores in has))
+        raise UsageError(
+            f"--worker_resources {given}{beside}: no running machine has as much; the machines have {machines}"
+        )
+
+
+def _size(resources: str) -> tuple[float, int]:
+    """MB and vcores of resources that were checked."""
+    of = dict(re.findall(r"(memory|vcores)(?:-mb)?=\s*([0-9.]+\s*[MG]?)", resources.upper(), re.IGNORECASE))
+    memory = of.get("MEMORY", "0")
+    return float(memory.rstrip("MG ")) * (1024 if memory.endswith("G") else 1), int(of.get("VCORES", "1"))

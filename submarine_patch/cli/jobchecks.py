@@ -52,6 +52,10 @@ def check_job(parsed: RunArguments) -> list[str]:
         if "num_workers" in given:
             parsed.stock += ["--input_path", INPUT]
     notes = _keras(parsed, workers) + _servers(parsed, workers)
+    if parsed.value("input_path").startswith("file:"):
+        notes += [
+            f"note: --input_path {parsed.value('input_path')}: is read on the worker's machine; each must have it"
+        ]
     local = _localizations(given.get("localization", []))
     notes += _direction(parsed) + check_script(parsed, command, local)
     parsed.session = has_session(command, local)
@@ -129,8 +133,10 @@ def _workers(text: str) -> int:
 
 
 def _reachable(option: str, path: str) -> None:
-    """Refuse a NameNode whose host is not known here; a name without a port is a nameservice."""
+    """Refuse outputs on one machine, and a NameNode that is not known here; a name without a port is a nameservice."""
     place = urlsplit(path)
+    if place.scheme == "file" and option != "input_path":
+        raise UsageError(f"--{option} {path}: lies on one machine; give a path on HDFS")
     try:
         if place.scheme == "hdfs" and place.port:
             socket.getaddrinfo(place.hostname, place.port)

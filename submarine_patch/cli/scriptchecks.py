@@ -46,15 +46,15 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         shell = words[1] if words[0] in ("bash", "sh") and len(words) > 1 else ""
         if shell.endswith(".sh") and not shell.startswith("/") and Path(shell).parts[0] not in local:
             raise _wrong(f"{shell} is not among the files of the workers; add {_localize(shell)}")
-        return []
+        return _saves(parsed, command.encode())
     script = _script(words, local)
     if script is None:
-        return []
+        return _saves(parsed, command.encode())
     try:
         source = script.read_bytes()
     except OSError:
         raise _wrong(f"{script} cannot be read") from None
-    notes = _saves(parsed, script, source)
+    notes = _saves(parsed, source, script.name)
     if "python2" in words[0]:
         return notes
     tree = _parsed(script, source)
@@ -119,15 +119,21 @@ def has_session(command: str, local: Local) -> bool:
         return False
 
 
-def _saves(parsed: RunArguments, script: Path, source: bytes) -> list[str]:
-    """A note if nothing that the program writes is kept: it would lose its work at each revocation, and its results."""
-    if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(source):
+def _saves(parsed: RunArguments, text: bytes, script: str = "") -> list[str]:
+    """A note if nothing that the program writes is kept: it would lose its results, and, if it is a script that was
+    read, its work at each revocation."""
+    if parsed.conf.get("keep_folder") or parsed.conf.get("unsaved") == "false" or KNOWS_US.search(text):
         return []
-    if "unsaved" not in parsed.conf:
+    if script and "unsaved" not in parsed.conf:
         add_conf(parsed, "unsaved", "true")
-    return [f"note: {script.name} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it"
-            " starts again, and the files that it writes are deleted at its end; --keep-folder FOLDER keeps those below"
-            " FOLDER, and isonomy get fetches them (docs/submit.md)"]  # fmt: skip
+    again = (
+        f"{script} uses no isonomy session, and no --keep-folder is given: when its GPUs go to others it starts"
+        " again, and the files that it writes"
+        if script
+        else "files that the command writes beside it"
+    )
+    return [f"note: {again} are deleted at its end; --keep-folder FOLDER keeps those below FOLDER, and isonomy get"
+            " fetches them (docs/submit.md)"]  # fmt: skip
 
 
 def _parsed(script: Path, source: bytes) -> ast.Module:

@@ -17,7 +17,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pycontrol.configerror import ConfigError
-from pycontrol.hadoopconf.sitefile import rm_web_url
+from pycontrol.hadoopconf.names import OUR_RUNTIME
+from pycontrol.hadoopconf.sitefile import included, read_site, rm_web_url
 from submarine_patch.cli.errors import ClusterUnreachable, UsageError
 
 MAIN_CLASS = "isonomy.submarine.Launcher"
@@ -119,6 +120,13 @@ def _conf(env: Mapping[str, str]) -> Path:
     for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
         if not (Path(place) / name).is_file():
             raise UsageError(f"HADOOP_CONF_DIR={place}: no {name} there")
+    site = Path(place) / "submarine-site.xml"
+    try:
+        runtime = read_site(site).get("submarine.runtime.class", "")
+        if runtime != OUR_RUNTIME and not included(site):
+            raise UsageError(f"{site}: submarine.runtime.class: must be {OUR_RUNTIME} (got {runtime or 'nothing'})")
+    except ConfigError as e:
+        raise UsageError(f"HADOOP_CONF_DIR={place}: {e}") from e
     return Path(place).resolve()
 
 

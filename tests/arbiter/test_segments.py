@@ -11,6 +11,7 @@ import pytest
 from pycontrol.arbiter.ledger.facts import LeaseGranted
 from pycontrol.auction.placing import divides
 from pycontrol.model.auction import as_gang, segments
+from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies.registry import make, names
 from pycontrol.queries.explain import controls
@@ -84,7 +85,8 @@ def test_explain_says_which_segments_are_asked_for_and_why_they_never_fit() -> N
     w.add_app("fives", 10, 1, EVER, members=(5, 5))
     later(w, 20)
     assert controls(w.arbiter, "fives")["segments"] == "2 x 5 GPUs, each on one machine"
-    assert reason(w.arbiter, "fives", w.now).detail == "10 GPUs in one gang: 2 x 5 GPUs, each on one machine"
+    why = "10 GPUs in one gang: 2 x 5 GPUs, each on one machine; at most 4 on a machine"
+    assert reason(w.arbiter, "fives", w.now) == Reason(Pending.NO_MACHINE_LARGE_ENOUGH, why)
     w.add_app("one", 1, 1, EVER)
     later(w, 20)
     assert controls(w.arbiter, "one")["segments"] == ""

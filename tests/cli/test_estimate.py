@@ -81,7 +81,7 @@ def test_the_estimate_of_a_future_app(server: str) -> None:
     found = json.loads(run(server, *asked, "-o", "json").output)
     assert "why_not" not in found
     assert found["now_s"] <= found["start_s"][0] <= found["start_s"][2]
-    assert "the leaf queues are root.default" in run(server, *asked[:5], "--queue", "root.nope").output
+    assert "did you mean root.prod?" in run(server, *asked[:5], "--queue", "root.prdo").output
     assert run(server, "estimate", "--gpus", "400", "--hours", "1", "--queue", "root.prod").exit_code == 2
 
 

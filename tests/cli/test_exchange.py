@@ -106,9 +106,9 @@ def test_a_trader_may_exchange_the_cells_of_its_own_queue_only(floor: Rm) -> Non
     [
         (("offer", "root.z", "small:1", "--for", "1h"), 1, "no virtual cluster root.z; there are root.a, root.b"),
         (("offer", A, "small:3", "--for", "1h"), 1, "root.a owns 1 small cells now, it cannot offer 3"),
-        (("offer", A, "huge:1", "--for", "3600"), 1, "there is no cell type huge; known are big, gpu, pair, small"),
-        (("offer", A, "gpu:1", "--for", "1h"), 1, "write gpu:COUNT@CHAIN"),
-        (("offer", A, "small", "--for", "1h"), 1, "must be TYPE:COUNT"),
+        (("offer", A, "huge:1", "--for", "3600"), 2, "there is no cell type huge; known are big, gpu, pair, small"),
+        (("offer", A, "gpu:1", "--for", "1h"), 2, "write gpu:COUNT@CHAIN"),
+        (("offer", A, "small", "--for", "1h"), 2, "must be TYPE:COUNT"),
         (("offer", A, "small:1", "--for", "soon"), 2, "--for soon: must be as 30d, 12h, 90m"),
         (("offer", A, "small:1", "--for", "0h"), 2, "must be more than 0"),
         (("offer", A, "small:1"), 2, "Missing option '--for'"),

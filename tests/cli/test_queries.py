@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,7 +230,8 @@ def test_what_an_app_left_is_fetched(rm: Rm, tmp_path: Path, monkeypatch: pytest
     assert "nothing is kept of it: it has not ended" in get(str(tmp_path / "none"), LATE).output
     assert not (tmp_path / "none").exists()
     store.go()
-    assert "cannot be fetched" in get(str(tmp_path / "other")).output
+    down = f"error: HDFS at http://127.0.0.1:{store.port} cannot be reached; is its NameNode up?\n"
+    assert get(str(tmp_path / "other")).output == down
 
 
 OLD, NEW = "container_1_0001_01_000099", "container_1_0001_01_000100"
@@ -369,12 +371,55 @@ def test_a_command_loads_nothing_heavy_that_it_does_not_need(words: list[str], h
     assert said.splitlines()[-2:] == [f"exit {3 if '--rm' in words else 0}", "loaded: []"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["simulate", "--polcy", "themis"], "No such option '--polcy'. Did you mean '--policy'?"),
+        (["serve", "--config"], "Option '--config' requires an argument."),
+        (["estimate", "--rm", "127.0.0.1:1", "--why=yes"], "Option '--why' does not take a value."),
+        (["replay", "--forcd"], "No such option '--forcd'. Did you mean '--forced'?"),
+        (
+            ["workload", "show", "w1", "--seeds", "3"],
+            "No such option '--seeds'. (Did you mean one of: '--seed', '--set'?)",
+        ),
+        (["journal", "chekc"], "no command chekc; did you mean check? (isonomy journal --help lists all)"),
+        (["config", "--zzz"], "No such option '--zzz'."),
+    ],
+)
+def test_a_typo_is_refused_before_its_command_is_loaded(words: list[str], said: str) -> None:
+    """It took up to 1.4 s of CPU, most of it for libraries that only the command itself needs."""
+    code = (
+        "import sys, pycontrol.cli as c\n"
+        f"try: c.main(prog_name='isonomy', args={words})\n"
+        "except SystemExit as e: print('exit', e.code)\n"
+        "heavy = {'numpy', 'requests', 'pydantic', 'rich'}\n"
+        "print('loaded:', [m for m in sys.modules if m.startswith('pycontrol.cli.') or m in heavy])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (found.stderr.splitlines()[-1], found.stdout.splitlines()) == (
+        f"Error: {said}",
+        ["exit 2", "loaded: []"],
+    )
+
+
 def test_the_queue_shows_what_the_policy_orders_by() -> None:
     measure = {"name": "virtual finish time", "unit": "s"}
     assert words.standing(240.0, measure) == "in 4 min"
     assert words.standing(-721.0, measure) == "12 min ago"
     assert words.standing(1.234, {"name": "rho", "unit": ""}) == "1.23"
     assert words.standing(None, measure) == "-"
+
+
+@pytest.mark.parametrize(("policy", "auctions"), [("themis", True), ("isonomy", False)])
+@pytest.mark.parametrize("width", [80, 250])
+def test_words_of_auctions_are_only_under_auctions(policy: str, auctions: bool, width: int) -> None:
+    data = Scene(run_s=60, policy=registry.make(policy)).get("rounds")
+    console = Console(width=width)
+    with console.capture() as text:
+        console.print(screens.rounds(data))
+    said = re.findall(r"(?i)bid\w*|auction\w*|won|offered", text.get() + " ".join(r["text"] for r in data["rounds"]))
+    assert bool(said) == auctions, said
+    assert data["rounds"]
 
 
 @pytest.mark.parametrize(("policy", "column"), [("themis", "RHO"), ("isonomy", "DUE"), ("yarn_cs", None)])

@@ -34,6 +34,9 @@ def test_the_resource_manager_may_be_named_before_the_command(rm: Rm) -> None:
 def test_an_unknown_command_suggests_the_nearest() -> None:
     assert "did you mean status?" in wrong("stats")
     assert "no command zzzzz (" in wrong("zzzzz")
+    assert "no command stop; did you mean kill?" in wrong("stop", "my-app")
+    assert "no command show; did you mean explain?" in wrong("show", "my-app")
+    assert "no command submit; did you mean submarine job run?" in wrong("submit")
 
 
 def test_addresses_are_checked_and_passwords_are_not_shown() -> None:
@@ -90,12 +93,6 @@ def test_records_say_what_to_give_in_production(tmp_path: Path) -> None:
 def test_an_experiments_report_is_a_folder(tmp_path: Path) -> None:
     assert "is a folder" in wrong("experiment", "themis-table1", "--report", str(tmp_path / "b.md"))
     assert not (tmp_path / "b.md").exists()
-
-
-def test_solve_and_its_old_name(tmp_path: Path) -> None:
-    file = tmp_path / "case.json"
-    file.write_text("{")
-    assert wrong("solve", str(file)) == wrong("replay", str(file))
 
 
 @pytest.mark.parametrize("former", FORMER)

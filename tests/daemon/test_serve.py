@@ -39,6 +39,7 @@ def _change(config: Path, **values: object) -> None:
 def test_serves_agents_and_stops_cleanly(config: Path) -> None:
     with serving(config) as process:
         state = config.parent / "state"
+        assert stat.S_IMODE(state.stat().st_mode) == 0o700
         for secret in ("tokens.key", "bridge.token", "journal.sqlite"):
             assert stat.S_IMODE((state / secret).stat().st_mode) == 0o600
         token = Tokens.of_file(state / "tokens.key").issue("application_1_1", "ann", 60, 4e9)

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from pycontrol.cli import COMMANDS
 from submarine_patch.cli import stock
+from tests.submarine.test_cli import SUBMARINE_SITE
 
 LONG = "charset_normalizer-3.4.3-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.manylinux_2_28_x86_64.whl"
 """A name as on PyPI, too long for the oldest tar format."""
@@ -149,8 +150,9 @@ def unpacked(dist: ModuleType, wheels: Path, tmp_path: Path) -> Path:
 
 
 def test_a_submission_finds_all_that_it_needs_in_the_archive(unpacked: Path, tmp_path: Path) -> None:
-    for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
+    for name in ("core-site.xml", "yarn-site.xml"):
         (tmp_path / name).write_text("<configuration/>")
+    (tmp_path / "submarine-site.xml").write_text(SUBMARINE_SITE)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "java").chmod(0o755)

@@ -58,6 +58,25 @@ def test_no_room_is_said_with_the_leases_that_make_it(
     assert seen(busy(*holders), gang, scope) == (Pending.NO_FREE_GPUS, sentence)
 
 
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize(
+    ("gang", "scope", "code", "most"),
+    [
+        (6, Scope.MACHINE, Pending.NO_MACHINE_LARGE_ENOUGH, "at most 4 on a machine"),
+        (6, Scope.RACK, Pending.NO_MACHINE_LARGE_ENOUGH, "at most 4 in a rack"),
+        (9, Scope.MACHINE, Pending.EXCEEDS_CLUSTER_SIZE, "the cluster has 8"),
+        (9, Scope.RACK, Pending.EXCEEDS_CLUSTER_SIZE, "the cluster has 8"),
+    ],
+)
+def test_a_gang_that_fits_nowhere_does_not_wait(gang: int, scope: Scope, code: Pending, most: str, full: bool) -> None:
+    m = busy(*(("x", 4), ("y", 4)) if full else ())
+    m.send(ev.NodeUp(dataclasses.replace(m.nodes[1], rack="other")))
+    said, sentence = seen(m, gang, scope)
+    assert (said, sentence.partition(": ")[2]) == (code, f"{gang} GPUs in one gang; {most}")
+    m.run(15)
+    assert Waiting(m.a, m.now).told("a", m.a.agents["a"].demand, reason(m.a, "a", m.now)) == (said, sentence)
+
+
 def test_only_the_leases_of_the_machine_with_room_are_named() -> None:
     code, sentence = seen(busy(("x", 2), ("long", 4), ("y", 2)), 4)
     assert sentence == "no machine has 4 free GPUs; the lease of long ends in #"

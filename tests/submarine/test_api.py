@@ -17,6 +17,7 @@ import pytest
 import isonomy
 from submarine_patch.cli import main
 from submarine_patch.cli.follow import Goal, Status, goal_of
+from tests.submarine.test_cli import SUBMARINE_SITE
 
 APP = "application_1_0002"
 JOBS = [
@@ -116,8 +117,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for folder in (home / "lib", conf, jdk / "bin"):
         folder.mkdir(parents=True)
     (home / "lib" / "isonomy-submarine-runtime.jar").touch()
-    for name in ("core-site.xml", "submarine-site.xml"):
-        (conf / name).touch()
+    (conf / "core-site.xml").touch()
+    (conf / "submarine-site.xml").write_text(SUBMARINE_SITE)
     (conf / "yarn-site.xml").write_text(
         "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
         f"<value>127.0.0.1:{server.server_address[1]}</value></property></configuration>"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.hadoopconf.names import OUR_RUNTIME
 from submarine_patch.cli import check, main
 from submarine_patch.cli.checks import check_group, check_spec, load_search_space
 from submarine_patch.cli.errors import UsageError
@@ -239,14 +240,19 @@ def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fake_installation(tmp_path, monkeypatch, "", status=1)
 
 
+SUBMARINE_SITE = f"""<configuration>
+<property><name>submarine.runtime.class</name><value>{OUR_RUNTIME}</value></property></configuration>"""
+
+
 def fake_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rm: str, status: int) -> Path:
     """A class path and a fake java that records its arguments and answers like a submission."""
     home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
     for folder in (home / "lib", conf, jdk / "bin"):
         folder.mkdir(parents=True)
     (home / "lib" / "isonomy-submarine-runtime.jar").touch()
-    for name in ("core-site.xml", "yarn-site.xml", "submarine-site.xml"):
+    for name in ("core-site.xml", "yarn-site.xml"):
         (conf / name).touch()
+    (conf / "submarine-site.xml").write_text(SUBMARINE_SITE)
     if rm:
         (conf / "yarn-site.xml").write_text(SITE.format(rm))
     java = jdk / "bin" / "java"
@@ -331,12 +337,28 @@ def test_missing_parts_are_named(
     assert message in err
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<configuration/>", f"submarine-site.xml: submarine.runtime.class: must be {OUR_RUNTIME} (got nothing)"),
+        (SUBMARINE_SITE.replace("isonomy.", "org."), "(got org.submarine.IsonomyRuntimeFactory)"),
+        ("", "submarine-site.xml: is not XML"),
+    ],
+)
+def test_a_site_without_the_runtime_is_named(
+    installation: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (installation / "conf" / "submarine-site.xml").write_text(text)
+    status, _, err = run(capsys, "job", "run", *JOB)
+    assert (status, message in err) == (2, True), err
+
+
 def test_a_resourcemanager_that_is_down_is_one_line(installation: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # bound, not listening: nobody else answers there
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         (installation / "conf" / "yarn-site.xml").write_text(SITE.format(address))
-        status, out, err = run(capsys, "job", "run", *JOB)
+        status, out, err = run(capsys, "job", "run", *JOB, "--keep-folder", "out")
     assert (status, out) == (1, "")
     assert err.startswith(f"submarine: the ResourceManager at http://{address} cannot be reached (Connection refused)")
     assert not (installation / "arguments").exists()
@@ -564,10 +586,27 @@ def test_a_script_without_checkpoints_gets_a_note(installation: Path, capsys: py
 
 
 @pytest.mark.parametrize(
+    ("command", "more", "told"),
+    [
+        ("true", (), True),
+        ("python -m train", (), True),
+        ("python -m isonomy_train", (), True),
+        ("python -m isonomy.train", (), False),
+        ("true", ("--keep-folder", "out"), False),
+        ("true", ("--unsaved", "false"), False),
+    ],
+)
+def test_a_command_that_is_not_read_is_told_what_is_deleted(command: str, more: tuple[str, ...], told: bool) -> None:
+    lines = check(parse_run([*good("--worker_launch_cmd", command), *more]))
+    assert any("deleted at its end; --keep-folder FOLDER keeps those" in line for line in lines) == told
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["job", "show"], "job show: the name of the job is absent"),
         (["job", "stop", "x"], "job stop: unknown command; did you mean kill?"),
+        (["job", "rm", "x"], "job rm: unknown command; did you mean kill?"),
         (["submit"], "submit: unknown command; `submarine job run OPTIONS` submits"),
         (["job", "run", *JOB, "--gpus", "2"], "--gpus: unknown option; GPUs of a worker are in --worker_resources"),
         (

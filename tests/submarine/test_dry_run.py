@@ -30,6 +30,10 @@ def server() -> Iterator[str]:
         why_not=lambda a, now_s, params, user, called: questions.answer(a, now_s, params, str(params), called),
     )  # fmt: skip
     with served(router) as found:
+        size = {"usedMemoryMB": 1024, "availMemoryMB": 15360, "usedVirtualCores": 1, "availableVirtualCores": 15}
+        lost = {"state": "LOST", "usedMemoryMB": 0, "availMemoryMB": 99999, "usedVirtualCores": 0}
+        machines = [{"state": "RUNNING", **size}, {**lost, "availableVirtualCores": 99}]
+        found.yarn["/ws/v1/cluster/nodes"] = {"nodes": {"node": machines}}
         yield found.url.partition("/ws/")[0]
     questions.stop()
 
@@ -51,6 +55,8 @@ def test_a_dry_run_says_what_a_job_would_get(
     assert found["gets"] or found["changes"]
     assert run("--queue", "root.prod", "--gpus-per-job", "64", "--worker_resources", "memory=2G,vcores=2") == 1
     assert "64 GPUs in one gang" in capsys.readouterr().out
+    assert run("--queue", "prod", "--worker_resources", "memory=2G,vcores=2,gpu=6") == 1
+    assert "6 GPUs in one gang; at most 4 on a machine" in capsys.readouterr().out
 
 
 def test_a_dry_run_needs_gpus_and_a_queue(
@@ -59,8 +65,45 @@ def test_a_dry_run_needs_gpus_and_a_queue(
     monkeypatch.setenv("ISONOMY_RM", server)
     assert run("--worker_resources", "memory=2G,vcores=2") == 2
     assert "--dry-run: needs" in capsys.readouterr().err
-    assert run("--queue", "nope", "--worker_resources", "memory=2G,vcores=2,gpu=1") == 1
-    assert "must be a leaf queue: root.default" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--queue", "prdo"), "queue: must be a leaf queue; did you mean prod? (got prdo)"),
+        (("--queue", "root.prdo"), "queue: must be a leaf queue; did you mean root.prod? (got root.prdo)"),
+        (("--queue", "xyz"), "queue: must be a leaf queue; known are default, prod, research (got xyz)"),
+        (
+            ("--queue", "prod", "--worker_resources", "memory=40G,vcores=2,gpu=1"),
+            "--worker_resources memory=40G,vcores=2,gpu=1: no running machine has as much; the machines have 16384 MB"
+            " and 16 vcores",
+        ),
+        (
+            ("--queue", "prod", "--num_workers", "2", "--num_ps", "3", "--ps_resources", "memory=512M,vcores=5"),
+            "--worker_resources memory=2G,vcores=2,gpu=1, and --ps_resources for each of 3 servers: no running machine"
+            " has as much; the machines have 16384 MB and 16 vcores",
+        ),
+        (
+            ("--queue", "prod", "--saved_model_path", "file:///tmp/model"),
+            "--saved_model_path file:///tmp/model: lies on one machine; give a path on HDFS",
+        ),
+    ],
+)
+def test_a_dry_run_refuses_what_a_submission_refuses(
+    more: tuple[str, ...], said: str, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ISONOMY_RM", server)
+    resources = () if "--worker_resources" in more else ("--worker_resources", "memory=2G,vcores=2,gpu=1")
+    assert run(*more, *resources) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"submarine: {said}"
+
+
+def test_a_dry_run_says_that_an_input_file_must_be_on_each_machine(
+    server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ISONOMY_RM", server)
+    run("--queue", "prod", "--worker_resources", "memory=16G,vcores=16,gpu=1", "--input_path", "file:///data")
+    assert "note: --input_path file:///data: is read on the worker's machine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(url.path).removeprefix("/ws/v1/cluster/isonomy/")
         with self.server.lock:
             self.server.asked.append(path)
-            if self.server.down:
+            if path in self.server.yarn:
+                status, answer = 200, self.server.yarn[path]
+            elif self.server.down:
                 status, answer = 503, {"error": "away"}
             else:
                 status, answer = self.server.router.handle("GET", path, params, "ann", False)
@@ -188,6 +190,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.router, self.lock, self.down = router, threading.Lock(), False
         self.asked: list[str] = []
+        self.yarn: dict[str, Any] = {}
+        """Path -> answer of what YARN itself serves."""
 
     @property
     def url(self) -> str:

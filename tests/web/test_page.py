@@ -1,6 +1,7 @@
 """The page: complete without a script, no foreign text as markup, an answer for each mistake, and fast when large."""
 
 import copy
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from pycontrol.policies import registry
 from pycontrol.queries import trends
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.simulation.questions import Questions
+from pycontrol.web.page.cluster import charts
 from pycontrol.web.page.site import FILES, Page, version
 from pycontrol.web.router import Router
 from tests.web.rest import counted
@@ -310,6 +312,14 @@ def test_trends_begin_with_the_control_plane_and_hold_a_day() -> None:
     d = stage.feed.trends.trends(stage.arbiter, stage.now + 60.0 * 1600, {})
     assert len(d["at_s"]) == 1440
     assert all(len(series) == 1440 for series in [*d["gpus"].values(), *d["apps"].values()])
+
+
+def test_one_app_that_waits_for_a_hundred_times_the_cluster_does_not_flatten_the_chart() -> None:
+    states = {"leased": [4, 4, 6], "free": [4, 4, 2], "out": [0, 0, 0], "waiting": [2, 1448, 2]}
+    drawn = charts({"at_s": [0.0, 60.0, 120.0], "gpus": states, "apps": {}, "measure": ""}, {})["gpus"]
+    leased = next(line["points"] for line in drawn["lines"] if line["colour"] == "leased")
+    assert leased == "0.0,90.0 300.0,90.0 600.0,75.0", "of a box 120 high, for twice the 8 GPUs"
+    assert json.loads(drawn["data"])["most"] == 16
 
 
 def test_the_page_says_the_mode_and_who_switched_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,8 +191,8 @@ def shape_of(demand: Demand) -> _Shape:
 def too_large(demand: Demand, gpus: Mapping[str, int], topology: Topology, typed: bool) -> Reason | None:
     """Why a gang does not fit on all these GPUs; None if it does. `typed`: as in `exceeds_types`."""
     if not fits(demand, gpus, topology):
-        one = demand.scope is Scope.MACHINE
-        code = Pending.NO_MACHINE_LARGE_ENOUGH if one else Pending.EXCEEDS_CLUSTER_SIZE
+        larger = demand.gang_gpus > sum(gpus.values())
+        code = Pending.EXCEEDS_CLUSTER_SIZE if larger else Pending.NO_MACHINE_LARGE_ENOUGH
         return Reason(code, ": ".join(filter(None, [f"{demand.gang_gpus} GPUs in one gang", demand.parts])))
     return exceeds_types(demand, gpus, topology, typed)
 

@@ -99,11 +99,13 @@ def charts(trends: Row, names: Mapping[str, str]) -> dict[str, Any]:
     series = [{"name": names.get(a, a), "colour": shades[a], "values": values} for a, values in apps.items()]
     kinds = ("leased", "free", "out", "waiting")
     states = [{"name": f"{state} GPUs", "colour": state, "values": gpus[state]} for state in kinds]
+    there = max(map(sum, zip(gpus["leased"], gpus["free"], gpus["out"], strict=True)), default=0)
+    most = max(1, 2 * there)  # one app may wait for a hundred times the cluster
     return {
         "points": len(at_s),
         "from_s": at_s[0] if at_s else None,
-        "gpus": {"label": "GPUs", "lines": drawing.lines(at_s, states),
-                 "data": json.dumps({"at_s": at_s, "series": states, "line": None})},
+        "gpus": {"label": "GPUs", "lines": drawing.lines(at_s, states, most),
+                 "data": json.dumps({"at_s": at_s, "series": states, "line": None, "most": most})},
         "apps": {"label": label, "lines": drawing.lines(at_s, series),
                  "data": json.dumps({"at_s": at_s, "series": series, "line": FAIR.get(measure)})},
         "any_app": any(x is not None for values in apps.values() for x in values),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -27,12 +28,13 @@ def thinned(values: Sequence[T], most: int) -> list[T]:
     return list(values[::-1][::step][::-1])
 
 
-def lines(at_s: Sequence[float], series: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A polyline for each series, in a box of WIDE x HIGH with 0 (or the least) at the bottom; the scale is shared."""
+def lines(at_s: Sequence[float], series: Sequence[Mapping[str, Any]], most: float = math.inf) -> list[dict[str, Any]]:
+    """A polyline for each series, in a box of WIDE x HIGH with 0 (or the least) at the bottom, `most` at the top if one
+    is larger; the scale is shared."""
     numbers = [x for s in series for x in s["values"] if x is not None]
     if len(at_s) < 2 or not numbers:
         return []
-    low, high = min(0.0, *numbers), max(1.0, *numbers)
+    low, high = min(0.0, *numbers), min(max(1.0, *numbers), most)
     begin, wide = at_s[0], max(1e-9, at_s[-1] - at_s[0])
     found = []
     for s in series:

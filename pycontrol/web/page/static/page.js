@@ -35,7 +35,7 @@
       width: Math.max(200, box.clientWidth), height: 180, padding: [8, 16, 0, 0],
       series: [{ value: (u, t) => (t ? clock(t) : "") }, ...series, ...line],
       axes: [{ ...axis, values: (u, times) => times.map(clock) }, { ...axis, size: 44 }], cursor: { drag: { x: true, y: false } },
-      scales: { y: { range: (u, low, high) => (stacked ? [0, Math.max(1, high) * 1.05] : [Math.min(0, low), Math.max(data.line ?? 0, high) * 1.05 || 1]) } },
+      scales: { y: { range: (u, low, high) => (stacked ? [0, Math.min(Math.max(1, high), data.most) * 1.05] : [Math.min(0, low), Math.max(data.line ?? 0, high) * 1.05 || 1]) } },
       legend: { live: true },
     }, rows, box));
     figure.querySelector(".legend")?.remove();

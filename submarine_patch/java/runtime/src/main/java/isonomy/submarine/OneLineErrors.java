@@ -2,6 +2,8 @@ package isonomy.submarine;
 
 import java.io.IOException;
 import java.net.UnknownHostException;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.commons.cli.ParseException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.submarine.commons.runtime.exception.SubmarineException;
@@ -14,6 +16,9 @@ import org.apache.submarine.commons.runtime.exception.SubmarineException;
  */
 final class OneLineErrors implements Thread.UncaughtExceptionHandler {
   private static final int USAGE_STATUS = 2;
+  /** What Hadoop's RPC says of a daemon that is down: a NameNode, or the ResourceManager. */
+  private static final Pattern CALL = Pattern.compile(
+      "Call From \\S+ to (\\S+) failed on (connection|socket timeout) exception.*");
 
   static void install() {
     if (Thread.getDefaultUncaughtExceptionHandler() == null) {
@@ -50,6 +55,10 @@ final class OneLineErrors implements Thread.UncaughtExceptionHandler {
     String line = message.strip().split("\\R\\s+at ", 2)[0].replaceAll("\\s*\\R\\s*", " ");
     if (error instanceof UnknownHostException) {
       return "no host " + line + " is known here";
+    }
+    Matcher called = CALL.matcher(line);
+    if (called.matches()) {
+      return called.group(1) + " cannot be reached; is HDFS (core-site.xml) or YARN (yarn-site.xml) up there?";
     }
     boolean homeless = line.matches("Permission denied: user=\\S+ access=WRITE, inode=\"/user\".*");
     return homeless ? line + "; HDFS has no home folder /user/NAME for you: an admin makes it" : line;

@@ -7,10 +7,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.net.ConnectException;
+import java.net.UnknownHostException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.net.NetUtils;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.submarine.client.cli.param.runjob.RunJobParameters;
@@ -102,6 +106,14 @@ class JobSpecTest {
     String answered = "org.apache.hadoop.X: the queue\n is stopped\n\tat a.B.c(B.java:1)\n\tat d.E.f(E.java:2)\n";
     assertEquals("org.apache.hadoop.X: the queue is stopped", OneLineErrors.oneLine(new Exception(answered)));
     assertEquals("java.lang.Exception", OneLineErrors.oneLine(new Exception()));
+    Exception refused = NetUtils.wrapException("nn", 9000, "here", 0, new ConnectException("Connection refused"));
+    assertEquals("nn:9000 cannot be reached; is HDFS (core-site.xml) or YARN (yarn-site.xml) up there?",
+        OneLineErrors.oneLine(refused));
+    String denied = "Permission denied: user=ann, access=WRITE, inode=\"/user\":root:supergroup:drwxr-xr-x";
+    assertEquals(denied + "; HDFS has no home folder /user/NAME for you: an admin makes it",
+        OneLineErrors.oneLine(new IOException(denied)));
+    assertEquals("no host other is known here", OneLineErrors.oneLine(new UnknownHostException("other")));
+    assertEquals("--queue a-b: write --queue", new UserError("-queue a-b: write -queue").getMessage());
   }
 
   @Test
