@@ -33,7 +33,7 @@ def measure(jar: Path = JAR) -> dict[str, dict[str, float]]:
         raise FileNotFoundError(f"the bridge cannot be measured without a JDK and {jar}: run `make java` first")
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=_echo_bytes, args=(listening,), daemon=True).start()
-        subprocess.run([javac, "-cp", str(jar), "-d", folder, str(BENCH)], check=True)
+        subprocess.run([javac, "-cp", f"{jar}:{HADOOP}", "-d", folder, str(BENCH)], check=True)
         token_file, requests = Path(folder) / "bridge.token", [Path(folder) / str(size) for size in SIZES]
         for file, size in zip(requests, SIZES, strict=True):
             file.write_bytes(pb.Request(id=1, query=pb.Query(body=bytes(size))).SerializeToString())

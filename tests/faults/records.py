@@ -52,7 +52,7 @@ class RmContainer:
     since_s: float = 0.0
 
     def message(self) -> pb.GpuContainer:
-        """As Messages.java has it."""
+        """As ClusterView.java has it."""
         return pb.GpuContainer(
             container_id=self.container_id,
             attempt_id=self.attempt_id,

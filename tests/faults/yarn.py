@@ -85,7 +85,7 @@ class ResourceManager:
         self.plugin.emit(app_added=self.app_message(app))
 
     def app_message(self, app: App) -> pb.Application:
-        """As Messages.java has it."""
+        """As ClusterView.java has it."""
         return pb.Application(
             app_id=app.app_id,
             user=app.user,
@@ -274,7 +274,7 @@ class ResourceManager:
         return container
 
     def node_message(self, node: RmNode) -> pb.Node:
-        """As Messages.java has it."""
+        """As ClusterView.java has it."""
         nm = node.nm
         return pb.Node(
             node_id=nm.node_id,

@@ -51,11 +51,8 @@ final class Evidence {
       json.writeStringField("event", event);
       json.writeStringField("container", use.container);
       json.writeStringField("node", node);
-      json.writeArrayFieldStart("gpu_ids");
-      for (int id : use.gpuIds) {
-        json.writeNumber(id);
-      }
-      json.writeEndArray();
+      json.writeFieldName("gpu_ids");
+      json.writeArray(use.gpuIds.stream().mapToInt(Integer::intValue).toArray(), 0, use.gpuIds.size());
       json.writeStringField("lease", use.lease);
       json.writeNumberField("time_ms", System.currentTimeMillis());
       if (exitCode != null) {

@@ -9,9 +9,11 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.Uninterruptibles;
 import org.apache.hadoop.util.Shell;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -151,17 +153,13 @@ public class GpuDevices implements LCEResourcesHandler {
   @Override
   public void postExecute(ContainerId id) {
     confined.remove(id);
-    try {
-      for (int k = 0; k < DELETE_TRIES; k++) {
-        if (delete(cgroup(id))) {
-          return;
-        }
-        Thread.sleep(DELETE_AGAIN_MS);
+    for (int k = 0; k < DELETE_TRIES; k++) {
+      if (delete(cgroup(id))) {
+        return;
       }
-      LOG.warn("{} still has processes and is left", cgroup(id));
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
+      Uninterruptibles.sleepUninterruptibly(DELETE_AGAIN_MS, TimeUnit.MILLISECONDS);
     }
+    LOG.warn("{} still has processes and is left", cgroup(id));
   }
 
   /** Removes a cgroup's directory, which needs no removal of its files; false while it has processes. */

@@ -15,7 +15,9 @@ import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.Uninterruptibles;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
@@ -24,7 +26,6 @@ import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
-import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
@@ -50,14 +51,9 @@ final class GpuLaunches {
   static final int NOT_STARTED = 76;
   private static final Logger LOG = LoggerFactory.getLogger(GpuLaunches.class);
 
-  /** The launch of the executor's parent class. */
-  interface Launch {
-    int run() throws IOException, ConfigurationException;
-  }
-
-  /** Waits for a container that already runs. */
-  interface Wait {
-    int run() throws IOException, InterruptedException;
+  /** What the executor's parent class does, to the end of the container: its launch, or waiting for one that runs. */
+  interface Run<E extends Exception> {
+    int run() throws IOException, E;
   }
 
   private interface Gated<T> {
@@ -130,7 +126,7 @@ final class GpuLaunches {
     return container == null ? null : use(container);
   }
 
-  int launch(Container container, Launch launch) throws IOException, ConfigurationException {
+  int launch(Container container, Run<ConfigurationException> launch) throws IOException, ConfigurationException {
     GpuUse use = use(container);
     if (use.gpuIds.isEmpty() && !(use.unmanaged && total > 0)) {
       return launch.run();
@@ -142,19 +138,14 @@ final class GpuLaunches {
       container.handle(new ContainerDiagnosticsUpdateEvent(container.getContainerId(), held + "\n"));
       return NOT_STARTED;
     }
-    int exitCode = -1;
-    try {
+    return holding(container, use, () -> {
       evidence.started(use);
-      watch(container.getContainerId(), use);
-      exitCode = launch.run();
-      return exitCode;
-    } finally {
-      leave(container, use, exitCode);
-    }
+      return launch.run();
+    });
   }
 
   /** Reserves the container's GPUs again after a restart of the NodeManager, and waits for it. */
-  int reacquire(ContainerId id, Wait wait) throws IOException, InterruptedException {
+  int reacquire(ContainerId id, Run<InterruptedException> wait) throws IOException, InterruptedException {
     Container container = nm.getContainers().get(id);
     if (container == null || use(container).gpuIds.isEmpty()) {
       return wait.run();
@@ -164,10 +155,18 @@ final class GpuLaunches {
     if (held != null) {
       throw new IOException(held);
     }
+    return holding(container, use, wait);
+  }
+
+  /** Runs a container that has entered, and frees its GPUs. */
+  private <E extends Exception> int holding(Container container, GpuUse use, Run<E> run) throws IOException, E {
     int exitCode = -1;
     try {
-      watch(id, use);
-      exitCode = wait.run();
+      idleness.watch(use, () -> {
+        String leader = executor.getProcessId(container.getContainerId());
+        return leader == null ? -1 : Session.cpuMs(leader, use.container);
+      });
+      exitCode = run.run();
       return exitCode;
     } finally {
       leave(container, use, exitCode);
@@ -263,13 +262,6 @@ final class GpuLaunches {
     open(use, exitCode);
   }
 
-  private void watch(ContainerId id, GpuUse use) {
-    idleness.watch(use, () -> {
-      String leader = executor.getProcessId(id);
-      return leader == null ? -1 : Session.cpuMs(leader, use.container);
-    });
-  }
-
   private boolean openIfEnded(String leader, GpuUse use, int exitCode) {
     boolean ended = Session.groups(leader, use.container).isEmpty();
     if (ended) {
@@ -286,34 +278,17 @@ final class GpuLaunches {
   /** Whether all processes of the container have ended in time. */
   private static boolean awaitEnd(String leader, String container, long timeoutMs) {
     long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-    boolean interrupted = false;
-    try {
-      while (true) {
-        Set<String> left = Session.groups(leader, container);
-        if (left.isEmpty() || System.nanoTime() - end > 0) {
-          return left.isEmpty();
-        }
-        try {
-          Thread.sleep(POLL_MS);
-        } catch (InterruptedException e) {
-          interrupted = true;
-        }
-      }
-    } finally {
-      if (interrupted) {
-        Thread.currentThread().interrupt();
-      }
+    Set<String> left = Session.groups(leader, container);
+    while (!left.isEmpty() && System.nanoTime() - end <= 0) {
+      Uninterruptibles.sleepUninterruptibly(POLL_MS, TimeUnit.MILLISECONDS);
+      left = Session.groups(leader, container);
     }
+    return left.isEmpty();
   }
 
   private static GpuUse use(Container container) {
-    List<Integer> allotted = new ArrayList<>();
-    ResourceMappings mappings = container.getResourceMappings();
-    for (Serializable device : mappings.getAssignedResources(ResourceInformation.GPU_URI)) {
-      if (device instanceof GpuDevice) {
-        allotted.add(((GpuDevice) device).getIndex());
-      }
-    }
+    List<Integer> allotted = container.getResourceMappings().getAssignedResources(ResourceInformation.GPU_URI).stream()
+        .filter(GpuDevice.class::isInstance).map(device -> ((GpuDevice) device).getIndex()).collect(Collectors.toList());
     return GpuUse.of(container.getContainerTokenIdentifier(), allotted);
   }
 }

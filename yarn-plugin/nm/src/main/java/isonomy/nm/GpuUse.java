@@ -26,10 +26,6 @@ final class GpuUse {
     this.unmanaged = unmanaged;
   }
 
-  static GpuUse of(ContainerTokenIdentifier token) {
-    return of(token, List.of());
-  }
-
   /** `allotted`: the GPUs that a container whose token names none got from this NodeManager; empty before. */
   static GpuUse of(ContainerTokenIdentifier token, List<Integer> allotted) {
     String container = token.getContainerID().toString();

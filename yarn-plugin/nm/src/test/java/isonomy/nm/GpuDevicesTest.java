@@ -119,7 +119,7 @@ class GpuDevicesTest {
 
   @Test
   void whomYarnsOwnPluginGivesGpusIsNotOursToConfine() throws IOException {
-    ContainerId id = started(1, GpuUse.of(Tokens.token(1, 2, ExecutionType.GUARANTEED)));
+    ContainerId id = started(1, GpuUse.of(Tokens.token(1, 2, ExecutionType.GUARANTEED), List.of()));
     assertEquals(List.of(), called);
     assertEquals("cgroups=none", devices.getResourcesOption(id));
   }

@@ -60,6 +60,6 @@ class GpuUseTest {
     assertTrue(use.unmanaged);
     assertEquals("", use.visibleDevices());
     assertFalse(Tokens.use(1, 0).unmanaged);
-    assertFalse(GpuUse.of(Tokens.token(1, 2, ExecutionType.OPPORTUNISTIC)).unmanaged);
+    assertFalse(GpuUse.of(Tokens.token(1, 2, ExecutionType.OPPORTUNISTIC), List.of()).unmanaged);
   }
 }

@@ -1,5 +1,6 @@
 package isonomy.nm;
 
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
@@ -29,6 +30,6 @@ final class Tokens {
   }
 
   static GpuUse use(int number, int gpus, String... tags) {
-    return GpuUse.of(token(number, gpus, ExecutionType.GUARANTEED, tags));
+    return GpuUse.of(token(number, gpus, ExecutionType.GUARANTEED, tags), List.of());
   }
 }

@@ -1,7 +1,6 @@
 package isonomy.yarn;
 
 import isonomy.wire.v1.Ask;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
@@ -10,10 +9,17 @@ import java.util.Map;
 import java.util.Set;
 import java.util.function.Consumer;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint.AbstractConstraint;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint.And;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint.SingleConstraint;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraint.TargetExpression;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraints;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
@@ -64,7 +70,7 @@ final class AskBook {
 
     /** The node label that its nodes must have; empty: the default partition. */
     String partition() {
-      return original != null ? Partitions.of(original) : label == null ? "" : label;
+      return original != null ? AskBook.partition(original) : label == null ? "" : label;
     }
 
     int toldCount() {
@@ -219,16 +225,10 @@ final class AskBook {
     if (attempt == null) {
       return;
     }
-    List<ResourceRequest> all = new ArrayList<>(asks);
     Set<SchedulerRequestKey> kept = asks.stream().map(SchedulerRequestKey::create).collect(Collectors.toSet());
-    attempt.entries.forEach((key, entry) -> {
-      if (!kept.contains(key)) {
-        all.add(ResourceRequest.newBuilder().priority(key.getPriority())
-            .allocationRequestId(key.getAllocationRequestId()).resourceName(ResourceRequest.ANY)
-            .capability(entry.capability).numContainers(0).build());
-      }
-    });
-    ask(id, all, List.of(), Map.of());
+    attempt.entries.values().stream().filter(e -> !kept.contains(e.key)).forEach(e -> change(e, -e.count));
+    attempt.entries.keySet().retainAll(kept);
+    ask(id, asks, List.of(), Map.of());
   }
 
   /** The entry of a key; null if the ask only withdraws an entry that does not exist. */
@@ -241,8 +241,7 @@ final class AskBook {
       return null;
     }
     if (entry != null) {
-      entry.count = 0;
-      publish(entry);
+      change(entry, -entry.count);
     }
     Entry fresh = new Entry(attempt, key, capability);
     attempt.entries.put(key, fresh);
@@ -343,6 +342,21 @@ final class AskBook {
       ask.setNodeLabelExpression(entry.label);
     }
     return ask.build();
+  }
+
+  /** The partition that a request of the constraint API names; empty, so the default one, if it names none. */
+  static String partition(SchedulingRequest request) {
+    PlacementConstraint constraint = request.getPlacementConstraint();
+    return (constraint == null ? Stream.<TargetExpression>empty() : targets(constraint.getConstraintExpr()))
+        .filter(target -> PlacementConstraints.NODE_PARTITION.equals(target.getTargetKey()))
+        .map(TargetExpression::getTargetValues).filter(values -> values != null && values.size() == 1)
+        .findFirst().map(values -> values.iterator().next()).orElse("");
+  }
+
+  private static Stream<TargetExpression> targets(AbstractConstraint constraint) {
+    return constraint instanceof SingleConstraint ? ((SingleConstraint) constraint).getTargetExpressions().stream()
+        : constraint instanceof And ? ((And) constraint).getChildren().stream().flatMap(AskBook::targets)
+        : Stream.empty();
   }
 
   /** The hosts and racks to which the ask is limited; empty if its locality may be relaxed. */

@@ -14,9 +14,11 @@ import isonomy.wire.v1.Request;
 import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
 import java.util.List;
+import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.hadoop.util.VersionInfo;
+import org.apache.hadoop.yarn.util.LRUCacheHashMap;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -47,6 +49,10 @@ final class Bridge implements AutoCloseable {
     DirectiveResult.Builder carryOut(Directive directive);
   }
 
+  private interface Step {
+    void run() throws InterruptedException;
+  }
+
   private final Cluster cluster;
   /** The links to the control plane, each with its own deadline and connections. */
   private final ControlPlane events;
@@ -55,14 +61,18 @@ final class Bridge implements AutoCloseable {
   private final EventQueue queue;
   private final String epoch = UUID.randomUUID().toString();
   private final AtomicLong lastId = new AtomicLong();
-  private final DirectiveLog log = new DirectiveLog(DIRECTIVES_KEPT);
+  /** Results of the newest directives by id, so that a repeated one is carried out only once; of the directives' thread. */
+  private final Map<String, DirectiveResult> results = new LRUCacheHashMap<>(DIRECTIVES_KEPT, true);
   private final QuerySlots slots = new QuerySlots();
-  private final Thread eventThread = new Thread(this::sendEvents, "isonomy-events");
-  private final Thread directiveThread = new Thread(this::takeDirectives, "isonomy-directives");
+  private final Thread eventThread = new Thread(() -> repeat(this::sendEvents, this::resend), "isonomy-events");
+  private final Thread directiveThread = new Thread(() -> repeat(this::takeDirectives, () -> { }), "isonomy-directives");
+  /** What is received of the directives so far; of their thread. */
+  private final Poll.Builder poll = Poll.newBuilder().setWaitMs(POLL_MS);
+  /** Whether the control plane knows that recovery has ended; of the events' thread. */
+  private boolean readyTold;
   private volatile boolean stopped;
   /** Guarded by this: the numbers of the snapshot that is wanted, and of the one that the control plane has. */
   private long wanted = 1;
-
   private long taken;
 
   Bridge(Cluster cluster, ControlPlane events, ControlPlane polls, ControlPlane queries, int queueSize) {
@@ -98,42 +108,36 @@ final class Bridge implements AutoCloseable {
     wanted++;
   }
 
-  // ---- events
-
-  private void sendEvents() {
-    boolean wasReady = false;
-    while (!stopped) {
-      try {
-        if (!known() || queue.overflowed()) {
-          wasReady = hello();
-        }
-        if (!wasReady && cluster.ready()) {
-          wasReady = true;
-          emit(Event.newBuilder().setReady(Ready.getDefaultInstance()));
-        }
-        List<Event> oldest = queue.peek(EVENTS_AT_ONCE, IDLE_MS);
-        if (!oldest.isEmpty() && known()) {
-          send(oldest);
-        }
-      } catch (InterruptedException e) {
-        return;
-      } catch (Throwable e) {
-        LOG.error("The event thread continues after a failure", e);
-        resend();
-        if (!paused()) {
-          return;
+  /** Repeats a thread's step until the bridge is closed, a little later after a failure. */
+  private void repeat(Step step, Runnable afterFailure) {
+    try {
+      while (!stopped) {
+        try {
+          step.run();
+        } catch (RuntimeException | Error e) {
+          LOG.error("{} continues after a failure", Thread.currentThread().getName(), e);
+          afterFailure.run();
+          Thread.sleep(BACKOFF_MIN_MS);
         }
       }
+    } catch (InterruptedException e) {
+      LOG.debug("Closed", e);
     }
   }
 
-  /** Waits a little after a failure; false if the bridge is being closed. */
-  private static boolean paused() {
-    try {
-      Thread.sleep(BACKOFF_MIN_MS);
-      return true;
-    } catch (InterruptedException e) {
-      return false;
+  // ---- events
+
+  private void sendEvents() throws InterruptedException {
+    if (!known() || queue.overflowed()) {
+      readyTold = hello();
+    }
+    if (!readyTold && cluster.ready()) {
+      readyTold = true;
+      emit(Event.newBuilder().setReady(Ready.getDefaultInstance()));
+    }
+    List<Event> oldest = queue.peek(EVENTS_AT_ONCE, IDLE_MS);
+    if (!oldest.isEmpty() && known()) {
+      send(oldest);
     }
   }
 
@@ -184,42 +188,30 @@ final class Bridge implements AutoCloseable {
 
   // ---- directives
 
-  private void takeDirectives() {
-    Poll.Builder poll = Poll.newBuilder().setWaitMs(POLL_MS);
-    while (!stopped) {
-      try {
-        awaitKnown();
-        Response response = exchange(polls, request().setPoll(poll).build());
-        poll.clearReceived();
-        if (response == null || response.getHelloRequired()) {
-          resend();
-        } else if (!response.getError().isEmpty()) {
-          LOG.warn("The control plane did not answer a poll: {}", response.getError());
-          Thread.sleep(BACKOFF_MIN_MS);
-        } else {
-          for (Directive directive : response.getDirectives().getDirectivesList()) {
-            poll.addReceived(directive.getId());
-            carryOut(directive);
-          }
-        }
-      } catch (InterruptedException e) {
-        return;
-      } catch (Throwable e) {
-        LOG.error("The directive thread continues after a failure", e);
-        if (!paused()) {
-          return;
-        }
+  private void takeDirectives() throws InterruptedException {
+    awaitKnown();
+    Response response = exchange(polls, request().setPoll(poll).build());
+    poll.clearReceived();
+    if (response == null || response.getHelloRequired()) {
+      resend();
+    } else if (!response.getError().isEmpty()) {
+      LOG.warn("The control plane did not answer a poll: {}", response.getError());
+      Thread.sleep(BACKOFF_MIN_MS);
+    } else {
+      for (Directive directive : response.getDirectives().getDirectivesList()) {
+        poll.addReceived(directive.getId());
+        carryOut(directive);
       }
     }
   }
 
   private void carryOut(Directive directive) {
-    DirectiveResult result = log.once(directive.getId(), () -> {
+    DirectiveResult result = results.computeIfAbsent(directive.getId(), id -> {
       try {
-        return cluster.carryOut(directive);
+        return cluster.carryOut(directive).setDirectiveId(id).build();
       } catch (Throwable e) {
-        LOG.error("Directive {} failed", directive.getId(), e);
-        return DirectiveResult.newBuilder().setReason("the plugin failed: " + e);
+        LOG.error("Directive {} failed", id, e);
+        return DirectiveResult.newBuilder().setDirectiveId(id).setReason("the plugin failed: " + e).build();
       }
     });
     if (!result.getOk()) {

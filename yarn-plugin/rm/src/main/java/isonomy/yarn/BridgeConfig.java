@@ -21,28 +21,22 @@ final class BridgeConfig {
   final Path tokenFile;
   final int queueSize;
 
-  BridgeConfig(String host, int port, Path tokenFile, int queueSize) {
-    this.host = host;
-    this.port = port;
-    this.tokenFile = tokenFile;
-    this.queueSize = queueSize;
-  }
-
-  static BridgeConfig of(Configuration conf) {
-    String tokenFile = conf.getTrimmed(TOKEN_FILE, "");
-    if (tokenFile.isEmpty()) {
+  /** Throws IllegalArgumentException for the first mistake. */
+  BridgeConfig(Configuration conf) {
+    host = conf.getTrimmed(HOST, "127.0.0.1");
+    tokenFile = Path.of(conf.getTrimmed(TOKEN_FILE, ""));
+    if (tokenFile.toString().isEmpty()) {
       throw new IllegalArgumentException(
           "yarn-site.xml: " + TOKEN_FILE + " is not set; name the file that `isonomy serve` keeps its bridge token in");
     }
-    int port = conf.getInt(PORT, 26500);
+    port = conf.getInt(PORT, 26500);
     if (port < 1 || port > 65535) {
       throw new IllegalArgumentException("yarn-site.xml: " + PORT + " is no port: " + port);
     }
-    int queueSize = conf.getInt(QUEUE_SIZE, 100_000);
+    queueSize = conf.getInt(QUEUE_SIZE, 100_000);
     if (queueSize < 1) {
       throw new IllegalArgumentException("yarn-site.xml: " + QUEUE_SIZE + " must be at least 1, not " + queueSize);
     }
-    return new BridgeConfig(conf.getTrimmed(HOST, "127.0.0.1"), port, Path.of(tokenFile), queueSize);
   }
 
   /** The shared secret; read at each call, because the control plane may create it late. */

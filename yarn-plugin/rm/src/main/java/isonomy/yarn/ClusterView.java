@@ -1,29 +1,45 @@
 package isonomy.yarn;
 
+import isonomy.wire.GpuTag;
 import isonomy.wire.v1.Application;
+import isonomy.wire.v1.ContainerCompleted;
+import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Node;
+import isonomy.wire.v1.PartitionCapacity;
+import isonomy.wire.v1.Queue;
 import isonomy.wire.v1.Snapshot;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeAttributeKey;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.QueueState;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.nodelabels.AttributeValue;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplication;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.LeafQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
+import org.apache.hadoop.yarn.util.resource.Resources;
 
 /** The scheduler's state as messages of bridge.proto. */
 final class ClusterView {
   private final IsonomyScheduler scheduler;
   private final DrainingContainers ending;
   private final GpuIds ids;
-  /** The GPUs of each node before its decommissioning, which reduces the capacity to what is in use. */
-  private final Map<NodeId, Integer> gpus = new ConcurrentHashMap<>();
+  /** The last message of each node. */
+  private final Map<NodeId, Node> told = new ConcurrentHashMap<>();
 
   ClusterView(IsonomyScheduler scheduler, DrainingContainers ending, GpuIds ids) {
     this.scheduler = scheduler;
@@ -32,12 +48,19 @@ final class ClusterView {
   }
 
   Node node(RMNode node) {
-    Node.Builder message = Messages.node(node).putAllAttributes(scheduler.attributes(node));
+    Resource total = node.getTotalCapability();
+    Node.Builder message = Node.newBuilder()
+        .setNodeId(node.getNodeID().toString())
+        .setHost(node.getHostName())
+        .setRack(text(node.getRackName()))
+        .setMemoryMb(total.getMemorySize())
+        .setVcores(total.getVirtualCores())
+        .setDecommissioning(node.getState() == NodeState.DECOMMISSIONING)
+        .setWithheld(scheduler.withheld(node))
+        .putAllAttributes(scheduler.attributes(node));
     FiCaSchedulerNode scheduled = scheduler.getNode(node.getNodeID());
-    if (node.getState() != NodeState.DECOMMISSIONING) {
-      gpus.put(node.getNodeID(), message.getGpus());
-    }
-    int most = Math.max(message.getGpus(), gpus.getOrDefault(node.getNodeID(), 0));
+    // Decommissioning reduces the capacity to what is in use.
+    int most = Math.max(Gpus.of(total), message.getDecommissioning() ? told(node.getNodeID()).getGpus() : 0);
     int untagged = 0;
     if (scheduled != null) {
       message.setPartition(scheduled.getPartition());
@@ -47,8 +70,14 @@ final class ClusterView {
         most = Math.max(most, message.getDecommissioning() ? highest(container) : 0);
       }
     }
-    return message.setGpus(most).setUntaggedGpus(untagged)
-        .setWithheld(scheduler.withheld(node)).build();
+    Node now = message.setGpus(most).setUntaggedGpus(untagged).build();
+    told.put(node.getNodeID(), now);
+    return now;
+  }
+
+  /** What was last said of the node; empty if nothing was. */
+  Node told(NodeId node) {
+    return told.getOrDefault(node, Node.getDefaultInstance());
   }
 
   /** One more than the container's highest GPU id; 0 without known GPUs. */
@@ -58,7 +87,7 @@ final class ClusterView {
   }
 
   void nodeGone(NodeId node) {
-    gpus.remove(node);
+    told.remove(node);
   }
 
   /** The application; null if the scheduler does not know it. */
@@ -71,7 +100,19 @@ final class ClusterView {
     FiCaSchedulerApp attempt = scheduled.getCurrentAppAttempt();
     // YARN changes only the attempt's priority.
     Priority priority = attempt == null ? scheduled.getPriority() : attempt.getPriority();
-    return Messages.application(app, (CSQueue) scheduled.getQueue(), priority, attempt);
+    boolean running = attempt != null && !attempt.isStopped();
+    return Application.newBuilder()
+        .setAppId(id.toString())
+        .setUser(text(app.getUser()))
+        .setQueue(((CSQueue) scheduled.getQueue()).getQueuePath())
+        .setName(text(app.getName()))
+        .setApplicationType(text(app.getApplicationType()))
+        .setSubmitTimeMs(app.getSubmitTime())
+        .addAllTags(app.getApplicationTags())
+        .setAttemptId(running ? attempt.getApplicationAttemptId().toString() : "")
+        .setTrackingUrl(text(app.getTrackingUrl()))
+        .setPriority(priority == null ? 0 : priority.getPriority())
+        .build();
   }
 
   /** The whole state, read under the scheduler's lock except for the asks. */
@@ -87,7 +128,7 @@ final class ClusterView {
         snapshot.addNodes(node(node.getRMNode()));
         node.getCopiedListOfRunningContainers().stream()
             .filter(c -> Gpus.has(c) && !c.completed())
-            .forEach(c -> snapshot.addContainers(Messages.container(c)));
+            .forEach(c -> snapshot.addContainers(container(c)));
       }
       for (ApplicationId id : scheduler.getSchedulerApplications().keySet()) {
         Application app = application(id);
@@ -96,9 +137,89 @@ final class ClusterView {
         }
       }
       for (CSQueue queue : scheduler.getCapacitySchedulerQueueManager().getQueues().values()) {
-        snapshot.addQueues(Messages.queue(queue, scheduler.getConfiguration(), scheduler.manages(queue)));
+        snapshot.addQueues(queue(queue));
       }
     });
     return snapshot.addAllAsks(scheduler.asks.all()).addAllContainers(ending.all());
+  }
+
+  // ---- single messages
+
+  /** `attributes`: the host's, with present values (a map's key may still contain the original value). */
+  static Map<String, String> attributes(Map<NodeAttribute, AttributeValue> attributes) {
+    Map<String, String> values = new HashMap<>();
+    attributes.forEach((attribute, value) -> {
+      NodeAttributeKey key = attribute.getAttributeKey();
+      values.put(key.getAttributePrefix() + "/" + key.getAttributeName(), text(value.getValue()));
+    });
+    return values;
+  }
+
+  private Queue queue(CSQueue queue) {
+    Configuration conf = scheduler.getConfiguration();
+    boolean leaf = queue.getChildQueues() == null;
+    Queue.Builder message = Queue.newBuilder()
+        .setPath(queue.getQueuePath())
+        .setAbsoluteCapacity(queue.getAbsoluteCapacity())
+        .setAbsoluteMaxCapacity(queue.getAbsoluteMaximumCapacity())
+        .setParent(!leaf)
+        .setDefaultPartition(text(queue.getDefaultNodeLabelExpression()))
+        .setStopped(queue.getState() != QueueState.RUNNING)
+        .setUnmanaged(leaf && !scheduler.manages(queue));
+    if (leaf) {
+      String prefix = "yarn.scheduler.capacity.";
+      String least = "minimum-user-limit-percent";
+      message.setUserLimit(conf.getFloat(
+          prefix + queue.getQueuePath() + "." + least, conf.getFloat(prefix + least, 100f)) / 100.0);
+      message.setUserLimitFactor(queue instanceof LeafQueue ? ((LeafQueue) queue).getUserLimitFactor() : -1);
+    }
+    for (String partition : queue.getQueueCapacities().getExistingNodeLabels()) {
+      message.putPartitions(partition, partition(queue, partition));
+    }
+    return message.build();
+  }
+
+  private static PartitionCapacity partition(CSQueue queue, String partition) {
+    PartitionCapacity.Builder message = PartitionCapacity.newBuilder()
+        .setAbsoluteCapacity(queue.getQueueCapacities().getAbsoluteCapacity(partition))
+        .setAbsoluteMaxCapacity(queue.getQueueCapacities().getAbsoluteMaximumCapacity(partition));
+    Resource least = queue.getQueueResourceQuotas().getConfiguredMinResource(partition);
+    Resource most = queue.getQueueResourceQuotas().getConfiguredMaxResource(partition);
+    if (least != null && !least.equals(Resources.none())) {
+      message.setGpus(Gpus.of(least));
+    }
+    if (most != null && !most.equals(Resources.none())) {
+      message.setMaxGpus(Gpus.of(most));
+    }
+    return message.build();
+  }
+
+  static GpuContainer container(RMContainer container) {
+    GpuTag tag = Gpus.tag(container);
+    return GpuContainer.newBuilder()
+        .setContainerId(container.getContainerId().toString())
+        .setAttemptId(container.getContainerId().getApplicationAttemptId().toString())
+        .setAppId(container.getContainerId().getApplicationAttemptId().getApplicationId().toString())
+        .setNodeId(container.getAllocatedNode().toString())
+        .addAllGpuIds(tag == null ? List.of() : tag.gpuIds())
+        .setLeaseId(tag == null ? "" : tag.lease())
+        .setAllocationRequestId(container.getContainer().getAllocationRequestId())
+        .setState(container.getState().name())
+        .setGpus(Gpus.of(container.getAllocatedResource()))
+        .build();
+  }
+
+  static ContainerCompleted completed(GpuContainer container, ContainerStatus status) {
+    return ContainerCompleted.newBuilder()
+        .setContainerId(container.getContainerId())
+        .setAppId(container.getAppId())
+        .setNodeId(container.getNodeId())
+        .setExitStatus(status == null ? 0 : status.getExitStatus())
+        .setDiagnostics(status == null ? "" : text(status.getDiagnostics()))
+        .build();
+  }
+
+  private static String text(String value) {
+    return value == null ? "" : value;
   }
 }

@@ -2,7 +2,6 @@ package isonomy.yarn;
 
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.GpuContainer;
-import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -100,8 +99,6 @@ final class DrainingContainers {
   }
 
   synchronized List<GpuContainer> all() {
-    List<GpuContainer> all = new ArrayList<>();
-    byNode.values().forEach(endings -> endings.values().forEach(e -> all.add(e.container)));
-    return all;
+    return byNode.keySet().stream().flatMap(nodeId -> on(nodeId).stream()).collect(Collectors.toList());
   }
 }

@@ -2,8 +2,6 @@ package isonomy.yarn;
 
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Event;
-import isonomy.wire.v1.EventOrBuilder;
-import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -17,10 +15,8 @@ import java.util.stream.Collectors;
  */
 final class EventQueue {
   private final int capacity;
-  /** By sequence number, in its order. */
-  private final Map<Long, Event> events = new LinkedHashMap<>();
-  /** By object whose whole state waits: the event's number. */
-  private final Map<Object, Long> waiting = new HashMap<>();
+  /** The oldest first: by the object whose whole state it has, else by its number. */
+  private final Map<Object, Event> events = new LinkedHashMap<>();
   private long lastSeq;
   private boolean overflowed;
 
@@ -35,21 +31,18 @@ final class EventQueue {
       return;
     }
     Object thing = thing(event);
-    Long older = thing == null ? null : waiting.put(thing, lastSeq);
-    if (older != null) {
-      events.remove(older);
-    }
+    events.remove(thing);
     if (events.size() >= capacity) {
-      clear();
+      events.clear();
       overflowed = true;
       return;
     }
-    events.put(lastSeq, event.build());
+    events.put(thing, event.build());
     notifyAll();
   }
 
-  /** The object whose whole state the event has; null if the event is a change. */
-  private static Object thing(EventOrBuilder event) {
+  /** The object whose whole state the event has; the event's number if it is a change. */
+  private static Object thing(Event.Builder event) {
     switch (event.getKindCase()) {
       case ASK:
         Ask ask = event.getAsk();
@@ -59,7 +52,7 @@ final class EventQueue {
       case APP_UPDATED:
         return List.of("app", event.getAppUpdated().getAppId());
       default:
-        return null;
+        return event.getSeq();
     }
   }
 
@@ -74,29 +67,16 @@ final class EventQueue {
   /** Removes the events up to this sequence number. */
   synchronized void discard(long upToSeq) {
     Iterator<Event> oldest = events.values().iterator();
-    while (oldest.hasNext()) {
-      Event event = oldest.next();
-      if (event.getSeq() > upToSeq) {
-        return;
-      }
+    while (oldest.hasNext() && oldest.next().getSeq() <= upToSeq) {
       oldest.remove();
-      Object thing = thing(event);
-      if (thing != null) {
-        waiting.remove(thing, event.getSeq());
-      }
     }
   }
 
   /** Empties the queue, because a snapshot taken after this call replaces its events; returns the last number. */
   synchronized long restart() {
-    clear();
+    events.clear();
     overflowed = false;
     return lastSeq;
-  }
-
-  private void clear() {
-    events.clear();
-    waiting.clear();
   }
 
   synchronized boolean overflowed() {

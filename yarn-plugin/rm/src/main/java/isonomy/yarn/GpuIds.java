@@ -175,7 +175,7 @@ final class GpuIds {
           // It takes them out when the container ends.
           scheduler.getRMContext().getAllocationTagsManager()
               .addContainer(node.getNodeID(), container.getContainerId(), own);
-          scheduler.events.learned(container);
+          scheduler.events.running(container);
         }
       }
     }

@@ -107,7 +107,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       return "resource-types.xml: yarn.resource-types must name " + Gpus.RESOURCE;
     }
     try {
-      BridgeConfig.of(getConfig());
+      new BridgeConfig(getConfig());
       return "";
     } catch (IllegalArgumentException e) {
       return wanted.isOn() ? e.getMessage() : "";
@@ -117,7 +117,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
   /** In each mode, so that the control plane knows the mode. */
   private void startBridge() {
     try {
-      BridgeConfig config = BridgeConfig.of(getConfig());
+      BridgeConfig config = new BridgeConfig(getConfig());
       Bridge started = new Bridge(this, link(config, Bridge.EXCHANGE_MS),
           link(config, Bridge.POLL_MS + Bridge.EXCHANGE_MS), link(config, Bridge.QUERY_MS), config.queueSize);
       bridge = started;
@@ -254,7 +254,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
 
   /** What the node's host reports of itself. */
   Map<String, String> attributes(RMNode node) {
-    return Messages.attributes(rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
+    return ClusterView.attributes(rmContext.getNodeAttributesManager().getAttributesForNode(node.getHostName()));
   }
 
   private boolean hasExecutor(RMNode node) {

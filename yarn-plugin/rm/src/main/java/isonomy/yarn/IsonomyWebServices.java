@@ -3,14 +3,7 @@ package isonomy.yarn;
 import javax.inject.Inject;
 import javax.inject.Named;
 import javax.inject.Singleton;
-import javax.servlet.http.HttpServletRequest;
-import javax.ws.rs.GET;
-import javax.ws.rs.POST;
 import javax.ws.rs.Path;
-import javax.ws.rs.PathParam;
-import javax.ws.rs.core.Context;
-import javax.ws.rs.core.Response;
-import javax.ws.rs.core.UriInfo;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebServices;
@@ -30,16 +23,8 @@ public class IsonomyWebServices extends RMWebServices {
     this.forwarder = new QueryForwarder(rm, conf);
   }
 
-  @GET
-  @Path("/isonomy/{path:.*}")
-  public Response get(@PathParam("path") String path, @Context HttpServletRequest http, @Context UriInfo uri) {
-    return forwarder.get(path, http, uri);
-  }
-
-  @POST
-  @Path("/isonomy/{path:.*}")
-  public Response post(
-      @PathParam("path") String path, @Context HttpServletRequest http, @Context UriInfo uri, byte[] body) {
-    return forwarder.post(path, http, uri, body);
+  @Path("/isonomy")
+  public QueryForwarder isonomy() {
+    return forwarder;
   }
 }

@@ -29,17 +29,7 @@ final class Py4jControlPlane implements ControlPlane {
 
   private final BridgeConfig config;
   private final int deadlineMs;
-  private Link link;
-
-  private static final class Link {
-    final CallbackClient client;
-    final ControlPlane proxy;
-
-    Link(CallbackClient client, ControlPlane proxy) {
-      this.client = client;
-      this.proxy = proxy;
-    }
-  }
+  private Gateway link;
 
   /** `deadlineMs`: how long one call may take. */
   Py4jControlPlane(BridgeConfig config, int deadlineMs) {
@@ -49,9 +39,11 @@ final class Py4jControlPlane implements ControlPlane {
 
   @Override
   public byte[] exchange(byte[] request) {
-    Link used = link();
+    Gateway used = link();
     try {
-      return used.proxy.exchange(request);
+      Object proxy = used.createProxy(
+          ControlPlane.class.getClassLoader(), new Class<?>[] {ControlPlane.class}, Protocol.ENTRY_POINT_OBJECT_ID);
+      return ((ControlPlane) proxy).exchange(request);
     } catch (RuntimeException e) {
       drop(used);
       throw new BridgeException("no answer from the control plane at " + config.host + ":" + config.port
@@ -59,15 +51,12 @@ final class Py4jControlPlane implements ControlPlane {
     }
   }
 
-  private synchronized Link link() {
+  private synchronized Gateway link() {
     if (link == null) {
       try {
         InetAddress address = InetAddress.getByName(config.host);
-        CallbackClient client = new CallbackClient(
-            config.port, address, config.token(), 0, TimeUnit.SECONDS, new NoDelay(), false, deadlineMs);
-        Object proxy = new Gateway(null, client).createProxy(
-            ControlPlane.class.getClassLoader(), new Class<?>[] {ControlPlane.class}, Protocol.ENTRY_POINT_OBJECT_ID);
-        link = new Link(client, (ControlPlane) proxy);
+        link = new Gateway(null, new CallbackClient(
+            config.port, address, config.token(), 0, TimeUnit.SECONDS, new NoDelay(), false, deadlineMs));
       } catch (IOException e) {
         throw new BridgeException(e.getMessage(), e);
       }
@@ -75,11 +64,11 @@ final class Py4jControlPlane implements ControlPlane {
     return link;
   }
 
-  private synchronized void drop(Link failed) {
+  private synchronized void drop(Gateway failed) {
     if (link == failed) {
       link = null;
     }
-    failed.client.shutdown();
+    failed.getCallbackClient().shutdown();
   }
 
   @Override

@@ -11,17 +11,25 @@ import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import javax.servlet.http.HttpServletRequest;
+import javax.ws.rs.GET;
+import javax.ws.rs.POST;
+import javax.ws.rs.Path;
+import javax.ws.rs.PathParam;
+import javax.ws.rs.core.Context;
 import javax.ws.rs.core.MediaType;
 import javax.ws.rs.core.Response;
 import javax.ws.rs.core.UriInfo;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.CommonConfigurationKeys;
 import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.api.records.ApplicationAccessType;
+import org.apache.hadoop.yarn.api.records.QueueACL;
 import org.apache.hadoop.yarn.security.YarnAuthorizationProvider;
 import org.apache.hadoop.yarn.server.resourcemanager.RMAuditLogger;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebAppUtil;
+import org.apache.hadoop.yarn.server.security.ApplicationACLsManager;
 
 /**
  * Forwards calls of the RM's web app to the control plane, and answers itself what is about the mode: that must work
@@ -33,7 +41,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.webapp.RMWebAppUtil;
  * With yarn.acl.enable the query lists the apps that the caller may view, by YARN's VIEW_APP.
  * Admins are the RM's admins: yarn.admin.acl as last refreshed, and the RM's own user.
  */
-final class QueryForwarder {
+public class QueryForwarder {
   private static final int BODY_MAX = 1 << 20;
   private static final String REQUESTED_BY = "X-Requested-By";
   private static final String OPERATION = "Isonomy mode";
@@ -47,11 +55,16 @@ final class QueryForwarder {
     this.conf = conf;
   }
 
-  Response get(String path, HttpServletRequest http, UriInfo uri) {
+  @GET
+  @Path("/{path:.*}")
+  public Response get(@PathParam("path") String path, @Context HttpServletRequest http, @Context UriInfo uri) {
     return forward("GET", path, http, uri, new byte[0]);
   }
 
-  Response post(String path, HttpServletRequest http, UriInfo uri, byte[] body) {
+  @POST
+  @Path("/{path:.*}")
+  public Response post(
+      @PathParam("path") String path, @Context HttpServletRequest http, @Context UriInfo uri, byte[] body) {
     if (http.getHeader(REQUESTED_BY) == null) {
       return error(403, "POST needs the header " + REQUESTED_BY + " (any value): no form of another site can send it");
     }
@@ -150,13 +163,23 @@ final class QueryForwarder {
 
   private void setCaller(Query.Builder query, HttpServletRequest http) {
     UserGroupInformation caller = caller(http);
-    Viewers viewers = Viewers.of(rm, http.getRemoteAddr());
-    if (viewers.enforced()) {
-      query.setAcls(true).addAllViewable(viewers.viewable(caller, rm.getRMContext().getRMApps().values()));
-    }
+    setViewable(query, caller, http.getRemoteAddr());
     if (caller != null) {
       query.setUser(caller.getShortUserName());
       query.setAdmin(isAdmin(caller));
+    }
+  }
+
+  /** With ACLs: the apps that a caller may view, which the ResourceManager's own REST shows in full; nobody: none. */
+  void setViewable(Query.Builder query, UserGroupInformation caller, String remoteAddress) {
+    ApplicationACLsManager acls = rm.getApplicationACLsManager();
+    if (acls.areACLsEnabled()) {
+      query.setAcls(true);
+      rm.getRMContext().getRMApps().values().stream().filter(app -> caller != null
+              && (acls.checkAccess(caller, ApplicationAccessType.VIEW_APP, app.getUser(), app.getApplicationId())
+                  || rm.getQueueACLsManager().checkAccess(
+                      caller, QueueACL.ADMINISTER_QUEUE, app, remoteAddress, List.of())))
+          .forEach(app -> query.addViewable(app.getApplicationId().toString()));
     }
   }
 

@@ -10,7 +10,6 @@ import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.NodeDown;
 import java.util.List;
 import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.BiFunction;
 import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
@@ -48,8 +47,6 @@ final class SchedulerEvents {
   private final ClusterView view;
   private final AskBook asks;
   private final DrainingContainers ending;
-  /** Nodes that were reported as decommissioning. */
-  private final Set<NodeId> decommissioning = ConcurrentHashMap.newKeySet();
 
   SchedulerEvents(IsonomyScheduler scheduler, ClusterView view, AskBook asks, DrainingContainers ending) {
     this.scheduler = scheduler;
@@ -100,7 +97,7 @@ final class SchedulerEvents {
   // ---- nodes
 
   private void heartbeat(RMNode node) {
-    if ((node.getState() == NodeState.DECOMMISSIONING) != decommissioning.contains(node.getNodeID())) {
+    if ((node.getState() == NodeState.DECOMMISSIONING) != view.told(node.getNodeID()).getDecommissioning()) {
       node(node);
     }
     if (!ending.isEmpty()) {
@@ -109,11 +106,6 @@ final class SchedulerEvents {
   }
 
   void node(RMNode node) {
-    if (node.getState() == NodeState.DECOMMISSIONING) {
-      decommissioning.add(node.getNodeID());
-    } else {
-      decommissioning.remove(node.getNodeID());
-    }
     scheduler.emit(() -> Event.newBuilder().setNodeUp(view.node(node)));
   }
 
@@ -129,7 +121,6 @@ final class SchedulerEvents {
     NodeId id = node.getNodeID();
     scheduler.emit(() -> Event.newBuilder().setNodeDown(
         NodeDown.newBuilder().setNodeId(id.toString()).setReason(node.getState().name())));
-    decommissioning.remove(id);
     view.nodeGone(id);
     ending.nodeGone(id.toString());
   }
@@ -142,10 +133,9 @@ final class SchedulerEvents {
         continue;
       }
       asks.recovered(report.getContainerId().getApplicationAttemptId(), Gpus.key(container));
-      GpuContainer message = Messages.container(container);
-      scheduler.emit(() -> Event.newBuilder().setContainerAllocated(message));
+      allocated(container);
       if (report.getContainerState() == ContainerState.RUNNING) {
-        scheduler.emit(() -> Event.newBuilder().setContainerRunning(message));
+        running(container);
       }
     }
   }
@@ -196,12 +186,12 @@ final class SchedulerEvents {
   // ---- containers
 
   void allocated(RMContainer container) {
-    scheduler.emit(() -> Event.newBuilder().setContainerAllocated(Messages.container(container)));
+    scheduler.emit(() -> Event.newBuilder().setContainerAllocated(ClusterView.container(container)));
   }
 
-  /** The GPUs of a container without a lease became known. */
-  void learned(RMContainer container) {
-    scheduler.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+  /** A container runs, or the GPUs of one without a lease became known. */
+  void running(RMContainer container) {
+    scheduler.emit(() -> Event.newBuilder().setContainerRunning(ClusterView.container(container)));
   }
 
   void launched(ContainerId id, SchedulerNode node) {
@@ -209,7 +199,7 @@ final class SchedulerEvents {
     if (container == null) {
       ending.started(node.getNodeID().toString(), id.toString());
     } else if (Gpus.has(container)) {
-      scheduler.emit(() -> Event.newBuilder().setContainerRunning(Messages.container(container)));
+      running(container);
       if (Gpus.untagged(container)) {
         node(node.getRMNode());
       }
@@ -218,8 +208,8 @@ final class SchedulerEvents {
 
   /** A container ended; `before` is its state before that. */
   void completed(RMContainer container, RMContainerState before, ContainerStatus status, RMContainerEventType event) {
-    GpuContainer message = Messages.container(container);
-    ContainerCompleted end = Messages.completed(message, status);
+    GpuContainer message = ClusterView.container(container);
+    ContainerCompleted end = ClusterView.completed(message, status);
     if (event == RMContainerEventType.FINISHED || before == RMContainerState.ALLOCATED) {
       scheduler.emit(() -> Event.newBuilder().setContainerCompleted(end));
     } else {

@@ -7,6 +7,7 @@ import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.StringJoiner;
+import org.apache.hadoop.conf.Configuration;
 
 /**
  * Measures the bridge from this side: round trips with a control plane that echoes, and for comparison with a bare
@@ -26,8 +27,11 @@ final class BridgeBench {
 
   /** Arguments: host, port of the bridge, token file, port of the bare echo, files with one request each. */
   public static void main(String[] args) throws IOException {
-    BridgeConfig config = new BridgeConfig(args[0], Integer.parseInt(args[1]), Path.of(args[2]), 1);
-    try (Py4jControlPlane bridge = new Py4jControlPlane(config, Bridge.EXCHANGE_MS);
+    Configuration conf = new Configuration(false);
+    conf.set("isonomy.bridge.host", args[0]);
+    conf.set("isonomy.bridge.port", args[1]);
+    conf.set("isonomy.bridge.token-file", args[2]);
+    try (Py4jControlPlane bridge = new Py4jControlPlane(new BridgeConfig(conf), Bridge.EXCHANGE_MS);
         Socket socket = new Socket(args[0], Integer.parseInt(args[3]))) {
       socket.setTcpNoDelay(true);
       OutputStream out = socket.getOutputStream();

@@ -8,7 +8,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.ContainerCompleted;
-import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
 import isonomy.wire.v1.Ready;
@@ -22,7 +21,6 @@ import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.SchedulingRequest;
@@ -61,25 +59,6 @@ class PartsTest {
     assertFalse(queue.overflowed());
     queue.add(event());
     assertEquals(6, queue.peek(10, 0).get(0).getSeq());
-  }
-
-  @Test
-  void aDirectiveIsCarriedOutOnce() {
-    DirectiveLog log = new DirectiveLog(2);
-    AtomicInteger done = new AtomicInteger();
-    for (int i = 0; i < 3; i++) {
-      DirectiveResult result = log.once("a", () -> {
-        done.incrementAndGet();
-        return DirectiveResult.newBuilder().setOk(true);
-      });
-      assertEquals("a", result.getDirectiveId());
-      assertTrue(result.getOk());
-    }
-    assertEquals(1, done.get());
-    log.once("b", DirectiveResult::newBuilder);
-    log.once("a", DirectiveResult::newBuilder);
-    log.once("c", DirectiveResult::newBuilder);
-    assertTrue(log.once("a", DirectiveResult::newBuilder).getOk(), "the longest unused one is forgotten first");
   }
 
   @Test
@@ -135,7 +114,9 @@ class PartsTest {
   @Test
   void aTokenThatOthersMayReadIsRefused(@TempDir Path dir) throws IOException {
     Path file = dir.resolve("token");
-    BridgeConfig config = new BridgeConfig("127.0.0.1", 1, file, 1);
+    Configuration conf = new Configuration(false);
+    conf.set("isonomy.bridge.token-file", file.toString());
+    BridgeConfig config = new BridgeConfig(conf);
     assertTrue(assertThrows(IOException.class, config::token).getMessage().contains("cannot be read"));
     Files.writeString(file, "0123456789abcdef".repeat(4) + "\n");
     Files.setPosixFilePermissions(file, PosixFilePermissions.fromString("rw-r-----"));

@@ -1,14 +1,13 @@
 package isonomy.wire;
 
-import java.util.ArrayList;
 import java.util.Collection;
-import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
  * The GPU ids and the lease of a container, as allocation tags in the token that the ResourceManager signs: "gpu=0,2" and
@@ -29,7 +28,7 @@ public final class GpuTag {
   private final String lease;
 
   private GpuTag(List<Integer> gpuIds, String lease) {
-    this.gpuIds = Collections.unmodifiableList(gpuIds);
+    this.gpuIds = gpuIds;
     this.lease = lease;
   }
 
@@ -62,14 +61,11 @@ public final class GpuTag {
     }
     String apart = only(tags, LEASE);
     String lease = parts.group(2) != null ? parts.group(2) : apart == null ? "" : apart.substring(LEASE.length());
-    List<Integer> ids = new ArrayList<>();
-    for (String id : parts.group(1).split(",")) {
-      ids.add(Integer.valueOf(id));
-    }
+    List<Integer> ids =
+        Stream.of(parts.group(1).split(",")).map(Integer::valueOf).sorted().collect(Collectors.toUnmodifiableList());
     if (new HashSet<>(ids).size() != ids.size() || !LEASE_ID.matcher(lease).matches()) {
       return null;
     }
-    Collections.sort(ids);
     return new GpuTag(ids, lease);
   }
 

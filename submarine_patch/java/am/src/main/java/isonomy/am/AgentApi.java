@@ -15,16 +15,13 @@ public final class AgentApi {
 
   private final EventQueue events;
   private final Containers containers;
-  private final Consumer<Float> progress;
   private final Consumer<Outcome> end;
   private final IntConsumer board;
   private final Map<String, AmReply> replies = new LRUCacheHashMap<>(REPLIES_KEPT, false);
 
-  AgentApi(EventQueue events, Containers containers, Consumer<Float> progress, Consumer<Outcome> end,
-      IntConsumer board) {
+  AgentApi(EventQueue events, Containers containers, Consumer<Outcome> end, IntConsumer board) {
     this.events = events;
     this.containers = containers;
-    this.progress = progress;
     this.end = end;
     this.board = board;
   }
@@ -69,7 +66,7 @@ public final class AgentApi {
           end.accept(Outcome.finished(command.getFinish()));
           break;
         case PROGRESS:
-          progress.accept(command.getProgress().getFraction());
+          containers.setProgress(command.getProgress().getFraction());
           break;
         case BOARD:
           board.accept(command.getBoard().getPort());

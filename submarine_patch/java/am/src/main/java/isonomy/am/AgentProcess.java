@@ -5,21 +5,24 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayDeque;
-import java.util.Deque;
 import java.util.List;
+import java.util.Queue;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import org.apache.hadoop.thirdparty.com.google.common.collect.EvictingQueue;
+import org.apache.hadoop.thirdparty.com.google.common.collect.Queues;
+import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.Uninterruptibles;
 
 /** The Agent, a child process that gets this shell's port and token only over its standard input. */
 final class AgentProcess {
   private static final int LINES_KEPT = 15;
   private static final int LINE_CHARS = 200;
   private static final long TERM_WAIT_S = 5;
+  private static final long PUMP_WAIT_S = 2;
 
   private final Process process;
   private final Thread stderrPump;
-  private final Deque<String> lastLines = new ArrayDeque<>();
+  private final Queue<String> lastLines = Queues.synchronizedQueue(EvictingQueue.create(LINES_KEPT));
 
   private AgentProcess(Process process) {
     this.process = process;
@@ -48,7 +51,7 @@ final class AgentProcess {
   /** Passes the attempt's failure to the consumer when the child ends. */
   void onExit(Consumer<Outcome> consumer) {
     process.onExit().thenAccept(ended -> {
-      awaitPump();
+      Uninterruptibles.joinUninterruptibly(stderrPump, PUMP_WAIT_S, TimeUnit.SECONDS);
       consumer.accept(failure(ended.exitValue()));
     });
   }
@@ -74,22 +77,9 @@ final class AgentProcess {
   private Outcome failure(int exitCode) {
     boolean signalled = exitCode > 128;
     String how = signalled ? "was killed by signal " + (exitCode - 128) : "ended with exit code " + exitCode;
-    String message = "the Agent " + how + " before the app was finished; its last lines:\n" + lastLines();
+    String message = "the Agent " + how + " before the app was finished; its last lines:\n"
+        + String.join("\n", lastLines.toArray(new String[0]));
     return Outcome.attemptFailed(message, exitCode == 0 || signalled ? Outcome.SOFTWARE : exitCode);
-  }
-
-  private String lastLines() {
-    synchronized (lastLines) {
-      return String.join("\n", lastLines);
-    }
-  }
-
-  private void awaitPump() {
-    try {
-      stderrPump.join(TimeUnit.SECONDS.toMillis(2));
-    } catch (InterruptedException e) {
-      Thread.currentThread().interrupt();
-    }
   }
 
   private void pumpStderr() {
@@ -105,11 +95,6 @@ final class AgentProcess {
   }
 
   private void keep(String line) {
-    synchronized (lastLines) {
-      lastLines.add(line.length() > LINE_CHARS ? line.substring(0, LINE_CHARS) : line);
-      if (lastLines.size() > LINES_KEPT) {
-        lastLines.removeFirst();
-      }
-    }
+    lastLines.add(line.length() > LINE_CHARS ? line.substring(0, LINE_CHARS) : line);
   }
 }

@@ -9,6 +9,7 @@ import java.io.IOException;
 import java.io.StringWriter;
 import java.net.InetAddress;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
@@ -20,8 +21,8 @@ import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRespo
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
-import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.slf4j.Logger;
@@ -49,8 +50,7 @@ public final class AmShell {
   private final Containers containers = new Containers(events, outcome::complete);
   private final AMRMClientAsync<ContainerRequest> rm =
       AMRMClientAsync.createAMRMClientAsync(HEARTBEAT_MS, containers);
-  private final NMClientAsync nm =
-      NMClientAsync.createNMClientAsync(new NmCallbacks(events, rm::releaseAssignedContainer));
+  private final NMClient nm = NMClient.createNMClient();
   private final ApplicationAttemptId attempt =
       ContainerId.fromString(System.getenv(Environment.CONTAINER_ID.name())).getApplicationAttemptId();
   private AppPage page;
@@ -78,13 +78,13 @@ public final class AmShell {
     conf.setBoolean(YarnConfiguration.YARN_CLIENT_LOAD_RESOURCETYPES_FROM_SERVER, true);
     rm.init(conf);
     nm.init(conf);
-    nm.getClient().cleanupRunningContainersOnStop(false);
+    nm.cleanupRunningContainersOnStop(false);
     rm.start();
     nm.start();
     containers.connect(rm, nm, new WorkerLaunch(conf, own));
     register();
     LoopbackGateway gateway =
-        new LoopbackGateway(new AgentApi(events, containers, containers::setProgress, outcome::complete, this::board));
+        new LoopbackGateway(new AgentApi(events, containers, outcome::complete, this::board));
     AgentProcess agent = AgentProcess.start(List.of(python, "-m", "submarine_patch.agent"),
         greeting(gateway.port(), gateway.token, attempt));
     Runtime.getRuntime().addShutdownHook(new Thread(agent::stop, "stop-agent"));
@@ -109,11 +109,6 @@ public final class AmShell {
     LOG.info("registered, {} containers adopted", response.getContainersFromPreviousAttempts().size());
   }
 
-  /** Opens a page and returns its port. */
-  interface Opening {
-    int port() throws IOException;
-  }
-
   private String trackingUrl(String host) {
     return trackingUrl(host, () -> {
       String target = ProxyHosts.pageOf(attempt.getApplicationId(), conf);
@@ -122,11 +117,14 @@ public final class AmShell {
     });
   }
 
-  /** The page's URL; a failure is only logged, as a reduced Java runtime may lack the module jdk.httpserver. */
-  static String trackingUrl(String host, Opening page) {
+  /**
+   * The URL of the page, which is opened and tells its port; a failure is only logged, as a reduced Java runtime may lack
+   * the module jdk.httpserver.
+   */
+  static String trackingUrl(String host, Callable<Integer> page) {
     try {
-      return "http://" + host + ":" + page.port() + "/";
-    } catch (IOException | RuntimeException | LinkageError e) {
+      return "http://" + host + ":" + page.call() + "/";
+    } catch (Exception | LinkageError e) {
       LOG.warn("there is no page for this app at {}", host, e);
       return "";
     }
@@ -148,7 +146,9 @@ public final class AmShell {
   private int end(Outcome how, AgentProcess agent) throws IOException, YarnException, InterruptedException {
     if (how.status != null) {
       LOG.info("finished: {} {}", how.status, how.message);
-      rm.unregisterApplicationMaster(how.status, how.message, finalUrl(how));
+      String url =
+          how.trackingUrl.isEmpty() ? ProxyHosts.finalPageOf(attempt.getApplicationId(), conf) : how.trackingUrl;
+      rm.unregisterApplicationMaster(how.status, how.message, url);
       agent.awaitExit(AGENT_EXIT_S);
     } else {
       LOG.error("this attempt fails: {}", how.message);
@@ -196,10 +196,5 @@ public final class AmShell {
     } catch (IOException e) {
       LOG.warn("files are left in {}", staging, e);
     }
-  }
-
-  /** The URL to which YARN sends browsers once the app has ended: by default its page in the ResourceManager. */
-  private String finalUrl(Outcome how) {
-    return how.trackingUrl.isEmpty() ? ProxyHosts.finalPageOf(attempt.getApplicationId(), conf) : how.trackingUrl;
   }
 }

@@ -1,7 +1,10 @@
 package isonomy.am;
 
+import isonomy.wire.GpuTag;
 import isonomy.wire.v1.AmAsk;
 import isonomy.wire.v1.AmCompleted;
+import isonomy.wire.v1.AmContainer;
+import isonomy.wire.v1.AmContainerError;
 import isonomy.wire.v1.AmEvent;
 import isonomy.wire.v1.AmLaunch;
 import isonomy.wire.v1.AmPreempt;
@@ -9,12 +12,14 @@ import java.io.IOException;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.function.Consumer;
 import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.ThreadFactoryBuilder;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeReport;
 import org.apache.hadoop.yarn.api.records.PreemptionContainer;
@@ -24,14 +29,15 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceInformation;
 import org.apache.hadoop.yarn.api.records.UpdatedContainer;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
 import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
-import org.apache.hadoop.yarn.client.api.async.NMClientAsync;
+import org.apache.hadoop.yarn.exceptions.ResourceNotFoundException;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The open asks and the held containers, and the ResourceManager's callbacks on them, which are passed on as events.
+ * The open asks and the held containers. What the ResourceManager and the NodeManagers say of them is passed on as events.
  *
  * <p>Invariants: an allocation request id has at most one open ask; a container answers exactly one open ask (any other
  * container is released without telling the Agent); the end of a container is reported once.
@@ -39,17 +45,23 @@ import org.slf4j.LoggerFactory;
 final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
   private static final Logger LOG = LoggerFactory.getLogger(Containers.class);
 
+  /** A call of a NodeManager. */
+  private interface Call {
+    void run() throws YarnException, IOException;
+  }
+
   private final EventQueue events;
   private final Consumer<Outcome> end;
   private final Map<Long, ContainerRequest> asks = new ConcurrentHashMap<>();
   private final Map<String, Container> held = new ConcurrentHashMap<>();
-  private final Set<String> adopted = ConcurrentHashMap.newKeySet();
   private final Set<String> unseen = ConcurrentHashMap.newKeySet();
-  private final ExecutorService stops = Executors.newSingleThreadExecutor(
-      new ThreadFactoryBuilder().setDaemon(true).setNameFormat("stop-adopted").build());
+  /** By held container its last call. */
+  private final Map<String, CompletableFuture<Void>> calls = new ConcurrentHashMap<>();
+  private final ExecutorService threads = Executors.newCachedThreadPool(
+      new ThreadFactoryBuilder().setDaemon(true).setNameFormat("node-manager-%d").build());
 
   private volatile AMRMClientAsync<ContainerRequest> rm;
-  private volatile NMClientAsync nm;
+  private volatile NMClient nm;
   private volatile WorkerLaunch launches;
   private volatile float progress;
 
@@ -59,7 +71,7 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
   }
 
   /** Sets the clients; call it before the first heartbeat. */
-  void connect(AMRMClientAsync<ContainerRequest> newRm, NMClientAsync newNm, WorkerLaunch newLaunches) {
+  void connect(AMRMClientAsync<ContainerRequest> newRm, NMClient newNm, WorkerLaunch newLaunches) {
     rm = newRm;
     nm = newNm;
     launches = newLaunches;
@@ -109,17 +121,40 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
       }
       rm.removeContainerRequest(request);
       held.put(container.getId().toString(), container);
-      events.add(AmEvent.newBuilder().setAllocated(Gpus.describe(container)).build());
+      events.add(AmEvent.newBuilder().setAllocated(describe(container)).build());
     }
   }
 
   @Override
   public void onContainersReceivedFromPreviousAttempts(List<Container> previous) {
     for (Container container : previous) {
-      adopted.add(container.getId().toString());
       if (held.putIfAbsent(container.getId().toString(), container) == null) {
-        events.add(AmEvent.newBuilder().setAdopted(Gpus.describe(container)).build());
+        events.add(AmEvent.newBuilder().setAdopted(describe(container)).build());
       }
+    }
+  }
+
+  /** The container, with its GPU ids and lease as the ResourceManager signed them. */
+  static AmContainer describe(Container container) {
+    AmContainer.Builder builder = AmContainer.newBuilder().setContainerId(container.getId().toString())
+        .setNodeId(container.getNodeId().toString()).setHost(container.getNodeId().getHost())
+        .setAllocationRequestId(container.getAllocationRequestId());
+    if (container.getNodeHttpAddress() != null) {
+      builder.setNodeHttpAddress(container.getNodeHttpAddress());
+    }
+    GpuTag tag = tag(container);
+    if (tag != null) {
+      builder.addAllGpuIds(tag.gpuIds()).setLeaseId(tag.lease());
+    }
+    return builder.build();
+  }
+
+  private static GpuTag tag(Container container) {
+    try {
+      int gpus = (int) container.getResource().getResourceValue(ResourceInformation.GPU_URI);
+      return GpuTag.read(container.getAllocationTags(), gpus);
+    } catch (ResourceNotFoundException e) {
+      return GpuTag.read(container.getAllocationTags()); // no resource-types.xml on the master's class path
     }
   }
 
@@ -128,7 +163,7 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
     for (ContainerStatus status : completed) {
       String id = status.getContainerId().toString();
       held.remove(id);
-      adopted.remove(id);
+      calls.remove(id);
       if (!unseen.remove(id)) {
         events.add(AmEvent.newBuilder().setCompleted(AmCompleted.newBuilder().setContainerId(id)
             .setExitStatus(status.getExitStatus()).setDiagnostics(status.getDiagnostics())).build());
@@ -141,34 +176,38 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
     if (container == null) {
       throw new IllegalArgumentException(launch.getContainerId() + " is not held");
     }
-    nm.startContainerAsync(container, launches.context(launch));
+    ContainerLaunchContext context = launches.context(launch);
+    call(container, () -> {
+      nm.startContainer(container, context);
+      events.add(AmEvent.newBuilder().setStarted(launch.getContainerId()).build());
+    }, error -> events.add(AmEvent.newBuilder().setStartError(AmContainerError.newBuilder()
+        .setContainerId(launch.getContainerId()).setMessage(String.valueOf(error.getMessage()))).build()));
   }
 
   void stop(String id) {
     Container container = held.get(id);
-    if (container == null) {
-      return;
+    if (container != null) {
+      call(container, () -> nm.stopContainer(container.getId(), container.getNodeId()),
+          error -> LOG.warn("{} could not be stopped by its NodeManager, released instead: {}", id, error.toString()));
     }
-    if (adopted.contains(id)) {
-      stops.execute(() -> stopAdopted(container));
-    } else {
-      nm.stopContainerAsync(container.getId(), container.getNodeId());
-    }
+  }
+
+  /** Calls a container's NodeManager, after the earlier calls for it; a container whose call fails is released. */
+  private void call(Container container, Call what, Consumer<Throwable> failed) {
+    calls.compute(container.getId().toString(), (id, earlier) ->
+        (earlier == null ? CompletableFuture.<Void>completedFuture(null) : earlier).thenRunAsync(() -> {
+          try {
+            what.run();
+          } catch (Throwable e) {
+            failed.accept(e);
+            rm.releaseAssignedContainer(container.getId());
+          }
+        }, threads));
   }
 
   void release(String id) {
     Container container = held.get(id);
     if (container != null) {
-      rm.releaseAssignedContainer(container.getId());
-    }
-  }
-
-  /** Stops a container with the synchronous client, as the asynchronous one knows only those that it started. */
-  private void stopAdopted(Container container) {
-    try {
-      nm.getClient().stopContainer(container.getId(), container.getNodeId());
-    } catch (YarnException | IOException e) {
-      LOG.warn("{} could not be stopped on {}, released instead", container.getId(), container.getNodeId(), e);
       rm.releaseAssignedContainer(container.getId());
     }
   }

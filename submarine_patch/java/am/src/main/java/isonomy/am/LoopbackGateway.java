@@ -13,9 +13,8 @@ import py4j.Py4JServerConnection;
 /** A py4j server on a free port of the loopback interface, protected by a token. */
 final class LoopbackGateway {
   private static final Logger LOG = LoggerFactory.getLogger(LoopbackGateway.class);
-  private static final int TOKEN_BYTES = 32;
 
-  final String token = newToken();
+  final String token = String.format("%064x", new BigInteger(256, new SecureRandom()));
   private final GatewayServer server;
 
   LoopbackGateway(Object entryPoint) {
@@ -32,12 +31,6 @@ final class LoopbackGateway {
 
   void close() {
     server.shutdown();
-  }
-
-  private static String newToken() {
-    byte[] bytes = new byte[TOKEN_BYTES];
-    new SecureRandom().nextBytes(bytes);
-    return String.format("%0" + 2 * TOKEN_BYTES + "x", new BigInteger(1, bytes));
   }
 
   /** Nagle's algorithm with delayed acknowledgement costs some 40 ms for each larger message. */

@@ -5,6 +5,13 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.mockito.ArgumentMatchers.any;
+import static org.mockito.Mockito.doThrow;
+import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.never;
+import static org.mockito.Mockito.timeout;
+import static org.mockito.Mockito.verify;
+import static org.mockito.Mockito.when;
 
 import isonomy.wire.v1.AmAsk;
 import isonomy.wire.v1.AmCommand;
@@ -15,6 +22,7 @@ import isonomy.wire.v1.AmFinish;
 import isonomy.wire.v1.AmLaunch;
 import isonomy.wire.v1.AmProgress;
 import isonomy.wire.v1.AmReply;
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
@@ -22,6 +30,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.io.Text;
@@ -36,6 +45,8 @@ import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
+import org.apache.hadoop.yarn.client.api.NMClient;
+import org.apache.hadoop.yarn.client.api.async.AMRMClientAsync;
 import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -83,27 +94,27 @@ class AmShellPartsTest {
 
   @Test
   void aRepeatedCommandHasItsEffectOnce() throws Exception {
-    List<Float> fractions = new ArrayList<>();
-    CompletableFuture<Outcome> outcome = new CompletableFuture<>();
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), null, fractions::add, outcome::complete,
-        port -> { });
-    byte[] progress = AmCommand.newBuilder().setId("p1").setProgress(AmProgress.newBuilder().setFraction(0.5f))
-        .build().toByteArray();
-    assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
-    assertTrue(AmReply.parseFrom(api.call(progress)).getOk());
-    assertEquals(List.of(0.5f), fractions);
+    Containers containers = new Containers(null, null);
+    List<Outcome> outcomes = new ArrayList<>();
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), containers, outcomes::add, port -> { });
+    api.call(AmCommand.newBuilder().setId("p1").setProgress(AmProgress.newBuilder().setFraction(1.5f)).build()
+        .toByteArray());
+    assertEquals(1f, containers.getProgress());
     AmReply refused = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("x").build().toByteArray()));
     assertFalse(refused.getOk());
     assertEquals("a command without a kind", refused.getError());
-    api.call(AmCommand.newBuilder().setId("f").setFinish(AmFinish.newBuilder().setMessage("bad data")).build()
-        .toByteArray());
-    assertEquals(FinalApplicationStatus.FAILED, outcome.join().status);
-    assertEquals("bad data", outcome.join().message);
+    byte[] finish = AmCommand.newBuilder().setId("f").setFinish(AmFinish.newBuilder().setMessage("bad data")).build()
+        .toByteArray();
+    assertTrue(AmReply.parseFrom(api.call(finish)).getOk());
+    assertTrue(AmReply.parseFrom(api.call(finish)).getOk());
+    assertEquals(1, outcomes.size());
+    assertEquals(FinalApplicationStatus.FAILED, outcomes.get(0).status);
+    assertEquals("bad data", outcomes.get(0).message);
   }
 
   @Test
   void aLaunchOfAnUnknownContainerIsAnError() throws Exception {
-    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null), f -> { }, o -> { },
+    AgentApi api = new AgentApi(new EventQueue(1, 1, why -> { }), new Containers(null, null), o -> { },
         port -> { });
     AmReply reply = AmReply.parseFrom(api.call(AmCommand.newBuilder().setId("1")
         .setLaunch(AmLaunch.newBuilder().setContainerId("container_1")).build().toByteArray()));
@@ -141,21 +152,57 @@ class AmShellPartsTest {
     return new Token<>(new byte[0], new byte[0], new Text(kind), new Text("service"));
   }
 
-  @Test
-  void tagsTellGpusAndLease() {
-    Container container = Container.newInstance(
+  private static Container container() {
+    return Container.newInstance(
         ContainerId.newContainerId(ApplicationAttemptId.newInstance(ApplicationId.newInstance(1, 1), 1), 2),
         NodeId.newInstance("host-a", 4000), "host-a:8042",
         Resource.newInstance(1, 1, Map.of("yarn.io/gpu", 2L)), Priority.newInstance(0), null);
+  }
+
+  @Test
+  @SuppressWarnings("unchecked")
+  void aNodeManagerIsCalledInOrderAndAContainerWhoseCallFailsIsReleased() throws Exception {
+    EventQueue events = new EventQueue(10, 1, why -> { });
+    AMRMClientAsync<ContainerRequest> rm = mock(AMRMClientAsync.class);
+    NMClient nm = mock(NMClient.class);
+    Containers containers = new Containers(events, null);
+    containers.connect(rm, nm, new WorkerLaunch(new Configuration(), new Credentials()));
+    Container container = container();
+    containers.onContainersReceivedFromPreviousAttempts(List.of(container));
+    CountDownLatch answered = new CountDownLatch(1);
+    when(nm.startContainer(any(), any())).thenAnswer(call -> {
+      answered.await();
+      return Map.of();
+    }).thenThrow(new IOException("full"));
+    doThrow(new IOException("gone")).when(nm).stopContainer(any(), any());
+    AmLaunch launch = AmLaunch.newBuilder().setContainerId(container.getId().toString()).build();
+    containers.launch(launch);
+    containers.stop(launch.getContainerId());
+    verify(nm, timeout(10_000)).startContainer(any(), any());
+    verify(nm, never()).stopContainer(any(), any());
+    answered.countDown();
+    verify(rm, timeout(10_000)).releaseAssignedContainer(container.getId());
+    verify(nm).stopContainer(container.getId(), container.getNodeId());
+    containers.launch(launch);
+    verify(rm, timeout(10_000).times(2)).releaseAssignedContainer(container.getId());
+    List<AmEvent> told = events.take(0).getEventsList();
+    assertEquals(List.of("ADOPTED", "STARTED", "START_ERROR"),
+        told.stream().map(event -> event.getKindCase().name()).toList());
+    assertEquals("full", told.get(2).getStartError().getMessage());
+  }
+
+  @Test
+  void tagsTellGpusAndLease() {
+    Container container = container();
     container.setAllocationRequestId(7);
     container.setAllocationTags(Set.of("gpu=0,2;lease=L5"));
-    AmContainer seen = Gpus.describe(container);
+    AmContainer seen = Containers.describe(container);
     assertEquals(List.of(0, 2), seen.getGpuIdsList());
     assertEquals("L5", seen.getLeaseId());
     assertEquals("host-a", seen.getHost());
     assertEquals(7, seen.getAllocationRequestId());
     container.setAllocationTags(Set.of("gpu=x", "lease=L5"));
-    assertEquals(0, Gpus.describe(container).getGpuIdsCount(), "no callback fails on a tag");
+    assertEquals(0, Containers.describe(container).getGpuIdsCount(), "no callback fails on a tag");
   }
 
   @Test

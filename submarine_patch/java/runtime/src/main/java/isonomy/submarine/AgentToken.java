@@ -20,7 +20,7 @@ record AgentToken(String secret, String arbiter, String ca) {
   static AgentToken fetch(RmRest rest, ApplicationId app) throws IOException {
     JsonNode reply;
     try {
-      reply = rest.get("token", app);
+      reply = rest.get("token?app=" + app);
     } catch (IOException e) {
       throw new IOException("no Isonomy token, nothing was submitted: " + OneLineErrors.oneLine(e), e);
     }

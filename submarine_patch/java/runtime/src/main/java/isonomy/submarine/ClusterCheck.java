@@ -24,14 +24,10 @@ record ClusterCheck(List<String> leafQueues, List<String> parentQueues, List<Res
 
   static ClusterCheck ask(YarnClient yarn) throws IOException, YarnException {
     List<String> leaves = new ArrayList<>();
-    List<String> parents = new ArrayList<>();
-    parents.add("root");
+    List<String> parents = new ArrayList<>(List.of("root"));
     sort("root", yarn.getRootQueueInfos(), leaves, parents);
     Collections.sort(leaves);
-    List<Resource> nodes = new ArrayList<>();
-    for (NodeReport node : yarn.getNodeReports(NodeState.RUNNING)) {
-      nodes.add(node.getCapability());
-    }
+    List<Resource> nodes = yarn.getNodeReports(NodeState.RUNNING).stream().map(NodeReport::getCapability).toList();
     return new ClusterCheck(leaves, parents, nodes);
   }
 

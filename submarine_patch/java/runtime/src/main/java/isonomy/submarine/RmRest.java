@@ -14,7 +14,6 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.hdfs.web.URLConnectionFactory;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.security.authentication.client.AuthenticationException;
-import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.webapp.util.WebAppUtils;
 
 /** Isonomy's resource in the ResourceManager's web app, under its authentication (simple or SPNEGO). */
@@ -30,12 +29,7 @@ final class RmRest {
     this.conf = conf;
   }
 
-  /** GET of /ws/v1/cluster/isonomy/{path}?app={app}, from the active ResourceManager. */
-  JsonNode get(String path, ApplicationId app) throws IOException {
-    return get(path + "?app=" + app);
-  }
-
-  /** GET of a view that takes no app. */
+  /** GET of /ws/v1/cluster/isonomy/{view}, with its query, from the active ResourceManager. */
   JsonNode get(String view) throws IOException {
     String query = "/ws/v1/cluster/isonomy/" + view;
     try {
