@@ -334,6 +334,14 @@ def start(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: f
         )
 
 
+def goes_on(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: float) -> None:
+    """The container goes on with another job of its app: from now on its leases count for that one."""
+    for lease in s.durable.leases.parts(container.gpus):
+        if lease.container_id == container.container_id and lease.job_id != job_id:
+            clerk.record(facts.LeaseIdle(lease.gpus, now_s))
+    start(s, clerk, container, job_id, now_s)
+
+
 def _lent(s: Holdings, lease: Lease) -> bool:
     """Whether it was granted with an earlier end than usual (`Award.until_s`).
 

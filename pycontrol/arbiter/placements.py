@@ -34,6 +34,7 @@ def _add(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> None:
     s.workers.add(worker)
     if container_id:
         s.workers.carried(worker, container_id)
+        leases.goes_on(s, clerk, s.cluster.containers[container_id], worker.plan.job_id, s.event_s)
 
 
 def _problem(s: Holdings, e: UsePlanned) -> str:

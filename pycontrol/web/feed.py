@@ -176,7 +176,7 @@ def _describe_lease(fact: f.OfLease, changes: Sequence[IntervalChange]) -> list[
         case f.LeaseRevoking():
             text = f"must give back ({fact.reason})"
         case f.LeaseIdle():
-            text = "container ended on"
+            text = "stopped on"
     owner = {c.before.gpu: c.before.app_id for c in changes if c.before is not None}
     by_app: dict[str, list[Gpu]] = {}
     for gpu in fact.gpus if text else ():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from pycontrol.arbiter.ledger.facts import LeaseIdle, LeaseStarted
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.arbiter.views.workers import PlannedWorker
@@ -63,7 +64,7 @@ def test_a_worker_that_goes_on_in_a_container_of_its_app_takes_the_place_of_the_
         m.app(name, gang=2)
     m.run(2)
     (here,), (theirs,) = m.start("a"), m.start("b")
-    facts = len(m.facts)
+    facts, end_s = len(m.facts), m.a.durable.leases[here.gpus[0]].end_s
 
     def goes_on(worker_id: str, container: str, gpus: tuple[Gpu, ...]) -> ev.SendUseReply:
         plan = ev.WorkerPlan(worker_id, "k", gpus, 99, container)
@@ -78,7 +79,11 @@ def test_a_worker_that_goes_on_in_a_container_of_its_app_takes_the_place_of_the_
     m.run(30)
     assert not m.places(), "nothing is placed for it"
     assert m.held("a") == set(here.gpus)
-    assert not [f for f in m.facts[facts:] if type(f).__name__.startswith("Lease")], "its lease goes on"
+    stopped, started = (f for f in m.facts[facts:] if type(f).__name__.startswith("Lease"))
+    assert isinstance(stopped, LeaseIdle)
+    assert isinstance(started, LeaseStarted)
+    assert (started.gpus, started.container_id, started.job_id) == (here.gpus, here.container_id, "k")
+    assert started.end_s == end_s, "its lease goes on"
     m.send(ev.ContainerGone(here.container_id))
     assert not m.a.workers.of("a")
 

@@ -284,6 +284,24 @@ def test_a_container_of_capacity_scheduler_needs_no_lease_but_gpus_of_its_own() 
     assert "gpu_in_two_containers" in {v["kind"] for v in run.audit()["violations"]}
 
 
+def test_a_job_whose_containers_go_on_with_another_job_may_run_elsewhere() -> None:
+    run, elsewhere = clean(), [Gpu(f"n{n}", i) for n in (3, 4) for i in range(2)]
+    run.grant(200, APP, A + B, "r3.0")
+    run.grant(230, APP, elsewhere, "r4.0")
+    for n, gpus in ((5, A), (6, B)):
+        run.start(203, container(n), gpus, "j2")
+        run.fact(220, f.LeaseIdle(tuple(gpus), T0 + 220))
+        run.start(220, container(n), gpus, "j3", seen=False)
+    for n, gpus in ((7, elsewhere[:2]), (8, elsewhere[2:])):
+        run.start(233, container(n), gpus, "j2")
+        run.stop(333, container(n), gpus)
+    run.stop(333, container(5), A)
+    run.stop(333, container(6), B)
+    assert run.audit()["violations"] == []
+    run.facts = [x for x in run.facts if x[0] != T0 + 220]
+    assert run.kinds() == ["gang_split"]
+
+
 def test_a_gang_that_stops_early_as_it_lost_a_machine_is_no_violation() -> None:
     run = clean()
     # a gang that loses a machine stops on the other one before the deadline
