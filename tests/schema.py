@@ -11,10 +11,21 @@ from pycontrol.policies import registry
 Schema = dict[str, Any]
 DYNAMIC = re.compile(r"[0-9:./-]|^$")
 """A key with one of these is data (a host, an id, a queue), not a field; so are the names of policies."""
-BY_NAME = frozenset({
-    "by_queue", "by_user", "configuration", "options", "gpu_types", "speedups", "memory", "cell_types",
-    "virtual_clusters", "policies", "gpu_h_lost_by",
-})  # fmt: skip
+BY_NAME = frozenset(
+    {
+        "by_queue",
+        "by_user",
+        "configuration",
+        "options",
+        "gpu_types",
+        "speedups",
+        "memory",
+        "cell_types",
+        "virtual_clusters",
+        "policies",
+        "gpu_h_lost_by",
+    }
+)
 """Objects whose keys are user-chosen names."""
 OPAQUE = frozenset({"durable", "settings"})
 """Objects that are not meant for clients."""

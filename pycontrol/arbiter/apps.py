@@ -142,9 +142,11 @@ def _held_grants(s: Holdings, app_id: str) -> tuple[HeldGrant, ...]:
     coming = grouped((x.grant_id, x) for x in s.reservations_of(app_id))
     return (
         *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
-        *(HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
-          for g, ys in coming.items()),
-    )  # fmt: skip
+        *(
+            HeldGrant(g, tuple(sorted(gpus_in(ys))), min(y.end_s for y in ys), max(y.granted_s for y in ys))
+            for g, ys in coming.items()
+        ),
+    )
 
 
 JOBS_KEPT = 4096

@@ -97,8 +97,10 @@ def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
     any_type = -1 if named else 0
     new = [
         (r.new_gangs, r.gang_gpus, scope_of(r), number.get(r.gpu_type, any_type))
-        if r is not None and r.new_gangs else (0, 1, 3, any_type) for r in rows
-    ]  # fmt: skip
+        if r is not None and r.new_gangs
+        else (0, 1, 3, any_type)
+        for r in rows
+    ]
     pins = _pins(bids, rows, first)
     classes = sorted({(s, t) for _, s, _, t in new}, key=lambda c: (-c[0], c[1]))
     index = {c: k for k, c in enumerate(classes)}

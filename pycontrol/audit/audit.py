@@ -59,8 +59,7 @@ def audit(
 ) -> dict[str, Any]:  # fmt: skip
     """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}], "complete"}."""
     found = AuditFindings()
-    found.checked = {"facts": history.facts, "evidence_files": len(evidence.files),
-                     "yarn_log_files": len(yarn.files)}  # fmt: skip
+    found.checked = {"facts": history.facts, "evidence_files": len(evidence.files), "yarn_log_files": len(yarn.files)}
     if not history.facts:
         found.skip("leases", "the journal has no facts")
     for problem in history.problems:
@@ -210,8 +209,10 @@ def _inside_leases(history: History, stays: list[ContainerInterval], found: Audi
                 if span.on_lost_node:  # unreachable; the GPU left the pool with its machine
                     on_lost_nodes += 1
                     continue
-                what = (f"{stay.container_id}: the lease of GPU {gpu} ended ({span.end_reason}),"
-                        f" the container {_end(stay, span.ended_s)}")  # fmt: skip
+                what = (
+                    f"{stay.container_id}: the lease of GPU {gpu} ended ({span.end_reason}),"
+                    f" the container {_end(stay, span.ended_s)}"
+                )
                 found.wrong("container_without_lease", what, span.ended_s)
     found.checked["outlived_on_lost_nodes"] = on_lost_nodes
 
@@ -238,8 +239,10 @@ def _guarantees(
     found.checked["guaranteed_gpus_claimed"] = len(claims.made)
     for x in claims.refused:
         if x.last_s - x.first_s > bound_s:
-            what = (f"{x.app_id}: {x.rounds} rounds of {x.vc} awarded it GPUs of its own, and cells gave it none for"
-                    f" {x.last_s - x.first_s:.0f} s")  # fmt: skip
+            what = (
+                f"{x.app_id}: {x.rounds} rounds of {x.vc} awarded it GPUs of its own, and cells gave it none for"
+                f" {x.last_s - x.first_s:.0f} s"
+            )
             found.wrong("guarantee_late", what, x.first_s + bound_s)
     if not claims.made:
         return
@@ -251,8 +254,10 @@ def _guarantees(
         for index in stay.gpu_ids:
             on[Gpu(stay.host, index)].append((stay.container_id, stay.app_id, stay.start_s, stay.end_s))
     for claim, container_id, over_s in strangers(claims, on, bound_s):
-        what = (f"GPU {claim.gpu}: {claim.app_id} could claim it for {claim.vc}, and {container_id} had it for longer"
-                f" than {bound_s:g} s after that")  # fmt: skip
+        what = (
+            f"GPU {claim.gpu}: {claim.app_id} could claim it for {claim.vc}, and {container_id} had it for longer"
+            f" than {bound_s:g} s after that"
+        )
         found.wrong("guarantee_late", what, over_s)
 
 

@@ -200,9 +200,9 @@ def _pool_chains(
     for _, fan in named[: at + 1]:
         size *= fan
     if size != gpus:
-        raise LayoutError([
-            f"levels: a {file.node} has {size} GPUs, but {members[0].host} has {gpus}; change levels to match"
-        ])  # fmt: skip
+        raise LayoutError(
+            [f"levels: a {file.node} has {size} GPUs, but {members[0].host} has {gpus}; change levels to match"]
+        )
     group = 1
     for _, fan in named[at + 1 :]:
         group *= fan

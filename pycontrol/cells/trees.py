@@ -28,9 +28,8 @@ def bind_trees(space: Space, wanted: Mapping[Key, Collection[int]]) -> list[Cell
         key=lambda place: (-place[1], place[2]),
     )
     places = [
-        (key, k, n) for key, k, n in places
-        if all(of.get(leaf, key) == key for leaf in space.chain.leaves((k, n)))
-    ]  # fmt: skip
+        (key, k, n) for key, k, n in places if all(of.get(leaf, key) == key for leaf in space.chain.leaves((k, n)))
+    ]
     bound: list[Cell] = []
     for key, k, n in _chosen(places, of, {kind: len(roots) for kind, roots in trees.items()}, sizes):
         if space.buddy.may_bind((k, n)):

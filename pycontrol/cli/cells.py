@@ -68,10 +68,11 @@ def _term(command: Any) -> Any:
     """The options that offers and requests share."""
     for option in (
         click.option("--id", metavar="NAME", help="Name it; the same name twice counts once."),
-        click.option("--for", "for_s", callback=_for_s, required=True,
-                     metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."),
+        click.option(
+            "--for", "for_s", callback=_for_s, required=True, metavar="TIME", help="How long from now: 90s, 5m, 2h, 1d."
+        ),
         output_option,
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 

@@ -112,8 +112,9 @@ def logs_command(
     sources = sources_now()
     if not sources:
         more = "" if am or worker else f"; its application master's: isonomy logs {app} --am"
-        raise Failure(f"{found['name']}: no such container is known{more}; or try: yarn logs -applicationId"
-                      f" {found['app_id']}")  # fmt: skip
+        raise Failure(
+            f"{found['name']}: no such container is known{more}; or try: yarn logs -applicationId {found['app_id']}"
+        )
     for source in sources:
         source.files = dict(_read(client, source, names, tail))
     sources.sort(key=lambda s: not s.failed)

@@ -110,9 +110,11 @@ def _queues(scene: Scene, file: Path) -> Scene:
 
 def _merged(known: Queue, now: Queue) -> Queue:
     return dataclasses.replace(
-        now, partitions={**known.partitions, **now.partitions}, default_partition=known.default_partition,
+        now,
+        partitions={**known.partitions, **now.partitions},
+        default_partition=known.default_partition,
         unmanaged=known.unmanaged,
-    )  # fmt: skip
+    )
 
 
 # ---- for people
@@ -136,8 +138,9 @@ def _draw(d: Data) -> RenderableType:
         parts += ["", table(("LOSES GPUS", "QUEUE", "USER", "GPUS", ">WITHIN", "RULE", "WHY", "ALSO WITHOUT"), rows)]
     for title, name in (("ONLY BORROWS FROM THEN ON", "borrows"), ("GPUS AT THE END, AGAINST WITHOUT", "changes")):
         if d[name]:
-            rows = [(_app(x), x["queue"], x["user"], f"{x['gpus']:+d}" if name == "changes" else x["gpus"])
-                    for x in d[name]]  # fmt: skip
+            rows = [
+                (_app(x), x["queue"], x["user"], f"{x['gpus']:+d}" if name == "changes" else x["gpus"]) for x in d[name]
+            ]
             parts += ["", table((title, "QUEUE", "USER", ">GPUS"), rows)]
     if d["starts"] or d["delayed"]:
         rows = [

@@ -47,8 +47,11 @@ def jobs_command(mine: bool, since: str, output: str) -> None:
     client = Rm(rm_address())
     found = client.get("apps")
     since_s = moment_s(since, found["now_s"], "--since")
-    rows = [a for a in found["apps"] if (a["finished_s"] is None or a["finished_s"] >= since_s)
-            and (not mine or a["user"] == client.user)]  # fmt: skip
+    rows = [
+        a
+        for a in found["apps"]
+        if (a["finished_s"] is None or a["finished_s"] >= since_s) and (not mine or a["user"] == client.user)
+    ]
     emit({**found, "apps": sorted(rows, key=lambda a: -a["submitted_s"])}, output, screens.jobs)
 
 

@@ -156,8 +156,10 @@ def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     out = [f"{names.get(a, a)} out: {why}" for a, why in r["out"].items()]
     out += [f"{names.get(a, a)} boosted by {by}" for a, by in r.get("boosted", {}).items()]
     out += [f"bad: {', '.join(r['bad_gpus'])}"] if r.get("bad_gpus") else []
-    out += [f"{x['id']}: {x['lot']['count']} x {x['lot']['cell_type']} of {x['owner']} for {x['tenant']}"
-            for x in r.get("deals", ())]  # fmt: skip
+    out += [
+        f"{x['id']}: {x['lot']['count']} x {x['lot']['cell_type']} of {x['owner']} for {x['tenant']}"
+        for x in r.get("deals", ())
+    ]
     bids = bids or ["nobody bid" if r["asked"] else "-"]
     solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
     leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
@@ -259,8 +261,10 @@ def _leases(leases: list[Data], now_s: float) -> RenderableType:
         state = f"{x['state']} ({x['reason']})" if x["reason"] else x["state"]
         key = (state, job, x["grant_id"], x["container_id"], left(x["end_s"], now_s))
         groups.setdefault(key, []).append(x["gpu"])
-    rows = [(", ".join(gpus), state, job, grant, container, end)
-            for (state, job, grant, container, end), gpus in groups.items()]  # fmt: skip
+    rows = [
+        (", ".join(gpus), state, job, grant, container, end)
+        for (state, job, grant, container, end), gpus in groups.items()
+    ]
     return table(("GPUS", "LEASE", "JOB", "GRANT", "CONTAINER", ">ENDS IN"), rows)
 
 

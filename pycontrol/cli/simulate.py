@@ -255,8 +255,10 @@ def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) 
         + ("mean +- half of the 95 % interval" if len(data["seeds"]) > 1 else "one seed has no interval")
     )
     excess = {n: x for n, x in data["largest_excess_s"].items() if x is not None}
-    ends = [f"{name}: no app ended later than {max(0.0, x):.0f} s after its end on its private cluster"
-            for name, x in excess.items()]  # fmt: skip
+    ends = [
+        f"{name}: no app ended later than {max(0.0, x):.0f} s after its end on its private cluster"
+        for name, x in excess.items()
+    ]
     head = "\n".join([*_unfinished(found, names), *ends, head])
     return lines(head, "", table(columns, rows), f"\nwritten: {', '.join(map(str, files))}" if files else None)
 
@@ -267,8 +269,9 @@ def _unfinished(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [
         f"{name}: {n:g} of the apps of a run did not finish, and the means leave them out: their gangs are larger than"
         " the cluster or their queue's limit, or the simulation ended first"
-        for name, n in left.items() if n
-    ]  # fmt: skip
+        for name, n in left.items()
+        if n
+    ]
 
 
 def _number(value: float | None) -> str:

@@ -112,8 +112,10 @@ def coverage(found: Data) -> str:
     if gaps := times["gaps"]:
         shown = ", ".join(_time(*x) for x in gaps[:3])
         more = f" and {len(gaps) - 3} more" if len(gaps) > 3 else ""
-        text += (f"; {span(sum(b - a for a, b in gaps))} in {count(len(gaps), 'gap')} (no control plane, or mode off):"
-                 f" {shown}{more}, where only GPUs under leases are counted")  # fmt: skip
+        text += (
+            f"; {span(sum(b - a for a, b in gaps))} in {count(len(gaps), 'gap')} (no control plane, or mode off):"
+            f" {shown}{more}, where only GPUs under leases are counted"
+        )
     return text
 
 

@@ -93,12 +93,13 @@ def accounts_of(tree: Mapping[str, GroupSection]) -> Accounts:
         users[path[-1]] = path
     return Accounts(
         {name: group.value() for name, group in {**groups, OTHERS: others.model_copy(update={"users": {}})}.items()}
-        if groups or others.limits != LimitsSection() else {},
+        if groups or others.limits != LimitsSection()
+        else {},
         users,
         {q: x.limits.value() for q, x in others.queues.items() if x.limits != LimitsSection()},
         {q: x.weight for q, x in others.queues.items() if x.weight is not None},
         {u: Account(x.weight, x.limits.value()) for u, x in others.users.items()},
-    )  # fmt: skip
+    )
 
 
 def _all(groups: Mapping[str, GroupSection], above: str) -> Iterator[tuple[str, GroupSection]]:

@@ -77,7 +77,9 @@ def assemble(
             feed.trends.progressed(event.app_id, event.jobs)
 
     agents = AgentServer(
-        *listen, tls, tokens,
+        *listen,
+        tls,
+        tokens,
         from_agents,
         lambda: arbiter.holdings.known,
         lambda app_id: owner_of(arbiter, app_id),
@@ -85,7 +87,7 @@ def assemble(
         serving=serving,
         failed=lambda e: failed("the Agents' server ended", e),
         hdfs_tokens=hdfs_tokens,
-    )  # fmt: skip
+    )
     endpoint = BridgeEndpoint(
         from_cluster, lambda *query: router.handle(*query), lambda: driver.settle(), clock_s=monotonic_s
     )

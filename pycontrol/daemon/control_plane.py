@@ -74,14 +74,16 @@ def settings_of(config: Config) -> Settings:
     """The Arbiter's settings from isonomy.yaml; most keys, those of two sections too, have their names."""
     given = {**dict(config), **dict(config.deadlines), **dict(config.standin)}
     same = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
-    return Settings(**{
-        **same,
-        "standin_revocable": config.standin.revocable,
-        "exempt_queues": tuple(config.standin.exempt_queues),
-        "accounts": accounts_of(config.accounts),
-        "ended_apps_s": config.journal.retention_days * DAY_S,
-        "validate": os.environ.get("ISONOMY_VALIDATE") == "1",
-    })  # fmt: skip
+    return Settings(
+        **{
+            **same,
+            "standin_revocable": config.standin.revocable,
+            "exempt_queues": tuple(config.standin.exempt_queues),
+            "accounts": accounts_of(config.accounts),
+            "ended_apps_s": config.journal.retention_days * DAY_S,
+            "validate": os.environ.get("ISONOMY_VALIDATE") == "1",
+        }
+    )
 
 
 def policy_of(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Policy:
@@ -146,8 +148,10 @@ class ControlPlane:
         parts.callback(lambda: self._journal.close(_utc() if self._stale else ""))
         clock = SteadyClock(not_before_s=self._journal.until_s)
         if (back_s := clock.now_s() - time.time()) > STEP_S:
-            log.warning("this machine's clock is behind the journal: time runs slowly until it has caught up",
-                        behind_s=round(back_s))  # fmt: skip
+            log.warning(
+                "this machine's clock is behind the journal: time runs slowly until it has caught up",
+                behind_s=round(back_s),
+            )
         tokens = Tokens.of_file(config.state_dir / TOKEN_KEY_FILE)
         durable = self._journal.recover()
         for line in self._journal.set_aside:
@@ -405,9 +409,11 @@ class ControlPlane:
             return
         ready, registered, leased = self._driver.call(
             lambda a, now_s: (
-                a.cluster.ready, {n.host: n.gpus for n in a.cluster.nodes.values()}, bool(a.durable.leases)
+                a.cluster.ready,
+                {n.host: n.gpus for n in a.cluster.nodes.values()},
+                bool(a.durable.leases),
             )
-        )  # fmt: skip
+        )
         if not ready:
             return
         found = mismatches(topology, registered)

@@ -521,8 +521,6 @@ class Solve:
     seed: int
 
 
-AgentEffect = (
-    SendRegistered | SendHosts | SendAskRho | SendOffer | SendGrant | SendRevoke | SendUseReply | SendFinish
-)  # fmt: skip
+AgentEffect = SendRegistered | SendHosts | SendAskRho | SendOffer | SendGrant | SendRevoke | SendUseReply | SendFinish
 Directive = Place | Preempt | Kill
 Effect = AgentEffect | Directive | Solve

@@ -27,9 +27,11 @@ def is_boosted(view: AppView) -> int:
 
 
 def in_classes(
-    decide: Callable[[Snapshot, Mapping[str, Bid]], Plan], snapshot: Snapshot, bids: Mapping[str, Bid],
+    decide: Callable[[Snapshot, Mapping[str, Bid]], Plan],
+    snapshot: Snapshot,
+    bids: Mapping[str, Bid],
     of: Callable[[AppView], int] = priority_of,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """The combined plan of all classes, the highest `of` first; `decide` is called once per class.
 
     Statistics of solves are summed; other fields come from the plan of the lowest class.

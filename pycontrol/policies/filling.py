@@ -285,10 +285,7 @@ class _Filler:
         if homes is None:
             d, ending = self.apps[i].demand, self.apps[i].ending_gangs
             lost_s = dict.fromkeys(ending, 0.0) | dict(zip(ending, self.apps[i].unsaved_s, strict=False))
-            homes = [
-                g for g in ending
-                if not d.gpu_type or all(self.s.topology.type_of(h) == d.gpu_type for h, _ in g)
-            ]  # fmt: skip
+            homes = [g for g in ending if not d.gpu_type or all(self.s.topology.type_of(h) == d.gpu_type for h, _ in g)]
             if d.job_demand_max > d.gang_gpus:
                 homes.sort(key=lambda g: (-gang_gpus(g), self._scope(g), len(g), -lost_s[g] // 60))
             else:

@@ -97,9 +97,9 @@ class Fluid:
 
     def changed(self, changes: Mapping[str, VirtualApp]) -> Fluid:
         """The ideal with some of its apps replaced: what they were served, they were."""
-        return self.having({
-            a: (new, self.left_gpu_s(a) + new.need_gpu_s - self.apps[a].need_gpu_s) for a, new in changes.items()
-        })  # fmt: skip
+        return self.having(
+            {a: (new, self.left_gpu_s(a) + new.need_gpu_s - self.apps[a].need_gpu_s) for a, new in changes.items()}
+        )
 
     def joined_by(self, group: Sequence[tuple[float, str, VirtualApp]]) -> Fluid:
         """The ideal with new apps, (arrival, id, app); each is credited its present rate since its arrival."""

@@ -256,9 +256,11 @@ def _row(app: PrivateApp) -> dict[str, Any]:
     row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
     row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
     row["demand"] |= {
-        "scope": int(app.demand.scope), "slowdown": list(app.demand.slowdown), "speedups": dict(app.demand.speedups),
+        "scope": int(app.demand.scope),
+        "slowdown": list(app.demand.slowdown),
+        "speedups": dict(app.demand.speedups),
         "members": list(app.demand.members),
-    }  # fmt: skip
+    }
     row["gangs"] = [[[list(part) for part in gang], end_s] for gang, end_s in app.gangs]
     return row
 

@@ -43,9 +43,9 @@ def explain(
         "app": views.app_row(a, app_id, reasons.demands),
         "reason": {"code": code, "sentence": sentence},
         "rho": rho_terms(a, app_id, now_s),
-        "agent": None if agent is None else {
-            "connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler
-        },
+        "agent": None
+        if agent is None
+        else {"connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler},
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": [*views.lease_rows(a, h.leases_of(app_id)), *views.lease_rows(a, h.reservations_of(app_id))],
@@ -57,7 +57,7 @@ def explain(
         "rounds": [{**r, "text": _told(r, known)} for r in took_part(a, app_id, n)],
         "deals": deals_of(a.durable.exchange, a.durable.apps[app_id].vc) if app_id in a.durable.apps else [],
         "names": known,
-    }  # fmt: skip
+    }
 
 
 def line(found: Mapping[str, Any]) -> str:

@@ -267,8 +267,9 @@ def _rooms(
     if demand.within:
         room = supply.room_within(demand.within, vc)
         free = {name: min(n, demand.room(room.get(name, NO_CELL)[0])) for name, n in free.items()}
-        healthy, whole = ({name: _in_cells(demand, n, *room.get(name, NO_CELL)) for name, n in x.items()}
-                          for x in (healthy, whole))  # fmt: skip
+        healthy, whole = (
+            {name: _in_cells(demand, n, *room.get(name, NO_CELL)) for name, n in x.items()} for x in (healthy, whole)
+        )
     return free, healthy, whole
 
 

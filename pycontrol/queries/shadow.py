@@ -122,8 +122,9 @@ class ShadowRounds:
         host_of = {n.node_id: n for n in now.nodes}
         before = self._before or {}
         placed = [c for c in now.containers if not c.ending and c.node_id in host_of]
-        known = {c.container_id: c.gpus or before[c.container_id].gpus for c in placed
-                 if c.gpus or c.container_id in before}  # fmt: skip
+        known = {
+            c.container_id: c.gpus or before[c.container_id].gpus for c in placed if c.gpus or c.container_id in before
+        }
         taken = {gpu for gpus in known.values() for gpu in gpus}
         found = {}
         for c in placed:
@@ -216,8 +217,9 @@ def reopened(now: ev.ClusterSnapshot, new: Mapping[str, Container]) -> tuple[Ask
         attempt = c.attempt_id or attempts.get(c.app_id, "")
         like = (attempt, c.allocation_request_id, c.gpu_count)
         alike = (x for x in asks.values() if (x.attempt_id, x.allocation_request_id, x.gpus) == like)
-        ask = next(alike, None) or Ask(attempt, c.app_id, c.allocation_request_id, c.gpu_count, 0,
-                                       partition=partition_of.get(c.node_id, ""))  # fmt: skip
+        ask = next(alike, None) or Ask(
+            attempt, c.app_id, c.allocation_request_id, c.gpu_count, 0, partition=partition_of.get(c.node_id, "")
+        )
         asks[ask.key] = replace(ask, count=ask.count + 1)
     return tuple(asks.values())
 

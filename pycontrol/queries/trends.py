@@ -136,8 +136,10 @@ class Trends:
         """Append the apps that have ended to the file; a file that cannot be written costs only that."""
         with self._lock:
             ended, self._ended = [x for x in self._ended if x in self._jobs], []
-            rows = [{"app_id": x, "jobs": [dataclasses.asdict(j) for j in self._jobs[x]], "losses": self._losses[x]}
-                    for x in ended]  # fmt: skip
+            rows = [
+                {"app_id": x, "jobs": [dataclasses.asdict(j) for j in self._jobs[x]], "losses": self._losses[x]}
+                for x in ended
+            ]
         if not rows or self._file is None:
             return
         try:

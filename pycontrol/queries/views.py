@@ -162,8 +162,9 @@ def _short(r: Receipt) -> dict[str, Any]:
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The active apps: first those that can use more GPUs, in the order of their `standings`, then the others."""
     why = Reasons(a, now_s)
-    coming = [x.app_id for x in a.cluster.apps.values()
-              if x.app_id not in a.durable.apps and a.holdings.expects_agent(x)]  # fmt: skip
+    coming = [
+        x.app_id for x in a.cluster.apps.values() if x.app_id not in a.durable.apps and a.holdings.expects_agent(x)
+    ]
     rows = [
         _queue_row(a, app_id, now_s, why) | asdict(why.standings.get(app_id) or Standing(None))
         for app_id in [*a.holdings.active_apps(), *coming]
@@ -300,13 +301,15 @@ def logs(a: Arbiter, now_s: float, params: Mapping[str, str], remembered: Rememb
     plans = {w.container_id: w.plan for w in a.workers.of(app_id)}
     for name, container in sorted(alive.items()):
         plan, lease = plans.get(name), a.durable.leases.get(container.gpus[0]) if container.gpus else None
-        rows.append({
-            "container_id": name,
-            "node_id": container.node_id,
-            "gpus": [str(g) for g in container.gpus],
-            "job_id": plan.job_id if plan else lease.job_id if lease else "",
-            "worker_id": plan.worker_id if plan else "",
-        })  # fmt: skip
+        rows.append(
+            {
+                "container_id": name,
+                "node_id": container.node_id,
+                "gpus": [str(g) for g in container.gpus],
+                "job_id": plan.job_id if plan else lease.job_id if lease else "",
+                "worker_id": plan.worker_id if plan else "",
+            }
+        )
     about = {"app_id": app_id, "name": names(a)[app_id], "user": user_of(a, app_id)}
     return {**about, "attempt_id": yarn.attempt_id if yarn else "", "containers": rows}
 

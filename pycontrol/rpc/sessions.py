@@ -78,8 +78,9 @@ class Sessions:
 
     def _cut_off(self, app_id: str) -> None:
         """Drop all waiting messages of one app."""
-        log.warning("messages for an app are dropped: it has the most waiting", app_id=app_id,
-                    bytes=self.ledger.of_app(app_id))  # fmt: skip
+        log.warning(
+            "messages for an app are dropped: it has the most waiting", app_id=app_id, bytes=self.ledger.of_app(app_id)
+        )
         streams: list[AgentStream | WorkerStream] = list(self._workers.get(app_id, {}).values())
         if app_id in self.agents:
             streams.append(self.agents[app_id])

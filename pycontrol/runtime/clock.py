@@ -16,9 +16,11 @@ class SteadyClock:
     """A monotonic clock in Unix seconds; thread-safe."""
 
     def __init__(
-        self, wall_s: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic,
+        self,
+        wall_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
         not_before_s: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`not_before_s`: the last time of the previous control plane. If the wall clock is behind it, time continues
         from there at the rate `SLOW` until the wall clock has caught up."""
         self._wall_s, self._monotonic_s = wall_s, monotonic_s

@@ -148,8 +148,9 @@ class Driver:
         """Only answers from now on: another restart would meet the same. Nothing of the event becomes true."""
         self._arbiter.take_facts(), self._arbiter.take_effects()
         self._arbiter.holdings.held = f"{e.about}: {e.problem}"
-        log.critical("the state contradicts itself as before the restart: leases are held, events are not handled",
-                     error=str(e))  # fmt: skip
+        log.critical(
+            "the state contradicts itself as before the restart: leases are held, events are not handled", error=str(e)
+        )
 
     def _refusal(self) -> Held:
         return Held(f"leases are held, and nothing can be changed: {self._arbiter.holdings.held}")

@@ -59,9 +59,11 @@ def _checked(path: Path) -> dict[str, Any]:
     missing = _missing_bytes(path)
     if missing:
         return {
-            "file": str(path), "version": None, "problems": [f"the file is cut off: {missing} bytes are missing"],
+            "file": str(path),
+            "version": None,
+            "problems": [f"the file is cut off: {missing} bytes are missing"],
             "readable": False,
-        }  # fmt: skip
+        }
     with closing(_reading(path)) as db:
         version = version_of(db, path)
         report: dict[str, Any] = {"file": str(path), "version": version, "problems": _file_problems(db)}
@@ -157,8 +159,10 @@ def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
     if cut is not None:
         tail = [(row, cut) for row in _all_rows(db, cut.seq)]
         tail += [(gap, RowError(gap.seq, "", MISSING)) for gap in _gaps(cut.seq, [row.seq for row, _ in tail])]
-        done.append(f"{cut}: it and all after it, {len(tail)} rows, are set aside;"
-                    " leases are taken from the containers that run")  # fmt: skip
+        done.append(
+            f"{cut}: it and all after it, {len(tail)} rows, are set aside;"
+            " leases are taken from the containers that run"
+        )
     with transaction(db):
         quarantine(db, [*bad, *tail])
         for seq, _, data, crc in snapshots_of(db, VERSION):
@@ -233,8 +237,10 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
         if file.exists():
             file.rename(aside.with_name(aside.name + suffix))
     part.rename(path)
-    return [f"the file was damaged: {found['facts']} facts and {found['snapshots']} snapshots of it could be read;"
-            f" the damaged one is {aside.name}"]  # fmt: skip
+    return [
+        f"the file was damaged: {found['facts']} facts and {found['snapshots']} snapshots of it could be read;"
+        f" the damaged one is {aside.name}"
+    ]
 
 
 def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str], key: str) -> int:

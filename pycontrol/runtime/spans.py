@@ -197,10 +197,12 @@ def _after(span: LeaseInterval, lease: Lease, fact: Fact, time_s: float) -> Leas
     match fact:
         case LeaseStarted():
             return dataclasses.replace(
-                span, lease=lease, job_id=fact.job_id or span.job_id,
+                span,
+                lease=lease,
+                job_id=fact.job_id or span.job_id,
                 started_s=fact.at_s if span.started_s is None else span.started_s,
                 running_s=fact.at_s if span.running_s is None else span.running_s,
-            )  # fmt: skip
+            )
         case LeaseIdle():
             return dataclasses.replace(span, lease=lease, running_s=None, idle_s=fact.at_s)
         case LeaseRevoking() if span.revoking_s is None:

@@ -33,8 +33,9 @@ def work(app: SimApp, c: Contention, topology: Topology) -> AppWork:
     done = (app.total - left_gpu_s + said) * report.total - said
     elapsed_s = (c.now_s - c.submitted_s) * report.elapsed
     mean = mean_speed(app.speedups, topology)
-    return app_work(phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, mean,
-                    app.trace.job_gpus_max)  # fmt: skip
+    return app_work(
+        phases, app.trace.gang_gpus, widest, c.cluster_gpus, c.n_avg, elapsed_s, done, mean, app.trace.job_gpus_max
+    )
 
 
 def gangs(app: SimApp, topology: Topology) -> list[RunningGang]:

@@ -128,8 +128,10 @@ class Calibrations:
 
     def dump(self) -> dict[str, Any]:
         """The misses, as plain JSON; open estimates are left out."""
-        return {"starts": {policy: c.dump() for policy, c in self._starts.items()},
-                "ends": {policy: c.dump() for policy, c in self._ends.items()}}  # fmt: skip
+        return {
+            "starts": {policy: c.dump() for policy, c in self._starts.items()},
+            "ends": {policy: c.dump() for policy, c in self._ends.items()},
+        }
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take a dump; ValueError, TypeError or AttributeError if it is none, and nothing changes."""

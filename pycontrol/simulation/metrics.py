@@ -49,9 +49,8 @@ METRICS = (
 )
 
 OF_FINISHED = frozenset(
-    m.name for m in METRICS
-    if m.name.startswith(("rho_", "completion_", "wait_")) or m.name in ("si_share", "jain")
-)  # fmt: skip
+    m.name for m in METRICS if m.name.startswith(("rho_", "completion_", "wait_")) or m.name in ("si_share", "jain")
+)
 """Figures of finished apps only, in which a policy that starves apps would look better than it is."""
 
 

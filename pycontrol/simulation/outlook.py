@@ -81,11 +81,13 @@ class Resumed(Simulator):
         asks, planned = _one_by_one(scene, said)
         arbiter, effects = arbiter_of(
             dataclasses.replace(
-                scene, planned=planned, settings=dataclasses.replace(scene.settings, seed=seed),
+                scene,
+                planned=planned,
+                settings=dataclasses.replace(scene.settings, seed=seed),
                 agents=tuple(dataclasses.replace(x, connected=True) for x in scene.agents),
                 cluster=dataclasses.replace(scene.cluster, asks=asks),
             )
-        )  # fmt: skip
+        )
         super().__init__(
             Workload("outlook", tuple(come)), scene.topology, arbiter.rounds.policy,
             _costs(scene, SimulationSettings(arbiter=arbiter.settings), random.Random(seed) if error else None), seed,
@@ -107,8 +109,9 @@ class Resumed(Simulator):
             self.at(trace.submitted_s, self._arrive, trace)
         apps = [
             self._resume(x, _error(x, scene.settings.lease_s, error, rng), rng if error else None)
-            for app_id in arbiter.durable.live if (x := said.get(app_id)) is not None and x.up.demand.gpus > 0
-        ]  # fmt: skip
+            for app_id in arbiter.durable.live
+            if (x := said.get(app_id)) is not None and x.up.demand.gpus > 0
+        ]
         self.workload = Workload("outlook", (*(app.trace for app in apps), *come))
         for app_id in arbiter.agents.unmanaged_apps:
             self._go_on(app_id, [x for x in asks if x.app_id == app_id])
@@ -372,8 +375,9 @@ def outlooks(
             break
     if only and only not in ends:
         raise NoOutlook("its gangs are too many to be simulated in time")
-    return {x: Outlook(_quantiles([s for s, _ in found]), _quantiles([e for _, e in found]))
-            for x, found in ends.items()}  # fmt: skip
+    return {
+        x: Outlook(_quantiles([s for s, _ in found]), _quantiles([e for _, e in found])) for x, found in ends.items()
+    }
 
 
 def _lighter(scene: Scene) -> Scene:

@@ -43,8 +43,9 @@ class Played(Resumed):
         self._table = LeaseTable()
         for x in a.durable.claims():
             self._table.load(x)
-        self._running = {gpu for x in a.durable.leases.each() if x.container_id and x.state is not REVOKING
-                         for gpu in x.gpus}  # fmt: skip
+        self._running = {
+            gpu for x in a.durable.leases.each() if x.container_id and x.state is not REVOKING for gpu in x.gpus
+        }
         self.watchers.append(self._note)
         if apply:
             assert after.layout is not None

@@ -173,8 +173,9 @@ def _recent(a: Arbiter, now_s: float) -> Iterator[Recent]:
                 yield Recent(x.submitted_s, x.user, x.queue, total, x.demand_gpus, 0, x.kind)
             else:
                 d = agent.demand
-                yield Recent(x.submitted_s, x.user, x.queue, d.work_total_gpu_s, x.demand_gpus, d.gang_gpus,
-                             agent.app_scheduler)  # fmt: skip
+                yield Recent(
+                    x.submitted_s, x.user, x.queue, d.work_total_gpu_s, x.demand_gpus, d.gang_gpus, agent.app_scheduler
+                )
 
 
 # ---- as JSON

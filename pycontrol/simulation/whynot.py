@@ -155,8 +155,9 @@ class Changes:
         if d.gpu_type:
             for other in self.a.holdings.topology.types:
                 if other != d.gpu_type:
-                    yield from self._wish(Kind.TYPE, 1, f"on GPUs of type {other} instead of {d.gpu_type}",
-                                          gpu_type=other)  # fmt: skip
+                    yield from self._wish(
+                        Kind.TYPE, 1, f"on GPUs of type {other} instead of {d.gpu_type}", gpu_type=other
+                    )
             yield from self._wish(Kind.TYPE, 2, "on GPUs of any one type", gpu_type="")
         if self.typed and not d.mixes and d.gang_gpus > 1 and len(self.a.holdings.topology.types) > 1:
             wider: dict[str, Any] = {"gpu_type": "", "mixes": True, "scope": Scope.CLUSTER}
@@ -269,8 +270,9 @@ class Changes:
             if ill:
                 undrain = (ev.OperatorCommand("undrain", n.host),) if DRAINED + n.host in a.durable.switches else ()
                 size = n.gpus - a.gpus.usable.get(n.host, 0) or n.gpus
-                found.append(Change(Kind.NODE, size, f"if the machine {n.host} were in use, {ill}",
-                                    (*undrain, ev.NodeUp(clean))))  # fmt: skip
+                found.append(
+                    Change(Kind.NODE, size, f"if the machine {n.host} were in use, {ill}", (*undrain, ev.NodeUp(clean)))
+                )
         yield from sorted(found, key=lambda c: (c.size, c.text))
 
     def _ill(self, n: Node, avoided: bool) -> str:

@@ -345,8 +345,10 @@ class Router:
         if has_agent:
             text = f"{app_id} was told to end"
         else:
-            text = (f"{app_id} has no Agent: its containers with GPUs end and it gets no more;"
-                    f" to end all of it: yarn application -kill {app_id}")  # fmt: skip
+            text = (
+                f"{app_id} has no Agent: its containers with GPUs end and it gets no more;"
+                f" to end all of it: yarn application -kill {app_id}"
+            )
         return self._carry_out(request, app_id, text)
 
     def _drain(self, request: RestRequest) -> dict[str, Any]:

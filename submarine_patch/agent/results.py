@@ -112,5 +112,6 @@ def curves(jobs: Sequence[Job], best: str, metric: str) -> str:
     ]
     texts = [f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(t)}</text>' for x, y, anchor, t in words]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
-    return "\n".join([f'{head} font-size="11">', f'<path fill="none" stroke="black" d="{axis}"/>', *lines, *texts,
-                      "</svg>", ""])  # fmt: skip
+    return "\n".join(
+        [f'{head} font-size="11">', f'<path fill="none" stroke="black" d="{axis}"/>', *lines, *texts, "</svg>", ""]
+    )

@@ -92,7 +92,8 @@ RULES: Mapping[str, Rule] = {
     "keep_folder": (_below, "a folder below the one where the script runs"),
     "notify": (re.compile(r"https?://[^\s/@]+(/\S*)?").fullmatch, "an address like https://hooks.example.com/t1"),
     "slowdown": (
-        _slowdown, "three numbers from 1.0 that do not fall (machine, rack, cluster), for example 1.0,1.1,1.3"
+        _slowdown,
+        "three numbers from 1.0 that do not fall (machine, rack, cluster), for example 1.0,1.1,1.3",
     ),
     "speedups": (lambda text: _reads(speedups_of, text), "GPU types with speeds, like K80=1,V100=3.2"),
     "segments": (re.compile(SEGMENTS).fullmatch, "like 2x4 (each on one machine), 2x4/rack, 2x4/socket or 2x4/switch"),
@@ -100,7 +101,7 @@ RULES: Mapping[str, Rule] = {
         lambda text: text.isprintable() and len(text) <= SHOWN_CHARS,
         f"the pinned_id of a cell, up to {SHOWN_CHARS} characters",
     ),
-}  # fmt: skip
+}
 """By key, what its value alone must be; `app_scheduler` is beside them, as packages add names."""
 PARAMETER_KEYS = {
     "float": {"type", "min", "max", "log"},

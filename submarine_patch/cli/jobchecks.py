@@ -182,12 +182,16 @@ def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
         return []
     if within is None and not session and not parts:
         add_conf(parsed, "within", "machine")
-        return ["note: the script has no isonomy session, so each job stays on one machine; --within cluster: it may"
-                f" run on several at once (WORLD_SIZE 1 to {gpus})"]  # fmt: skip
+        return [
+            "note: the script has no isonomy session, so each job stays on one machine; --within cluster: it may"
+            f" run on several at once (WORLD_SIZE 1 to {gpus})"
+        ]
     if within in (None, "rack", "cluster"):
         where = "machines of one rack" if within == "rack" else "machines"
-        return [f"note: a job's {gpus} GPUs may lie on several {where}, on each of which the script runs: WORLD_SIZE is"
-                f" 1 to {gpus} (--within machine: always 1)"]  # fmt: skip
+        return [
+            f"note: a job's {gpus} GPUs may lie on several {where}, on each of which the script runs: WORLD_SIZE is"
+            f" 1 to {gpus} (--within machine: always 1)"
+        ]
     return []
 
 

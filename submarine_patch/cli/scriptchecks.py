@@ -132,8 +132,10 @@ def _saves(parsed: RunArguments, text: bytes, script: str = "") -> list[str]:
         if script
         else "files that the command writes beside it"
     )
-    return [f"note: {again} are deleted at its end; --keep-folder FOLDER keeps those below FOLDER, and isonomy get"
-            " fetches them (docs/submit.md)"]  # fmt: skip
+    return [
+        f"note: {again} are deleted at its end; --keep-folder FOLDER keeps those below FOLDER, and isonomy get"
+        " fetches them (docs/submit.md)"
+    ]
 
 
 def _parsed(script: Path, source: bytes) -> ast.Module:
@@ -154,8 +156,10 @@ def _modules(script: Path, tree: ast.Module, local: Local) -> list[str]:
     if not absent:
         return []
     more = f" and {len(absent) - MODULES_NAMED} more" if len(absent) > MODULES_NAMED else ""
-    return [f"note: {script.name} imports {', '.join(absent[:MODULES_NAMED])}{more}, not installed for the Python here:"
-            " see that the NodeManagers' has it (--python)"]  # fmt: skip
+    return [
+        f"note: {script.name} imports {', '.join(absent[:MODULES_NAMED])}{more}, not installed for the Python here:"
+        " see that the NodeManagers' has it (--python)"
+    ]
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -192,8 +196,10 @@ def _placeholders(command: str, space: Sequence[str]) -> None:
             raise _wrong(f"the search space has no {name}; did you mean %{near[0]}%?")
     absent = [f"%{name}%" for name in space if name not in named]
     if absent and len(absent) < len(space) and "hyperparameters" not in named:
-        raise _wrong(f"{' and '.join(absent)} of the search space would not reach the script; name all parameters, or"
-                     " write %hyperparameters% for --NAME VALUE of each")  # fmt: skip
+        raise _wrong(
+            f"{' and '.join(absent)} of the search space would not reach the script; name all parameters, or"
+            " write %hyperparameters% for --NAME VALUE of each"
+        )
 
 
 def _unused(space: Sequence[str], script: Path, source: bytes, command: str) -> list[str]:

@@ -93,9 +93,15 @@ class Fixed(Supply):
         return held.guaranteed
 
     def place(
-        self, group: str, vc: str, guaranteed: bool, gang: Gang, avoid: Sequence[frozenset[str]] = (),
-        within: str = "", spared: Collection[str] = (),
-    ) -> Placed | None:  # fmt: skip
+        self,
+        group: str,
+        vc: str,
+        guaranteed: bool,
+        gang: Gang,
+        avoid: Sequence[frozenset[str]] = (),
+        within: str = "",
+        spared: Collection[str] = (),
+    ) -> Placed | None:
         assert group not in self.groups
         gpus: list[Gpu] = []
         for host, n in gang:

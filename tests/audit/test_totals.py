@@ -164,8 +164,9 @@ def test_a_restart_and_mode_off_end_what_is_no_longer_seen() -> None:
     again.now += 1000.0
     again.send(ev.ClusterTime(again.now))
     assert [(x.since_s - watched_s, x.at_s - watched_s) for x in told(again, 0) if isinstance(x, f.Watched)] == [
-        (0.0, 1000.0), (1000.0, 1010.0),
-    ]  # fmt: skip
+        (0.0, 1000.0),
+        (1000.0, 1010.0),
+    ]
     assert again.a.durable.plain == {}
 
 
@@ -212,13 +213,16 @@ def test_use_is_known_by_day_after_its_facts_are_gone(pruned: Path) -> None:
     found = json.loads(run(pruned, *at, "--by", "day,kind,type", "-o", "json"))
     hours = {(r["day"], r["kind"], r["type"]): r["gpu_h_used"] for r in found["rows"]}
     assert hours == {
-        ("2024-10-03", "job", "V100"): 24.0, ("2024-10-03", "plain", "T4"): 1.0, ("2024-10-04", "job", "V100"): 48.0,
-    }  # fmt: skip
+        ("2024-10-03", "job", "V100"): 24.0,
+        ("2024-10-03", "plain", "T4"): 1.0,
+        ("2024-10-04", "job", "V100"): 48.0,
+    }
     assert (found["total"]["apps"], found["whole_days"]) == (1, True)
     rows = list(csv.DictReader(io.StringIO(run(pruned, *at, "--by", "month,user", "-o", "csv"))))
     assert [(r["month"], r["user"], r["gpu_h_used"]) for r in rows] == [
-        ("2024-10", "ann", "72.0"), ("2024-10", "eve", "1.0"),
-    ]  # fmt: skip
+        ("2024-10", "ann", "72.0"),
+        ("2024-10", "eve", "1.0"),
+    ]
     assert "ann" in run(pruned, *at, "--by", "account,user")
 
 
@@ -244,8 +248,10 @@ def test_accounts_have_the_use_below_them_and_prices_are_by_type() -> None:
     facts = [(i, t, fact) for i, (t, fact) in enumerate(month_of_use())]
     found = accounted(of_facts([facts], 0.0, DAY + 5 * DAY_S), ["account"], tree, {"V100": 2.5})
     assert [(r["account"], r["gpu_h_used"], r["cost"]) for r in found["rows"]] == [
-        ("research", 72.0, 180.0), ("research/vision", 72.0, 180.0), ("root.p", 1.0, 0.0),
-    ]  # fmt: skip
+        ("research", 72.0, 180.0),
+        ("research/vision", 72.0, 180.0),
+        ("root.p", 1.0, 0.0),
+    ]
     assert (found["total"]["gpu_h_used"], found["total"]["cost"]) == (73.0, 180.0)
     assert found["without_price"] == ["T4"]
 

@@ -102,12 +102,18 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
 )
 def test_a_restart_counts_for_what_stopped_the_job_and_only_the_next_one(stop: list[f.Fact], cause: str) -> None:
     facts = [
-        f.AppArrived("a", "", "q", "ann", "job", 0.0, 0.0), f.LeaseGranted((A,), "a", "g1", 0.0, 900.0),
-        f.LeaseStarted((A,), "c1", "j1", 0.0, 900.0), f.AllocationChanged("a", "j1", 10.0, 10.0), *stop,
-        f.LeaseGranted((B,), "a", "g2", 700.0, 900.0), f.LeaseStarted((B,), "c2", "j1", 700.0, 900.0),
-        f.AllocationChanged("a", "j1", 720.0, 20.0), f.LeaseIdle((B,), 730.0),
-        f.LeaseStarted((B,), "c3", "j1", 740.0, 900.0), f.AllocationChanged("a", "j1", 750.0, 5.0),
-    ]  # fmt: skip
+        f.AppArrived("a", "", "q", "ann", "job", 0.0, 0.0),
+        f.LeaseGranted((A,), "a", "g1", 0.0, 900.0),
+        f.LeaseStarted((A,), "c1", "j1", 0.0, 900.0),
+        f.AllocationChanged("a", "j1", 10.0, 10.0),
+        *stop,
+        f.LeaseGranted((B,), "a", "g2", 700.0, 900.0),
+        f.LeaseStarted((B,), "c2", "j1", 700.0, 900.0),
+        f.AllocationChanged("a", "j1", 720.0, 20.0),
+        f.LeaseIdle((B,), 730.0),
+        f.LeaseStarted((B,), "c3", "j1", 740.0, 900.0),
+        f.AllocationChanged("a", "j1", 750.0, 5.0),
+    ]
     rows = [(i, getattr(x, "at_s", 600.0), x) for i, x in enumerate(facts)]
     lost = usage([rows], ["user"], 0.0, 1000.0)["total"]["gpu_h_lost_by"]
     expected = {cause: 20.0, "restart": 5.0} if cause != "restart" else {"restart": 25.0}

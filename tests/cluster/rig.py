@@ -41,10 +41,24 @@ def options(
 ) -> list[str]:
     """Of `submarine job run`: a job of two GPUs with about this training time; `more` makes it a group."""
     return [
-        "--name", name, "--queue", queue, "--input_path", "/tmp", "--worker_resources", "memory=1G,vcores=1,gpu=2",
-        "--num_workers", "1", "--max-iterations", str(steps), "--iteration-s", str(seconds * 2 / steps),
-        "--worker_launch_cmd", command, *more,
-    ]  # fmt: skip
+        "--name",
+        name,
+        "--queue",
+        queue,
+        "--input_path",
+        "/tmp",
+        "--worker_resources",
+        "memory=1G,vcores=1,gpu=2",
+        "--num_workers",
+        "1",
+        "--max-iterations",
+        str(steps),
+        "--iteration-s",
+        str(seconds * 2 / steps),
+        "--worker_launch_cmd",
+        command,
+        *more,
+    ]
 
 
 class Rig:

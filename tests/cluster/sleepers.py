@@ -23,9 +23,23 @@ class Sleepers(Rig):
         """Runs a distributed shell whose containers have GPUs and sleep; waits until the condition holds."""
         script = self.folder / "sleep.sh"
         script.write_text(f"exec sleep {SLEEP_S}\n")
-        words = ["-appname", name, "-shell_script", str(script), "-num_containers", str(containers), "-queue",
-                 "research", "-container_resources", f"memory-mb=256,vcores=1,yarn.io/gpu={gpus}", "-master_memory",
-                 "256", "-timeout", "3000000", *more]  # fmt: skip
+        words = [
+            "-appname",
+            name,
+            "-shell_script",
+            str(script),
+            "-num_containers",
+            str(containers),
+            "-queue",
+            "research",
+            "-container_resources",
+            f"memory-mb=256,vcores=1,yarn.io/gpu={gpus}",
+            "-master_memory",
+            "256",
+            "-timeout",
+            "3000000",
+            *more,
+        ]
         with (self.folder / "log" / f"{name}.log").open("wb") as log:
             client = subprocess.Popen(self.hadoop("distributedshell", *words), stdout=log, stderr=log)
         try:

@@ -34,8 +34,21 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def group(scheduler: str, space: Path) -> list[str]:
     """Options of four jobs of two GPUs that try learning rates."""
     halves = ["--eta", "2"] if scheduler in ("hyperband", "successive_halving", "asha") else []
-    return ["--app-scheduler", scheduler, "--search-space", str(space), "--gpus-per-job", "2", "--jobs", "4",
-            "--min-iterations", "25", "--seed", "1", *halves]  # fmt: skip
+    return [
+        "--app-scheduler",
+        scheduler,
+        "--search-space",
+        str(space),
+        "--gpus-per-job",
+        "2",
+        "--jobs",
+        "4",
+        "--min-iterations",
+        "25",
+        "--seed",
+        "1",
+        *halves,
+    ]
 
 
 @pytest.mark.parametrize(("policy", "scheduler"), PAIRS)

@@ -104,8 +104,16 @@ class Day:
         """Submits an app of a job, or several."""
         said = io.StringIO()
         with redirect_stderr(said):
-            self.apps[name] = isonomy.submit(command, name=name, queue="research", framework="command", memory="512M",
-                                             gpus=gpus, files=[script], **more)  # fmt: skip
+            self.apps[name] = isonomy.submit(
+                command,
+                name=name,
+                queue="research",
+                framework="command",
+                memory="512M",
+                gpus=gpus,
+                files=[script],
+                **more,
+            )
         self.said[name] = said.getvalue()
 
 
@@ -124,8 +132,17 @@ def day(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Day:
     found.submit("bad", "python plain.py 0.1 none 1", plain, 1)
     found.follows = subprocess.Popen([BIN / "isonomy", "logs", "steady", "-f"], stdout=subprocess.PIPE, text=True)
     found.apps["bad"].wait(timeout_s=START_S)
-    found.submit("search", "python plain.py 1 none %rate%", plain, 1, app_scheduler="median", jobs=3, seed=FAILS_FIRST,
-                 search_space={"rate": {"type": "float", "min": 0, "max": 1}}, max_iterations=40)  # fmt: skip
+    found.submit(
+        "search",
+        "python plain.py 1 none %rate%",
+        plain,
+        1,
+        app_scheduler="median",
+        jobs=3,
+        seed=FAILS_FIRST,
+        search_space={"rate": {"type": "float", "min": 0, "max": 1}},
+        max_iterations=40,
+    )
     rig.training("moved", 3, limit_s=START_S)
     host = rig.get("explain", app="moved")["leases"][0]["gpu"].rpartition(":")[0]
     rig.post("drain", node=host)
@@ -221,8 +238,11 @@ def test_what_has_ended_is_listed_its_logs_are_read_its_results_fetched_and_its_
     for name in ("search", "silent"):
         day.apps[name].kill()
     states = {name: app.wait(timeout_s=START_S).state for name, app in day.apps.items()}
-    assert states == {**dict.fromkeys(("moved", "steady", "waits"), "SUCCEEDED"), "bad": "FAILED",
-                      **dict.fromkeys(("search", "silent"), "KILLED")}  # fmt: skip
+    assert states == {
+        **dict.fromkeys(("moved", "steady", "waits"), "SUCCEEDED"),
+        "bad": "FAILED",
+        **dict.fromkeys(("search", "silent"), "KILLED"),
+    }
     for name, app in day.apps.items():
         left = f"/user/root/submarine/jobs/{name}/staging/{app.app_id}"
         rig.wait(lambda left=left: not {*hdfs_names(rig, left)} & STAGED, 20, "what it needed is gone")
@@ -247,8 +267,10 @@ def test_what_has_ended_is_listed_its_logs_are_read_its_results_fetched_and_its_
     assert "ValueError: Input contains NaN\nisonomy worker: failed with 1\n" in cli("logs", "bad")
     assert day.follows is not None
     assert "Epoch [400/400]" in day.follows.communicate(timeout=60)[0]
-    shown = [requests.get(f"{ui(rig)}{at}", {"user.name": "root"}, timeout=10).text
-             for at in ("", f"/app/{day.apps['steady'].app_id}")]  # fmt: skip
+    shown = [
+        requests.get(f"{ui(rig)}{at}", {"user.name": "root"}, timeout=10).text
+        for at in ("", f"/app/{day.apps['steady'].app_id}")
+    ]
     assert "steady" in shown[0].partition('id="h-ended"')[2]
     assert "polyline" in shown[1].partition('id="h-jobs"')[2]
 
@@ -278,8 +300,13 @@ def test_an_elastic_job_makes_room_for_a_notebook_and_takes_it_back(
     assert min(by_step) < 30
     assert max(by_step) > steps + 30
     most = min(max(by_step), STEPS_COMPARED)
-    alone = subprocess.run([*command.replace("python", sys.executable, 1).split(), "--steps", str(most)],
-                           capture_output=True, text=True, timeout=300, check=True)  # fmt: skip
+    alone = subprocess.run(
+        [*command.replace("python", sys.executable, 1).split(), "--steps", str(most)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     expected = losses(alone.stderr)
     for step, seen in ((k, v) for k, v in by_step.items() if k <= most):
         assert all(loss == pytest.approx(expected[step][0], rel=0.02, abs=0.002) for loss in seen), step
@@ -340,10 +367,16 @@ def said(cell: Any) -> str:
 
 def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: Rig) -> None:
     options = {
-        "--name": "servers", "--queue": "prod", "--num_workers": "2", "--worker_resources": "memory=1G,vcores=1,gpu=3",
-        "--num_ps": "2", "--ps_resources": "memory=512M,vcores=1", "--max-iterations": "300", "--iteration-s": "0.9",
+        "--name": "servers",
+        "--queue": "prod",
+        "--num_workers": "2",
+        "--worker_resources": "memory=1G,vcores=1,gpu=3",
+        "--num_ps": "2",
+        "--ps_resources": "memory=512M,vcores=1",
+        "--max-iterations": "300",
+        "--iteration-s": "0.9",
         "--worker_launch_cmd": "python -m submarine_patch.examples.digits --log-steps 1 --checkpoint-steps 1000",
-    }  # fmt: skip
+    }
     words = [str(BIN / "submarine"), "job", "run", *(word for pair in options.items() for word in pair)]
     subprocess.run(words, env=rig.env, check=True, timeout=300)
     rig.training("servers", 20, limit_s=START_S)
@@ -363,8 +396,18 @@ def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: 
 def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_drained(rig: Rig, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN)
-    app = isonomy.submit("python own.py", name="own", queue="research", framework="command", memory="512M", gpus=1,
-                         files=[script], keep_folder="ckpt", metric="f1", mode="max")  # fmt: skip
+    app = isonomy.submit(
+        "python own.py",
+        name="own",
+        queue="research",
+        framework="command",
+        memory="512M",
+        gpus=1,
+        files=[script],
+        keep_folder="ckpt",
+        metric="f1",
+        mode="max",
+    )
     rig.training("own", 5)
     host = app.explain()["leases"][0]["gpu"].rpartition(":")[0]
     rig.post("drain", node=host)

@@ -132,8 +132,15 @@ def play(get: Callable[..., Mapping[str, Any]], script: Path) -> Told:
     """Submits the apps that fill the cluster, then those that wait, and looks until all of these have started."""
 
     def submit(name: str, gpus: int, epochs: int) -> None:
-        isonomy.submit(f"python {script.name} {epochs}", name=name, queue="research", framework="command",
-                       memory="512M", gpus=gpus, files=[script])  # fmt: skip
+        isonomy.submit(
+            f"python {script.name} {epochs}",
+            name=name,
+            queue="research",
+            framework="command",
+            memory="512M",
+            gpus=gpus,
+            files=[script],
+        )
 
     for name, (gpus, epochs) in HOLDERS.items():
         submit(name, gpus, epochs)

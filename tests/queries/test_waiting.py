@@ -46,12 +46,20 @@ def seen(m: Mini, gang: int, scope: Scope = Scope.MACHINE, gpu_type: str = "") -
     [
         ((("long", 3), ("other", 3)), 4, Scope.MACHINE, "no machine has 4 free GPUs; the lease of long ends in #"),
         ((("long", 3), ("other", 3)), 4, Scope.RACK, "no rack has 4 free GPUs; the lease of long ends in #"),
-        ((("long", 4), ("x", 2), ("y", 2)), 4, Scope.CLUSTER,
-         "the cluster does not have 4 free GPUs; the lease of long ends in #"),
-        ((("long", 4), ("x", 2), ("y", 2)), 6, Scope.CLUSTER,
-         "the cluster does not have 6 free GPUs; leases of long, x end within #"),
+        (
+            (("long", 4), ("x", 2), ("y", 2)),
+            4,
+            Scope.CLUSTER,
+            "the cluster does not have 4 free GPUs; the lease of long ends in #",
+        ),
+        (
+            (("long", 4), ("x", 2), ("y", 2)),
+            6,
+            Scope.CLUSTER,
+            "the cluster does not have 6 free GPUs; leases of long, x end within #",
+        ),
     ],
-)  # fmt: skip
+)
 def test_no_room_is_said_with_the_leases_that_make_it(
     holders: tuple[tuple[str, int], ...], gang: int, scope: Scope, sentence: str
 ) -> None:
@@ -123,15 +131,19 @@ NOON = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
         (Pending.NO_FREE_GPUS, 0, (NOON + 60, NOON + 120, NOON + 180), "; you start about 12:02 (12:01 to 12:03)"),
         (Pending.OUTRANKED, 0, (NOON + 61, NOON + 62, NOON + 63), "; you start about 12:01"),
         (Pending.OUTRANKED, 0, (NOON - 60, NOON + 120, None), "; you start about 12:02 (12:00 to more than a week)"),
-        (Pending.CELLS_IN_USE, 0, (NOON + 60, NOON + 86400, NOON + 172800),
-         "; you start about Wed 25 Nov 12:00 (12:01 to Thu 26 Nov 12:00)"),
+        (
+            Pending.CELLS_IN_USE,
+            0,
+            (NOON + 60, NOON + 86400, NOON + 172800),
+            "; you start about Wed 25 Nov 12:00 (12:01 to Thu 26 Nov 12:00)",
+        ),
         (Pending.NO_FREE_GPUS, 0, (NOON - 60, NOON - 40, NOON - 20), ""),
         (Pending.NO_FREE_GPUS, 0, (NOON, None, None), ""),
         (Pending.NO_FREE_GPUS, 0, None, ""),
         (Pending.NO_FREE_GPUS, 2, (NOON + 60, NOON + 120, NOON + 180), ""),
         (Pending.EXCEEDS_CLUSTER_SIZE, 0, (NOON + 60, NOON + 120, NOON + 180), ""),
     ],
-)  # fmt: skip
+)
 def test_an_app_without_gpus_learns_when_it_starts(
     code: Pending, held: int, start_s: tuple[float | None, ...] | None, added: str
 ) -> None:

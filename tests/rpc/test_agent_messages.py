@@ -107,13 +107,25 @@ def test_messages_become_events() -> None:
     plan = WorkerPlan("w1", "j1", (Gpu("n1", 0), Gpu("n1", 2)), 7)
     assert _event(use=pb.Use(use_id="u1", workers=[worker])) == UsePlanned(APP, "u1", (plan,))
     job = pb.JobProgress(
-        job_id="j1", state="running", configuration={"lr": "0.1"}, step=5, loss=0.5, accuracy=0.9,
-        iter_time_s=0.1, slowdown=1.1, gpus=2, rung=1, launches=2, worker_failures=1, checkpoints_failed=3,
+        job_id="j1",
+        state="running",
+        configuration={"lr": "0.1"},
+        step=5,
+        loss=0.5,
+        accuracy=0.9,
+        iter_time_s=0.1,
+        slowdown=1.1,
+        gpus=2,
+        rung=1,
+        launches=2,
+        worker_failures=1,
+        checkpoints_failed=3,
         hangs=True,
-    )  # fmt: skip
+    )
     progress = _event(progress=pb.Progress(demand=WIRE_DEMAND, jobs=[job], rho=1.5))
-    read = JobProgress("j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3,
-                       hangs=True)  # fmt: skip
+    read = JobProgress(
+        "j1", "running", 5, 0.5, 0.9, 0.1, 1.1, 2, 1, 2, 1, {"lr": "0.1"}, checkpoints_failed=3, hangs=True
+    )
     assert progress == ProgressReported(APP, DEMAND, (read,), 1.5)
     done = pb.Done(
         succeeded=True,
@@ -214,15 +226,27 @@ WIRE_GRANT = {"grant_id": "g1", "gpus": WIRE_GPUS, "end_s": 1600.0, "available_s
     [
         (
             SendRegistered(APP, CONTENTION, (GRANT,)),
-            {"registered": pb.Registered(
-                contention=WIRE_CONTENTION, grants=[pb.Grant(**WIRE_GRANT)],
-                hosts=[pb.Host(host="n1", rack="a", gpus=4, virtual_gpus=True, gpu_type="v100"),
-                       pb.Host(host="n2", rack="b", gpus=2, gpu_type="gpu")])},
+            {
+                "registered": pb.Registered(
+                    contention=WIRE_CONTENTION,
+                    grants=[pb.Grant(**WIRE_GRANT)],
+                    hosts=[
+                        pb.Host(host="n1", rack="a", gpus=4, virtual_gpus=True, gpu_type="v100"),
+                        pb.Host(host="n2", rack="b", gpus=2, gpu_type="gpu"),
+                    ],
+                )
+            },
         ),
         (
             SendHosts(APP),
-            {"hosts": pb.Hosts(hosts=[pb.Host(host="n1", rack="a", gpus=4, virtual_gpus=True, gpu_type="v100"),
-                                      pb.Host(host="n2", rack="b", gpus=2, gpu_type="gpu")])},
+            {
+                "hosts": pb.Hosts(
+                    hosts=[
+                        pb.Host(host="n1", rack="a", gpus=4, virtual_gpus=True, gpu_type="v100"),
+                        pb.Host(host="n2", rack="b", gpus=2, gpu_type="gpu"),
+                    ]
+                )
+            },
         ),
         (
             SendAskRho(APP, "r1", CONTENTION, GPUS, 1001.0),
@@ -230,9 +254,15 @@ WIRE_GRANT = {"grant_id": "g1", "gpus": WIRE_GPUS, "end_s": 1600.0, "available_s
         ),
         (
             SendOffer(APP, "r1", CONTENTION, {"n2": 1, "n1": 2}, GPUS, 1001.0),
-            {"offer": pb.Offer(
-                round_id="r1", contention=WIRE_CONTENTION, ending=WIRE_GPUS, deadline_s=1001.0,
-                machines=[pb.MachineGpus(host="n1", gpus=2), pb.MachineGpus(host="n2", gpus=1)])},
+            {
+                "offer": pb.Offer(
+                    round_id="r1",
+                    contention=WIRE_CONTENTION,
+                    ending=WIRE_GPUS,
+                    deadline_s=1001.0,
+                    machines=[pb.MachineGpus(host="n1", gpus=2), pb.MachineGpus(host="n2", gpus=1)],
+                )
+            },
         ),
         (
             SendGrant(APP, "r1", GRANT, renewal=True, leftover=True),
@@ -245,7 +275,7 @@ WIRE_GRANT = {"grant_id": "g1", "gpus": WIRE_GPUS, "end_s": 1600.0, "available_s
         (SendUseReply(APP, "u1", False, "no"), {"use_reply": pb.UseReply(use_id="u1", reason="no")}),
         (SendFinish(APP, "killed"), {"finish": pb.Finish(reason="killed")}),
     ],
-)  # fmt: skip
+)
 def test_effects_become_messages(effect, message) -> None:
     assert message_of(effect, TOPOLOGY) == pb.ArbiterMessage(**message)
     assert gpus_of(WIRE_GPUS) == tuple(sorted(GPUS))

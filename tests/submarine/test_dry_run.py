@@ -26,9 +26,13 @@ def server() -> Iterator[str]:
         Questions({}, slower=10.0),
     )
     router = Router(
-        stage, issue=lambda *_: "", arbiter_address="h:1", feed=stage.feed, picture=picture,
+        stage,
+        issue=lambda *_: "",
+        arbiter_address="h:1",
+        feed=stage.feed,
+        picture=picture,
         why_not=lambda a, now_s, params, user, called: questions.answer(a, now_s, params, str(params), called),
-    )  # fmt: skip
+    )
     with served(router) as found:
         size = {"usedMemoryMB": 1024, "availMemoryMB": 15360, "usedVirtualCores": 1, "availableVirtualCores": 15}
         lost = {"state": "LOST", "usedMemoryMB": 0, "availMemoryMB": 99999, "usedVirtualCores": 0}
@@ -114,9 +118,13 @@ def test_a_dry_run_says_that_an_input_file_must_be_on_each_machine(
     ],
 )
 def test_a_submission_says_when_it_would_start_and_end(
-    more: tuple[str, ...], end: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    end: str,
+    server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     fake_installation(tmp_path, monkeypatch, server.removeprefix("http://"), status=0)
     monkeypatch.setattr(declared, "PATIENCE_S", 60.0)
     with pytest.raises(SystemExit):

@@ -157,8 +157,9 @@ class Reservation:
 
 def granted(f: LeaseGranted, gpus: tuple[Gpu, ...]) -> Lease:
     """The lease of these of a grant's GPUs."""
-    return Lease(gpus, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang,
-                 guaranteed=f.guaranteed)  # fmt: skip
+    return Lease(
+        gpus, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang, guaranteed=f.guaranteed
+    )
 
 
 def reserved(f: LeaseGranted) -> Reservation:

@@ -295,9 +295,11 @@ def shares_by_type(
         known = [(s.agents[a].demand, n) for a, n in wanting.get(vc, ()) if a in s.agents and n > 0]
         rows.append(speed_vector(known, types) if known else [1.0] * len(types))
     problem = ShareProblem.of(
-        rows, [float(gpus[t]) for t in types], [weights.get(vc, 1.0) or 1.0 for vc in vcs],
+        rows,
+        [float(gpus[t]) for t in types],
+        [weights.get(vc, 1.0) or 1.0 for vc in vcs],
         [float(wanted[vc]) for vc in vcs],
-    )  # fmt: skip
+    )
     x = within_demand(OefCooperative(), problem)
     found: dict[str, dict[str, int]] = {vc: {} for vc in vcs}
     for j, gpu_type in enumerate(types):

@@ -268,10 +268,13 @@ def _able(
     """GPUs on offer, by machine, whose cells another gang like this one could use besides those that are taken."""
     part, closed, types = work.part, work.closed(app_id), {work.part.topology.type_of(name) for name, _ in gang}
     return {
-        name: min(n - taken.get(name, 0), demand.room(room[name][0])) for name, n in part.free.items()
-        if name in room and part.topology.type_of(name) in types and part.host_of.get(name, name) not in closed
+        name: min(n - taken.get(name, 0), demand.room(room[name][0]))
+        for name, n in part.free.items()
+        if name in room
+        and part.topology.type_of(name) in types
+        and part.host_of.get(name, name) not in closed
         and demand.pinned in ("", part.pinned.get(name))
-    }  # fmt: skip
+    }
 
 
 def _renewal(s: Holdings, part: RoundPart, award: Award, gang: list[Lease], now_s: float) -> Renew:
@@ -451,10 +454,11 @@ def making_way(
         if _room(s, part, kind, name, free) >= gpus:
             continue
         enough = [
-            found for found in _by_cell(s, part, kind, name, kept, moved)
+            found
+            for found in _by_cell(s, part, kind, name, kept, moved)
             if all(_may_move(s, kept[k], closed) for k in found)
             and _room(s, part, kind, name, free | _gpus(kept[k][1] for k in found)) >= gpus
-        ]  # fmt: skip
+        ]
         if enough:
             fewest = min(enough, key=lambda found: len(_gpus(kept[k][1] for k in found)))
             moved.update(fewest)
@@ -486,8 +490,5 @@ def _may_move(s: Holdings, entry: tuple[Award, list[Lease]], closed: Callable[[s
 
 def borrowed_gangs(s: Holdings, app_id: str) -> list[list[Lease]]:
     """An app's borrowed gangs that are each one complete group of cells, oldest first."""
-    gangs = [
-        g for g in s.gangs_of(app_id)
-        if not any(x.guaranteed for x in g) and s.durable.is_whole(g)
-    ]  # fmt: skip
+    gangs = [g for g in s.gangs_of(app_id) if not any(x.guaranteed for x in g) and s.durable.is_whole(g)]
     return sorted(gangs, key=lambda g: min(x.granted_s for x in g))

@@ -112,8 +112,11 @@ class WorkerChange(enum.StrEnum):
 
 
 WAITING, PLACING, PLACED, REPORTED = (
-    WorkerState.WAITING, WorkerState.PLACING, WorkerState.PLACED, WorkerState.REPORTED,
-)  # fmt: skip
+    WorkerState.WAITING,
+    WorkerState.PLACING,
+    WorkerState.PLACED,
+    WorkerState.REPORTED,
+)
 TRANSITIONS: Mapping[tuple[WorkerState | None, WorkerChange], WorkerState | None] = {
     (None, WorkerChange.ADD): WAITING,
     (WAITING, WorkerChange.SENT): PLACING,

@@ -29,8 +29,10 @@ def model(read: Read, app: str) -> dict[str, Any]:
     trends = read("trends", {"app": app_id})
     held = read("spans", {"app": app_id})
     curves = {j["job_id"]: trends["losses"].get(j["job_id"], ()) for j in d["jobs"][:JOBS_SHOWN]}
-    jobs = [{**j, "spark": drawing.spark(curves[j["job_id"]]), "points": len(curves[j["job_id"]])}
-            for j in d["jobs"][:JOBS_SHOWN]]  # fmt: skip
+    jobs = [
+        {**j, "spark": drawing.spark(curves[j["job_id"]]), "points": len(curves[j["job_id"]])}
+        for j in d["jobs"][:JOBS_SHOWN]
+    ]
     job_names = sorted({x["job_id"] for x in held["leases"]} | {j["job_id"] for j in d["jobs"]})
     return {
         **d,
@@ -82,11 +84,13 @@ def _gantt(leases: list[Row], colour: Mapping[str, int], end: float) -> dict[str
         bars = [_bar(x, at, gpus.index(x["gpu"]) * thick, thick, colour, end) for x in mine]
         rows.append({"host": host, "bars": bars, "high": round(thick * len(gpus) + 2, 1)})
     return {
-        "rows": rows, "wide": CHART_WIDE, "more": max(0, len(hosts) - HOSTS_DRAWN), "begin_s": begin,
+        "rows": rows,
+        "wide": CHART_WIDE,
+        "more": max(0, len(hosts) - HOSTS_DRAWN),
+        "begin_s": begin,
         "end_s": end,
-        "ticks": [{"x": at(t), "label": time.strftime("%H:%M", time.localtime(t))}
-                  for t in drawing.ticks(begin, end)],
-    }  # fmt: skip
+        "ticks": [{"x": at(t), "label": time.strftime("%H:%M", time.localtime(t))} for t in drawing.ticks(begin, end)],
+    }
 
 
 def _bar(

@@ -70,8 +70,7 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
     if show not in SHOWN:
         raise Refusal(400, f"show: must be one of {', '.join(SHOWN)} (got {show})")
     shown = {"running": lambda row: row["gpus_held"] > 0, "waiting": lambda row: row["rank"] is not None}
-    rows = [row for row in filter(shown.get(show), queue["apps"])
-            if any(sought in str(row[f]).lower() for f in SOUGHT)]  # fmt: skip
+    rows = [row for row in filter(shown.get(show), queue["apps"]) if any(sought in str(row[f]).lower() for f in SOUGHT)]
     most = len(rows) if params.get("rows") == "all" else ROWS_SHOWN
     return {
         "rows": rows[:most], "found": len(rows), "all": len(queue["apps"]), "show": show, "q": params.get("q", ""),
