@@ -51,14 +51,15 @@ def options() -> list[str]:
 
 def table(command: click.Command = main) -> dict[str, Any]:
     """Of each command its options with the number of their values (0: a flag), and under "" its arguments."""
-    context = click.Context(command, help_option_names=["-h", "--help"])
+    context = click.Context(command)
     if isinstance(command, click.Group):
         inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
         return {name: table(found) for name, found in inner.items() if found is not None}
-    options = [p for p in command.get_params(context) if isinstance(p, click.Option)]
+    options = [p for p in command.params if isinstance(p, click.Option)]
     return {
         "": " ".join(command.collect_usage_pieces(context)[1:]),
         **{" ".join([*o.opts, *o.secondary_opts]): 0 if o.is_flag else o.nargs for o in options},
+        "-h --help": 0,
     }
 
 

@@ -66,6 +66,8 @@ _SESSION = re.compile(
     r"^INFO:\w+:(?:Trains to step \d+$|Restored checkpoint for \d+ from |Saving dict for global step \d+"
     r"|(?:loss = \S+ )?step = \d+ \()"
 )
+_LOGGED = re.compile(r"(?:INFO|WARNING):(?:isonomy|tensorflow):")
+"""Begins a session's line; a bar that stands before it has no newline."""
 _FINISHED = re.compile(r"^INFO:\w+:Finished at step \d+")
 _PACED = re.compile(r"\bpaced\b")
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0}
@@ -130,6 +132,8 @@ class LogParser:
     def feed(self, line: str, time_s: float) -> Progress | CheckpointLine | None:
         """Parse a line, without its newline, read at `time_s` of a monotonic clock; None if it shows no progress."""
         text = _ANSI.sub("", line[:LINE_MAX_CHARS])
+        if logged := _LOGGED.search(text):
+            text = text[logged.start() :]
         if _FINISHED.match(text):
             self.finished = True
             return None

@@ -267,6 +267,16 @@ def test_the_steps_of_a_session_are_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize("bar", ["", "31/57 ━━━━━━━━━━━━━━━━━━━━ 1s 40ms/step - accuracy: 0.9264 - loss: 0.4356"])
+def test_a_sessions_line_behind_a_bar_without_a_newline_counts(bar: str) -> None:
+    parser = LogParser()
+    parser.feed(f"{bar}INFO:tensorflow:Trains to step 285", 0.0)
+    found = parser.feed(f"{bar}INFO:tensorflow:loss = 0.4, step = 260 (0.4 sec), accuracy = 0.9, 0.04 sec/step", 1.0)
+    assert found == Progress(260, 0.4, 0.9, 0.04, until_step=285)
+    parser.feed(f"{bar}INFO:tensorflow:Finished at step 285", 2.0)
+    assert parser.finished
+
+
 def test_any_metric() -> None:
     parser = LogParser("val_f1")
     parser.feed("step 5 loss 0.9", 0.0)
