@@ -67,10 +67,10 @@ class Advice:
         return said
 
     def report(self, leases: Iterable[LeaseInterval]) -> list[dict[str, Any]]:
-        """The answers that name a lease, and whether its GPUs, once they were given back, started the app."""
+        """The answers that name another app's GPUs, and whether these, once they were given back, started the app."""
         had, rows = list(leases), []
         for app_id, answer in self.answers.items():
-            for c in (c for c in answer["changes"] if c["kind"] == "lease"):
+            for c in (c for c in answer["changes"] if c["kind"] in ("lease", "end")):
                 given = {
                     (x.gpu, x.ended_s)
                     for x in had

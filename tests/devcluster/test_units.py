@@ -189,9 +189,10 @@ def test_the_demo_compares_the_first_estimates_with_what_happened() -> None:
     ]
 
 
-def test_advice_is_asked_for_once_and_comes_true_when_the_lease_is_given_back() -> None:
+@pytest.mark.parametrize("kind", ["lease", "end"])
+def test_advice_is_asked_for_once_and_comes_true_when_the_gpus_are_given_back(kind: str) -> None:
     advice, asked = Advice("large"), list[str]()
-    change = {"kind": "lease", "app_id": "l", "sentence": "if large gave 2 GPUs back", "gets": {"gpus": {"n1": 2}}}
+    change = {"kind": kind, "app_id": "l", "sentence": "if large gave 2 GPUs back", "gets": {"gpus": {"n1": 2}}}
 
     def ask(app_id: str) -> dict[str, Any]:
         asked.append(app_id)
