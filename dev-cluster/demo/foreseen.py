@@ -48,7 +48,7 @@ class Foreseen:
 
 @dataclass
 class Advice:
-    """The first answer to `why not me?` of each app that waits while `holder` holds GPUs."""
+    """The first answer to `why not me?` of each app that wants more while `holder` holds GPUs, itself too."""
 
     holder: str
     answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Advice:
         rows, said = queue.get("apps", ()), list[str]()
         if any(row["name"] == self.holder and row["gpus_held"] for row in rows):
             for row in rows:
-                if row["gpus_held"] or not row["gpus_wanted"] or row["app_id"] in self.answers:
+                if not row["gpus_wanted"] or row["app_id"] in self.answers:
                     continue
                 answer = ask(row["app_id"])
                 if answer.get("changes"):
@@ -67,7 +67,7 @@ class Advice:
         return said
 
     def report(self, leases: Iterable[LeaseInterval]) -> list[dict[str, Any]]:
-        """The answers that name another app's GPUs, and whether these, once they were given back, started the app."""
+        """The answers that name another app's GPUs, and whether these, once they were given back, went to it."""
         had, rows = list(leases), []
         for app_id, answer in self.answers.items():
             for c in (c for c in answer["changes"] if c["kind"] in ("lease", "end")):

@@ -201,11 +201,11 @@ def test_advice_is_asked_for_once_and_comes_true_when_the_gpus_are_given_back(ki
     def app(app_id: str, name: str, gpus: int) -> dict[str, Any]:
         return {"app_id": app_id, "name": name, "gpus_held": gpus, "gpus_wanted": 2}
 
-    waiting = {"apps": [app("l", "large", 12), app("s", "small", 0), app("o", "other", 0)]}
+    waiting = {"apps": [app("l", "large", 10), app("s", "small", 0), app("o", "other", 0)]}
     assert advice.look({"apps": [app("s", "small", 0)]}, ask) == []
     assert advice.look(waiting, ask) == ["why not small: if large gave 2 GPUs back"]
     assert advice.look(waiting, ask) == []
-    assert asked == ["s", "o", "o"]
+    assert asked == ["l", "s", "o", "l", "o"]
 
     def lease(app_id: str, index: int, granted_s: float, ended_s: float | None) -> LeaseInterval:
         gpu = Gpu("n1", index)
