@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from pycontrol.cli.tables import out
 from pycontrol.model.topology import Scope
 from submarine_patch.agent.spec import CELL_TYPES, WITHIN, segments_of
 from submarine_patch.cli.errors import UsageError
-from submarine_patch.cli.jobchecks import gpus_of_job
+from submarine_patch.cli.jobchecks import gpus_of_job, resources_of
 from submarine_patch.cli.options import RunArguments
 
 
@@ -56,6 +55,6 @@ def _check_size(parsed: RunArguments, answer: Mapping[str, Any]) -> None:
 
 def _size(resources: str) -> tuple[float, int]:
     """MB and vcores of resources that were checked."""
-    of = dict(re.findall(r"(memory|vcores)(?:-mb)?=\s*([0-9.]+\s*[MG]?)", resources.upper(), re.IGNORECASE))
-    memory = of.get("MEMORY", "0")
-    return float(memory.rstrip("MG ")) * (1024 if memory.endswith("G") else 1), int(of.get("VCORES", "1"))
+    of = resources_of(resources)
+    memory = of.get("memory", "0").upper()
+    return float(memory.rstrip("MG ")) * (1024 if memory.endswith("G") else 1), int(of.get("vcores", "1"))

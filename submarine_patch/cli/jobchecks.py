@@ -99,9 +99,15 @@ def _servers(parsed: RunArguments, workers: int) -> list[str]:
     if "ps_resources" not in given:
         raise UsageError("--ps_resources is absent: what each server needs, for example memory=1G,vcores=1")
     _resources("ps_resources", resources)
-    if re.search(r"(^|,)\s*(yarn\.io/)?gpu=0*[1-9]", resources):
+    if resources_of(resources).get("gpu", "").strip("0"):
         raise UsageError("--ps_resources gpu: parameter servers run without GPUs; leave it out")
     return []
+
+
+def resources_of(text: str) -> dict[str, str]:
+    """`memory=2G,vcores=2,gpu=1` as name -> value; the longer names count as the short ones."""
+    pairs = (pair.strip().partition("=") for pair in text.split(","))
+    return {name.removeprefix("yarn.io/").removesuffix("-mb"): value.strip() for name, _, value in pairs}
 
 
 def _resources(option: str, text: str) -> None:
@@ -122,7 +128,7 @@ def _resources(option: str, text: str) -> None:
             raise UsageError(f"--{option} {pair.strip()}: the units are M and G; {write}")
         if name.startswith("memory") and value.strip().isdecimal() and int(value) < LEAST_MB:
             raise UsageError(f"--{option} {pair.strip()}: that is {value.strip()} MB; write {name}={value.strip()}G")
-    if not re.search(r"(^|,)\s*memory(-mb)?=", text):
+    if "memory" not in resources_of(text):
         raise UsageError(f"--{option}: memory is absent; write for example {example}")
 
 
@@ -198,10 +204,10 @@ def _spread(parsed: RunArguments, workers: int, session: bool) -> list[str]:
 def gpus_of_job(parsed: RunArguments, most: bool = False) -> int:
     """The fewest GPUs of a job, or the most; 0 where a spec file says it or an option is malformed, which is reported
     elsewhere."""
-    of_worker = re.search(r"(?:^|,)\s*(?:yarn\.io/)?gpu=([0-9]+)", parsed.value("worker_resources"))
+    of_worker = resources_of(parsed.value("worker_resources")).get("gpu", "0")
     try:
         workers = int(parsed.value("num_workers", "1"))
-        return gpus_range(parsed.conf.get("gpus_per_job", ""))[most] or workers * int(of_worker[1] if of_worker else 0)
+        return gpus_range(parsed.conf.get("gpus_per_job", ""))[most] or workers * int(of_worker)
     except ValueError:
         return 0
 
