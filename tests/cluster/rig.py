@@ -15,6 +15,9 @@ from typing import Any
 import requests
 from requests.auth import AuthBase
 
+import isonomy
+from submarine_patch.cli.api import Handle
+
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 SLOWEST = 4.0
@@ -59,6 +62,20 @@ def options(
         command,
         *more,
     ]
+
+
+def submit_script(command: str, name: str, script: Path, gpus: int, **more: Any) -> Handle:
+    """Submits a script that knows nothing of Isonomy."""
+    return isonomy.submit(
+        command,
+        name=name,
+        queue="research",
+        framework="command",
+        memory="512M",
+        gpus=gpus,
+        files=[script],
+        **more,
+    )
 
 
 class Rig:

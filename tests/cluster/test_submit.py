@@ -29,7 +29,7 @@ from pycontrol.cli.client import Rm, rm_address
 from submarine_patch.agent.speeds import file_of
 from submarine_patch.cli import declared
 from submarine_patch.cli.follow import until_final
-from tests.cluster.rig import BIN, REPO, Rig
+from tests.cluster.rig import BIN, REPO, Rig, submit_script
 from tests.cluster.test_waiting import Told
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
@@ -104,16 +104,7 @@ class Day:
         """Submits an app of a job, or several."""
         said = io.StringIO()
         with redirect_stderr(said):
-            self.apps[name] = isonomy.submit(
-                command,
-                name=name,
-                queue="research",
-                framework="command",
-                memory="512M",
-                gpus=gpus,
-                files=[script],
-                **more,
-            )
+            self.apps[name] = submit_script(command, name, script, gpus, **more)
         self.said[name] = said.getvalue()
 
 
@@ -396,18 +387,7 @@ def test_a_job_with_parameter_servers_continues_after_a_machine_is_drained(rig: 
 def test_a_script_with_a_folder_of_its_own_continues_after_its_machine_is_drained(rig: Rig, tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN)
-    app = isonomy.submit(
-        "python own.py",
-        name="own",
-        queue="research",
-        framework="command",
-        memory="512M",
-        gpus=1,
-        files=[script],
-        keep_folder="ckpt",
-        metric="f1",
-        mode="max",
-    )
+    app = submit_script("python own.py", "own", script, 1, keep_folder="ckpt", metric="f1", mode="max")
     rig.training("own", 5)
     host = app.explain()["leases"][0]["gpu"].rpartition(":")[0]
     rig.post("drain", node=host)

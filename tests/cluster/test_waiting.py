@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-import isonomy
-from tests.cluster.rig import Rig, slowness
+from tests.cluster.rig import Rig, slowness, submit_script
 
 pytestmark = [pytest.mark.policies, pytest.mark.timeout(1800)]
 
@@ -131,19 +130,8 @@ class Told:
 def play(get: Callable[..., Mapping[str, Any]], script: Path) -> Told:
     """Submits the apps that fill the cluster, then those that wait, and looks until all of these have started."""
 
-    def submit(name: str, gpus: int, epochs: int) -> None:
-        isonomy.submit(
-            f"python {script.name} {epochs}",
-            name=name,
-            queue="research",
-            framework="command",
-            memory="512M",
-            gpus=gpus,
-            files=[script],
-        )
-
     for name, (gpus, epochs) in HOLDERS.items():
-        submit(name, gpus, epochs)
+        submit_script(f"python {script.name} {epochs}", name, script, gpus)
     begin_s = time.monotonic()
     while sum(r["gpus_held"] for r in get("queue").get("apps", ())) < 12:
         assert time.monotonic() - begin_s < LIMIT_S, "the cluster is full"
@@ -153,7 +141,7 @@ def play(get: Callable[..., Mapping[str, Any]], script: Path) -> Told:
         time.sleep(LOOK_S)
     told = Told(get, WAITING)
     for name, (gpus, epochs) in WAITING.items():
-        submit(name, gpus, epochs)
+        submit_script(f"python {script.name} {epochs}", name, script, gpus)
         told.look()
     while not told.look():
         assert time.monotonic() - begin_s < LIMIT_S, f"all start, but only {sorted(told.started_s)} did"

@@ -20,6 +20,7 @@ from submarine_patch.cli.follow import Goal, Status, goal_of
 from tests.submarine.test_cli import SUBMARINE_SITE
 
 APP = "application_1_0002"
+RUN = ["job", "run", "--name", "x", "--worker_resources", "memory=1G", "--worker_launch_cmd", "true"]
 JOBS = [
     {
         "job_id": "job000",
@@ -254,19 +255,7 @@ def test_the_command_line_waits_with_a_bar_in_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("submarine_patch.cli.follow.POLL_S", 0.01)
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "job",
-                "run",
-                "--name",
-                "x",
-                "--worker_resources",
-                "memory=1G",
-                "--worker_launch_cmd",
-                "true",
-                "--wait_job_finish",
-            ]
-        )
+        main([*RUN, "--wait_job_finish"])
     assert ended.value.code == status
     assert "--wait_job_finish" not in (cluster / "arguments").read_text().splitlines()
     shown = capsys.readouterr().err
@@ -280,21 +269,7 @@ def test_without_a_terminal_it_waits_with_a_line_for_each_change(
 ) -> None:
     monkeypatch.setattr("submarine_patch.cli.follow.POLL_S", 0.01)
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "job",
-                "run",
-                "--name",
-                "x",
-                "--worker_resources",
-                "memory=1G",
-                "--worker_launch_cmd",
-                "true",
-                "--wait_job_finish",
-                "-o",
-                "json",
-            ]
-        )
+        main([*RUN, "--wait_job_finish", "-o", "json"])
     assert ended.value.code == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {"application_id": APP, "exit_status": 0, "start_s": None, "end_s": None}
@@ -342,18 +317,6 @@ def test_an_interrupted_wait_says_that_the_app_goes_on(
 
     monkeypatch.setattr("submarine_patch.cli.follow.wait", interrupted)
     with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "job",
-                "run",
-                "--name",
-                "x",
-                "--worker_resources",
-                "memory=1G",
-                "--worker_launch_cmd",
-                "true",
-                "--wait_job_finish",
-            ]
-        )
+        main([*RUN, "--wait_job_finish"])
     assert ended.value.code == 130
     assert f"to end it: submarine job kill {APP}" in capsys.readouterr().err
