@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import os
+from ctypes import byref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,23 +106,23 @@ def token(host: str, principal: str = "", keytab: str = "", tickets: str = "") -
     `tickets`: the cache for the tickets of the keytab's principal; default: this process's memory.
     """
     gss = _library()
-    name, context, credential = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    name, context, creds = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     minor, out = ctypes.c_uint32(), _Output()
     try:
         _import_name(f"HTTP@{host}", _SERVICE, name)
         if principal:
-            _acquire(principal, keytab, tickets or f"MEMORY:isonomy-{principal}-{keytab}", credential)
+            _acquire(principal, keytab, tickets or f"MEMORY:isonomy-{principal}-{keytab}", creds)
         major = gss.gss_init_sec_context(
-            ctypes.byref(minor), credential, ctypes.byref(context), name, ctypes.byref(_SPNEGO),
-            ctypes.c_uint32(0), ctypes.c_uint32(0), None, None, None, ctypes.byref(out), None, None)  # fmt: skip
+            byref(minor), creds, byref(context), name, byref(_SPNEGO), 0, 0, None, None, None, byref(out), None, None
+        )
         _check(major, minor.value, f"for HTTP@{host}", keytab)
         return ctypes.string_at(out.value, out.length)
     finally:
-        gss.gss_release_buffer(ctypes.byref(minor), ctypes.byref(out))
-        gss.gss_release_name(ctypes.byref(minor), ctypes.byref(name))
-        gss.gss_release_cred(ctypes.byref(minor), ctypes.byref(credential))
+        gss.gss_release_buffer(byref(minor), byref(out))
+        gss.gss_release_name(byref(minor), byref(name))
+        gss.gss_release_cred(byref(minor), byref(creds))
         if context:
-            gss.gss_delete_sec_context(ctypes.byref(minor), ctypes.byref(context), None)
+            gss.gss_delete_sec_context(byref(minor), byref(context), None)
 
 
 class _Output(ctypes.Structure):
@@ -145,9 +146,7 @@ def _library() -> ctypes.CDLL:
 
 def _import_name(text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
     minor, encoded = ctypes.c_uint32(), text.encode()
-    major = _library().gss_import_name(
-        ctypes.byref(minor), ctypes.byref(_Bytes(len(encoded), encoded)), ctypes.byref(kind), ctypes.byref(name)
-    )
+    major = _library().gss_import_name(byref(minor), byref(_Bytes(len(encoded), encoded)), byref(kind), byref(name))
     _check(major, minor.value, f"for {text}")
 
 
@@ -161,11 +160,11 @@ def _acquire(principal: str, keytab: str, tickets: str, credential: ctypes.c_voi
     try:
         _import_name(principal, _PRINCIPAL, name)
         major = _library().gss_acquire_cred_from(
-            ctypes.byref(minor), name, ctypes.c_uint32(0), None, ctypes.c_int(_INITIATE), ctypes.byref(store),
-            ctypes.byref(credential), None, None)  # fmt: skip
+            byref(minor), name, 0, None, _INITIATE, byref(store), byref(credential), None, None
+        )
         _check(major, minor.value, f"for {principal}", keytab)
     finally:
-        _library().gss_release_name(ctypes.byref(minor), ctypes.byref(name))
+        _library().gss_release_name(byref(minor), byref(name))
 
 
 def _check(major: int, minor: int, what: str, keytab: str = "") -> None:
@@ -184,10 +183,10 @@ def _said(code: int, kind: int) -> str:
     texts = []
     while code:
         _library().gss_display_status(
-            ctypes.byref(minor), ctypes.c_uint32(code), ctypes.c_int(kind), None, ctypes.byref(more), ctypes.byref(out)
+            byref(minor), ctypes.c_uint32(code), ctypes.c_int(kind), None, byref(more), byref(out)
         )
         texts.append(ctypes.string_at(out.value, out.length).decode(errors="replace") if out.value else "")
-        _library().gss_release_buffer(ctypes.byref(minor), ctypes.byref(out))
+        _library().gss_release_buffer(byref(minor), byref(out))
         if not more.value:
             break
     return "; ".join(texts)

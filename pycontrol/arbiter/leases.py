@@ -236,10 +236,9 @@ def _instead(
     near, types = [host for host, _ in here], {topology.type_of(gpu.host) for gpu in kept}
     widest = s.known.scope_of({gpu.host for gpu in (*kept, *gone)})
     own = {m.host for m in s.supply.machines(s.vc_of_app(lease.app_id))} if lease.guaranteed else set()
-    free = {
-        host: gpus for host, gpus in s.gpus.free.counts().items()
-        if host not in closed and (demand.mixes or topology.type_of(host) in types)
-    }  # fmt: skip
+    counts = s.gpus.free.counts()
+    usable = [h for h in counts if h not in closed and (demand.mixes or topology.type_of(h) in types)]
+    free = {host: counts[host] for host in usable}
     members = demand.members if len(kept) + n == demand.gang_gpus else ()
     if widest < demand.scope and FreeIndex(free, topology).place(len(kept) + n, widest, members=members) is None:
         widest = demand.scope
@@ -499,13 +498,12 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         _kill_unleased(s, clerk, container, now_s)
         return
     if free:
-        grant_id = container.lease_id or f"adopted-{container.container_id}"
-        until_s = _adopted_end_s(s, now_s, free[0].host, container.app_id)
+        app_id, grant_id = container.app_id, container.lease_id or f"adopted-{container.container_id}"
+        until_s = _adopted_end_s(s, now_s, free[0].host, app_id)
         s.groups.adopted()
         clerk.taken_rounds.add(round_of(grant_id))
-        guaranteed = s.supply.whole or bool(s.durable.apps[container.app_id].vc)
-        clerk.record(facts.LeaseGranted(free, container.app_id, grant_id, now_s, until_s, container.container_id,
-                              guaranteed=guaranteed))  # fmt: skip
+        own, of = s.supply.whole or bool(s.durable.apps[app_id].vc), container.container_id
+        clerk.record(facts.LeaseGranted(free, app_id, grant_id, now_s, until_s, of, guaranteed=own))
         slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
         clerk.record(facts.LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
     start(s, clerk, container, "", now_s)

@@ -21,10 +21,8 @@ from pycontrol.model.topology import Gpu, count_by_host
 
 STORY_MAX = 5_000
 """The most events, facts and effects that a story keeps, with their times."""
-LARGE = frozenset({
-    ev.ClusterSnapshot, ev.StandbyRestored, ev.Solve, ev.Decided, facts.PolicyMemory, facts.ExchangeChanged,
-    facts.Restored,
-})  # fmt: skip
+_LARGE_FACTS = {facts.PolicyMemory, facts.ExchangeChanged, facts.Restored}
+LARGE = {ev.ClusterSnapshot, ev.StandbyRestored, ev.Solve, ev.Decided} | _LARGE_FACTS
 """Of these it keeps only that they were, as each may be as large as the cluster."""
 LOSES = frozenset({facts.LeaseEnded, facts.LeaseRevoking, facts.NextDropped})
 _OF_LEASE = frozenset(facts.OF_LEASE)

@@ -177,7 +177,7 @@ def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks
 
     Columns: the rows, then the units left at each of `breaks.at`. Constraints: bidders, dims, breaks.
     """
-    n, extra = len(c.bids), len(breaks.at)
+    n = len(c.bids)
     position = {j: k for k, j in enumerate(rows.tolist())}
     kept = np.zeros((len(rows), len(c.room)), np.int64)
     for j, instead in breaks.instead.items():
@@ -190,12 +190,12 @@ def _program(c: Compact, rows: Rows, app: npt.NDArray[np.int64], breaks: _Breaks
     for k, (dim, place, free) in enumerate(breaks.at):
         s = abs(int(c.level[dim]))
         upper[n + dim] -= free // s
-        inside = [(position[j], g) for j, g in breaks.kept[dim, place].items() if j in position]
+        kept_here = [(position[j], g) for j, g in breaks.kept[dim, place].items() if j in position]
+        inside = np.array(kept_here, np.int64).reshape(-1, 2)
         column, at = len(rows) + k, n + len(c.room) + k
         entries.append((np.array([n + dim, at]), np.full(2, column), np.array([-1.0, float(s)])))
-        entries.append((np.full(len(inside), at), np.array([p for p, _ in inside], np.int64),
-                        np.array([float(g) for _, g in inside])))  # fmt: skip
-    return _highs(entries, c.gain[rows], upper, n, [f // abs(int(c.level[d])) for d, _, f in breaks.at], extra, integer)
+        entries.append((np.full(len(inside), at), inside[:, 0], inside[:, 1].astype(float)))
+    return _highs(entries, c.gain[rows], upper, n, [f // abs(int(c.level[d])) for d, _, f in breaks.at], integer)
 
 
 def _new_units(c: Compact, j: int) -> npt.NDArray[np.int64]:
@@ -207,16 +207,15 @@ def _new_units(c: Compact, j: int) -> npt.NDArray[np.int64]:
 
 
 def _highs(
-    entries: Sequence[_Entries],
-    gain: Floats, upper: Floats, equal: int, units: list[int], extra: int, integer: bool,
-) -> highspy.Highs:  # fmt: skip
+    entries: Sequence[_Entries], gain: Floats, upper: Floats, equal: int, units: list[int], integer: bool
+) -> highspy.Highs:
     at, column, value = (np.concatenate([e[k] for e in entries]) for k in range(3))
     order = np.lexsort((at, column))
-    columns = len(gain) + extra
+    columns = len(gain) + len(units)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns, len(upper)
     lp.sense_ = highspy.ObjSense.kMaximize
-    lp.col_cost_ = np.concatenate([gain, np.zeros(extra)])
+    lp.col_cost_ = np.concatenate([gain, np.zeros(len(units))])
     lp.col_lower_ = np.zeros(columns)
     lp.col_upper_ = np.concatenate([np.ones(len(gain)), np.array(units, float)])
     lp.row_lower_ = np.concatenate([np.ones(equal), np.full(len(upper) - equal, -highspy.kHighsInf)])

@@ -21,21 +21,19 @@ from pycontrol.model.topology import Scope
 NODES_MAX = 20_000_000
 """Limit of search nodes per solve; the time budget ends a solve long before."""
 
-_INTS = (
-    ("apps", "rows", "dims", "hosts", "racks", "sizes", "chain"),
-    ("use", "room", "level", "dim_type", "gangs", "size", "scope", "size_gpus", "size_type", "pin_first", "pin_host",
-     "pin_gpus", "free_gpus", "host_type", "rack", "rack_type"),
-)  # fmt: skip
+_POINTERS = (
+    "first gain use room level dim_type gangs size scope size_gpus size_type pin_first pin_host pin_gpus free_gpus"
+    " host_type rack rack_type"
+)
+_OF_COMPACT = "first use room level dim_type gangs size scope size_type host_type rack rack_type"
 
 
 class _AuctionStruct(ctypes.Structure):
     """`struct auction` of solver.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in _INTS[0]),
-        ("first", ctypes.c_void_p),
-        ("gain", ctypes.c_void_p),
-        *((name, ctypes.c_void_p) for name in _INTS[1]),
+        *((name, ctypes.c_int32) for name in ("apps", "rows", "dims", "hosts", "racks", "sizes", "chain")),
+        *((name, ctypes.c_void_p) for name in _POINTERS.split()),
     )
 
 
@@ -48,10 +46,8 @@ def _library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(path))
     except OSError:  # built for another machine
         return None
-    pointer = ctypes.c_void_p
-    library.isonomy_auction.argtypes = (
-        ctypes.POINTER(_AuctionStruct), ctypes.c_double, ctypes.c_int64, ctypes.c_int32, *[pointer] * 5
-    )  # fmt: skip
+    struct, pointers = ctypes.POINTER(_AuctionStruct), [ctypes.c_void_p] * 5
+    library.isonomy_auction.argtypes = (struct, ctypes.c_double, ctypes.c_int64, ctypes.c_int32, *pointers)
     library.isonomy_auction.restype = ctypes.c_int
     return library
 
@@ -74,19 +70,13 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
     c = compact(bids, instance)
     apps, hosts, racks, sizes = len(bids), len(c.hosts), len(c.racks), len(c.sizes)
     number = {h: k for k, h in enumerate(c.hosts)}
-    flat = [(number[h], n) for pins in c.pins for h, n in pins.items()]
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "first": c.first, "gain": np.ascontiguousarray(c.gain, np.float64), "use": c.use, "room": c.room,
-        "level": c.level, "dim_type": c.dim_type, "gangs": c.gangs, "size": c.size, "scope": c.scope,
-        "size_gpus": c.sizes, "size_type": c.size_type, "host_type": c.host_type, "rack_type": c.rack_type,
-        "pin_first": np.array([0, *accumulate(len(p) for p in c.pins)], np.int32),
-        "pin_host": np.array([h for h, _ in flat], np.int32), "pin_gpus": np.array([n for _, n in flat], np.int32),
-        "free_gpus": c.free, "rack": c.rack,
-    }  # fmt: skip
-    task = _AuctionStruct(
-        apps, len(c.rows), len(c.room), hosts, racks, sizes, int(c.chain),
-        **{name: array.ctypes.data for name, array in arrays.items()},
-    )  # fmt: skip
+    pins = np.array([(number[h], n) for pins in c.pins for h, n in pins.items()], np.int32).reshape(-1, 2)
+    arrays: dict[str, npt.NDArray[Any]] = {name: getattr(c, name) for name in _OF_COMPACT.split()}
+    arrays |= {"gain": np.ascontiguousarray(c.gain, np.float64), "size_gpus": c.sizes, "free_gpus": c.free}
+    arrays["pin_first"] = np.array([0, *accumulate(len(p) for p in c.pins)], np.int32)
+    arrays |= zip(("pin_host", "pin_gpus"), np.ascontiguousarray(pins.T), strict=True)
+    counts = (apps, len(c.rows), len(c.room), hosts, racks, sizes, int(c.chain))
+    task = _AuctionStruct(*counts, **{name: array.ctypes.data for name, array in arrays.items()})
     choice = np.zeros(apps, np.int32)
     value, bound = np.zeros(apps + 1), np.zeros(apps + 1)
     at_host, at_rack = np.zeros((sizes, hosts), np.int32), np.zeros((sizes, racks), np.int32)

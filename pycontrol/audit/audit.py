@@ -9,7 +9,7 @@ is listed in `unchecked`, never skipped silently.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -54,9 +54,8 @@ class AuditFindings:
 
 
 def audit(
-    history: History, evidence: Evidence, yarn: YarnRecords, now_s: float,
-    gang_deadline_s: float = GANG_DEADLINE_S, lead_s: float = LEAD_S,
-) -> dict[str, Any]:  # fmt: skip
+    history: History, evidence: Evidence, yarn: YarnRecords, now_s: float, gang_deadline_s: float, lead_s: float
+) -> dict[str, Any]:
     """{"checked": counts, "violations": [{kind, what, when}], "unchecked": [{check, why}], "complete"}."""
     found = AuditFindings()
     found.checked = {"facts": history.facts, "evidence_files": len(evidence.files), "yarn_log_files": len(yarn.files)}
@@ -80,8 +79,7 @@ def audit(
     _granted_ids(history, evidence, found)
     _yarn_agrees(stays, yarn, found)
     found.violations.sort(key=lambda v: v["when"])
-    return {"checked": found.checked, "violations": found.violations, "unchecked": found.unchecked,
-            "complete": found.complete}  # fmt: skip
+    return asdict(found)
 
 
 def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:

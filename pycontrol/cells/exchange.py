@@ -219,20 +219,18 @@ class Exchange:
     def _carry_out(self, match: Match, now_s: float) -> Deal:
         request, offer, board = match.request, match.offer, self.board
         move(self.cells, request.lot, offer.tenant, request.tenant)
-        duration_s = request.end_s - now_s
-        gpus = self.gpus(request.lot)
-        if request.in_return:
-            move(self.cells, request.in_return, request.tenant, offer.tenant)
-            gpus -= self.gpus(request.in_return)
+        lot, back, end_s = request.lot, request.in_return, request.end_s
+        gpus = self.gpus(lot)
+        if back:
+            move(self.cells, back, request.tenant, offer.tenant)
+            gpus -= self.gpus(back)
         self.number += 1
-        deal = Deal(
-            f"deal{self.number}", offer.tenant, request.tenant, request.lot, request.end_s, gpus * duration_s / HOUR_S,
-            request.in_return, now_s, offer.id, request.id,
-        )  # fmt: skip
+        name, gpu_hours = f"deal{self.number}", gpus * (end_s - now_s) / HOUR_S
+        deal = Deal(name, offer.tenant, request.tenant, lot, end_s, gpu_hours, back, now_s, offer.id, request.id)
         self.deals[deal.id] = deal
         self._book(deal, 1.0)
         del board.requests[request.id], board.offers[offer.id]
-        left = offer.lot.count - request.lot.count
+        left = offer.lot.count - lot.count
         if left:
             rest = Lot(offer.lot.chain, offer.lot.cell_type, left)
             board.offers[offer.id] = replace(offer, lot=rest)

@@ -160,8 +160,7 @@ def reconfigured(cells: Cells, layout: Layout) -> Adopted:
     bad = {space.chain.gpu(leaf) for space in cells.spaces for leaf in space.bad}
     for gpu in sorted(bad):
         for space in found.cells.spaces:
-            for leaf in space.leaves_on(gpu.host):
-                if space.chain.indices[leaf] == gpu.index:
-                    space.set_bad(leaf)
+            for leaf in space.leaves_of(gpu):
+                space.set_bad(leaf)
     downgraded = tuple(name for name in found.downgraded if not cells.groups[name].lazily_preempted)
     return replace(found, downgraded=downgraded)

@@ -109,10 +109,8 @@ def take_inside(
     to which it must not be bound; or none. `within`: a cell type; all GPUs taken of each must lie in one such cell.
     """
     start = len(tx.held)
-    left = None if not exactly else {
-        (at, leaf) for at, space in enumerate(spaces) for gpu in exactly for leaf in space.leaves_on(gpu.host)
-        if space.chain.indices[leaf] == gpu.index
-    }  # fmt: skip
+    leaves = {(at, leaf) for at, space in enumerate(spaces) for gpu in exactly for leaf in space.leaves_of(gpu)}
+    left = leaves if exactly else None
     kept_off = avoid or (frozenset[str](),) * len(inside)
     fits = all(_take(tx, spaces, k, cell, left, kept_off[k], within) for k, cell in enumerate(inside))
     if not fits or any(kept_off[h.worker].intersection(h.space.chain.hosts_of(h.physical)) for h in tx.held):

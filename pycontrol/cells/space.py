@@ -9,6 +9,7 @@ from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Cell, Chain
 from pycontrol.cells.pool import CellPool, Forest
 from pycontrol.cells.values import IDLE, GroupRequest, GroupState, Key, Worker
+from pycontrol.model.topology import Gpu
 
 FREE = -1
 ONE_A_NODE = -1
@@ -119,6 +120,10 @@ class Space:
         """The level-0 cells of a host."""
         leaves = (self.chain.leaves((self.chain.node, node)) for node in self.nodes_of.get(host, ()))
         return [leaf for of_node in leaves for leaf in of_node]
+
+    def leaves_of(self, gpu: Gpu) -> list[int]:
+        """The level-0 cell of a GPU; none if it is not of this chain."""
+        return [leaf for leaf in self.leaves_on(gpu.host) if self.chain.indices[leaf] == gpu.index]
 
     # Binding
 

@@ -44,13 +44,13 @@ def _status(data: Data) -> Any:
         return "There are no virtual clusters: isonomy.yaml names no cells file."
     columns = ("gpus", "got", "lent", "own", "borrowed", "apps", "wanted", "bad_cells")
     rows = [(t["name"] or "(no cells)", *(t[c] for c in columns), span(t["min_lend_s"])) for t in data["tenants"]]
-    names = ("VIRTUAL CLUSTER", ">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS", ">APPS", ">WAITS FOR", ">BAD CELLS",
-             ">BORROWERS KEEP ITS GPUS")  # fmt: skip
+    gpus = (">OWNS NOW", ">GOT", ">LENT", ">USES", ">BORROWS")
+    names = ("VIRTUAL CLUSTER", *gpus, ">APPS", ">WAITS FOR", ">BAD CELLS", ">BORROWERS KEEP ITS GPUS")
     parts: list[Any] = [table(names, rows)]
     if data["deals"]:
         parts += ["", *(deal(x, data["now_s"]) for x in data["deals"])]
-    gpus = ((host["host"], gpu) for host in data["physical_cluster"] for gpu in host["gpus"])
-    bad = [f"{host}:{gpu['index']}" for host, gpu in gpus if not gpu["healthy"]]
+    known = ((host["host"], gpu) for host in data["physical_cluster"] for gpu in host["gpus"])
+    bad = [f"{host}:{gpu['index']}" for host, gpu in known if not gpu["healthy"]]
     if bad:
         parts += ["", f"GPUs that are bad, drained or on lost nodes: {', '.join(bad)}"]
     return lines(*parts)

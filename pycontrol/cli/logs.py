@@ -244,8 +244,8 @@ def _contents(page: str | None) -> str | None:
 
 
 def _plain(s: Source) -> dict[str, Any]:
-    return {"container_id": s.container_id, "role": s.role, "worker_id": s.worker_id, "job_id": s.job_id,
-            "url": s.url, "folder": str(s.folder) if s.folder else None, "files": s.files}  # fmt: skip
+    names = {name: getattr(s, name) for name in ("container_id", "role", "worker_id", "job_id", "url")}
+    return {**names, "folder": str(s.folder) if s.folder else None, "files": s.files}
 
 
 def _print(source: Source, app_id: str) -> None:

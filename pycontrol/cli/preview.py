@@ -133,28 +133,27 @@ def _draw(d: Data) -> RenderableType:
     said = f"The change would take {count(gpus, 'GPU')} from {count(apps, 'running app')}{after}"
     parts.append(f"{said}; played until {clock(d['until_s'])}.")
     if d["losses"]:
-        rows = [(_app(x), x["queue"], x["user"], gang(sorted(x["gpus"].items())), span(x["at_s"] - now_s), x["rule"],
-                 x["why"], x["anyway"]) for x in d["losses"]]  # fmt: skip
+        rows = [
+            (*_app(x), gang(sorted(x["gpus"].items())), span(x["at_s"] - now_s), x["rule"], x["why"], x["anyway"])
+            for x in d["losses"]
+        ]
         parts += ["", table(("LOSES GPUS", "QUEUE", "USER", "GPUS", ">WITHIN", "RULE", "WHY", "ALSO WITHOUT"), rows)]
     for title, name in (("ONLY BORROWS FROM THEN ON", "borrows"), ("GPUS AT THE END, AGAINST WITHOUT", "changes")):
         if d[name]:
-            rows = [
-                (_app(x), x["queue"], x["user"], f"{x['gpus']:+d}" if name == "changes" else x["gpus"]) for x in d[name]
-            ]
+            rows = [(*_app(x), f"{x['gpus']:+d}" if name == "changes" else x["gpus"]) for x in d[name]]
             parts += ["", table((title, "QUEUE", "USER", ">GPUS"), rows)]
     if d["starts"] or d["delayed"]:
         rows = [
-            (_app(x), x["queue"], x["user"], span(x["at_s"] - now_s),
-             "later" if x["anyway_s"] is None else span(x["anyway_s"] - now_s))
+            (*_app(x), span(x["at_s"] - now_s), "later" if x["anyway_s"] is None else span(x["anyway_s"] - now_s))
             for x in d["starts"]
-        ]  # fmt: skip
-        rows += [(_app(x), x["queue"], x["user"], "later", "sooner") for x in d["delayed"]]
+        ]
+        rows += [(*_app(x), "later", "sooner") for x in d["delayed"]]
         parts += ["", table(("STARTS", "QUEUE", "USER", ">IN", ">WITHOUT THE CHANGE"), rows)]
     return lines(*parts, "", f"assumed: {d['assumed']}")
 
 
-def _app(x: Data) -> str:
-    return f"{x['name']} ({x['app_id'].removeprefix('application_')})"
+def _app(x: Data) -> tuple[str, str, str]:
+    return f"{x['name']} ({x['app_id'].removeprefix('application_')})", x["queue"], x["user"]
 
 
 def _overview(found: Layout) -> dict[str, Any]:
@@ -175,8 +174,10 @@ def _overview(found: Layout) -> dict[str, Any]:
 
 
 def _draw_cells(d: Data) -> RenderableType:
-    owners = [(vc["name"], vc["gpus"], [*(f"{x['count']} x {x['type']}" for x in vc["cells"]), *vc["pinned"]],
-               vc["policy"], span(vc["min_lend_s"])) for vc in d["virtual_clusters"]]  # fmt: skip
+    owners = []
+    for vc in d["virtual_clusters"]:
+        cells = [*(f"{x['count']} x {x['type']}" for x in vc["cells"]), *vc["pinned"]]
+        owners.append((vc["name"], vc["gpus"], cells, vc["policy"], span(vc["min_lend_s"])))
     spare = [(c["chain"], c["gpu_type"], c["gpus"], c["hosts"], c["spare"]) for c in d["chains"]]
     return lines(
         table(("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"), owners),

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from pycontrol import words
-from pycontrol.cli.tables import ByWidth, Data, clock, lines, moment, printable, show, table
+from pycontrol.cli.tables import ByWidth, Data, clock, fields, lines, moment, printable, show, table
 from pycontrol.model.cluster import STANDIN
 from pycontrol.words import count, left, span
 
@@ -44,11 +44,11 @@ def status(d: Data) -> Group:
             f", the last {span(d['now_s'] - last['at_s'])} ago:"
             f" {last['renewed']} GPUs renewed, {last['granted']} granted, {last['revoked']} revoked"
         )
-    rows = [
-        (n["host"], n["rack"], n["state"] + (f" ({n['reason']})" if n["reason"] else ""), n["gpus"], n["free"],
-         n["leased"], ", ".join(map(str, n["bad_gpus"])), n["gpu_type"], n["virtual"])
-        for n in d["nodes"]
-    ]  # fmt: skip
+    rows = []
+    for n in d["nodes"]:
+        state = n["state"] + (f" ({n['reason']})" if n["reason"] else "")
+        bad = ", ".join(map(str, n["bad_gpus"]))
+        rows.append((n["host"], n["rack"], state, *fields(n, "gpus free leased"), bad, n["gpu_type"], n["virtual"]))
     names = ("NODE", "RACK", "STATE", ">GPUS", ">FREE", ">LEASED", "BAD", "TYPE", "VIRTUAL")
     return lines(head, rules, "", table(names, rows) if rows else "no node has registered")
 
@@ -57,15 +57,12 @@ def queue(d: Data) -> RenderableType:
     """Who waits, and why; on a narrow screen the reasons stand below the table."""
     if not d["apps"]:
         return lines("no app shares the cluster now; isonomy jobs lists those that have ended")
-    rows = [
-        (a["position"], a["name"], a["app_id"], a["queue"], a["user"], a["kind"],
-         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
-         left(a["next_lease_end_s"], d["now_s"]),
-         estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"]), a["reason"], _why(a))
-        for a in d["apps"]
-    ]  # fmt: skip
-    names = (">#", "NAME", "APP", "QUEUE", "USER", "KIND", ">GPUS", *_by_column(d), ">LEASE", "ESTIMATE", "REASON",
-             "WHY")  # fmt: skip
+    rows = []
+    for a in d["apps"]:
+        ends = estimate(a.get("start_s"), a.get("end_s"), a["gpus_held"], d["now_s"])
+        rows.append((*fields(a, "position name app_id queue user kind"), *_holds(a, d), ends, a["reason"], _why(a)))
+    what = (">#", "NAME", "APP", "QUEUE", "USER", "KIND")
+    names = (*what, ">GPUS", *_by_column(d), ">LEASE", "ESTIMATE", "REASON", "WHY")
     why = [(a["position"], f"{a['app_id']}, {a['kind']} of {a['user']}: {_why(a)}") for a in d["apps"]]
     return ByWidth(table(names, rows), lines(short_queue(d), "", table((">#", "APP AND WHY"), why)), WIDE)
 
@@ -82,24 +79,19 @@ def boosted(boost: Data | None) -> str:
 
 def short_queue(d: Data) -> Group:
     """The same in 80 columns: a line an app."""
-    rows = [
-        (a["position"], a["name"], a["queue"].rpartition(".")[2],
-         f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *_by(a, d),
-         left(a["next_lease_end_s"], d["now_s"]), a["reason"])
-        for a in d["apps"]
-    ]  # fmt: skip
+    rows = [(*fields(a, "position name"), a["queue"].rpartition(".")[2], *_holds(a, d), a["reason"]) for a in d["apps"]]
     names = (">#", "NAME", "QUEUE", ">GPUS", *_by_column(d), ">LEASE", "REASON")
     return lines(table(names, rows) if rows else "no app shares the cluster now")
 
 
 def jobs(d: Data) -> RenderableType:
     """What ran, newest first."""
-    rows = [
-        (a["name"], a["app_id"], a["user"], a["final_state"] or ("running" if a["gpus_held"] else "waiting"),
-         clock(a["submitted_s"]), span((a["finished_s"] or d["now_s"]) - a["submitted_s"]),
-         f"{a['attained_gpu_s'] / 3600:.2f}", result(a["best"]) if a["best"] else "-", a["model_path"])
-        for a in d["apps"]
-    ]  # fmt: skip
+    rows = []
+    for a in d["apps"]:
+        state = a["final_state"] or ("running" if a["gpus_held"] else "waiting")
+        took, gpu_h = span((a["finished_s"] or d["now_s"]) - a["submitted_s"]), f"{a['attained_gpu_s'] / 3600:.2f}"
+        best = (result(a["best"]) if a["best"] else "-"), a["model_path"]
+        rows.append((*fields(a, "name app_id user"), state, clock(a["submitted_s"]), took, gpu_h, *best))
     names = ("NAME", "APP", "USER", "STATE", "SUBMITTED", ">TOOK", ">GPU-H", "BEST", "KEPT IN")
     return table(names, rows) if rows else lines("no app has run since then")
 
@@ -114,11 +106,11 @@ def _by_column(d: Data) -> list[str]:
     return [f">{COLUMNS.get(name, name.upper())}"] if name else []
 
 
-def _by(a: Data, d: Data) -> list[str]:
-    if not d["measure"]["name"]:
-        return []
+def _holds(a: Data, d: Data) -> tuple[str, ...]:
+    """GPUs held and wanted, the amount that the policy orders by, and what is left of the lease."""
     amount = a["rho"] if d["measure"]["name"] == "rho" else a["amount"]
-    return [words.standing(amount, d["measure"])]
+    by = [words.standing(amount, d["measure"])] if d["measure"]["name"] else []
+    return f"{a['gpus_held']}/{a['gpus_held'] + a['gpus_wanted']}", *by, left(a["next_lease_end_s"], d["now_s"])
 
 
 def estimate(start_s: Any, end_s: Any, held: int, now_s: float) -> str:
@@ -135,8 +127,8 @@ def rounds(d: Data) -> RenderableType:
     if not d["rounds"]:
         return lines("no round has been held")
     rows = [_receipt(r, d["names"]) for r in d["rounds"]]
-    names = ("ROUND", "AT", ">GPUS", "BIDS", ">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED",
-             ">SOLVE ms", "PROVED", "NOTE")  # fmt: skip
+    moved = (">RENEWED", ">GRANTED", ">REVOKED", ">LEFTOVER", ">UNUSED")
+    names = ("ROUND", "AT", ">GPUS", "BIDS", *moved, ">SOLVE ms", "PROVED", "NOTE")
     outcome = "BIDS AND OUTCOME"
     if not any(r["asked"] for r in d["rounds"]):
         outcome, bids = "OUTCOME", names.index("BIDS")
@@ -163,11 +155,10 @@ def _receipt(r: Data, names: Data) -> tuple[Any, ...]:
     bids = bids or ["nobody bid" if r["asked"] else "-"]
     solve_ms = f"{1000 * r['solve_s']:.0f}" if "solve_s" in r else None
     leftover, unused = (sum(r.get(k, {}).values()) for k in ("leftover_gpus", "unused_gpus"))
-    return (
-        r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids),
-        len(r.get("renewed", ())), len(r.get("granted", ())), len(r.get("revoked", ())), leftover, unused,
-        solve_ms, r.get("proved_optimal"), "; ".join(filter(None, [r.get("note"), *out])),
-    )  # fmt: skip
+    head = r["round_id"], clock(r["at_s"]), sum(r["offered"].values()), "; ".join(bids)
+    moved = (len(r.get(k, ())) for k in ("renewed", "granted", "revoked"))
+    note = "; ".join(filter(None, [r.get("note"), *out]))
+    return *head, *moved, leftover, unused, solve_ms, r.get("proved_optimal"), note
 
 
 def _bid(b: Data, names: Data) -> str:
@@ -276,13 +267,12 @@ def _jobs(jobs: list[Data], hidden: bool) -> RenderableType:
         loss = f"{j['loss']:.4g}" if j["loss"] else "-"  # 0: no line showed one
         return ("-", "-") if hidden else (loss, "-" if metric is None else f"{metric:.4f}")
 
-    rows = [
-        (j["job_id"], j["state"], j["rung"], j["step"], *learnt(j), j["gpus"],
-         f"{j['iter_time_s']:.3f}", j["slowdown"], j["restarts"], j["worker_failures"], j["configuration"])
-        for j in jobs
-    ]  # fmt: skip
-    names = ("JOB", "STATE", ">RUNG", ">STEP", ">LOSS", ">METRIC", ">GPUS", ">ITER s", ">S", ">RESTARTS",
-             ">FAILURES", "CONFIGURATION")  # fmt: skip
+    rows = []
+    for j in jobs:
+        pace = f"{j['iter_time_s']:.3f}", *fields(j, "slowdown restarts worker_failures configuration")
+        rows.append((*fields(j, "job_id state rung step"), *learnt(j), j["gpus"], *pace))
+    trained = ("JOB", "STATE", ">RUNG", ">STEP", ">LOSS", ">METRIC", ">GPUS")
+    names = (*trained, ">ITER s", ">S", ">RESTARTS", ">FAILURES", "CONFIGURATION")
     return table(names, rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     for row in rows:
         result.add_row(*(Text(show(value)) for value in row))
     return result
+
+
+def fields(row: Data, names: str) -> Iterator[Any]:
+    """The values of these keys, which stand with spaces between."""
+    return (row[name] for name in names.split())
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,8 @@ def _draw(found: Data) -> RenderableType:
 
     rows = [[*(row[key] for key in found["by"]), *cells(row)] for row in found["rows"]]
     rows.append(["in all", *[""] * (len(found["by"]) - 1), *cells(found["total"])])
-    head = [*(key.upper() for key in found["by"]), ">APPS", ">GPU-H", ">UNUSED", ">LOST", ">BORROWED", ">REVOKED",
-            ">WAIT", ">P95", *([">COST"] if costs else []), *([">COVERED"] if times else [])]  # fmt: skip
+    counted = (">APPS", ">GPU-H", ">UNUSED", ">LOST", ">BORROWED", ">REVOKED", ">WAIT", ">P95")
+    head = [*map(str.upper, found["by"]), *counted, *([">COST"] if costs else []), *([">COVERED"] if times else [])]
     parts.append(table(head, rows))
     if causes := found["total"]["gpu_h_lost_by"]:
         shown = ", ".join(f"{cause.replace('_', ' ')} {hours:,.1f}" for cause, hours in causes.items())

@@ -95,12 +95,12 @@ def budget_command(account: tuple[str, ...], reset: bool, output: str, **limits:
 def _budget(d: Data) -> Any:
     if not d["limits"]:
         return "No limits are set: neither in isonomy.yaml (accounts) nor by `isonomy budget`."
-    rows = [
-        (x["account"], "GPUs at once" if x["kind"] == "gpus" else f"GPU-hours of a {x['kind'].rpartition('_')[2]}",
-         f"{x['limit']:g}", f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}", f"{x['share']:.0%}",
-         clock(x["ends_s"]), x["set_by"] if x["set_s"] is None else f"{x['set_by']}, {clock(x['set_s'])}")
-        for x in d["limits"]
-    ]  # fmt: skip
+    rows = []
+    for x in d["limits"]:
+        what = "GPUs at once" if x["kind"] == "gpus" else f"GPU-hours of a {x['kind'].rpartition('_')[2]}"
+        used = f"{x['used']:.2f}" if x["ends_s"] else f"{x['used']:g}"
+        by = x["set_by"] if x["set_s"] is None else f"{x['set_by']}, {clock(x['set_s'])}"
+        rows.append((x["account"], what, f"{x['limit']:g}", used, f"{x['share']:.0%}", clock(x["ends_s"]), by))
     names = ("ACCOUNT", "LIMIT", ">AT", ">USED", ">SHARE", ">FREE AGAIN", "SET BY")
     told = "what a command set precedes isonomy.yaml; GPU-hours are those of a GPU of speed 1"
     return lines(table(names, rows), told)

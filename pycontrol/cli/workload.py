@@ -163,10 +163,9 @@ def record_command(
         "bad_rows": found.skipped.bad, "assumed": found.assumed,
         "covered": dict(zip(("from_s", "to_s"), found.covered, strict=False)),
     }  # fmt: skip
-    emit(data, output, lambda d: lines(
-        f"covered: {_covered(found.covered)}", f"{count(d['apps'], 'app')} in {d['written']}; {found.skipped}",
-        *(f"bad: {problem}" for problem in d["bad_rows"]), f"assumed: {d['assumed']}",
-    ))  # fmt: skip
+    told = f"covered: {_covered(found.covered)}", f"{count(data['apps'], 'app')} in {out}; {found.skipped}"
+    bad = (f"bad: {problem}" for problem in found.skipped.bad)
+    emit(data, output, lambda _: lines(*told, *bad, f"assumed: {found.assumed}"))
 
 
 def _covered(times: tuple[float, ...]) -> str:

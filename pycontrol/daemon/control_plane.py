@@ -164,7 +164,10 @@ class ControlPlane:
         questions = Questions(options, lambda: forecaster.latest["apps"])
         self._shadow = self._shadow_rounds()
         core = assemble(
-            arbiter, durable, self._journal, tokens,
+            arbiter,
+            durable,
+            self._journal,
+            tokens,
             lambda arbiter, feed, agents, yarn: Driver(arbiter, feed, agents, yarn, clock, self._kept),
             lambda driver, feed: Router(
                 driver,
@@ -189,7 +192,7 @@ class ControlPlane:
             serving=lambda: keep is None or self._endpoint.connected,
             failed=self._fail,
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
-        )  # fmt: skip
+        )
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
         self._driver, self._router = core.driver, core.router
         self._watch_parts(core.feed.metrics, arbiter)
@@ -238,10 +241,8 @@ class ControlPlane:
         config = self.config
         days_s, most = config.journal.retention_days * DAY_S, config.journal.max_mb << 20
         keeper = JournalKeeper(config.journal_file, days_s, most, self._driver.clock.now_s)
-        bridge = BridgeServer(
-            config.bridge.host, config.bridge.port, config.bridge.token_file, self._endpoint.handle,
-            failed=lambda e: self._fail("the bridge ended", e),
-        )  # fmt: skip
+        at, handle = config.bridge, self._endpoint.handle
+        bridge = BridgeServer(at.host, at.port, at.token_file, handle, lambda e: self._fail("the bridge ended", e))
         more: list[Periodic | Notifier | MetricsServer] = [
             Periodic("isonomy-shadow", LOOK_S, self._look, "no look at the shadow")
         ]

@@ -365,12 +365,11 @@ class Decided:
     """App id -> the policy's failure with it, for apps left out of the plan."""
 
 
-Event = (
-    ClusterSnapshot | NodeUp | NodeDown | AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved
-    | AskChanged | ContainerUp | ContainerGone | DirectiveDone | ClusterReady | ClusterLost
-    | AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
-    | OperatorCommand | ExchangePosted | StandbyRestored | Tick | ClockStepped | ClusterTime | Decided
-)  # fmt: skip
+OfApps = AppAdded | AppUpdated | AppRemoved | AttemptAdded | AttemptRemoved | AskChanged | ContainerUp | ContainerGone
+OfCluster = ClusterSnapshot | NodeUp | NodeDown | DirectiveDone | ClusterReady | ClusterLost
+OfAgents = AgentUp | AgentLost | RhoReported | BidReceived | UsePlanned | GpusReleased | ProgressReported | AgentDone
+OfControlPlane = OperatorCommand | ExchangePosted | StandbyRestored | Tick | ClockStepped | ClusterTime | Decided
+Event = OfApps | OfCluster | OfAgents | OfControlPlane
 
 # ---- effects: to Agents
 

@@ -158,12 +158,9 @@ class EndReason(enum.StrEnum):
     """From a journal of 0.1, which has only the text."""
 
 
-PREEMPTIONS = frozenset(
-    {
-        EndReason.LOST_ROUND, EndReason.GUARANTEE, EndReason.BORROWED_SHARE, EndReason.MOVED, EndReason.DRAINED,
-        EndReason.BAD_GPU, EndReason.NODE_LOST, EndReason.REFUSED, EndReason.LIMIT,
-    }
-)  # fmt: skip
+_BY_RULE = (EndReason.LOST_ROUND, EndReason.GUARANTEE, EndReason.BORROWED_SHARE, EndReason.LIMIT, EndReason.MOVED)
+_BY_MACHINE = (EndReason.DRAINED, EndReason.BAD_GPU, EndReason.NODE_LOST, EndReason.REFUSED)
+PREEMPTIONS = frozenset((*_BY_RULE, *_BY_MACHINE))
 """The end reasons that the app did not cause itself."""
 
 

@@ -148,8 +148,8 @@ def _dump(x: Receipt | Outcome) -> dict[str, Any]:
 
 
 def _load(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: (_FORMS[name][1] if name in _FORMS else form)(data[name])
-            for name, form in _FIELDS[kind] if name in data and name != "outcome"}  # fmt: skip
+    known = ((name, form) for name, form in _FIELDS[kind] if name in data and name != "outcome")
+    return {name: (_FORMS[name][1] if name in _FORMS else form)(data[name]) for name, form in known}
 
 
 def _names(gpus: Iterable[Gpu]) -> list[str]:

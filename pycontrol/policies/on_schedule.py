@@ -191,7 +191,6 @@ def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:
 def _holding(v: AppView, gangs: list[Gang]) -> AppView:
     left = less(v.ending_gangs, gangs)
     gpus = sum(map(gang_gpus, gangs))
-    return replace(
-        v, retained_gpus=v.retained_gpus + gpus, retained_gangs=(*v.retained_gangs, *gangs), ending_gangs=tuple(left),
-        ending=v.ending if left else frozenset(), rooms={name: room - gpus for name, room in v.rooms.items()},
-    )  # fmt: skip
+    kept = replace(v, retained_gpus=v.retained_gpus + gpus, retained_gangs=(*v.retained_gangs, *gangs))
+    rooms = {name: room - gpus for name, room in v.rooms.items()}
+    return replace(kept, ending_gangs=tuple(left), ending=v.ending if left else frozenset(), rooms=rooms)

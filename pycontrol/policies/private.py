@@ -212,12 +212,11 @@ class PrivateSchedule:
                 free[host] -= n
             if ending or self._waits(app):
                 views.append(self._view(app_id, app, ending, kept))
-        if not views or not any(n > 0 for n in free.values()):
+        left = {host: n for host, n in free.items() if n > 0}
+        if not views or not left:
             return
-        inner = dataclasses.replace(
-            s, now_s=at_s, free={h: n for h, n in free.items() if n > 0}, apps=tuple(views), queues={},
-            memory=self.memory, present=frozenset(live), ended=ended,
-        )  # fmt: skip
+        inner = dataclasses.replace(s, now_s=at_s, free=left, apps=tuple(views), queues={})
+        inner = dataclasses.replace(inner, memory=self.memory, present=frozenset(live), ended=ended)
         plan = policy.decide(inner, {}, random.Random(0))
         self.memory = plan.memory
         won = {award.app_id: award.gangs for award in plan.awards}

@@ -28,8 +28,8 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     called back (`min_lend_s`).
     """
     state = a.supply.inspect()
-    return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})),
-            "deals": deals_of({} if a.supply.whole else a.durable.exchange), **state}  # fmt: skip
+    deals = deals_of({} if a.supply.whole else a.durable.exchange)
+    return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})), "deals": deals, **state}
 
 
 def without_queue(a: Arbiter) -> list[str]:
@@ -42,11 +42,10 @@ def without_queue(a: Arbiter) -> list[str]:
 def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     if a.supply.whole:
         return []
-    rows: dict[str, dict[str, Any]] = {
-        vc: {"name": vc, "gpus": a.supply.gpus_of(vc), "min_lend_s": a.supply.terms(vc).min_lend_s, "lent": 0, "got": 0,
-             "own": 0, "borrowed": 0, "apps": 0, "wanted": 0}
-        for vc in (*a.supply.virtual_clusters(), "")
-    }  # fmt: skip
+    rows: dict[str, dict[str, Any]] = {}
+    for vc in (*a.supply.virtual_clusters(), ""):
+        owns = {"name": vc, "gpus": a.supply.gpus_of(vc), "min_lend_s": a.supply.terms(vc).min_lend_s}
+        rows[vc] = owns | dict.fromkeys(("lent", "got", "own", "borrowed", "apps", "wanted"), 0)
     for deal in a.exchange_service.exchange.deals.values() if a.exchange_service is not None else ():
         for owner, tenant, lot in ((deal.owner, deal.tenant, deal.lot), (deal.tenant, deal.owner, deal.in_return)):
             gpus = a.exchange_service.exchange.gpus(lot) if a.exchange_service is not None and lot is not None else 0
@@ -76,17 +75,13 @@ def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, A
         return {"now_s": now_s, "offers": [], "requests": [], "deals": [], "books": []}
     state = a.exchange_service.exchange.dump()
     board, supply = state["board"], a.exchange_service.supply
-    return {
-        "now_s": now_s,
-        "offers": list(board["offers"].values()),
-        "requests": list(board["requests"].values()),
-        "deals": state["deals"],
-        "books": [
-            {"vc": vc, "gpus": supply.gpus_of(vc), "surplus_gpu_hours": board["surplus"].get(vc, 0.0),
-             "contributed_gpu_hours": board["score"].get(vc, 0.0)}
-            for vc in supply.virtual_clusters()
-        ],
-    }  # fmt: skip
+    posted = {what: list(board[what].values()) for what in ("offers", "requests")}
+    books = []
+    for vc in supply.virtual_clusters():
+        surplus, lent = board["surplus"].get(vc, 0.0), board["score"].get(vc, 0.0)
+        hours = {"surplus_gpu_hours": surplus, "contributed_gpu_hours": lent}
+        books.append({"vc": vc, "gpus": supply.gpus_of(vc), **hours})
+    return {"now_s": now_s, **posted, "deals": state["deals"], "books": books}
 
 
 def deals(a: Arbiter) -> set[str]:
@@ -109,12 +104,11 @@ def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> E
     if verb == "offer" and params.keys() & {"in_return", "expires_in_s"}:
         raise Refusal(400, "in_return, expires_in_s: are for requests")
     vc, lapse_s = _vc(exchange_service, params), number(params, "expires_in_s")
+    lot, end_s = _lot(exchange_service, "cells", params.get("cells", "")), _end_s(params, now_s)
     back = params.get("in_return")
-    return ExchangePosted(
-        verb, name, vc, _lot(exchange_service, "cells", params.get("cells", "")), _end_s(params, now_s),
-        _lot(exchange_service, "in_return", back) if back else None,
-        None if lapse_s is None else now_s + lapse_s,
-    )  # fmt: skip
+    in_return = _lot(exchange_service, "in_return", back) if back else None
+    lapses_s = None if lapse_s is None else now_s + lapse_s
+    return ExchangePosted(verb, name, vc, lot, end_s, in_return, lapses_s)
 
 
 def check(a: Arbiter, now_s: float, posted: ExchangePosted) -> None:

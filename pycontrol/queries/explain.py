@@ -178,10 +178,8 @@ def _role(receipt: Receipt, app_id: str, bid: BidReceipt | None, mine: Sequence[
 def _other(award: Award, bids: Sequence[BidReceipt]) -> dict[str, Any]:
     bid = next((b for b in bids if b.app_id == award.app_id), None)
     gpus = sum(n for gang in award.gangs for _, n in gang)
-    return {
-        "app_id": award.app_id, "gpus": gpus, "leftover": award.leftover,
-        "rho_won": bid.rho_won if bid else None, "c": bid.c if bid else None,
-    }  # fmt: skip
+    rho, c = (bid.rho_won, bid.c) if bid else (None, None)
+    return {"app_id": award.app_id, "gpus": gpus, "leftover": award.leftover, "rho_won": rho, "c": c}
 
 
 def _told(r: Mapping[str, Any], names: Mapping[str, str]) -> str:

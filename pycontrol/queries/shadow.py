@@ -62,8 +62,8 @@ def seen(a: Arbiter) -> ev.ClusterSnapshot | None:
     if not c.seen or c.switch.mode is not Mode.SHADOW:
         return None
     asks = tuple(ask for app_id in c.asks.apps() for ask in c.asks.of(app_id).values())
-    return ev.ClusterSnapshot(True, tuple(c.nodes.values()), tuple(c.apps.values()), asks,
-                              tuple(c.containers.values()), tuple(c.queues.values()), LIFE)  # fmt: skip
+    nodes, apps, queues = tuple(c.nodes.values()), tuple(c.apps.values()), tuple(c.queues.values())
+    return ev.ClusterSnapshot(True, nodes, apps, asks, tuple(c.containers.values()), queues, LIFE)
 
 
 class ShadowRounds:
@@ -144,9 +144,8 @@ class ShadowRounds:
         had = Counter[str]()
         for c in before.values():
             had[c.app_id] += len(c.gpus)
-        self._kept = {**self._kept, "apps": [
-            {**x, "attained_gpu_s": x["attained_gpu_s"] + passed_s * had[x["app_id"]]} for x in self._kept["apps"]
-        ]}  # fmt: skip
+        apps = [{**x, "attained_gpu_s": x["attained_gpu_s"] + passed_s * had[x["app_id"]]} for x in self._kept["apps"]]
+        self._kept = {**self._kept, "apps": apps}
 
     def _decide(
         self, now: ev.ClusterSnapshot, running: Mapping[str, Container], new: Mapping[str, Container], now_s: float
@@ -180,9 +179,8 @@ class ShadowRounds:
 
     def _count(self, found: AsIf) -> None:
         self._found.append(found)
-        same = found.same_gpus
-        self._totals.update(decisions=1, gpus=sum(found.given.values()), same_gpus=same,
-                            same=int(dict(found.given) == dict(found.would_give)))  # fmt: skip
+        same = int(dict(found.given) == dict(found.would_give))
+        self._totals.update(decisions=1, gpus=sum(found.given.values()), same_gpus=found.same_gpus, same=same)
         for what in ("given", "would_give", "would_take"):
             for app_id, gpus in getattr(found, what).items():
                 app = self._apps.get(app_id)
@@ -193,7 +191,7 @@ class ShadowRounds:
         """Totals, sums by user, and the newest decisions (newest first), as JSON values."""
         return {
             "since_s": self._since_s,
-            **{name: self._totals[name] for name in ("decisions", "same", "gpus", "same_gpus")},
+            **{name: self._totals[name] for name in _NO_SUMS},
             "by_user": [
                 {"queue": queue, "user": user, **{n: c[n] for n in ("given", "would_give", "would_take")}}
                 for (queue, user), c in sorted(self._sums.copy().items())
@@ -202,9 +200,8 @@ class ShadowRounds:
         }
 
 
-NOTHING: Mapping[str, Any] = {
-    "since_s": None, "decisions": 0, "same": 0, "gpus": 0, "same_gpus": 0, "by_user": [], "newest": [],
-}  # fmt: skip
+_NO_SUMS = {"decisions": 0, "same": 0, "gpus": 0, "same_gpus": 0}
+NOTHING: Mapping[str, Any] = {"since_s": None, **_NO_SUMS, "by_user": [], "newest": []}
 """The view if the mode was never shadow."""
 
 
@@ -239,14 +236,14 @@ def facts_of(a: Arbiter, policy: Policy, world: ev.ClusterSnapshot, now_s: float
         now_s, event = max(wake_s, now_s + 1e-3), ev.Tick()
 
 
-def at_once(
-    a: Arbiter, policy: Policy, inbox: Sequence[ev.Event], now_s: float,
-    answer: Callable[[ev.Effect], ev.Event | None] = lambda _: None,
-) -> Iterator[Fact]:  # fmt: skip
-    """The facts of what the Arbiter decides at one moment; nothing of it is carried out.
+Answer = Callable[[ev.Effect], ev.Event | None]
+"""What an Agent says to an effect that is for it; None: nothing."""
 
-    `answer`: what an Agent says to an effect that is for it; None: nothing.
-    """
+
+def at_once(
+    a: Arbiter, policy: Policy, inbox: Sequence[ev.Event], now_s: float, answer: Answer = lambda _: None
+) -> Iterator[Fact]:
+    """The facts of what the Arbiter decides at one moment; nothing of it is carried out."""
     for _ in range(STEPS_MAX):
         effects = a.handle_all(inbox, now_s)
         yield from a.take_facts()

@@ -121,11 +121,10 @@ class Spans:
     ) -> dict[str, Any]:
         stopped = [s for x in gang if (s := x.stop_s) is not None]
         again = next((seconds for when, job, seconds in app.restarts if job == job_id and when > at_s), None)
-        return {
-            "at_s": at_s, "job_id": job_id, "reason": reason, "gpus": [str(x.gpu) for x in gang],
-            "stop_gpu_s": sum(stopped) if len(stopped) == len(gang) else None,
-            "start_gpu_s": again * len(gang) if again is not None else None,
-        }  # fmt: skip
+        stop = sum(stopped) if len(stopped) == len(gang) else None
+        start = again * len(gang) if again is not None else None
+        lost = {"at_s": at_s, "job_id": job_id, "reason": reason, "gpus": [str(x.gpu) for x in gang]}
+        return {**lost, "stop_gpu_s": stop, "start_gpu_s": start}
 
 
 def row(span: LeaseInterval) -> dict[str, Any]:

@@ -6,6 +6,7 @@ compute shares per tenant do not order apps: their apps are listed by submission
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -75,11 +76,9 @@ def _snapshot(a: Arbiter, part: RoundPart, views: list[AppView], now_s: float) -
     vc, topology = part.vc, part.topology
     present = frozenset(x for x, app in a.durable.live.items() if app.vc == vc)
     memory = policy_memory(remembered(a.holdings, vc, policy_of(a, vc).name))
-    return Snapshot(
-        "", now_s, topology, dict(topology.gpus_by_host), tuple(views), a.holdings.f_of(vc), a.holdings.lease_s_of(vc),
-        queues={} if part.owner is not None else a.cluster.queues, vc=vc, memory=memory, present=present,
-        owned_gpus=a.holdings.gpus_of(vc), accounts=a.settings.accounts,
-    )  # fmt: skip
+    s, free, queues = a.holdings, dict(topology.gpus_by_host), {} if part.owner is not None else a.cluster.queues
+    now = Snapshot("", now_s, topology, free, tuple(views), s.f_of(vc), s.lease_s_of(vc), queues, vc, memory, present)
+    return dataclasses.replace(now, owned_gpus=s.gpus_of(vc), accounts=a.settings.accounts)
 
 
 def _ranked(policy: Policy, snapshot: Snapshot) -> dict[str, Standing]:

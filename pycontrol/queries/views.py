@@ -133,16 +133,16 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             **own,
         }
 
-    rows = [
-        row(n.host, machines.get(n.host) or Machine(n.host, n.rack, n.gpus, ""), node_id=n.node_id, gpus=n.gpus,
-            bad_gpus=sorted(n.bad_gpus), free=free.get(n.host, 0), apps=held.get(n.host, {}),
-            state=_node_state(a, n.host), reason=a.cluster.closed.get(n.host, n.note))
-        for n in sorted(a.cluster.nodes.values(), key=lambda n: n.host)
-    ]  # fmt: skip
-    for node_id, why in sorted(a.cluster.down.items()):
+    rows = []
+    for n in sorted(a.cluster.nodes.values(), key=lambda n: n.host):
+        machine = machines.get(n.host) or Machine(n.host, n.rack, n.gpus, "")
+        use = {"bad_gpus": sorted(n.bad_gpus), "free": free.get(n.host, 0), "apps": held.get(n.host, {})}
+        why = {"state": _node_state(a, n.host), "reason": a.cluster.closed.get(n.host, n.note)}
+        rows.append(row(n.host, machine, node_id=n.node_id, gpus=n.gpus, **use, **why))
+    for node_id, note in sorted(a.cluster.down.items()):
         host = node_id.rpartition(":")[0]
-        rows.append(row(host, a.cluster.machines.configured.get(host), node_id=node_id, bad_gpus=[], free=0, apps={},
-                        state="down", reason=why))  # fmt: skip
+        known = a.cluster.machines.configured.get(host)
+        rows.append(row(host, known, node_id=node_id, bad_gpus=[], free=0, apps={}, state="down", reason=note))
     return rows
 
 
@@ -222,17 +222,15 @@ def lease_rows(a: Arbiter, claims: Iterable[Lease | Reservation]) -> list[dict[s
     return [_lease_row(a, at[gpu], gpu) for gpu in sorted(at)]
 
 
+_NEXT = {"state": "next", "container_id": "", "job_id": "", "reason": ""}
+
+
 def _lease_row(a: Arbiter, lease: Lease | Reservation, gpu: Gpu) -> dict[str, Any]:
     """A GPU's lease or reservation; a reservation has the state `next`."""
     known = a.cluster.apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
-    present = lease if isinstance(lease, Lease) else None
-    return {
-        "gpu": str(gpu), "app_id": lease.app_id, "state": present.state if present else "next",
-        "grant_id": lease.grant_id, "granted_s": lease.granted_s, "end_s": lease.end_s,
-        "container_id": present.container_id if present else "", "job_id": present.job_id if present else "",
-        "guaranteed": lease.guaranteed, "reason": present.reason if present else "",
-        "name": known.name if known is not None else "",
-    }  # fmt: skip
+    present = picked(lease, "state container_id job_id reason") if isinstance(lease, Lease) else _NEXT
+    own = picked(lease, "app_id grant_id granted_s end_s guaranteed")
+    return {"gpu": str(gpu), **own, **present, "name": known.name if known is not None else ""}
 
 
 def boost_row(boost: Boosted | None) -> dict[str, Any] | None:

@@ -96,10 +96,9 @@ class Waiting:
         return sorted(x for x in found if x[0] < math.inf)
 
 
-STARTS_SAID = frozenset(Pending) - {
-    Pending.RUNNING, Pending.IDLE, Pending.FINISHED, Pending.STARTING, Pending.EXCEEDS_CLUSTER_SIZE,
-    Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE, Pending.NO_SUCH_CELLS,
-}  # fmt: skip
+_STARTED = {Pending.RUNNING, Pending.IDLE, Pending.FINISHED, Pending.STARTING}
+_TOO_LARGE = {Pending.EXCEEDS_CLUSTER_SIZE, Pending.NO_MACHINE_LARGE_ENOUGH}
+STARTS_SAID = frozenset(Pending) - _STARTED - _TOO_LARGE - {Pending.EXCEEDS_GPU_TYPE, Pending.NO_SUCH_CELLS}
 """Reasons of apps that wait for a start which may come by itself."""
 
 

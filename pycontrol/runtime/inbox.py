@@ -10,6 +10,7 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import get_args
 
 from pycontrol.model import events as ev
 
@@ -35,10 +36,7 @@ class Lane(enum.IntEnum):
 
 
 _URGENT = (ev.Decided, ev.OperatorCommand, ev.ExchangePosted, ev.StandbyRestored)
-_AGENTS = (
-    ev.AgentUp, ev.AgentLost, ev.RhoReported, ev.BidReceived, ev.UsePlanned, ev.GpusReleased, ev.ProgressReported,
-    ev.AgentDone,
-)  # fmt: skip
+_AGENTS = get_args(ev.OfAgents)
 
 
 def lane_of(event: ev.Event) -> Lane:

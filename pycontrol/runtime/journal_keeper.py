@@ -141,9 +141,9 @@ class JournalKeeper:
     def _prune(self, db: sqlite3.Connection) -> None:
         """Drop the oldest facts, but none after the last but one snapshot, in case the last one is damaged."""
         last = snapshot_seqs(db)[1]
-        oldest_s, dropped_for_size = self._now_s() - self._retention_s, 0
+        oldest_s, dropped, most = self._now_s() - self._retention_s, 0, self._max_bytes
         while not self._stopped.is_set():
-            too_large = _bytes_used(db) > self._max_bytes
+            too_large = _bytes_used(db) > most
             before_s = float("inf") if too_large else oldest_s
             rows = db.execute(
                 "SELECT seq, time_s FROM facts WHERE seq <= ? ORDER BY seq LIMIT ?", (last, ROWS_DROPPED_AT_ONCE)
@@ -154,11 +154,10 @@ class JournalKeeper:
             with transaction(db):
                 db.execute("DELETE FROM facts WHERE seq <= ?", (until,))
                 db.execute("DELETE FROM quarantine WHERE seq <= ?", (until,))
-            dropped_for_size += len(rows) if too_large else 0
+            dropped += len(rows) if too_large else 0
             self._stopped.wait(self._rest_s)
-        if dropped_for_size:
-            log.warning("the journal was too large: facts within its retention are gone", facts=dropped_for_size,
-                        max_bytes=self._max_bytes)  # fmt: skip
+        if dropped:
+            log.warning("the journal was too large: facts within its retention are gone", facts=dropped, max_bytes=most)
 
     def _free(self, db: sqlite3.Connection) -> None:
         """Return free pages to the file system; files created by version 1 do not support it."""

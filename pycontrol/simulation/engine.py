@@ -525,9 +525,7 @@ class Simulator:
                     job.settle(self.now, False, 1.0)
                     self._end_gang(job, IDLE)
             self._close(app)
-        counters = Counters(
-            self.events, self.steps, self.rounds, self.yarn.launched, self.kills, self.unproved,
-            wall_s, self.policy_s, self.bids_s,
-        )  # fmt: skip
+        counts = self.events, self.steps, self.rounds, self.yarn.launched, self.kills, self.unproved
+        counters = Counters(*counts, wall_s, self.policy_s, self.bids_s)
         apps = tuple(self.records[a.app_id] for a in self.workload.apps if a.app_id in self.records)
         return Result(self.workload.name, self.topology.gpus, self.policy.name, {}, self.seed, self.now, apps, counters)

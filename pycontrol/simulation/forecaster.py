@@ -130,8 +130,8 @@ class Forecaster:
         self._helper = Helper(estimates_of, "isonomy-forecast")
         self._calibrations = Calibrations()
         """Adjust the ranges; their misses are kept in the file."""
-        self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": "no forecast was made yet",
-                                        "apps": {}}  # fmt: skip
+        problem = "no forecast was made yet"
+        self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": problem, "apps": {}}
 
     @property
     def latest(self) -> dict[str, Any]:

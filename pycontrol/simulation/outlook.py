@@ -88,11 +88,9 @@ class Resumed(Simulator):
                 cluster=dataclasses.replace(scene.cluster, asks=asks),
             )
         )
-        super().__init__(
-            Workload("outlook", tuple(come)), scene.topology, arbiter.rounds.policy,
-            _costs(scene, SimulationSettings(arbiter=arbiter.settings), random.Random(seed) if error else None), seed,
-            scene.cluster.queues,
-        )  # fmt: skip
+        costs = _costs(scene, SimulationSettings(arbiter=arbiter.settings), random.Random(seed) if error else None)
+        load, queues = Workload("outlook", tuple(come)), scene.cluster.queues
+        super().__init__(load, scene.topology, arbiter.rounds.policy, costs, seed, queues)
         self.arbiter, self.supply, self.now = arbiter, arbiter.supply, scene.now_s
         self.change_s = arbiter.durable.launch_s or BID_RESTART_S
         self.requests = itertools.count(len(asks) + 1)
@@ -147,10 +145,9 @@ class Resumed(Simulator):
         declared, stepwise = max(1.0, d.work_left_gpu_s), x.stepwise_left_gpu_s
         left = (declared if stepwise is None else max(1.0, stepwise)) * factor
         said = declared / left
-        trace = TraceApp(
-            app_id, record.submitted_s, d.gang_gpus, phases(x.up.app_scheduler, jobs, left, rng, started),
-            record.queue, record.user, slowdown=d.slowdown, scope=d.scope, speedups=d.speedups, mixes=d.mixes,
-        )  # fmt: skip
+        parts = phases(x.up.app_scheduler, jobs, left, rng, started)
+        trace = TraceApp(app_id, record.submitted_s, d.gang_gpus, parts, record.queue, record.user)
+        trace = dataclasses.replace(trace, slowdown=d.slowdown, scope=d.scope, speedups=d.speedups, mixes=d.mixes)
         app = SimApp(trace, Misreport(work=said) if said != 1 else HONEST)
         app.next_phase()
         app.attempt_id = x.up.attempt_id

@@ -86,9 +86,8 @@ class Questions:
         name = called(c["app_id"]) if c["app_id"] else ""
         end_s = (self._ends().get(c["app_id"]) or {}).get("end_s") if c["kind"] == Kind.END else None
         row = {**c, "due_s": end_s[1] if end_s else c["due_s"]}
-        said = sentence(row, name or OTHER, now_s)
-        return {"kind": c["kind"], "size": c["size"], "app_id": c["app_id"] if name else "", "due_s": row["due_s"],
-                "gets": c["gets"], "sentence": said}  # fmt: skip
+        known = {"kind": c["kind"], "size": c["size"], "app_id": c["app_id"] if name else "", "due_s": row["due_s"]}
+        return {**known, "gets": c["gets"], "sentence": sentence(row, name or OTHER, now_s)}
 
     def _ask(self, user: str, scene: Scene, app_id: str) -> dict[str, Any]:
         """Asks the process; a user whose last answer took long is refused for a while, so that others go first."""
@@ -131,8 +130,7 @@ def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
     kinds = {scope.name.lower(): scope for scope in Scope}
     if params.get("scope", "cluster") not in kinds:
         raise Refusal(400, f"scope: must be {', '.join(kinds)} (got {params['scope']})")
-    return found[0].path, Demand(
-        gang, gpus // gang, gang, scope=kinds[params.get("scope", "cluster")], gpu_type=params.get("type", ""),
-        within=params.get("within", ""),
-        members=segments(gang, parts, Scope.RACK if params.get("segment") == "rack" else Scope.MACHINE),
-    )  # fmt: skip
+    scope, of_type, within = kinds[params.get("scope", "cluster")], params.get("type", ""), params.get("within", "")
+    members = segments(gang, parts, Scope.RACK if params.get("segment") == "rack" else Scope.MACHINE)
+    demand = Demand(gang, gpus // gang, gang, scope=scope, gpu_type=of_type, within=within, members=members)
+    return found[0].path, demand

@@ -147,8 +147,8 @@ class Changes:
         for gpus in range(min((d.gang_gpus - 1) // part * part, self.a.cluster.machines.gpus // part * part), 0, -part):
             most = gpus if d.job_demand_max <= d.gang_gpus else d.job_demand_max
             text = f"with gangs of {count(gpus, 'GPU')} instead of {d.gang_gpus}"
-            yield from self._wish(Kind.GANG, d.gang_gpus - gpus, text, gang_gpus=gpus, job_demand_max=most,
-                                  members=d.members[: gpus // part])  # fmt: skip
+            less, members = d.gang_gpus - gpus, d.members[: gpus // part]
+            yield from self._wish(Kind.GANG, less, text, gang_gpus=gpus, job_demand_max=most, members=members)
 
     def _types(self) -> Iterator[Change]:
         d = self.demand
@@ -306,8 +306,8 @@ class Changes:
         """A higher limit of an account: of its GPUs, or of each budget that is used up."""
         limits, total = self.a.holdings.limits, self.a.cluster.machines.gpus
         now = {k: x for k, x in asdict(limits.in_force[name]).items() if x is not None}
-        spent = {x.kind: x.used + self.demand.gang_gpus for x in limits.levels(name, self.scene.now_s)
-                 if x.ends_s is not None and x.share >= 1}  # fmt: skip
+        used_up = (x for x in limits.levels(name, self.scene.now_s) if x.ends_s is not None and x.share >= 1)
+        spent = {x.kind: x.used + self.demand.gang_gpus for x in used_up}
         rose = " and ".join(f"{kind} of {name} rose above {now[kind]:g}" for kind in spent)
         if spent:
             yield self._raised(name, self.demand.gang_gpus, f"if {rose}", {**now, **spent})
@@ -345,10 +345,8 @@ def why_not(scene: Scene, app_id: str, budget_s: float = BUDGET_S) -> dict[str, 
         played += 1
         gc.unfreeze()
     code, text = Reasons(a, scene.now_s).told(app_id)
-    return {
-        "reason": {"code": code, "sentence": text}, "gets": gets and _gets(gets), "changes": rows,
-        "played": played, "complete": complete, "took_s": time.monotonic() - begin_s,
-    }  # fmt: skip
+    said = {"reason": {"code": code, "sentence": text}, "gets": gets and _gets(gets), "changes": rows}
+    return {**said, "played": played, "complete": complete, "took_s": time.monotonic() - begin_s}
 
 
 def search(

@@ -222,9 +222,8 @@ class Router:
         estimate = UNFORESEEN if ended else forecast["apps"].get(found["app"]["app_id"], UNFORESEEN)
         code, sentence = found["reason"]["code"], found["reason"]["sentence"]
         said = with_start(code, sentence, found["app"]["gpus_held"], estimate["start_s"], found["now_s"])
-        return {**found, "reason": {"code": code, "sentence": said},
-                "line": explain.line({**found, "estimate": estimate}),
-                "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}  # fmt: skip
+        told = {"reason": {"code": code, "sentence": said}, "line": explain.line({**found, "estimate": estimate})}
+        return {**found, **told, "estimate": {**estimate, **{k: v for k, v in forecast.items() if k != "apps"}}}
 
     def _picture_of(self, a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
         """The Arbiter's state, from which the simulator continues."""
@@ -316,8 +315,8 @@ class Router:
         """What is acknowledged holds after a failover, too."""
         problem = self.secure()
         if problem:
-            raise Refusal(503, f"{request.path}: in force now, but a control plane that takes over would not know of it"
-                          f" ({problem}); repeat it")  # fmt: skip
+            unknown = "in force now, but a control plane that takes over would not know of it"
+            raise Refusal(503, f"{request.path}: {unknown} ({problem}); repeat it")
 
     @staticmethod
     def _need_admin(request: RestRequest) -> None:

@@ -72,8 +72,9 @@ class Board:
 def serve(python: str, root: Path, tell: Callable[[HasBoard], None]) -> None:
     """Runs TensorBoard in the background, until the Agent's end; `tell` has its port, or why there is none."""
     root.mkdir(parents=True, exist_ok=True)
-    command = [python, "-m", "submarine_patch.agent.board", "--logdir", str(root), "--host", "127.0.0.1", "--port", "0",
-               "--path_prefix", PREFIX, "--reload_interval", str(RELOAD_S), "--load_fast", "false"]  # fmt: skip
+    where = ["--logdir", str(root), "--host", "127.0.0.1", "--port", "0", "--path_prefix", PREFIX]
+    pace = ["--reload_interval", str(RELOAD_S), "--load_fast", "false"]
+    command = [python, "-m", "submarine_patch.agent.board", *where, *pace]
     threading.Thread(target=_run, args=(command, tell), name="tensorboard", daemon=True).start()
 
 

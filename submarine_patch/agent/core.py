@@ -187,8 +187,8 @@ class AgentCore(SavedState):
 
     def _keep_speeds(self) -> None:
         self.speeds.worth_keeping = False
-        known = {"job_type": self.spec.job_type, **self.speeds.dump(), "slowdowns": self.profiler.kept(),
-                 "efficiency": self.scaling.kept()}  # fmt: skip
+        kept = {"slowdowns": self.profiler.kept(), "efficiency": self.scaling.kept()}
+        known = {"job_type": self.spec.job_type, **self.speeds.dump(), **kept}
         self.out.append(KeepSpeeds(file_of(self.spec.job_type), known))
 
     def recall(self, known: Mapping[str, Any]) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 from pycontrol.model.topology import Gpu
 from submarine_patch.agent.schedulers.base import plain
 
-PENDING, STARTING, RUNNING, STOPPING, PAUSED, STOPPED, DONE, FAILED = (
-    "pending", "starting", "running", "stopping", "paused", "stopped", "done", "failed",
-)  # fmt: skip
+PENDING, STARTING, RUNNING, STOPPING = "pending", "starting", "running", "stopping"
+PAUSED, STOPPED, DONE, FAILED = "paused", "stopped", "done", "failed"
 
 
 @dataclass

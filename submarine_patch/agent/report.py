@@ -119,11 +119,11 @@ def gangs(s: SavedState) -> list[RunningGang]:
     """The app's active gangs; `known` are those that the Arbiter knew as their job's when the round began."""
     active = [j for j in s.jobs.values() if j.active]
     known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
-    return [
-        RunningGang(tuple(j.gpus), s.profiler.slowdown(s.scope_of(j)) / s.speeds.of(s.types_of(j)) / _size(s, j),
-                    j.job_id in known)
-        for j in active
-    ]  # fmt: skip
+    found = []
+    for j in active:
+        slowdown = s.profiler.slowdown(s.scope_of(j)) / s.speeds.of(s.types_of(j)) / _size(s, j)
+        found.append(RunningGang(tuple(j.gpus), slowdown, j.job_id in known))
+    return found
 
 
 def _size(s: SavedState, job: Job) -> float:

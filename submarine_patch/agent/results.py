@@ -65,8 +65,8 @@ def _trials(s: SavedState, jobs: Sequence[Job], best: str) -> Iterable[Sequence[
     yield ["job", "state", "best", "step", "rung", "loss", "accuracy", *own, "launches", "failures", *names]
     for job in jobs:
         values = [job.loss or "", job.accuracy or "", *(["" if job.metric is None else job.metric] if own else [])]
-        yield [job.job_id, job.state, int(job.job_id == best), job.step, job.rung, *values, job.launches, job.failures,
-               *(job.configuration.get(name, "") for name in names)]  # fmt: skip
+        tried = job.launches, job.failures, *(job.configuration.get(name, "") for name in names)
+        yield [job.job_id, job.state, int(job.job_id == best), job.step, job.rung, *values, *tried]
 
 
 def _launches(jobs: Sequence[Job]) -> Iterable[Sequence[Any]]:
@@ -74,8 +74,8 @@ def _launches(jobs: Sequence[Job]) -> Iterable[Sequence[Any]]:
     for job in jobs:
         for x in job.history:
             gpu_s = (x.get("ended_s", x["began_s"]) - x["began_s"]) * len(x["gpus"].split())
-            yield [job.job_id, f"{x['began_s']:.0f}", f"{x.get('ended_s', 0):.0f}", x["gpus"], f"{gpu_s:.0f}",
-                   x["from_step"], x.get("to_step", ""), x.get("why", "")]  # fmt: skip
+            times, steps = (f"{x['began_s']:.0f}", f"{x.get('ended_s', 0):.0f}"), (x["from_step"], x.get("to_step", ""))
+            yield [job.job_id, *times, x["gpus"], f"{gpu_s:.0f}", *steps, x.get("why", "")]
 
 
 def _table(rows: Iterable[Sequence[Any]]) -> str:

@@ -144,11 +144,10 @@ def submit(
     known = {o.name.replace("-", "_") for o in GROUP_OPTIONS}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"{unknown[0]}: unknown option; known are {', '.join(sorted(known))}")
-    told = {
-        "worker_launch_cmd": command, "num_workers": workers, "queue": queue, "framework": framework,
-        "worker_resources": f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else ""),
-        "input_path": input_path, "saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path,
-    }  # fmt: skip
+    resources = f"memory={memory},vcores={vcores}" + (f",gpu={gpus}" if gpus else "")
+    told = {"worker_launch_cmd": command, "num_workers": workers, "queue": queue, "framework": framework}
+    told |= {"worker_resources": resources, "input_path": input_path}
+    told |= {"saved_model_path": saved_model_path, "checkpoint_path": checkpoint_path}
     words = ["--name", name]
     words += [word for option, value in told.items() if value != "" for word in (f"--{option}", str(value))]
     for file in files:

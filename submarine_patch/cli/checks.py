@@ -223,20 +223,17 @@ def _number(where: str, key: str, kind: str, value: object) -> float:
 
 # ---- a spec (`-f FILE`), whose mistakes the stock command line answers with a stack trace
 
-_ROLE: dict[str, Any] = dict.fromkeys(
-    ("resources", "replicas", "launch_cmd", "docker_image", "envs", "localizations", "mounts")
-)
+_BOTH = ("docker_image", "envs", "localizations", "mounts")
+_ROLE: dict[str, Any] = dict.fromkeys(("resources", "replicas", "launch_cmd", *_BOTH))
+_PATHS = ("input_path", "saved_model_path", "checkpoint_path")
 _KEYS: dict[str, Any] = {
     "spec": dict.fromkeys(("name", "job_type", "framework")),
-    "configs": dict.fromkeys(
-        ("docker_image", "input_path", "saved_model_path", "checkpoint_path", "quicklinks", "wait_job_finish",
-         "envs", "localizations", "mounts")
-    ),
+    "configs": dict.fromkeys((*_PATHS, "quicklinks", "wait_job_finish", *_BOTH)),
     "roles": {"worker": _ROLE, "ps": _ROLE, "scheduler": _ROLE},
     "scheduling": {"queue": None},
     "security": dict.fromkeys(("keytab", "principal", "distribute_keytab")),
     "tensor_board": dict.fromkeys(("docker_image", "resources")),
-}  # fmt: skip
+}
 """The keys that Submarine 0.6.0 knows (its class YamlConfigFile); None: the value is not checked."""
 
 

@@ -20,10 +20,8 @@ from submarine_patch.cli.options import RunArguments
 if TYPE_CHECKING:
     from pycontrol.simulation.outlook import Outlook
 
-NOWHERE = {
-    "app_id": "", "name": "", "staging": "", "webhdfs": "", "hdfs_user": "", "arbiter": "", "paths": {},
-    "worker": {"launch_cmd": "", "memory_mb": 0, "vcores": 0},
-}  # fmt: skip
+_NAMES = dict.fromkeys(("app_id", "name", "staging", "webhdfs", "hdfs_user", "arbiter"), "")
+NOWHERE = {**_NAMES, "paths": {}, "worker": {"launch_cmd": "", "memory_mb": 0, "vcores": 0}}
 """What of a spec is not known before the submission, and says nothing of its work."""
 
 
@@ -60,10 +58,8 @@ def work_of(parsed: RunArguments) -> Work | None:
     if not gang_gpus:
         return None
     search = load_search_space(Path(conf["search_space"])) if conf.get("search_space") else None
-    spec = AppSpec.of({
-        **NOWHERE, "gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"),
-        "search_space": {"parameters": search}, "conf": conf,
-    })  # fmt: skip
+    own = {"gpus_per_job": gang_gpus, "budget_iterations": conf.get("budget"), "conf": conf}
+    spec = AppSpec.of({**NOWHERE, **own, "search_space": {"parameters": search}})
     planned = plan(spec)
     return Work(spec, *planned) if planned is not None else None
 
@@ -79,8 +75,11 @@ def declared(parsed: RunArguments) -> list[str]:
     epochs = f" for {count(spec.epochs, 'epoch')}" if spec.epochs else ""
     if not iterations and not spec.hours:
         what = f"its {count(spec.epochs, 'epoch')} take" if epochs else "it trains"
-        return [*lines, f"note: nothing says how long {what}, so its declared work is one lease of its GPUs, and it"
-                " falls behind others once that is used; with --hours H a job trains H hours on its GPUs"]  # fmt: skip
+        assumed = "its declared work is one lease of its GPUs, and it falls behind others once that is used"
+        return [
+            *lines,
+            f"note: nothing says how long {what}, so {assumed}; with --hours H a job trains H hours on its GPUs",
+        ]
     if not iterations:
         return [*lines, f"declared work: {said}, {spec.hours:g} h on {gpus}{epochs}"]
     if spec.iteration_s:
@@ -88,8 +87,8 @@ def declared(parsed: RunArguments) -> list[str]:
     if spec.hours:
         most = " at most" if work.trials > 1 else ""
         return [*lines, f"declared work: {said}, {spec.hours:g} h on {gpus} for a whole job{most}"]
-    return [*lines, f"note: nothing says how long its {count(iterations, 'iteration')} take, so its declared work is"
-            f" {said}, 1 GPU-s each; with --hours H a whole job trains H hours on its GPUs"]  # fmt: skip
+    assumed = f"its declared work is {said}, 1 GPU-s each; with --hours H a whole job trains H hours on its GPUs"
+    return [*lines, f"note: nothing says how long its {count(iterations, 'iteration')} take, so {assumed}"]
 
 
 class Foresight:

@@ -26,11 +26,10 @@ def dry_run(parsed: RunArguments) -> int:
     parts, place = segments_of(conf.get("segments", ""), gpus)
     client = Rm(rm_address())
     _check_size(parsed, client.yarn("nodes"))
-    found = client.get(
-        "why-not", queue=parsed.value("queue", "default"), gang=gpus, type=conf.get("gpu_type", ""),
-        scope=WITHIN.get(within, Scope.CLUSTER).name.lower(), segments=parts,
-        within=next((x for x in (within, place) if x in CELL_TYPES), ""), segment=WITHIN[place].name.lower(),
-    )  # fmt: skip
+    asked: dict[str, Any] = {"queue": parsed.value("queue", "default"), "gang": gpus, "segments": parts}
+    asked |= {"scope": WITHIN.get(within, Scope.CLUSTER).name.lower(), "segment": WITHIN[place].name.lower()}
+    asked |= {"within": next((x for x in (within, place) if x in CELL_TYPES), ""), "type": conf.get("gpu_type", "")}
+    found = client.get("why-not", **asked)
     if parsed.json:
         print(json.dumps(found))
     else:

@@ -245,9 +245,8 @@ def shown(statuses: Iterator[Status]) -> Status:
 def _drawn(console: Console, statuses: Iterator[Status]) -> Iterator[Status]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.fields[name]}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-               TimeElapsedColumn(), TextColumn("{task.description}"))  # fmt: skip
-    with Progress(*columns, console=console) as progress:
+    name, share, said = map(TextColumn, ("{task.fields[name]}", "{task.percentage:>3.0f}%", "{task.description}"))
+    with Progress(name, BarColumn(), share, TimeElapsedColumn(), said, console=console) as progress:
         bar = None
         for status in statuses:
             if bar is None:

@@ -15,8 +15,9 @@ from submarine_patch.cli.options import NO_MXNET_SERVERS, REFUSED, RunArguments,
 from submarine_patch.cli.scriptchecks import check_script, has_session
 
 RESOURCES = ("memory", "memory-mb", "vcores", "gpu", "yarn.io/gpu")
-SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", "MASTER_ADDR", "MASTER_PORT", "RANK",
-             "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")  # fmt: skip
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+SET_BY_US = ("CUDA_VISIBLE_DEVICES", "TF_CONFIG", "HADOOP_TOKEN_FILE_LOCATION", *_MASTER, *_RANKS)
 INPUT = "/"
 """Default of --input_path, which the stock command line requires with --num_workers even if the command ignores it."""
 LEAST_MB = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -20,88 +21,85 @@ class Option:
     help: str
 
 
-GROUP_OPTIONS = (
-    Option("app-scheduler", "NAME", "single (default); hyperband, successive_halving or asha (the same without "
-           "barriers): the best continue; median or curve: all train, those that cannot win are stopped; optuna: each "
-           "learns from those before"),
-    Option("search-space", "FILE", "YAML file, for example parameters: {lr: {type: float, min: 0.001, max: 0.1, log: "
-           "true}, batch: {type: choice, values: [32, 64]}, layers: {type: int, min: 1, max: 3}}"),
-    Option("gpus-per-job", "N|MIN:MAX", "GPUs of one job, on one machine or several; default: workers x gpu; 1:8: "
-           "any number in this range"),
-    Option("hours", "H", "hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the "
-           "declared work, by which the default policy orders apps"),
-    Option("epochs", "N", "epochs that one job trains, if neither its log nor a session says how many: once one was "
-           "timed, its end is known; with --hours they take so long"),
-    Option("max-iterations", "N", "the most iterations of one job"),
-    Option("min-iterations", "N", "iterations after which jobs are compared first; default 1, with median and curve "
-           "a tenth of --max-iterations"),
-    Option("eta", "N", "one of N jobs continues to the next rung; default 3"),
-    Option("jobs", "N", "configurations to try; default: as many as the rungs have; 20 with median, curve, optuna"),
-    Option("budget", "N", "iterations of all jobs together"),
-    Option("metric", "NAME", "the metric that is compared: accuracy (default), loss, or any value that the training "
-           "reports"),
-    Option("mode", "min|max", "whether a smaller or a larger value is better; default: min for loss, val_loss ..., "
-           "else max"),
-    Option("keep-folder", "FOLDER", "a script's own checkpoints: kept on HDFS from one launch to the next"),
-    Option("unsaved", "true|false", "whether the script writes no checkpoints; default: a guess from its text"),
-    Option("target", "VALUE", "value of the metric: with curve, the search ends once a job reaches it"),
-    Option("sampler", "NAME", "with optuna: tpe (default), random or gp (needs PyTorch)"),
-    Option("parallel", "N", "with optuna: jobs at once; default 4"),
-    Option("seed", "N", "seed of all random choices; default 0"),
-    Option("max-retries", "N", "how often a failed worker is restarted; default 3; never after two equal failures at "
-           "once"),
-    Option("iteration-s", "SECONDS", "serial GPU-seconds of one iteration, if you know them"),
-    Option("slowdown", "S,S,S", "slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3"),
-    Option("speedups", "TYPE=N,...", "speeds of GPU types relative to the slowest, for example K80=1,V100=3.2"),
-    Option("job-type", "NAME", "under which measured speedups are kept for later apps; default: the launch command"),
-    Option("trial-steps", "N", "iterations to try on each GPU type not yet known of the job type; default 0: none"),
-    Option("gpu-bound", "SHARE", "the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; "
-           "default 1"),
-    Option("notify", "URL", "URL that is sent JSON when the job starts, hangs, loses GPUs, ends or fails"),
-    Option("priority", "N", "YARN's priority of the application: higher ones come first in their queue's own cells"),
-    Option("within", "machine|socket|switch|rack|cluster", "all GPUs of a job lie in one of these, or it waits; "
-           "default: cluster (anywhere), but machine for a script without a session and with one worker"),
-    Option("segments", "NxGPUS[/PLACE]", "a job's GPUs as N equal parts, each on one machine, or in one rack, socket "
-           "or switch, as NVLink joins it"),
-    Option("pinned", "ID", "run in this pinned cell of the queue, and nowhere else"),
-    Option("opportunistic", "true|false", "use idle GPUs only, and lose them when their owners need them; default: "
-           "false"),
-    Option("lazy-preemption", "true|false", "if preempted within the queue, lose the guarantee first, and the GPUs "
-           "only when they are needed"),
-    Option("python", "PATH", "Python executable on the NodeManagers"),
-    Option("gpu-type", "NAME", "type of GPU"),
-)  # fmt: skip
+def _options(table: str) -> tuple[Option, ...]:
+    """The options of a table: name, metavar (- for a flag) and help, which goes on in indented lines."""
+    rows = (row.split(maxsplit=2) for row in re.sub(r"\n +", " ", table).splitlines())
+    return tuple(Option(name, metavar.strip("-"), text) for name, metavar, text in rows)
+
+
+GROUP_OPTIONS = _options("""\
+app-scheduler NAME single (default); hyperband, successive_halving or asha (the same without barriers): the best
+  continue; median or curve: all train, those that cannot win are stopped; optuna: each learns from those before
+search-space FILE YAML file, for example parameters: {lr: {type: float, min: 0.001, max: 0.1, log: true}, batch: {type:
+  choice, values: [32, 64]}, layers: {type: int, min: 1, max: 3}}
+gpus-per-job N|MIN:MAX GPUs of one job, on one machine or several; default: workers x gpu; 1:8: any number in this range
+hours H hours that one job trains on its GPUs (up to --max-iterations, if given), roughly: the declared work, by which
+  the default policy orders apps
+epochs N epochs that one job trains, if neither its log nor a session says how many: once one was timed, its end is
+  known; with --hours they take so long
+max-iterations N the most iterations of one job
+min-iterations N iterations after which jobs are compared first; default 1, with median and curve a tenth of
+  --max-iterations
+eta N one of N jobs continues to the next rung; default 3
+jobs N configurations to try; default: as many as the rungs have; 20 with median, curve, optuna
+budget N iterations of all jobs together
+metric NAME the metric that is compared: accuracy (default), loss, or any value that the training reports
+mode min|max whether a smaller or a larger value is better; default: min for loss, val_loss ..., else max
+keep-folder FOLDER a script's own checkpoints: kept on HDFS from one launch to the next
+unsaved true|false whether the script writes no checkpoints; default: a guess from its text
+target VALUE value of the metric: with curve, the search ends once a job reaches it
+sampler NAME with optuna: tpe (default), random or gp (needs PyTorch)
+parallel N with optuna: jobs at once; default 4
+seed N seed of all random choices; default 0
+max-retries N how often a failed worker is restarted; default 3; never after two equal failures at once
+iteration-s SECONDS serial GPU-seconds of one iteration, if you know them
+slowdown S,S,S slowdown on one machine, in one rack, across racks; default 1.0,1.1,1.3
+speedups TYPE=N,... speeds of GPU types relative to the slowest, for example K80=1,V100=3.2
+job-type NAME under which measured speedups are kept for later apps; default: the launch command
+trial-steps N iterations to try on each GPU type not yet known of the job type; default 0: none
+gpu-bound SHARE the part of --iteration-s that a faster GPU shortens; on virtual GPUs only; default 1
+notify URL URL that is sent JSON when the job starts, hangs, loses GPUs, ends or fails
+priority N YARN's priority of the application: higher ones come first in their queue's own cells
+within machine|socket|switch|rack|cluster all GPUs of a job lie in one of these, or it waits; default: cluster
+  (anywhere), but machine for a script without a session and with one worker
+segments NxGPUS[/PLACE] a job's GPUs as N equal parts, each on one machine, or in one rack, socket or switch, as NVLink
+  joins it
+pinned ID run in this pinned cell of the queue, and nowhere else
+opportunistic true|false use idle GPUs only, and lose them when their owners need them; default: false
+lazy-preemption true|false if preempted within the queue, lose the guarantee first, and the GPUs only when they are
+  needed
+python PATH Python executable on the NodeManagers
+gpu-type NAME type of GPU
+""")
 """Short forms of `--conf isonomy.<name with _>=<value>`."""
 
-STOCK_OPTIONS = (
-    Option("f", "FILE", "YAML spec of the job instead of options"),
-    Option("framework", "NAME", "tensorflow (default), pytorch, mxnet, keras (model.fit), command (anything else)"),
-    Option("name", "NAME", "name of the job"),
-    Option("queue", "QUEUE", "leaf queue; default: default"),
-    Option("input_path", "PATH", "input; %input_path% in the launch command"),
-    Option("checkpoint_path", "PATH", "checkpoints on HDFS; default: in the staging area; %checkpoint_path%"),
-    Option("saved_model_path", "PATH", "final model; default: the checkpoint path; %saved_model_path%"),
-    Option("num_workers", "N", "workers of one job; default 1"),
-    Option("worker_resources", "R", "resources of one worker, for example memory=2G,vcores=2,gpu=1"),
-    Option("worker_launch_cmd", "CMD", "command that trains; %name% of a searched parameter is replaced, "
-           "%hyperparameters% by --a x --b y"),
-    Option("num_ps", "N", "parameter servers of one TensorFlow job, in its workers' containers; default 0"),
-    Option("ps_resources", "R", "what each server adds to its worker's container, for example memory=1G,vcores=1"),
-    Option("ps_launch_cmd", "CMD", "command of the servers; default: the workers'"),
-    Option("env", "K=V", "environment variable of the workers (repeatable)"),
-    Option("localization", "URI:./NAME", "file or folder for the workers, local or on HDFS (repeatable)"),
-    Option("conf", "K=V", "configuration; isonomy.* for groups (repeatable)"),
-    Option("keytab", "FILE", "keytab for the login, on a secure cluster"),
-    Option("principal", "NAME", "principal of the keytab"),
-    Option("wait_job_finish", "", "wait for the end and show progress; exit status 1 if the job fails"),
-    Option("tensorboard", "", "TensorBoard of what the jobs report, on the app's page"),
-    Option("quicklink", "LABEL=URL", "a link on the app's page: http(s)://HOST:PORT, or worker-N for HOST "
-           "(repeatable)"),
-    Option("dry-run", "", "submit nothing; say which GPUs a job would get now, or what would help"),
-    Option("insecure", "", "the cluster has no Kerberos"),
-    Option("verbose", "", "log more"),
-    Option("help", "", "this text"),
-)  # fmt: skip
+STOCK_OPTIONS = _options("""\
+f FILE YAML spec of the job instead of options
+framework NAME tensorflow (default), pytorch, mxnet, keras (model.fit), command (anything else)
+name NAME name of the job
+queue QUEUE leaf queue; default: default
+input_path PATH input; %input_path% in the launch command
+checkpoint_path PATH checkpoints on HDFS; default: in the staging area; %checkpoint_path%
+saved_model_path PATH final model; default: the checkpoint path; %saved_model_path%
+num_workers N workers of one job; default 1
+worker_resources R resources of one worker, for example memory=2G,vcores=2,gpu=1
+worker_launch_cmd CMD command that trains; %name% of a searched parameter is replaced, %hyperparameters% by --a x --b y
+num_ps N parameter servers of one TensorFlow job, in its workers' containers; default 0
+ps_resources R what each server adds to its worker's container, for example memory=1G,vcores=1
+ps_launch_cmd CMD command of the servers; default: the workers'
+env K=V environment variable of the workers (repeatable)
+localization URI:./NAME file or folder for the workers, local or on HDFS (repeatable)
+conf K=V configuration; isonomy.* for groups (repeatable)
+keytab FILE keytab for the login, on a secure cluster
+principal NAME principal of the keytab
+wait_job_finish - wait for the end and show progress; exit status 1 if the job fails
+tensorboard - TensorBoard of what the jobs report, on the app's page
+quicklink LABEL=URL a link on the app's page: http(s)://HOST:PORT, or worker-N for HOST (repeatable)
+dry-run - submit nothing; say which GPUs a job would get now, or what would help
+insecure - the cluster has no Kerberos
+verbose - log more
+help - this text
+""")
 REPEATABLE = ("env", "localization", "conf", "quicklink")
 NO_DOCKER = "not supported; workers run in the NodeManagers' own Python (isonomy.python), leave it out"
 NO_MXNET_SERVERS = (

@@ -42,8 +42,9 @@ _NAME = re.compile(r"^(_?)ckpt-(\d+)-([0-9a-f]{16})$")
 
 REFUSED_S = 120.0
 """The longest time to retry after a refusal, in case someone grants the permission or the quota."""
-_REFUSALS = {"AccessControlException", "NSQuotaExceededException", "DSQuotaExceededException",
-             "ParentNotDirectoryException", "InvalidPathException", "IllegalArgumentException"}  # fmt: skip
+_QUOTAS = {"NSQuotaExceededException", "DSQuotaExceededException"}
+_WRONG_PATHS = {"ParentNotDirectoryException", "InvalidPathException", "IllegalArgumentException"}
+_REFUSALS = {"AccessControlException"} | _QUOTAS | _WRONG_PATHS
 _AWAY = {"SafeModeException", "RetriableException", "StandbyException"}
 """Exceptions of a NameNode that is starting or in standby."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.audit import audit
+from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.model.reasons import EndReason
@@ -72,7 +72,7 @@ class Run:
             add_event(evidence, line)
         facts = [(t, f.from_json(type(x).__name__, f.to_json(x))) for t, x in self.facts]  # as a journal yields them
         history = History.of((i, t, x) for i, (t, x) in enumerate(sorted(facts, key=lambda x: x[0])))
-        return audit(history, evidence, self.yarn, self.now_s)
+        return audit(history, evidence, self.yarn, self.now_s, GANG_DEADLINE_S, LEAD_S)
 
     def kinds(self) -> list[str]:
         return [v["kind"] for v in self.audit()["violations"]]
@@ -162,7 +162,7 @@ def taken_over(*, by_s: float = 60.0) -> dict[str, Any]:
         add_event(evidence, line)
     journals = (sorted(run.facts, key=lambda x: x[0]) for run in (before, after))
     history = History.of(*([(i, t, x) for i, (t, x) in enumerate(facts)] for facts in journals))
-    return audit(history, evidence, YarnRecords(), T0 + 1000)
+    return audit(history, evidence, YarnRecords(), T0 + 1000, GANG_DEADLINE_S, LEAD_S)
 
 
 def test_one_control_plane_after_the_other_is_clean() -> None:

@@ -283,17 +283,13 @@ class ClockBehind:
     by_s: float
 
 
-OfLease = (
-    LeaseStarted | LeaseGranted | LeaseMended | LeaseEnded | LeaseRevoking | LeaseIdle | LeaseExtended | LeaseBorrowed
-    | LeaseOwned | NextDropped
-)  # fmt: skip
+_OfUse = LeaseStarted | LeaseGranted | LeaseMended | LeaseEnded | LeaseRevoking | LeaseIdle
+OfLease = _OfUse | LeaseExtended | LeaseBorrowed | LeaseOwned | NextDropped
 OF_LEASE = get_args(OfLease)
 """The facts about leases and reservations: each names the GPUs that it is about."""
-Fact = (
-    OfLease | AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten | Switched | Boosted | RoundHeld
-    | AllocationChanged | PolicyMemory | ExchangeChanged | Restored | ClockBehind | LimitsSet
-    | BudgetSpent | PlainUse | Watched
-)  # fmt: skip
+_OfApps = AppArrived | AppChanged | AppEnded | AppMoved | AppsForgotten
+_OfRounds = Switched | Boosted | RoundHeld | AllocationChanged | PolicyMemory | ExchangeChanged
+Fact = OfLease | _OfApps | _OfRounds | Restored | ClockBehind | LimitsSet | BudgetSpent | PlainUse | Watched
 FACTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 

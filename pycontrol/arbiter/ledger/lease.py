@@ -151,8 +151,8 @@ class Reservation:
     def begun(self, now_s: float) -> Lease:
         """The lease that it becomes when it begins at `now_s`."""
         end_s = now_s + (self.end_s - self.granted_s)
-        return Lease(self.gpus, self.app_id, self.grant_id, now_s, end_s, unused_since_s=now_s, gang=self.gang,
-                     guaranteed=self.guaranteed)  # fmt: skip
+        lease = Lease(self.gpus, self.app_id, self.grant_id, now_s, end_s, unused_since_s=now_s)
+        return dataclasses.replace(lease, gang=self.gang, guaranteed=self.guaranteed)
 
 
 def granted(f: LeaseGranted, gpus: tuple[Gpu, ...]) -> Lease:
@@ -204,10 +204,8 @@ def after(lease: Lease, f: Fact) -> Lease:
                 lease, state=_state(lease, LeaseRevoking), end_s=f.end_s, reason=f.reason, cause=f.cause
             )
         case LeaseIdle():
-            return dataclasses.replace(
-                lease, state=_state(lease, LeaseIdle), container_id="", job_id="", unused_since_s=f.at_s,
-                started_s=None,
-            )  # fmt: skip
+            idle = dataclasses.replace(lease, state=_state(lease, LeaseIdle), container_id="", job_id="")
+            return dataclasses.replace(idle, unused_since_s=f.at_s, started_s=None)
         case LeaseBorrowed():
             return dataclasses.replace(lease, guaranteed=False)
         case LeaseOwned():

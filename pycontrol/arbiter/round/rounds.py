@@ -285,12 +285,9 @@ class Rounds:
                 r.bid_s[app_id] = 0.0
                 continue
             r.waiting.add(app_id)
-            self.clerk.emit(
-                SendOffer(
-                    app_id, r.round_id, s.contention(app_id, now_s), r.part.by_host(r.snapshot.free),
-                    r.ending_gpus(app_id), r.deadline_s,
-                )
-            )  # fmt: skip
+            offered, ending = r.part.by_host(r.snapshot.free), r.ending_gpus(app_id)
+            contention = s.contention(app_id, now_s)
+            self.clerk.emit(SendOffer(app_id, r.round_id, contention, offered, ending, r.deadline_s))
 
     def _snapshot(self, r: Round, now_s: float) -> Snapshot:
         """The snapshot for the policy."""

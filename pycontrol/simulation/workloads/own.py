@@ -17,8 +17,8 @@ from pycontrol.simulation.workloads.building import NO_SPEEDUPS, Import, Importe
 from pycontrol.simulation.workloads.reading import NOT_TEXT, BadTrace, TraceTable, open_text
 
 MARK = "# isonomy workload "
-COLUMNS = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope", "slowdown", "speedups",
-           "loss_decay", "phases")  # fmt: skip
+_ASKED = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope")
+COLUMNS = (*_ASKED, "slowdown", "speedups", "loss_decay", "phases")
 ELASTIC = ("job_gpus_max", "scaling")
 SCOPES = {scope.name.lower(): scope for scope in Scope}
 
@@ -37,8 +37,8 @@ def _row(a: TraceApp) -> tuple[object, ...]:
     speedups = ";".join(f"{t}={v!r}" for t, v in a.speedups.items())
     phases = "|".join(" ".join(map(repr, jobs)) for jobs in a.phases)
     slowdown = " ".join(map(repr, a.slowdown))
-    return (a.app_id, repr(a.submitted_s), a.gang_gpus, a.queue, a.user, a.model, a.scope.name.lower(), slowdown,
-            speedups, repr(a.loss_decay), phases)  # fmt: skip
+    asked = (a.app_id, repr(a.submitted_s), a.gang_gpus, a.queue, a.user, a.model, a.scope.name.lower())
+    return *asked, slowdown, speedups, repr(a.loss_decay), phases
 
 
 def read(path: Path, o: Import, seed: int) -> Imported:
@@ -66,10 +66,9 @@ def read(path: Path, o: Import, seed: int) -> Imported:
     for i, good in enumerate((t.good & (gangs >= 1)).tolist()):
         slowdown, vector, work = slowdowns[i], speedups[i], phases[i]
         if good and slowdown is not None and vector is not None and work is not None:
-            apps.append(
-                TraceApp(ids[i], float(at_s[i]), int(gangs[i]), work, queues[i], users[i], models[i], slowdown,
-                         scopes[i] or Scope.CLUSTER, vector, float(decay[i]), False, int(most[i]), float(scaling[i]))
-            )  # fmt: skip
+            asked = ids[i], float(at_s[i]), int(gangs[i]), work, queues[i], users[i], models[i]
+            scope, curve, width = scopes[i] or Scope.CLUSTER, float(decay[i]), int(most[i])
+            apps.append(TraceApp(*asked, slowdown, scope, vector, curve, False, width, float(scaling[i])))
     return Imported(Workload(name, tuple(sorted(apps, key=lambda a: a.submitted_s)), source), t.skipped)
 
 

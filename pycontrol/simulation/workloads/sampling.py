@@ -10,13 +10,14 @@ from pycontrol.simulation.workloads.reading import Floats
 Knots = tuple[tuple[float, float], ...]
 """(probability, value) of a distribution function, both rising, from probability 0 to 1."""
 
-HOURS = (1.20, 1.15, 1.05, 0.99, 1.08, 1.18, 1.35, 1.94, 1.18, 1.04, 0.90, 0.76,
-         0.83, 0.54, 0.64, 0.56, 0.95, 0.82, 0.69, 0.85, 1.09, 0.87, 1.11, 1.23)  # fmt: skip
+_UNTIL_NOON = (1.20, 1.15, 1.05, 0.99, 1.08, 1.18, 1.35, 1.94, 1.18, 1.04, 0.90, 0.76)
+_FROM_NOON = (0.83, 0.54, 0.64, 0.56, 0.95, 0.82, 0.69, 0.85, 1.09, 0.87, 1.11, 1.23)
+HOURS = _UNTIL_NOON + _FROM_NOON
 """Jobs of each hour of the day relative to the mean (Philly's jobs, Pacific time)."""
 WEEKDAYS = (0.89, 1.13, 1.04, 1.32, 1.48, 0.63, 0.51)
 """Jobs of each day of the week from Monday on, relative to the mean (the same)."""
-BURSTS: Knots = ((0.0, 1.0), (0.6, 1.0), (0.75, 1.0), (0.9, 2.0), (0.95, 4.0), (0.99, 36.0), (0.999, 369.0),
-                 (1.0, 1089.0))  # fmt: skip
+_SHORT: Knots = ((0.0, 1.0), (0.6, 1.0), (0.75, 1.0), (0.9, 2.0), (0.95, 4.0))
+BURSTS: Knots = (*_SHORT, (0.99, 36.0), (0.999, 369.0), (1.0, 1089.0))
 """Jobs that one user submits with gaps of a minute at most (the same: one virtual cluster and GPU count)."""
 BURST_GAP_S = 12.0
 """Mean gap inside a burst."""

@@ -33,10 +33,9 @@ from pycontrol.simulation.workloads.models import draw
 from pycontrol.simulation.workloads.reading import Floats
 from pycontrol.simulation.workloads.sampling import Knots, arrivals, coupled, quantile, ranks, rates, stratified
 
-APP_GPU_DAYS: Knots = (
-    (0.0, 0.04), (0.02, 0.11), (0.12, 0.4), (0.28, 0.9), (0.36, 2.0), (0.45, 4.0), (0.485, 9.0),
-    (0.49, 11.5), (0.55, 11.6), (0.74, 15.0), (0.88, 18.5), (0.96, 23.0), (1.0, 30.0),
-)  # fmt: skip
+_SMALL: Knots = ((0.0, 0.04), (0.02, 0.11), (0.12, 0.4), (0.28, 0.9), (0.36, 2.0), (0.45, 4.0), (0.485, 9.0))
+_LARGE: Knots = ((0.49, 11.5), (0.55, 11.6), (0.74, 15.0), (0.88, 18.5), (0.96, 23.0), (1.0, 30.0))
+APP_GPU_DAYS = _SMALL + _LARGE
 JOBS: Knots = ((0.0, 10.0), (0.15, 20.0), (0.3, 36.0), (0.435, 75.0), (0.8, 80.0), (0.92, 88.0), (1.0, 100.0))
 """Of apps that explore; 43.5 % of them, with the single jobs half of all apps, have fewer than 75."""
 SINGLE = 0.1

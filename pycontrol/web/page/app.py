@@ -102,11 +102,10 @@ def _bar(
     what += clock(x["ended_s"], end) if x["ended_s"] else "now"
     if x["reason"]:
         what += f"; revoked: {x['reason']}"
-    return {
-        "x": left, "width": round(max(1.5, right - left), 1), "y": round(y + 1, 1), "high": round(thick - 1, 1),
-        "colour": f"c{colour[x['job_id']]}" if x["started_s"] else "unused", "what": what,
-        "revoked": at(x["revoking_s"]) if x["revoking_s"] else None,
-    }  # fmt: skip
+    box = {"x": left, "width": round(max(1.5, right - left), 1), "y": round(y + 1, 1), "high": round(thick - 1, 1)}
+    shade = f"c{colour[x['job_id']]}" if x["started_s"] else "unused"
+    revoked = at(x["revoking_s"]) if x["revoking_s"] else None
+    return {**box, "colour": shade, "what": what, "revoked": revoked}
 
 
 def _leases(leases: list[Row], now_s: float) -> list[dict[str, Any]]:
@@ -116,11 +115,11 @@ def _leases(leases: list[Row], now_s: float) -> list[dict[str, Any]]:
         job = "stand-in" if x["job_id"].startswith(STANDIN) else x["job_id"]
         key = (job, x["state"], x["reason"], text.until(x["end_s"], now_s), x["guaranteed"])
         gangs.setdefault(key, []).append(x["gpu"])
+    names = ("job", "state", "reason", "ends", "guaranteed")
     return [
-        {"job": job, "state": state, "reason": reason, "ends": ends, "guaranteed": own, "gpus": ", ".join(gpus),
-         "count": len(gpus)}
-        for (job, state, reason, ends, own), gpus in gangs.items()
-    ]  # fmt: skip
+        {**dict(zip(names, key, strict=True)), "gpus": ", ".join(gpus), "count": len(gpus)}
+        for key, gpus in gangs.items()
+    ]
 
 
 def _revocation(r: Row) -> dict[str, Any]:

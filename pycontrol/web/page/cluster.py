@@ -72,12 +72,10 @@ def _queue(queue: Row, params: Mapping[str, str]) -> dict[str, Any]:
     shown = {"running": lambda row: row["gpus_held"] > 0, "waiting": lambda row: row["rank"] is not None}
     rows = [row for row in filter(shown.get(show), queue["apps"]) if any(sought in str(row[f]).lower() for f in SOUGHT)]
     most = len(rows) if params.get("rows") == "all" else ROWS_SHOWN
-    return {
-        "rows": rows[:most], "found": len(rows), "all": len(queue["apps"]), "show": show, "q": params.get("q", ""),
-        "shown": SHOWN,
-        "estimates": any(r.get("start_s") or r.get("end_s") for r in queue["apps"]),
-        "waiting": sum(r["rank"] is not None for r in queue["apps"]),
-    }  # fmt: skip
+    counts = {"found": len(rows), "all": len(queue["apps"]), "waiting": sum(map(shown["waiting"], queue["apps"]))}
+    asked = {"show": show, "q": params.get("q", ""), "shown": SHOWN}
+    known = any(r.get("start_s") or r.get("end_s") for r in queue["apps"])
+    return {"rows": rows[:most], **counts, **asked, "estimates": known}
 
 
 # ---- the charts
@@ -100,15 +98,15 @@ def charts(trends: Row, names: Mapping[str, str]) -> dict[str, Any]:
     states = [{"name": f"{state} GPUs", "colour": state, "values": gpus[state]} for state in kinds]
     there = max(map(sum, zip(gpus["leased"], gpus["free"], gpus["out"], strict=True)), default=0)
     most = max(1, 2 * there)  # one app may wait for a hundred times the cluster
+    of_gpus = {"at_s": at_s, "series": states, "line": None, "most": most}
+    of_apps = {"at_s": at_s, "series": series, "line": FAIR.get(measure)}
     return {
         "points": len(at_s),
         "from_s": at_s[0] if at_s else None,
-        "gpus": {"label": "GPUs", "lines": drawing.lines(at_s, states, most),
-                 "data": json.dumps({"at_s": at_s, "series": states, "line": None, "most": most})},
-        "apps": {"label": label, "lines": drawing.lines(at_s, series),
-                 "data": json.dumps({"at_s": at_s, "series": series, "line": FAIR.get(measure)})},
+        "gpus": {"label": "GPUs", "lines": drawing.lines(at_s, states, most), "data": json.dumps(of_gpus)},
+        "apps": {"label": label, "lines": drawing.lines(at_s, series), "data": json.dumps(of_apps)},
         "any_app": any(x is not None for values in apps.values() for x in values),
-    }  # fmt: skip
+    }
 
 
 # ---- rounds

@@ -80,8 +80,8 @@ class Drawer:
         words = [node["state"]] if node["state"] != "up" else []
         note = ": ".join([*words, *filter(None, [node["reason"]])])
         label = f"{count(len(gpus), 'GPU')}: {node['leased']} leased, {node['free']} free"
-        return {"host": node["host"], "type": node["gpu_type"], "state": node["state"], "note": note, "label": label,
-                "gpus": gpus}  # fmt: skip
+        known = {"host": node["host"], "type": node["gpu_type"], "state": node["state"]}
+        return {**known, "note": note, "label": label, "gpus": gpus}
 
     def _gpu(self, node: Row, index: int, leases: Mapping[str, Row]) -> dict[str, str]:
         """Classes and words of one GPU."""

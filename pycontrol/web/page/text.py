@@ -47,10 +47,8 @@ def until(end_s: float | None, now_s: float) -> str:
     return f"in {words.span(end_s - now_s)}" if end_s > now_s else "now"
 
 
-FILTERS = {
-    "span": words.span, "clock": _clock, "number": number, "gpu_time": words.gpu_time, "count": words.count,
-    "standing": words.standing, "result": words.result, "estimate": words.estimate, "named": _named,
-}  # fmt: skip
+_WORDS = (words.span, words.gpu_time, words.count, words.standing, words.result, words.estimate)
+FILTERS = {"clock": _clock, "number": number, "named": _named, **{word.__name__: word for word in _WORDS}}
 
 
 def colours(keys: Iterable[str]) -> dict[str, int]:

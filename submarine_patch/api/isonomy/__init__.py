@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from submarine_patch.worker import huggingface, keras, lightning, pytorch
     from submarine_patch.worker import training as tensorflow
 
-__all__ = ["Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "huggingface", "keras",
-           "lightning", "pytorch", "submit", "tensorflow"]  # fmt: skip
+__all__ = ["Failure", "Handle", "Status", "SubmissionError", "UsageError", "app", "submit"]
+__all__ += ["huggingface", "keras", "lightning", "pytorch", "tensorflow"]
 
 
 def __getattr__(name: str) -> Any:
