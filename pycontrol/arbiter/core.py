@@ -20,7 +20,7 @@ from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
-from pycontrol.arbiter.supply.cells import CellSupply, ExchangeService, downgrade, regrade
+from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, classify, contradicted, validate
 from pycontrol.arbiter.views.gpus import GpuState
@@ -62,8 +62,7 @@ class Arbiter:
         self.settings, self.supply, self.policy_name = s.settings, s.supply, policy.name
         self.ledger, self.durable, self.timer, self.receipts = s.ledger, s.durable, s.timer, s.receipts
         self.cluster, self.agents, self.workers, self.gpus = s.cluster, s.agents, s.workers, s.gpus
-        cells = s.supply if isinstance(s.supply, CellSupply) else None
-        self.exchange_service = ExchangeService(s, self.clerk, cells) if cells is not None else None
+        self.exchange_service = ExchangeService(s, self.clerk)
         self.story = Story()
         self.rounds = Rounds(s, self.clerk, policy)
         self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
@@ -95,7 +94,7 @@ class Arbiter:
             ev.ProgressReported: self.agent_events.message,
             ev.AgentDone: self.agent_events.message,
             ev.OperatorCommand: self._command,
-            ev.ExchangePosted: self._exchange,
+            ev.ExchangePosted: self.exchange_service.posted,
             ev.StandbyRestored: self._restore,
             ev.Tick: lambda e, now: None,
             ev.ClockStepped: self._clock_stepped,
@@ -170,8 +169,7 @@ class Arbiter:
                 self.clerk,
                 self.holdings.groups.tell_shrunk(self.durable.claims_of, self.holdings.vc_of_app, self.supply),
             )
-        if self.exchange_service is not None:
-            self.exchange_service.tick(now_s)
+        self.exchange_service.tick(now_s)
         if self.clerk.hosts_due_s is not None and self.clerk.hosts_due_s <= now_s:
             self.clerk.announce_hosts()
         self.rounds.tick(now_s)
@@ -203,7 +201,7 @@ class Arbiter:
             self.cluster.refusals.next_end_s(),
             self.clerk.hosts_due_s,
             self.durable.next_boost_end_s(),
-            self.exchange_service.next_wake_s() if self.exchange_service is not None else None,
+            self.exchange_service.next_wake_s(),
             self.holdings.limits.look_s if math.isfinite(self.holdings.limits.look_s) else None,
         ):
             if at_s is not None and (first_s is None or at_s < first_s):
@@ -277,8 +275,7 @@ class Arbiter:
         """Tells the cells of all leases again."""
         self.rounds.cells_changed(now_s)
         self._update_virtual_clusters(now_s)
-        if self.exchange_service is not None:
-            self.exchange_service.restore(now_s)
+        self.exchange_service.restore(now_s)
         regrade(
             self.holdings,
             self.clerk,
@@ -301,11 +298,9 @@ class Arbiter:
 
         Returns the apps with guaranteed GPUs that are now borrowed. Raises ValueError without virtual clusters.
         """
-        if self.exchange_service is None:
-            raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
         self.rounds.abandon(now_s)
         try:
-            groups = set(self.exchange_service.supply.reconfigure(layout, now_s))
+            groups = set(self.supply.reconfigure(layout, now_s))
         except Exception:
             self._resync_cells(now_s)  # the layout is the old one: restore groups and deals
             raise
@@ -493,10 +488,6 @@ class Arbiter:
             if not spent.share:
                 self.clerk.request_round(now_s)
         self.holdings.limits.look_s = look_s
-
-    def _exchange(self, e: ev.ExchangePosted, now_s: float) -> None:
-        if self.exchange_service is not None:
-            self.exchange_service.posted(e, now_s)
 
     def _drain(self, host: str, now_s: float) -> None:
         node = self.cluster.node_at.get(host)

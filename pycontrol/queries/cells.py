@@ -10,7 +10,6 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.supply.cells import ExchangeService
-from pycontrol.arbiter.supply.port import deals_of
 from pycontrol.model.events import ExchangePosted
 from pycontrol.queries.lookup import Refusal, number
 
@@ -28,7 +27,7 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     called back (`min_lend_s`).
     """
     state = a.supply.inspect()
-    deals = deals_of({} if a.supply.whole else a.durable.exchange)
+    deals = a.supply.exchange.dump()["deals"]
     return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})), "deals": deals, **state}
 
 
@@ -46,9 +45,9 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     for vc in (*a.supply.virtual_clusters(), ""):
         owns = {"name": vc, "gpus": a.supply.gpus_of(vc), "min_lend_s": a.supply.terms(vc).min_lend_s}
         rows[vc] = owns | dict.fromkeys(("lent", "got", "own", "borrowed", "apps", "wanted"), 0)
-    for deal in a.exchange_service.exchange.deals.values() if a.exchange_service is not None else ():
+    for deal in a.supply.exchange.deals.values():
         for owner, tenant, lot in ((deal.owner, deal.tenant, deal.lot), (deal.tenant, deal.owner, deal.in_return)):
-            gpus = a.exchange_service.exchange.gpus(lot) if a.exchange_service is not None and lot is not None else 0
+            gpus = a.supply.exchange.gpus(lot) if lot is not None else 0
             rows[owner]["lent"] += gpus
             rows[tenant]["got"] += gpus
     for lease in a.durable.leases.each():
@@ -71,10 +70,8 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The board, the present deals, and each virtual cluster's accounts (GPU-hours); times in Unix seconds."""
-    if a.exchange_service is None:
-        return {"now_s": now_s, "offers": [], "requests": [], "deals": [], "books": []}
-    state = a.exchange_service.exchange.dump()
-    board, supply = state["board"], a.exchange_service.supply
+    state = a.supply.exchange.dump()
+    board, supply = state["board"], a.supply
     posted = {what: list(board[what].values()) for what in ("offers", "requests")}
     books = []
     for vc in supply.virtual_clusters():
@@ -86,7 +83,7 @@ def exchange(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, A
 
 def deals(a: Arbiter) -> set[str]:
     """The ids of the present deals."""
-    return set(a.exchange_service.exchange.deals) if a.exchange_service is not None else set()
+    return set(a.supply.exchange.deals)
 
 
 def posting(a: Arbiter, now_s: float, path: str, params: Mapping[str, str]) -> ExchangePosted:
@@ -135,7 +132,7 @@ def outcome(a: Arbiter, posted: ExchangePosted) -> dict[str, Any]:
 
 
 def _exchange_service(a: Arbiter) -> ExchangeService:
-    if a.exchange_service is None:
+    if a.supply.layout is None:
         raise Refusal(409, "exchange: there are no virtual clusters; name a cells file in isonomy.yaml and start again")
     if not a.cluster.ready:
         raise Refusal(503, "exchange: the control plane is recovering; try again")

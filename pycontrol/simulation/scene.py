@@ -157,7 +157,7 @@ def scene_of(a: Arbiter, now_s: float, options: Mapping[str, Any] | None = None)
         tuple((w.app_id, w.use_id, w.plan, w.ask_key) for w in a.workers if not w.container_id),
         tuple((host, app_id, why) for app_id in a.durable.live for host, why in c.refusals.avoided(app_id).items()),
         tuple(_away(a)), Topology(dict(a.cluster.machines.configured)), dict(options or {}),
-        supply.layout if isinstance(supply, CellSupply) else None,
+        supply.layout,
         tuple(_recent(a, now_s))[::-1],
         min((x.submitted_s for x in itertools.islice(a.durable.apps.values(), RECENT_MAX)), default=now_s),
         None if timer.wanted_s is None else max(timer.wanted_s, timer.not_before_s),

@@ -44,13 +44,10 @@ class Trading(World):
 
     @property
     def service(self):  # type: ignore[no-untyped-def]
-        found = self.arbiter.exchange_service
-        assert found is not None
-        return found
+        return self.arbiter.exchange_service
 
     def submit(self, event: ev.Event) -> None:
-        old = self.arbiter.exchange_service
-        before, facts = dict(old.exchange.deals) if old else {}, len(self.journal)
+        before, facts = dict(self.service.exchange.deals), len(self.journal)
         super().submit(event)
         over = [d for d in before.values() if d.id not in self.service.exchange.deals]
         may = {d.tenant for d in over} | {d.owner for d in over if d.in_return}
@@ -79,7 +76,7 @@ class Trading(World):
 
     def check(self) -> None:
         super().check()
-        if self.arbiter.exchange_service is not None and self.arbiter.cluster.ready:
+        if self.arbiter.cluster.ready:
             exchange = self.service.exchange
             assert sum(exchange.board.surplus.values()) == pytest.approx(0)
             assert sum(self.owned().values()) == sum(cells().gpus_of(vc) for vc in (A, B))

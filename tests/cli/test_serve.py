@@ -140,7 +140,6 @@ def test_deals_survive_a_restart_of_the_control_plane(tmp_path: Path) -> None:
                     plane._driver.submit(ExchangePosted(verb, verb, vc, ("node", "node", 1), 4e9))
             plane._driver.settle()  # calls overtake the events that wait
             market = plane._driver.call(lambda arbiter, now_s: arbiter.exchange_service)
-            assert market is not None
             owned.append([market.supply.gpus_of(vc) for vc in ("root.a", "root.b")])
             deals.append([(d.owner, d.tenant, d.offer, d.request) for d in market.exchange.deals.values()])
             assert math.isclose(sum(market.exchange.board.surplus.values()), 0, abs_tol=1e-6)

@@ -47,7 +47,7 @@ class CellSupply(Supply):
     """The `Supply` of a cluster with virtual clusters that own cells, which they can exchange (HiveD, section 3.3)."""
 
     def __init__(self, layout: Layout) -> None:
-        self._file = _with_nobody(layout)
+        self.layout, self._file = layout, _with_nobody(layout)
         """The layout of the cells file; deals in force change what each virtual cluster owns now."""
         self._cells = Cells(self._file)
         self.exchange = Exchange(self._cells)
@@ -67,17 +67,7 @@ class CellSupply(Supply):
         self._gpus = self._place_of.keys()
         self._gpus_on = grouped((gpu.host, gpu) for gpu in sorted(self._gpus))
 
-    @property
-    def whole(self) -> bool:
-        """False: virtual clusters own parts of the cluster."""
-        return False
-
     # ---- ownership
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the cells file, without deals."""
-        return dataclasses.replace(self._file, vcs=tuple(vc for vc in self._file.vcs if vc is not NOBODY))
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; the cells file may name queues with or without `root.`."""
@@ -223,10 +213,7 @@ class CellSupply(Supply):
         return cells
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow.
-
-        If it raises, the assignment stays the old one, and the caller must restore groups and deals.
-        """
+        """As in `Supply`."""
         before = self._file
         try:
             return self._reconfigure(layout, now_s)
@@ -238,7 +225,7 @@ class CellSupply(Supply):
         self._file = _with_nobody(layout)
         borrowing = [name for name, group in self._cells.groups.items() if not group.guaranteed]
         found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
-        self._cells, self._queues = found.cells, {vc.name for vc in layout.vcs}
+        self.layout, self._cells, self._queues = layout, found.cells, {vc.name for vc in layout.vcs}
         for group in borrowing:
             self.downgrade(group)  # its leases say so until a round makes it guaranteed
         self.exchange.cells = self._cells
@@ -250,10 +237,11 @@ class CellSupply(Supply):
 
     # ---- exchange
 
-    def restore(self, data: Mapping[str, Any], now_s: float) -> None:
-        """Loads the exchange from `Exchange.dump` (empty: a new one); the caller must recover the groups afterwards."""
+    def restore(self, data: Mapping[str, Any], now_s: float) -> bool:
+        """As in `Supply`."""
         self.exchange = Exchange.load(self._cells, data)
         self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
+        return True
 
     def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
         """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
@@ -316,9 +304,9 @@ def _by_host(gpus: Iterable[Gpu]) -> list[tuple[str, tuple[int, ...]]]:
 class ExchangeService:
     """Runs the cell exchange in the Arbiter; records its whole state whenever it changes."""
 
-    def __init__(self, s: Holdings, clerk: Clerk, supply: CellSupply) -> None:
-        self.s, self.clerk, self.supply = s, clerk, supply
-        self._due_s = 0.0
+    def __init__(self, s: Holdings, clerk: Clerk) -> None:
+        self.s, self.clerk, self.supply = s, clerk, s.supply
+        self._due_s = math.inf
 
     @property
     def exchange(self) -> Exchange:
@@ -327,9 +315,9 @@ class ExchangeService:
 
     def restore(self, now_s: float) -> None:
         """Loads the recorded exchange; deals without cells in the cells file end."""
-        self.supply.restore(self.s.durable.exchange, now_s)
-        self.save()
-        self._due_s = now_s
+        if self.supply.restore(self.s.durable.exchange, now_s):
+            self.save()
+            self._due_s = now_s
 
     def posted(self, e: ExchangePosted, now_s: float) -> None:
         """Adds a posting to the board or withdraws it; ignores one that is refused."""

@@ -9,7 +9,9 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.ledger.lease import Claim, gpus_in, is_revoking
-from pycontrol.cells.layout import Terms
+from pycontrol.cells.core import Cells
+from pycontrol.cells.exchange import Deal, Exchange
+from pycontrol.cells.layout import Layout, Terms
 from pycontrol.cells.machines import Room, VirtualMachine
 from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.grouping import grouped, summed
@@ -98,11 +100,15 @@ class Supply:
     def __init__(self, pick: Callable[[Gang], Sequence[Gpu]] = lambda _: ()) -> None:
         """`pick`: the GPUs that a gang gets on its hosts; none if these have too few."""
         self._pick = pick
+        self.layout: Layout | None = None
+        """The layout of the cells file, without deals; None without one."""
+        self.exchange = Exchange(Cells(Layout((), ())))
+        """Bulletin board, deals and books; nobody has cells to exchange here."""
 
     @property
     def whole(self) -> bool:
         """Whether there are no virtual clusters: the whole cluster is one part, and nothing is borrowed."""
-        return True
+        return self.layout is None
 
     def vc_of(self, queue: str) -> str:
         """The virtual cluster of a leaf queue; empty for a queue without one."""
@@ -198,6 +204,22 @@ class Supply:
     def guarantees(self) -> Mapping[str, bool]:
         """Group -> whether it is guaranteed; groups on machines that the cells do not know are missing."""
         return {}
+
+    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow.
+
+        If it raises, the assignment stays the old one, and the caller must restore groups and deals.
+        """
+        raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
+
+    def restore(self, data: Mapping[str, Any], now_s: float) -> bool:
+        """Loads the exchange from `Exchange.dump` (empty: a new one), and returns whether anybody can exchange cells;
+        the caller must recover the groups afterwards."""
+        return False
+
+    def trade(self, now_s: float) -> tuple[list[Deal], list[str]]:
+        """Ends the deals that are due and makes new ones; returns (new deals, groups that now borrow)."""
+        return [], []
 
     def inspect(self) -> Mapping[str, Any]:
         """The state of all cells, as JSON values."""
