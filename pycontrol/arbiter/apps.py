@@ -112,11 +112,12 @@ def end(s: Holdings, clerk: Clerk, app_id: str, final_state: str, now_s: float) 
     record = s.durable.apps.get(app_id)
     if record is None:
         return
-    leases.drop_reservations(s, clerk, app_id, "app ended")
+    if coming := gpus_in(s.durable.reservations.of(app_id)):
+        clerk.record(facts.NextDropped(tuple(coming), "app ended"))
     for worker in s.workers.of(app_id):
         if worker.state is WAITING:
             clerk.drop_worker(worker)
-    leases.revoke(s, clerk, s.leases_of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
+    leases.revoke(s, clerk, s.durable.leases.of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
     news = final_state and final_state != record.final_state and not (record.done and final_state == FINISHED)
     if record.finished_s is None or news:
         clerk.record(facts.AppEnded(app_id, final_state, now_s))
@@ -138,8 +139,8 @@ def _forget_ended(s: Holdings, clerk: Clerk, now_s: float) -> None:
 
 def _held_grants(s: Holdings, app_id: str) -> tuple[HeldGrant, ...]:
     """The app's leases and reservations by grant, without those being revoked."""
-    leases = grouped((x.grant_id, x) for x in s.leases_of(app_id) if x.state != REVOKING)
-    coming = grouped((x.grant_id, x) for x in s.reservations_of(app_id))
+    leases = grouped((x.grant_id, x) for x in s.durable.leases.of(app_id) if x.state != REVOKING)
+    coming = grouped((x.grant_id, x) for x in s.durable.reservations.of(app_id))
     return (
         *(HeldGrant(g, tuple(sorted(gpus_in(xs))), min(x.end_s for x in xs)) for g, xs in leases.items()),
         *(
@@ -335,7 +336,7 @@ class AgentEvents:
             changes["message"] = note
         if changes:
             self.clerk.record(facts.AppChanged(e.app_id, changes))
-        for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.leases_of(e.app_id)):
+        for job_id, granted_s in self.launches.started(e.app_id, e.jobs, s.durable.leases.of(e.app_id)):
             self.clerk.record(facts.AllocationChanged(e.app_id, job_id, now_s, max(0.0, now_s - granted_s)))
         if grown:
             self._want_if_unmet(e.app_id, now_s)

@@ -22,14 +22,13 @@ from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
 from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
 from pycontrol.arbiter.supply.port import Supply
-from pycontrol.arbiter.validate import Inconsistent, Story, classify, contradicted, validate
-from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.arbiter.validate import Inconsistent, Story, contradicted, validate
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, YarnApp
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
-from pycontrol.model.topology import Gpu, Topology
+from pycontrol.model.topology import Topology
 from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
 from pycontrol.policies.port import Policy
 
@@ -125,10 +124,6 @@ class Arbiter:
         """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
         validate(self.holdings, now_s, self.story, (self.rounds.eligibility, self.rounds.candidates))
 
-    def classify(self, gpu: Gpu) -> GpuState:
-        """The state of a GPU."""
-        return classify(self.holdings, gpu)
-
     def _cycle(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Handles the events of one moment, in these steps.
 
@@ -164,11 +159,7 @@ class Arbiter:
         if self.workers.pending:
             workers.place_ready(self.holdings, self.clerk, now_s)
         if self.holdings.groups.shrunk:
-            downgrade(
-                self.holdings,
-                self.clerk,
-                self.holdings.groups.tell_shrunk(self.durable.claims_of, self.holdings.vc_of_app, self.supply),
-            )
+            downgrade(self.holdings, self.clerk, self.holdings.groups.tell_shrunk(self.durable, self.supply))
         self.exchange_service.tick(now_s)
         if self.clerk.hosts_due_s is not None and self.clerk.hosts_due_s <= now_s:
             self.clerk.announce_hosts()
@@ -177,15 +168,6 @@ class Arbiter:
             self._watch_budgets(now_s)
         if self.cluster.unleased_changed:
             self._count_unleased(now_s)
-        return self.take_effects()
-
-    @property
-    def changed(self) -> bool:
-        """Whether there are facts or effects that nobody has taken yet."""
-        return bool(self.ledger.facts or self.clerk.effects)
-
-    def take_effects(self) -> list[ev.Effect]:
-        """Returns the effects of a call that was no event; those of events are returned by `handle`."""
         return self.clerk.take_effects()
 
     def take_facts(self) -> list[facts.Fact]:
@@ -228,7 +210,7 @@ class Arbiter:
         self._resync_cells(now_s)
         for app in e.apps:
             self._note_app(app, now_s)
-        for app_id in self.holdings.active_apps():
+        for app_id in self.durable.live:
             self.clerk.refresh_kind(app_id)
         workers.forget_directives(self.holdings, self.clerk)
         if e.ready:
@@ -248,7 +230,7 @@ class Arbiter:
         self.cluster.became_ready()
         if not resumed:
             self.cluster.recovers_until(now_s + self.settings.recovery_s)
-        heard_of = {*self.holdings.active_apps(), *self.agents, *self.agents.terminating, *self.cluster.asks.apps()}
+        heard_of = {*self.durable.live, *self.agents, *self.agents.terminating, *self.cluster.asks.apps()}
         for app_id in sorted(heard_of - self.cluster.apps.keys()):
             apps.end(self.holdings, self.clerk, app_id, "UNKNOWN", now_s)
             self._forget(app_id, now_s)
@@ -276,16 +258,11 @@ class Arbiter:
         self.rounds.cells_changed(now_s)
         self._update_virtual_clusters(now_s)
         self.exchange_service.restore(now_s)
-        regrade(
-            self.holdings,
-            self.clerk,
-            self.holdings.groups.tell_all(self.durable.claims(), self.holdings.vc_of_app, self.supply),
-        )
+        regrade(self.holdings, self.clerk, self.holdings.groups.tell_all(self.durable, self.supply))
 
     def _update_virtual_clusters(self, now_s: float) -> None:
         """Moves apps in queues that now belong to another virtual cluster, or to none."""
-        for app_id in self.holdings.active_apps():
-            app = self.durable.apps[app_id]
+        for app_id, app in list(self.durable.live.items()):
             vc = self.supply.vc_of(app.queue)
             if vc != app.vc:
                 self.clerk.record(facts.AppMoved(app_id, vc, now_s))
@@ -398,11 +375,9 @@ class Arbiter:
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")
-        leases.cancel_reservations(
-            self.holdings, self.clerk, self.durable.reservations.parts(self.cluster.machines.on(host)), now_s, why
-        )
-        here = self.durable.leases.parts(self.cluster.machines.on(host))
-        lost = grouped((lease.app_id, gpu) for lease in here for gpu in lease.gpus)
+        on = self.cluster.machines.on(host)
+        leases.cancel_reservations(self.holdings, self.clerk, self.durable.reservations.parts(on), now_s, why)
+        lost = grouped((lease.app_id, gpu) for lease in self.durable.leases.parts(on) for gpu in lease.gpus)
         for app_id, gpus in lost.items():
             gangs = [gang for gang in self.holdings.gangs_of(app_id) if not set(gpus).isdisjoint(gpus_in(gang))]
             self.clerk.revoke_notice(app_id, gpus, now_s, why.text, now_s)
@@ -493,10 +468,9 @@ class Arbiter:
         node = self.cluster.node_at.get(host)
         doing = "decommissioned" if node is not None and node.decommissioning else "drained"
         why = Cause(EndReason.DRAINED, f"{host} is being {doing}")
-        leases.cancel_reservations(
-            self.holdings, self.clerk, self.durable.reservations.parts(self.cluster.machines.on(host)), now_s, why
-        )
-        here = [x for x in self.durable.leases.parts(self.cluster.machines.on(host)) if x.state != REVOKING]
+        on = self.cluster.machines.on(host)
+        leases.cancel_reservations(self.holdings, self.clerk, self.durable.reservations.parts(on), now_s, why)
+        here = [x for x in self.durable.leases.parts(on) if x.state != REVOKING]
         taken = [x for x in here if not self.holdings.is_unmanaged(x.app_id)]
         leases.revoke(self.holdings, self.clerk, taken, now_s, now_s + self.holdings.lead_s, why)
 

@@ -1,7 +1,6 @@
 """The life of a lease between rounds: it starts, idles, lapses, is released or revoked, and ends.
 
-While leases are suspended (rounds paused, or the ResourceManager not ready or recovering), none
-expires.
+While leases are suspended (rounds paused, or the ResourceManager not ready or recovering), none expires.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from pycontrol.arbiter.ledger import facts
@@ -21,6 +20,7 @@ from pycontrol.auction.placing import FreeIndex, divides
 from pycontrol.model.auction import SLOWDOWN_PRIOR, Demand, as_gang, gang_of, gangs_by_host
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import GpusReleased, HeldGrant, Preempt, SendGrant
+from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import PREEMPTIONS, Cause, EndReason
 from pycontrol.model.topology import Gpu, Scope
 
@@ -42,11 +42,6 @@ def _common_end_s(s: Holdings, from_s: float, host: str, lease_s: float) -> floa
     """The first common end of leases at `from_s` or later."""
     phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if s.settings.lease_timing == "machine" else 0.0
     return math.ceil((from_s - phase_s) / lease_s) * lease_s + phase_s
-
-
-def make_open_ended(s: Holdings, clerk: Clerk, ending: Mapping[str, list[list[Lease]]]) -> None:
-    """Removes the ends of leases with GPUs that no other app wants; `set_expiry` sets them again."""
-    extend(s, clerk, ((math.inf, gpus_in(gang)) for gangs in ending.values() for gang in gangs))
 
 
 def set_expiry(s: Holdings, clerk: Clerk, now_s: float) -> None:
@@ -94,15 +89,13 @@ def end(s: Holdings, clerk: Clerk, gpus: Iterable[Gpu], now_s: float, cause: Cau
 
 def revoke(s: Holdings, clerk: Clerk, leases: Iterable[Lease], now_s: float, deadline_s: float, cause: Cause) -> None:
     """Revokes leases: immediately where no container uses the GPU, else by the deadline; notifies the Agents."""
-    by_app: dict[str, list[Gpu]] = {}
-    announced: set[str] = set()
-    for lease in list(leases):
-        by_app.setdefault(lease.app_id, []).extend(lease.gpus)
+    leases, announced = list(leases), set[str]()
+    for lease in leases:
         for container_id in _revoke_one(s, clerk, lease, now_s, deadline_s, cause):
             if container_id not in announced:
                 announced.add(container_id)
                 clerk.emit(Preempt(clerk.new_id("p"), container_id, deadline_s))
-    for app_id, gpus in by_app.items():
+    for app_id, gpus in grouped((x.app_id, gpu) for x in leases for gpu in x.gpus).items():
         clerk.revoke_notice(app_id, gpus, deadline_s, cause.text, now_s)
 
 
@@ -127,13 +120,6 @@ def not_placed(s: Holdings, clerk: Clerk, gpus: Sequence[Gpu], now_s: float) -> 
             end(s, clerk, lease.gpus, now_s, Cause(lease.cause, lease.reason))
 
 
-def drop_reservations(s: Holdings, clerk: Clerk, app_id: str, reason: str) -> None:
-    """Cancels all reservations of an app, without notice to its Agent."""
-    coming = gpus_in(s.reservations_of(app_id))
-    if coming:
-        clerk.record(facts.NextDropped(tuple(coming), reason))
-
-
 def drop_unplanned(s: Holdings, clerk: Clerk) -> None:
     """Cancels the reservations of unmanaged apps for which no container is planned: a control plane that has restarted
     does not know the plans, so that they would lapse unused. A round decides again."""
@@ -147,15 +133,13 @@ def drop_unplanned(s: Holdings, clerk: Clerk) -> None:
 
 def cancel_reservations(s: Holdings, clerk: Clerk, promised: Sequence[Reservation], now_s: float, cause: Cause) -> None:
     """Cancels reservations and notifies their Agents, as they may have planned workers there."""
-    by_app: dict[str, list[Gpu]] = {}
     for coming in promised:
-        by_app.setdefault(coming.app_id, []).extend(coming.gpus)
         for gpu in coming.gpus:
             planned = s.workers.at.get(gpu)
             if planned is not None and planned.app_id == coming.app_id:
                 planned.void = planned.state is WAITING
         clerk.record(facts.NextDropped(coming.gpus, cause.text))
-    for app_id, gpus in by_app.items():
+    for app_id, gpus in grouped((x.app_id, gpu) for x in promised for gpu in x.gpus).items():
         clerk.revoke_notice(app_id, gpus, now_s, cause.text, now_s)
 
 
@@ -186,7 +170,7 @@ def _leave(s: Holdings, clerk: Clerk, lease: Claim, gpu: Gpu, now_s: float, why:
     """Mends the gang to which a GPU belongs, or revokes its leases and cancels its reservations."""
     key, gangs = s.gang_key(lease, gpu), s.gangs_of(lease.app_id)
     gang = next((gang for gang in gangs if s.gang_key(gang[0], gang[0].gpus[0]) == key), [])
-    mine = [(x, [g for g in x.gpus if s.gang_key(x, g) == key]) for x in s.reservations_of(lease.app_id)]
+    mine = [(x, [g for g in x.gpus if s.gang_key(x, g) == key]) for x in s.durable.reservations.of(lease.app_id)]
     coming = [part(x, gpus) for x, gpus in mine if gpus]
     if coming:
         cancel_reservations(s, clerk, coming, now_s, why)
@@ -214,9 +198,9 @@ def mend(
     gpus = _instead(s, agent.demand, kept, sorted(gone), first, closed(first.app_id))
     if not gpus:
         return None
-    claims: list[Claim] = [*itertools.chain(*s.gangs_of(first.app_id)), *s.reservations_of(first.app_id)]
+    claims: list[Claim] = [*itertools.chain(*s.gangs_of(first.app_id)), *s.durable.reservations.of(first.app_id)]
     mine = {*gpus_in(x for x in claims if x.grant_id == first.grant_id), *gpus} - gone
-    held = GroupGpus(first.grant_id, s.vc_of_app(first.app_id), first.guaranteed, tuple(sorted(mine)))
+    held = GroupGpus(first.grant_id, s.durable.apps[first.app_id].vc, first.guaranteed, tuple(sorted(mine)))
     if not s.supply.shrink(held):  # no cells of its own can be bound there
         s.supply.shrink(replace(held, gpus=tuple(sorted(mine.difference(gpus)))))
         return None
@@ -234,8 +218,8 @@ def _instead(
     would lie farther apart than before while free GPUs have a place for all of it."""
     topology, here, n = s.topology, as_gang(kept), len(gone)
     near, types = [host for host, _ in here], {topology.type_of(gpu.host) for gpu in kept}
-    widest = s.known.scope_of({gpu.host for gpu in (*kept, *gone)})
-    own = {m.host for m in s.supply.machines(s.vc_of_app(lease.app_id))} if lease.guaranteed else set()
+    widest = s.cluster.machines.known.scope_of({gpu.host for gpu in (*kept, *gone)})
+    own = {m.host for m in s.supply.machines(s.durable.apps[lease.app_id].vc)} if lease.guaranteed else set()
     counts = s.gpus.free.counts()
     usable = [h for h in counts if h not in closed and (demand.mixes or topology.type_of(h) in types)]
     free = {host: counts[host] for host in usable}
@@ -404,18 +388,13 @@ def expire(s: Holdings, clerk: Clerk, now_s: float) -> None:
     for gpu in sorted(s.gpus.due(now_s)):
         worker, container = s.workers.placing.get(gpu), s.cluster.containers.get(s.cluster.container_at.get(gpu, ""))
         if worker is not None and worker.placing_until_s <= now_s:
-            _give_up_placement(s, clerk, worker, now_s)
+            clerk.drop_worker(worker)  # a container that comes late is killed unless the app holds its GPUs then
+            not_placed(s, clerk, worker.plan.gpus, now_s)
         if container is not None and not container.ending and not _leased(s, container):
             _kill_unleased(s, clerk, container, now_s)
         lease = s.durable.leases.get(gpu)
         if lease is not None:
             _handle_due_lease(s, clerk, lease, now_s)
-
-
-def _give_up_placement(s: Holdings, clerk: Clerk, worker: PlannedWorker, now_s: float) -> None:
-    """Drops a worker without a container; one that comes late is killed unless the app holds its GPUs then."""
-    clerk.drop_worker(worker)
-    not_placed(s, clerk, worker.plan.gpus, now_s)
 
 
 def _handle_due_lease(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> None:

@@ -30,13 +30,7 @@ from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
 from pycontrol.model.auction import Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node, YarnApp
-from pycontrol.model.events import (
-    Contention,
-    Effect,
-    Kill,
-    SendHosts,
-    SendRevoke,
-)
+from pycontrol.model.events import Contention, Effect, Kill, SendHosts, SendRevoke
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Receipt
@@ -53,7 +47,7 @@ CELLS = "cells"
 SET_LIMITS, RESET_LIMITS = "budget-set", "budget-reset"
 COPIED = "cluster", "agents", "gpus", "groups", "workers", "timer", "receipts"
 """The parts that a picture copies with their `copy()`."""
-LOSES = (LeaseEnded, LeaseRevoking, NextDropped)
+LOSES = frozenset({LeaseEnded, LeaseRevoking, NextDropped})
 """Facts after which an app holds fewer GPUs."""
 
 
@@ -129,16 +123,6 @@ class Holdings:
         """The machines that are up, without bad GPUs; racks and types as configured."""
         return self.cluster.machines.topology
 
-    @property
-    def known(self) -> Topology:
-        """`topology`, and with 0 GPUs also machines that are configured or were up; thread-safe."""
-        return self.cluster.machines.known
-
-    @property
-    def bad_gpus(self) -> list[Gpu]:
-        """GPUs out of order on nodes that are up."""
-        return self.cluster.machines.bad_gpus
-
     def drained(self, host: str) -> bool:
         """Whether the operator drains the host, or YARN decommissions it."""
         node = self.cluster.node_at.get(host)
@@ -184,14 +168,6 @@ class Holdings:
         app = self.durable.apps.get(app_id) or self.cluster.apps.get(app_id)
         return boosts.get(APP + app_id) or (boosts.get(USER + app.user) if app is not None else None)
 
-    def active_apps(self) -> Iterator[str]:
-        """The active apps."""
-        return iter(list(self.durable.live))
-
-    def vc_of_app(self, app_id: str) -> str:
-        """The virtual cluster of an app; empty if it has none."""
-        return self.durable.apps[app_id].vc
-
     def is_unmanaged(self, app_id: str) -> bool:
         """Whether YARN knows the app, and it neither has an Agent nor is expected to register one."""
         app = self.cluster.apps.get(app_id)
@@ -201,14 +177,6 @@ class Holdings:
     def expects_agent(app: YarnApp) -> bool:
         """Whether the app was submitted through Isonomy's Submarine runtime, and so brings an Agent."""
         return "isonomy" in app.tags or app.application_type == "SUBMARINE"
-
-    def leases_of(self, app_id: str) -> list[Lease]:
-        """The app's leases, sorted by GPU."""
-        return self.durable.leases.of(app_id)
-
-    def reservations_of(self, app_id: str) -> list[Reservation]:
-        """The app's reservations."""
-        return self.durable.reservations.of(app_id)
 
     def holding(self, app_id: str) -> int:
         """GPUs that the app holds or has reserved, less those being revoked."""
@@ -226,7 +194,7 @@ class Holdings:
     def gangs_of(self, app_id: str) -> list[list[Lease]]:
         """The app's leases that are not being revoked, gang by gang; a lease with several jobs is in each's gang."""
         gangs: dict[str, list[Lease]] = {}
-        for lease in self.leases_of(app_id):
+        for lease in self.durable.leases.of(app_id):
             if lease.state != REVOKING:
                 mine = self._by_gang(lease)
                 for key, gpus in mine.items():
@@ -270,7 +238,7 @@ class Holdings:
         `private`: only guaranteed gangs, counted on the virtual cluster's own machines.
         """
         gangs = [g for g in self.gangs_of(app_id) if not any(gpu in ending for gpu in gpus_in(g))]
-        mine = self.reservations_of(app_id)
+        mine = self.durable.reservations.of(app_id)
         coming = grouped((x.gang or x.grant_id, x) for x in mine) if mine else {}
         claims: list[list[Lease] | list[Reservation]] = [*gangs, *coming.values()]
         return tuple(
@@ -290,7 +258,7 @@ class Holdings:
 
     def attained_gpu_s(self, app_id: str, now_s: float) -> float:
         """The app's attained service, GPU-s."""
-        running = sum(x.attained_gpu_s(now_s) for x in self.leases_of(app_id))
+        running = sum(x.attained_gpu_s(now_s) for x in self.durable.leases.of(app_id))
         return self.durable.apps[app_id].attained_gpu_s + running
 
     def contention(self, app_id: str, now_s: float) -> Contention:
@@ -329,7 +297,7 @@ class Holdings:
 
     def rooms(self, app_id: str, now_s: float) -> dict[str, int]:
         """Limit that the app counts for -> GPUs that it may still get."""
-        app, limits = self.durable.apps[app_id], self.ledger.limits
+        app, limits = self.durable.apps[app_id], self.limits
         found, room = limits.rooms(app, now_s) if limits.in_force else {}, self.queue_room(app.queue)
         return found if room is None else {**found, app.queue: room}
 
@@ -385,7 +353,7 @@ class Clerk:
                     self.s.gpus.unleased(gpu, self.s.free_to_lease(gpu))
         if isinstance(fact, LeaseGranted):
             self.update_demand(fact.app_id)
-        elif isinstance(fact, LOSES):
+        elif type(fact) in LOSES:
             for app_id in dict.fromkeys(x.app_id for x in step.all):
                 self.update_demand(app_id)
             if self.s.cluster.seen:  # before the first snapshot, after which the supply is told of all groups

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.state import Holdings
+from pycontrol.arbiter.state import LOSES, Holdings
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu, count_by_host
@@ -24,7 +24,6 @@ STORY_MAX = 5_000
 _LARGE_FACTS = {facts.PolicyMemory, facts.ExchangeChanged, facts.Restored}
 LARGE = {ev.ClusterSnapshot, ev.StandbyRestored, ev.Solve, ev.Decided} | _LARGE_FACTS
 """Of these it keeps only that they were, as each may be as large as the cluster."""
-LOSES = frozenset({facts.LeaseEnded, facts.LeaseRevoking, facts.NextDropped})
 _OF_LEASE = frozenset(facts.OF_LEASE)
 LINES_SHOWN = 40
 

@@ -81,7 +81,7 @@ def assemble(
         tls,
         tokens,
         from_agents,
-        lambda: arbiter.holdings.known,
+        lambda: arbiter.cluster.machines.known,
         lambda app_id: owner_of(arbiter, app_id),
         lambda done: driver.after(done),
         serving=serving,

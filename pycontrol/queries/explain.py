@@ -48,7 +48,10 @@ def explain(
         else {"connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler},
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
-        "leases": [*views.lease_rows(a, h.leases_of(app_id)), *views.lease_rows(a, h.reservations_of(app_id))],
+        "leases": [
+            *views.lease_rows(a, h.durable.leases.of(app_id)),
+            *views.lease_rows(a, h.durable.reservations.of(app_id)),
+        ],
         "jobs": [
             {**dataclasses.asdict(j), "configuration": dict(j.configuration), "restarts": max(0, j.launches - 1)}
             for j in jobs

@@ -198,7 +198,7 @@ class Metrics:
                 self._gpus.labels(state).set(n)
         for state, n in node_counts(a).items():
             self._nodes.labels(state).set(n)
-        running = sum(a.holdings.holding(app_id) > 0 for app_id in a.holdings.active_apps())
+        running = sum(a.holdings.holding(app_id) > 0 for app_id in a.durable.live)
         self._apps.labels("running").set(running)
         self._apps.labels("waiting").set(len(a.durable.live) - running)
         self._agents.set(sum(agent.connected for agent in a.agents.values()))

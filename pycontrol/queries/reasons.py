@@ -138,7 +138,7 @@ def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason
     if why is None or why.code is Pending.EXCEEDS_GPU_TYPE:
         return why
     if why.code is Pending.EXCEEDS_CLUSTER_SIZE:
-        bad = len(a.holdings.bad_gpus)
+        bad = len(a.cluster.machines.bad_gpus)
         most = f"the cluster has {topology.gpus}" + (f" and {bad} bad ones" if bad else "")
     elif demand.scope is Scope.RACK or min(demand.members, default=0) < 0:
         racks = summed((m.rack, m.gpus) for m in topology.machines.values())
@@ -164,7 +164,7 @@ def _cluster(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | 
     least = max(1, demand.gang_gpus) if agent is not None else 1
     if demand.gpus - a.holdings.holding(app_id) < least and not _unplaced(a, app_id):
         return Reason(
-            Pending.RUNNING if a.holdings.leases_of(app_id) or a.holdings.reservations_of(app_id) else Pending.IDLE
+            Pending.RUNNING if a.durable.leases.of(app_id) or a.durable.reservations.of(app_id) else Pending.IDLE
         )
     return a.holdings.full(app_id, demand.gang_gpus, now_s)
 
@@ -179,7 +179,7 @@ def _incomplete(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason
 
 
 def _starting(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    coming = a.holdings.reservations_of(app_id)
+    coming = a.durable.reservations.of(app_id)
     if coming:
         last_s = max(x.granted_s for x in coming)
         return Reason(
@@ -297,7 +297,7 @@ def _users(s: Holdings, vc: str) -> str:
     counts: dict[str, int] = {}
     for app_id in s.durable.leases.by_app:
         app = s.durable.apps[app_id]
-        mine = s.leases_of(app_id) if app.vc == vc else ()
+        mine = s.durable.leases.of(app_id) if app.vc == vc else ()
         own = sum(len(x.gpus) for x in mine if x.guaranteed and x.state != REVOKING)
         if own:
             counts[app.name or app_id] = own

@@ -32,7 +32,7 @@ ROUNDS_SHOWN, ROUNDS_MAX = 10, RECEIPTS_KEPT
 def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The cluster at a glance: settings, GPUs by state, nodes, apps and the last round."""
     nodes = _nodes(a)
-    running = sum(a.holdings.holding(app_id) > 0 for app_id in a.holdings.active_apps())
+    running = sum(a.holdings.holding(app_id) > 0 for app_id in a.durable.live)
     switch = a.cluster.switch
     return {
         "now_s": now_s,
@@ -100,7 +100,7 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
         "free": len(free),
         "leased": len(leased),
         "drained": sum(n.gpus for n in a.cluster.nodes.values() if a.holdings.drained(n.host)),
-        "bad": len(a.holdings.bad_gpus),
+        "bad": len(a.cluster.machines.bad_gpus),
         "down": sum(m.gpus for host, m in configured.items() if host not in up),
         "unleased_in_use": len(usable - free - leased),
     }
@@ -167,7 +167,7 @@ def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     ]
     rows = [
         _queue_row(a, app_id, now_s, why) | asdict(why.standings.get(app_id) or Standing(None))
-        for app_id in [*a.holdings.active_apps(), *coming]
+        for app_id in [*a.durable.live, *coming]
     ]
     rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
     for position, row in enumerate(rows, 1):
@@ -179,12 +179,12 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[
     demands, known = reasons.demands, record_of(a, app_id)
     demand, held = demands.of(app_id), a.holdings.holding(app_id)
     code, sentence = reasons.told(app_id)
-    ends = [x.end_s for x in a.holdings.leases_of(app_id)]
+    ends = [x.end_s for x in a.durable.leases.of(app_id)]
     return {
         **picked(known, "app_id name queue user kind submitted_s"),
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
-        "gpus_ending": sum(len(x.gpus) for x in a.holdings.leases_of(app_id) if x.state == REVOKING),
+        "gpus_ending": sum(len(x.gpus) for x in a.durable.leases.of(app_id) if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
         "n_avg": _n_avg(a, app_id, now_s),
         "reason": code,

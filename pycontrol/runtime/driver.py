@@ -105,11 +105,11 @@ class Driver:
                 result = fn(self._arbiter, now_s)
             except BaseException as e:
                 future.set_exception(e)
-                if self._arbiter.changed:
+                if self._arbiter.ledger.facts or self._arbiter.clerk.effects:
                     raise  # half a change: stop rather than continue with it
                 return
             try:
-                self._settle(self._arbiter.take_effects(), now_s)
+                self._settle(self._arbiter.clerk.take_effects(), now_s)
             except BaseException as e:
                 future.set_exception(e)
                 if not self._arbiter.holdings.held:
@@ -146,7 +146,7 @@ class Driver:
 
     def _hold(self, e: Inconsistent) -> None:
         """Only answers from now on: another restart would meet the same. Nothing of the event becomes true."""
-        self._arbiter.take_facts(), self._arbiter.take_effects()
+        self._arbiter.take_facts(), self._arbiter.clerk.take_effects()
         self._arbiter.holdings.held = f"{e.about}: {e.problem}"
         log.critical(
             "the state contradicts itself as before the restart: leases are held, events are not handled", error=str(e)

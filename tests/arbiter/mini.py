@@ -124,7 +124,7 @@ class Mini:
 
     def held(self, name: str) -> set[Gpu]:
         """The GPUs leased to an app."""
-        return set(gpus_in(self.a.holdings.leases_of(name)))
+        return set(gpus_in(self.a.durable.leases.of(name)))
 
     def use(self, name: str, job: str = "j") -> list[ev.WorkerPlan]:
         """Lets an Agent plan one gang on all GPUs of its app and ask for the containers."""

@@ -48,7 +48,7 @@ def test_agents_hear_of_new_machines_but_not_of_those_that_come_back() -> None:
     w.submit(ev.NodeUp(w.nodes["n5:1"]))
     w.run(21)
     assert app.topologies == 1
-    assert w.arbiter.holdings.known.machines["n5"].rack == "c"
+    assert w.arbiter.cluster.machines.known.machines["n5"].rack == "c"
     w.run(60)
     assert {g.host for g in app.held} == {"n1", "n2", "n3", "n4", "n5"}
 

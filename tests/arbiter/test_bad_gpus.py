@@ -135,7 +135,7 @@ def test_an_agent_that_comes_while_a_machine_is_away_can_be_told_of_it() -> None
     w.lose_node("n1")
     w.mark("n4", 0, 1)
     a = w.arbiter
-    assert {m.host: (m.rack, m.gpus) for m in a.holdings.known.machines.values()} == {
+    assert {m.host: (m.rack, m.gpus) for m in a.cluster.machines.known.machines.values()} == {
         "n1": ("a", 0),
         "n2": ("a", 4),
         "n3": ("b", 2),
@@ -143,7 +143,7 @@ def test_an_agent_that_comes_while_a_machine_is_away_can_be_told_of_it() -> None
     }
     assert set(a.holdings.topology.machines) == {"n2", "n3"}
     w.node_back("n1")
-    assert a.holdings.known.machines["n1"].gpus == 4
+    assert a.cluster.machines.known.machines["n1"].gpus == 4
 
 
 def test_a_drained_machine_with_a_bad_gpu_comes_back_without_it() -> None:

@@ -42,7 +42,7 @@ def world(seed: int = 0, **changes: object) -> World:
 
 
 def guaranteed_gpus(w: World, app_id: str) -> int:
-    return sum(len(x.gpus) for x in w.arbiter.holdings.leases_of(app_id) if x.guaranteed)
+    return sum(len(x.gpus) for x in w.arbiter.durable.leases.of(app_id) if x.guaranteed)
 
 
 @pytest.mark.parametrize("queue", ["root.a", "root.guest"])

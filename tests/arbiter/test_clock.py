@@ -88,6 +88,6 @@ def test_no_lease_ends_by_a_step_without_notice() -> None:
     assert len(m.held("a")) == 4
     assert not m.of(ev.Kill)
     m.run(SETTINGS.lead + 2)
-    assert {x.state for x in m.a.holdings.leases_of("a")} == {REVOKING}
+    assert {x.state for x in m.a.durable.leases.of("a")} == {REVOKING}
     (told,) = {e.deadline_s for e in m.of(ev.SendRevoke) if e.app_id == "a"}
     assert told >= m.now - 2 + SETTINGS.lead - 2

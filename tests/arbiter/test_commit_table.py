@@ -51,7 +51,7 @@ def running() -> Mini:
     """App a's containers run on its two GPUs."""
     m = granted()
     m.start("a")
-    assert m.a.holdings.leases_of("a")[0].container_id
+    assert m.a.durable.leases.of("a")[0].container_id
     return m
 
 
@@ -180,7 +180,7 @@ def ended(m: Mini) -> Mini:
 
 def carried_out(case: Case) -> tuple[Mini, Outcome, str]:
     m = case.begins()
-    ending = {"a": m.a.holdings.gangs_of("a") or [[]]} if case.ending and m.a.holdings.leases_of("a") else {}
+    ending = {"a": m.a.holdings.gangs_of("a") or [[]]} if case.ending and m.a.durable.leases.of("a") else {}
     ending = {app_id: [g for g in gangs if g] for app_id, gangs in ending.items()}
     m.a.take_facts()
     m.a.clerk.effects.clear()
@@ -215,7 +215,7 @@ def test_a_renewal_counts_from_the_leases_previous_end() -> None:
     m, _, _ = carried_out(CASES["a winner that has the gang keeps it, and nothing restarts"])
     (grant,) = [e for e in m.a.clerk.effects if isinstance(e, ev.SendGrant)]
     assert grant.renewal
-    ends = {x.end_s for x in m.a.holdings.leases_of("a")}
+    ends = {x.end_s for x in m.a.durable.leases.of("a")}
     assert ends == {grant.grant.end_s}
     assert min(ends) > m.now + m.a.settings.lease_s / 2
 
@@ -233,7 +233,7 @@ def test_a_loan_ends_at_its_stated_time() -> None:
     m = idle()
     until_s = m.now + m.a.holdings.lead_s + 40
     committed(m, Plan("r9", (Award("b", (N1,), True, until_s),)), {})
-    assert {x.end_s for x in m.a.holdings.leases_of("b")} == {until_s}
+    assert {x.end_s for x in m.a.durable.leases.of("b")} == {until_s}
 
 
 def test_a_plan_for_a_gang_on_a_lost_host_is_dropped() -> None:

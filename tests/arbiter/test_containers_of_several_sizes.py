@@ -49,7 +49,7 @@ def test_an_app_gets_containers_of_each_size_that_it_asks_for(policy: str, cells
     w.add_foreign("a", 4, 1, "root.a", [(1, 2)])
     w.run(30)
     assert sizes(w, "a") == [1, 1, 4]
-    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("a"))
+    assert all(x.guaranteed for x in w.arbiter.durable.leases.of("a"))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -163,7 +163,7 @@ def test_an_app_without_an_agent_owns_cells_of_its_queue() -> None:
     w.add_foreign("a", 4, 1, "root.a", [(2, 1)])
     w.run(40)
     assert sizes(w, "a") == [2, 4]
-    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("a"))
+    assert all(x.guaranteed for x in w.arbiter.durable.leases.of("a"))
 
 
 @given(st.lists(st.integers(1, 4), max_size=5), st.lists(st.integers(0, 6), max_size=4))

@@ -210,13 +210,13 @@ def test_an_opportunistic_app_uses_no_guarantee_and_gives_way(policy: str) -> No
     w = world("{root.a: {node: 2}, root.b: {node: 2}}", policy)
     w.add_app("cheap", 2, 8, EVER, "root.a", opportunistic=True)
     later(w, 20)
-    assert len(gpus_in(w.arbiter.holdings.leases_of("cheap"))) == 16
-    assert not any(x.guaranteed for x in w.arbiter.holdings.leases_of("cheap"))
+    assert len(gpus_in(w.arbiter.durable.leases.of("cheap"))) == 16
+    assert not any(x.guaranteed for x in w.arbiter.durable.leases.of("cheap"))
     w.add_app("dear", 4, 2, EVER, "root.a")
     later(w, 25)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("dear") for _ in x.gpus] == [True] * 8
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("dear") for _ in x.gpus] == [True] * 8
     later(w, 200)
-    assert not any(x.guaranteed for x in w.arbiter.holdings.leases_of("cheap"))
+    assert not any(x.guaranteed for x in w.arbiter.durable.leases.of("cheap"))
     w.add_app("b", 4, 2, EVER, "root.b")
     later(w, 100)
     assert why(w, "cheap") == "Opportunistic"
@@ -234,12 +234,12 @@ def test_an_opportunistic_app_owns_nothing_after_a_lost_journal_either() -> None
     w.arbiter = Arbiter(w.settings, w.policy, Durable(), epoch=2, supply=w.supply)
     w.submit(w.snapshot())
     w.submit(ev.AgentUp("cheap", "", "hyperband", w.agents["cheap"].demand()))
-    assert len(gpus_in(w.arbiter.holdings.leases_of("cheap"))) == 16
-    assert not any(x.guaranteed for x in w.arbiter.holdings.leases_of("cheap"))
+    assert len(gpus_in(w.arbiter.durable.leases.of("cheap"))) == 16
+    assert not any(x.guaranteed for x in w.arbiter.durable.leases.of("cheap"))
     later(w, 10)
     w.add_app("dear", 4, 2, EVER, "root.a")
     later(w, 30)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("dear") for _ in x.gpus] == [True] * 8
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("dear") for _ in x.gpus] == [True] * 8
 
 
 @pytest.mark.parametrize("lazy", [True, False])
@@ -251,16 +251,16 @@ def test_lazy_preemption_takes_the_guarantee_and_leaves_the_gpus(lazy: bool) -> 
     (before,) = places(w, "low")
     w.add_app("high", 4, 1, EVER, "root.a", priority=5)
     later(w, 120)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("high") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("high") for _ in x.gpus] == [True] * 4
     assert low.launches["j0"] == (1 if lazy else 2)
     if lazy:
         assert list(places(w, "low")) == [before]
-        assert [x.guaranteed for x in w.arbiter.holdings.leases_of("low") for _ in x.gpus] == [False] * 4
+        assert [x.guaranteed for x in w.arbiter.durable.leases.of("low") for _ in x.gpus] == [False] * 4
     w.add_app("b", 4, 4, EVER, "root.b")
     later(w, 60)
     w.finish(w.agents["high"])
     later(w, 100)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("low") for _ in x.gpus] == [True] * 4, (
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("low") for _ in x.gpus] == [True] * 4, (
         "it owns its queue's cells again"
     )
 
@@ -273,7 +273,7 @@ def test_a_gang_that_was_lazily_preempted_gives_way_where_it_is_in_the_way() -> 
     assert places(w, "low")
     w.add_app("high", 4, 1, EVER, "root.a", priority=5)
     later(w, 100)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("high") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("high") for _ in x.gpus] == [True] * 4
     assert places(w, "low") == {}
 
 
@@ -288,7 +288,7 @@ def test_a_gang_within_a_rack_is_bound_to_one_rack() -> None:
     for _ in range(60):
         later(w, 10)
         for k in range(6):
-            hosts = {gpu.host for x in w.arbiter.holdings.leases_of(f"a{k}") if x.state != "revoking" for gpu in x.gpus}
+            hosts = {gpu.host for x in w.arbiter.durable.leases.of(f"a{k}") if x.state != "revoking" for gpu in x.gpus}
             seen += len(hosts) == 2
             assert len({racks[h] for h in hosts}) <= 1
     assert seen
@@ -325,7 +325,7 @@ def test_an_owner_with_a_new_demand_is_served_although_no_gpu_is_free() -> None:
     owner.work["j1"] = EVER
     w.submit(ev.ProgressReported("owner", owner.demand(), ()))
     later(w, 15)
-    assert len(gpus_in(w.arbiter.holdings.leases_of("owner"))) == 8
+    assert len(gpus_in(w.arbiter.durable.leases.of("owner"))) == 8
 
 
 def test_a_raised_priority_counts_at_the_next_end_of_leases() -> None:
@@ -339,7 +339,7 @@ def test_a_raised_priority_counts_at_the_next_end_of_leases() -> None:
     w.apps["second"] = dataclasses.replace(w.apps["second"], priority=7)
     w.submit(ev.AppUpdated(w.apps["second"]))
     later(w, 100)
-    assert len(gpus_in(w.arbiter.holdings.leases_of("second"))) == 4
+    assert len(gpus_in(w.arbiter.durable.leases.of("second"))) == 4
 
 
 def test_a_receipt_says_since_when_the_served_apps_waited() -> None:

@@ -64,7 +64,7 @@ def test_events_before_the_first_snapshot_count_after_it(with_cells: bool, last:
     assert not again.of(ev.SendRegistered)
     again.send(again.snapshot([app], [container]))
     again.run(6)
-    mine = [x for x in again.a.holdings.leases_of("a") if set(x.gpus) & set(container.gpus)]
+    mine = [x for x in again.a.durable.leases.of("a") if set(x.gpus) & set(container.gpus)]
     assert len(gpus_in(mine)) == 2, "its container is given notice, or time to end"
     assert {x.state == REVOKING for x in mine} == {last != "nothing"}
     assert again.a.durable.apps["a"].done == last.startswith("done")
@@ -137,7 +137,7 @@ def test_leases_whose_containers_vanished_while_the_resource_manager_restarted_a
     m.start("a")
     m.send(m.snapshot([app]))
     assert m.facts[-1] == LeaseIdle(tuple(sorted(m.held("a"))), m.now)
-    assert all(not x.container_id for x in m.a.holdings.leases_of("a"))
+    assert all(not x.container_id for x in m.a.durable.leases.of("a"))
 
 
 def test_time_in_which_the_operator_paused_does_not_count_for_leases() -> None:
@@ -148,10 +148,10 @@ def test_time_in_which_the_operator_paused_does_not_count_for_leases() -> None:
     m.send(ev.OperatorCommand("pause"))
     m.run(2 * SETTINGS.lease_s, step=5)
     m.send(ev.OperatorCommand("resume"))
-    assert [x.end_s for x in m.a.holdings.leases_of("a")] == [m.now + 2 * SETTINGS.lead]
+    assert [x.end_s for x in m.a.durable.leases.of("a")] == [m.now + 2 * SETTINGS.lead]
     m.app("b", gang=4)
     m.run(2 * SETTINGS.lead - 1)
-    assert m.a.holdings.leases_of("a")[0].container_id == container.container_id
+    assert m.a.durable.leases.of("a")[0].container_id == container.container_id
 
 
 def test_a_plugin_that_names_no_life_and_connects_again_and_again_suspends_no_lease_for_ever() -> None:
@@ -261,7 +261,7 @@ def test_an_app_that_is_moved_into_a_smaller_queue_shrinks_to_its_limit(policy: 
         m.send(ev.ContainerUp(Container(f"c{k}", "a", "n1:1", (gpu,)), running=True))
     m.send(ev.AppUpdated(dataclasses.replace(app, queue="root.one")))
     m.run(2 * SETTINGS.lease_s)
-    assert sum(len(x.gpus) for x in m.a.holdings.leases_of("a") if x.state != REVOKING) <= 1
+    assert sum(len(x.gpus) for x in m.a.durable.leases.of("a") if x.state != REVOKING) <= 1
 
 
 def test_a_move_to_another_virtual_cluster_also_moves_the_apps_clock_and_cells() -> None:
@@ -288,7 +288,7 @@ def test_without_its_cells_file_a_cluster_has_nobody_who_borrows(queue: str) -> 
     again.send(again.snapshot([app], [container]))
     again.send(ev.AgentUp("a", "a_1", "hyperband", m.a.agents["a"].demand))
     again.run(6)
-    assert {x.guaranteed for x in again.a.holdings.leases_of("a")} == {True}
+    assert {x.guaranteed for x in again.a.durable.leases.of("a")} == {True}
     assert again.a.durable.apps["a"].vc == ""
     again.run(again.a.settings.lease_s)  # its lease goes on offer, and it keeps its GPUs
-    assert {gpu for x in again.a.holdings.leases_of("a") for gpu in x.gpus} == set(container.gpus)
+    assert {gpu for x in again.a.durable.leases.of("a") for gpu in x.gpus} == set(container.gpus)

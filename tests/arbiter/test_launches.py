@@ -74,7 +74,7 @@ def test_a_flood_of_invented_jobs_fills_neither_journal_nor_memory() -> None:
 
 def test_what_a_launch_on_a_grant_takes_here_is_known_once_it_was_measured_and_counts_once_a_grant() -> None:
     def launching_gpu_s() -> float:
-        record, leases = w.arbiter.durable.apps["a"], w.arbiter.holdings.leases_of("a")
+        record, leases = w.arbiter.durable.apps["a"], w.arbiter.durable.leases.of("a")
         return record.launching_gpu_s + sum(w.arbiter.durable.launching_gpu_s(x, w.now) for x in leases)
 
     w = World(make("isonomy"), 0, Settings(lease_s=600, grant_timeout_s=20, recovery_s=2), None, [("n1", "r", 2)])
@@ -84,6 +84,6 @@ def test_what_a_launch_on_a_grant_takes_here_is_known_once_it_was_measured_and_c
     for seconds in (20.0, 30.0, 30.0, 31.0, 400.0):
         w.arbiter.clerk.record(AllocationChanged("b", "j0", w.now, seconds))
     assert launching_gpu_s() == 2 * 30.0
-    for lease in w.arbiter.holdings.leases_of("a"):  # its worker crashed in the lease and was launched again
+    for lease in w.arbiter.durable.leases.of("a"):  # its worker crashed in the lease and was launched again
         w.arbiter.durable.put(replace(lease, container_id="second"))
     assert launching_gpu_s() == 0

@@ -24,14 +24,14 @@ def losing() -> tuple[Mini, list[Container]]:
     m.run(2)
     containers = m.start("greedy")
     m.app("victim", gang=4, work=1.0)
-    m.run(max(x.end_s for x in m.a.holdings.leases_of("greedy")) - m.now - 30)
-    assert {x.state for x in m.a.holdings.leases_of("greedy")} == {REVOKING}
+    m.run(max(x.end_s for x in m.a.durable.leases.of("greedy")) - m.now - 30)
+    assert {x.state for x in m.a.durable.leases.of("greedy")} == {REVOKING}
     return m, containers
 
 
 def test_an_agent_that_keeps_returning_revoked_gpus_does_not_move_the_deadline() -> None:
     m, (container,) = losing()
-    deadline_s = m.a.holdings.leases_of("greedy")[0].end_s
+    deadline_s = m.a.durable.leases.of("greedy")[0].end_s
     while m.now < deadline_s + 30:
         m.send(ev.GpusReleased("greedy", frozenset(m.held("greedy")), "soon"))
         m.run(5)
@@ -192,4 +192,4 @@ def test_gpus_lent_until_a_time_are_not_held_longer_for_a_start() -> None:
     m.app("a", gang=4)
     m.run(2)
     m.start("a")
-    assert {x.end_s for x in m.a.holdings.leases_of("a")} == {1150.0}
+    assert {x.end_s for x in m.a.durable.leases.of("a")} == {1150.0}

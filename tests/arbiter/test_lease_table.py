@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseGranted, LeaseRevoking
+from pycontrol.arbiter.validate import classify
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
@@ -212,7 +213,7 @@ def test_each_event_changes_a_gpu_as_in_the_table(name: str) -> None:
     m.facts += m.a.take_facts()
     known, sent = len(m.facts), len(m.effects)
     step(m)
-    assert m.a.classify(GPU) is state
+    assert classify(m.a.holdings, GPU) is state
     assert tuple(x for x in names(m.facts[known:]) if x not in ("RoundHeld", "AppChanged")) == facts
     told = ("SendAskRho", "SendOffer", "Solve", "SendGrant", "SendHosts")
     assert tuple(x for x in names(e for _, e in m.effects[sent:]) if x not in told) == effects
@@ -237,11 +238,11 @@ def names(things: Iterable[object]) -> list[str]:
     ],
 )
 def test_classify_returns_the_state_of_a_gpu(begins: Callable[[], Mini], state: GpuState) -> None:
-    assert begins().a.classify(GPU) is state
+    assert classify(begins().a.holdings, GPU) is state
 
 
 def test_an_unknown_gpu_is_away() -> None:
-    assert free().a.classify(Gpu("n9", 0)) is S.AWAY
+    assert classify(free().a.holdings, Gpu("n9", 0)) is S.AWAY
 
 
 def test_a_container_without_a_lease_occupies_its_gpu() -> None:
@@ -249,4 +250,4 @@ def test_a_container_without_a_lease_occupies_its_gpu() -> None:
     m.send(ev.AgentDone("a", True))
     m.a.durable.leases.clear()
     m.a.durable.leases.by_app.clear()
-    assert m.a.classify(GPU) is S.OCCUPIED
+    assert classify(m.a.holdings, GPU) is S.OCCUPIED

@@ -46,11 +46,11 @@ def test_the_rest_of_a_gang_keeps_its_places(policy: str, how: str) -> None:
     w = running(policy)
     before = places(w, "wide")
     kept, broken = sorted(before)
-    grants = {x.grant_id for x in w.arbiter.holdings.leases_of("wide")}
+    grants = {x.grant_id for x in w.arbiter.durable.leases.of("wide")}
     w.add_app("other", 2, 1, EVER)
     later(w, 10)
     others = places(w, "other")
-    end_s = min(x.end_s for x in w.arbiter.holdings.leases_of("wide"))
+    end_s = min(x.end_s for x in w.arbiter.durable.leases.of("wide"))
     lose(w, how, broken)
     (fact,) = mended(w)
     assert len(fact.gpus) == (2 if how == "machine" else 1)
@@ -59,7 +59,7 @@ def test_the_rest_of_a_gang_keeps_its_places(policy: str, how: str) -> None:
     after = places(w, "wide")
     assert after[kept] == before[kept]
     assert sum(map(len, after.values())) == 4
-    leases = [x for x in w.arbiter.holdings.leases_of("wide") if x.state != REVOKING]
+    leases = [x for x in w.arbiter.durable.leases.of("wide") if x.state != REVOKING]
     assert {(x.grant_id, x.end_s) for x in leases} == {(fact.grant_id, end_s)}
     assert {x.job_id for x in leases} == {"j0"}, "it runs again, as one gang"
     assert len(w.arbiter.holdings.gangs_of("wide")) == 1
@@ -108,7 +108,7 @@ def test_a_gang_of_own_cells_keeps_its_guarantee() -> None:
     later(w, 20)
     on = places(w, "wide")
     assert sum(map(len, on.values())) == 8
-    assert all(x.guaranteed for x in w.arbiter.holdings.leases_of("wide"))
+    assert all(x.guaranteed for x in w.arbiter.durable.leases.of("wide"))
 
 
 @pytest.mark.parametrize("room", [True, False])

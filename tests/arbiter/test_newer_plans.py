@@ -45,7 +45,7 @@ def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     m.send(ev.AppRemoved("holder", "FINISHED"))
     m.send(ev.NodeDown(f"{held}:1", "lost"))
     m.run(2)
-    (promised,) = m.a.holdings.reservations_of("a")
+    (promised,) = m.a.durable.reservations.of("a")
     place = borrowed.pop(promised.gpus[0])
     (other,) = borrowed.values()
     m.up(other)

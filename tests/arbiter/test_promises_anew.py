@@ -29,7 +29,7 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
     else:
         m.send(ev.AppAdded(YarnApp("next", "u", "root.default", "next", "YARN", m.now, frozenset(), "next_1")))
         m.send(ev.AskChanged(ask))
-    (held,) = m.a.holdings.leases_of("holder")
+    (held,) = m.a.durable.leases.of("holder")
     leases.revoke(m.a.holdings, m.a.clerk, [held], m.now, m.now + 60, WHY)
     give(m, "g1")
     if agent:

@@ -224,7 +224,7 @@ def _() -> Mini:
     m.start("b")
     m.run(60)
     m.app("a", gangs=8)
-    while not m.a.holdings.reservations_of("a"):
+    while not m.a.durable.reservations.of("a"):
         m.run(1)
         assert m.now < 2000
     return m

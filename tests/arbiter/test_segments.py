@@ -109,7 +109,7 @@ def test_own_cells_serve_segments_on_machines_and_in_racks(policy: str) -> None:
     later(w, 60)
     assert sorted(len(x) for x in places(w, "threes").values()) == [3, 3]
     assert sum(map(len, places(w, "racks").values())) == 4
-    assert all(x.guaranteed for app_id in ("threes", "racks") for x in w.arbiter.holdings.leases_of(app_id))
+    assert all(x.guaranteed for app_id in ("threes", "racks") for x in w.arbiter.durable.leases.of(app_id))
 
 
 def in_cells(rng: random.Random) -> tuple[World, set[Gpu], Callable[[Gpu], object]]:

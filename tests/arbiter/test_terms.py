@@ -65,7 +65,7 @@ def test_a_round_under_way_ends_when_the_cells_change() -> None:
     assert w.arbiter.rounds.current is None
     w.run(30)
     assert w.arbiter.receipts[0].note == "the cells changed during the round"
-    assert len(gpus_in(w.arbiter.holdings.leases_of("a"))) == 4
+    assert len(gpus_in(w.arbiter.durable.leases.of("a"))) == 4
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_yarns_priority_orders_apps_in_a_virtual_cluster_also_when_raised_while_
         w.at(at_s, lambda name=name: w.add_app(name, 4, 1, 100_000, "root.a"))
     w.at(5, lambda: w.add_app("b", 2, 2, 100_000, "root.b"))
     w.run(40)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("first") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("first") for _ in x.gpus] == [True] * 4
     raised(w, "third", 7)
     w.run(140)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("third") for _ in x.gpus] == [True] * 4
-    assert not any(x.guaranteed for x in w.arbiter.holdings.leases_of("first"))
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("third") for _ in x.gpus] == [True] * 4
+    assert not any(x.guaranteed for x in w.arbiter.durable.leases.of("first"))

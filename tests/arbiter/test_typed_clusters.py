@@ -84,7 +84,7 @@ def add(w: World, app_id: str, gang: int, gangs: int, work: float, queue: str, f
 
 
 def types_of(w: World, app_id: str) -> set[str]:
-    return {TYPE[gpu.host[0]] for gpu in gpus_in(w.arbiter.holdings.leases_of(app_id))}
+    return {TYPE[gpu.host[0]] for gpu in gpus_in(w.arbiter.durable.leases.of(app_id))}
 
 
 def gangs_of(w: World, app_id: str) -> list[set[str]]:

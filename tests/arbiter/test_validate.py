@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseExtended, LeaseGranted
 from pycontrol.arbiter.ledger.lease import Reservation
-from pycontrol.arbiter.validate import Inconsistent
+from pycontrol.arbiter.validate import Inconsistent, classify
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
@@ -191,7 +191,7 @@ def test_classify_gives_a_gpus_state_through_its_whole_life() -> None:
     a, seen = m.a, []
 
     def see() -> None:
-        state = a.classify(GPU)
+        state = classify(a.holdings, GPU)
         if not seen or seen[-1] is not state:
             seen.append(state)
 
@@ -231,4 +231,4 @@ def test_a_returned_gpu_with_a_next_owner_is_reserved() -> None:
     m = running()
     m.send(ev.OperatorCommand("drain", "n1", "root"))
     m.a.clerk.record(LeaseGranted((GPU,), "a", "r9.0", m.now, m.now + 600, after=(GPU,)))
-    assert m.a.classify(GPU) is GpuState.RESERVED
+    assert classify(m.a.holdings, GPU) is GpuState.RESERVED

@@ -122,8 +122,8 @@ class World:
         a = self.arbiter
         for app_id, agent in self.agents.items():
             if not agent.finished and app_id in a.agents and a.agents[app_id].connected:
-                mine = {gpu for x in a.holdings.leases_of(app_id) if x.state != REVOKING for gpu in x.gpus}
-                lost = agent.held - mine - set(gpus_in(a.holdings.reservations_of(app_id)))
+                mine = {gpu for x in a.durable.leases.of(app_id) if x.state != REVOKING for gpu in x.gpus}
+                lost = agent.held - mine - set(gpus_in(a.durable.reservations.of(app_id)))
                 assert not lost, f"{app_id} was not told that it has {sorted(map(str, lost))} no more"
 
     def crash(self) -> None:

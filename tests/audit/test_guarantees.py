@@ -87,7 +87,7 @@ class Owned(World):
 def test_the_arbiter_as_it_is_keeps_its_guarantees(min_lend_s: float) -> None:
     w = Owned(600.0, min_lend_s)
     assert w.late() == []
-    assert len(gpus_in(w.arbiter.holdings.leases_of(OWNER))) == 4
+    assert len(gpus_in(w.arbiter.durable.leases.of(OWNER))) == 4
 
 
 @pytest.mark.parametrize("min_lend_s", [0.0, 100.0])

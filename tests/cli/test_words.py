@@ -121,7 +121,7 @@ def test_an_app_without_gpus_and_demand_is_not_running(scene: Scene) -> None:
     assert "is starting" in reason(a, new, scene.world.now).sentence
     scene.submit(AppRemoved(new, "KILLED"))
     agent = a.agents[EARLY]
-    for lease in a.holdings.leases_of(EARLY):
+    for lease in a.durable.leases.of(EARLY):
         a.durable.leases.drop(lease)
     a.durable.reservations.by_app.pop(EARLY, None)
     a.durable.held.pop(EARLY, None)

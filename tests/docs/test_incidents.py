@@ -226,14 +226,14 @@ def test_an_agent_that_hangs_and_holds_gpus(rm: Rm) -> None:
     agent, app = world.agents[EARLY], world.apps[EARLY]
     shift = scene_shift(rm, "an Agent is connected and does nothing", APP=EARLY, ATTEMPT=app.attempt_id)
     agent.silent = True
-    last_s = max(x.end_s for x in world.arbiter.holdings.leases_of(EARLY))
+    last_s = max(x.end_s for x in world.arbiter.durable.leases.of(EARLY))
     world.run(last_s - 1000.0 + 20)
     assert EARLY in world.arbiter.agents
     rm.scene.submit(ev.Tick())
     assert re.search("LateRho|LateBid", shift.run(["isonomy queue"]))
     assert "last line of" in shift.run(shift.look)
     assert "Its leases end as agreed whatever it does" in shift.prose
-    assert not world.arbiter.holdings.leases_of(EARLY)
+    assert not world.arbiter.durable.leases.of(EARLY)
 
     def fail(attempt: str) -> str:
         rm.scene.submit(ev.AttemptRemoved(EARLY, attempt))

@@ -92,7 +92,7 @@ def _bid(rng: random.Random, world: Any) -> pb.Bid:
 def _gpus(rng: random.Random, world: Any, app_id: str) -> list[pb.MachineGpuIds]:
     """Random GPUs, mostly of its own app."""
     plane = world.plane
-    mine = gpus_in(plane.arbiter.holdings.leases_of(app_id)) if plane.up else []
+    mine = gpus_in(plane.arbiter.durable.leases.of(app_id)) if plane.up else []
     if mine and rng.random() < 0.7:
         some = sorted(rng.sample(mine, rng.randint(1, len(mine))))
         hosts = dict.fromkeys(g.host for g in some)

@@ -310,7 +310,7 @@ def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: A
             elif isinstance(effect, ev.Place | ev.Kill | ev.Preempt):
                 bridge_translate.directive_to_wire(effect)
             else:
-                translate.message_of(effect, arbiter.holdings.known)
+                translate.message_of(effect, arbiter.cluster.machines.known)
         for fact in arbiter.take_facts():
             folded.apply(fact)
 

@@ -163,7 +163,7 @@ class Shared(Watched):
     def _note(self, app_id: str) -> None:
         super()._note(app_id)
         grants: dict[str, list[Lease]] = {}
-        for lease in self.arbiter.holdings.leases_of(app_id):
+        for lease in self.arbiter.durable.leases.of(app_id):
             if lease.state != REVOKING:
                 grants.setdefault(lease.grant_id, []).append(lease)
         for gang in grants.values():

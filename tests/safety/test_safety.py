@@ -146,7 +146,7 @@ def test_a_borrower_without_an_agent_gives_way_in_one_revocation() -> None:
     found = case(NODES, cells, stranger, Ask("a", "root.a", 4, 1, 22, EVER_S))
     assert not complaints(found)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("a") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("a") for _ in x.gpus] == [True] * 4
 
 
 def test_the_reason_of_an_app_with_one_gpu_type_names_its_cells_of_that_type() -> None:
@@ -166,7 +166,7 @@ def test_a_borrowed_gang_may_have_gpus_of_several_types_as_without_cells() -> No
     wide = Ask("x", "root.x", 10, 1, 5, EVER_S)
     found = dataclasses.replace(case(NODES, cells, wide, policy="srsf"), kinds=(NODES, k80))
     assert not complaints(found)
-    assert len(gpus_in(play_shared(found).arbiter.holdings.leases_of("x"))) == 10
+    assert len(gpus_in(play_shared(found).arbiter.durable.leases.of("x"))) == 10
 
 
 def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
@@ -176,7 +176,7 @@ def test_an_app_of_several_sizes_borrows_beside_what_it_has() -> None:
     mixed = Ask("b", "root.b", 1, 2, 5, EVER_S, foreign=True, more=((6, 1), (7, 1)))
     found = case(kind, cells, mixed, policy="gandiva")
     assert not complaints(found)
-    assert len(gpus_in(play_shared(found).arbiter.holdings.leases_of("b"))) == 15
+    assert len(gpus_in(play_shared(found).arbiter.durable.leases.of("b"))) == 15
 
 
 def test_a_pinned_cell_is_guaranteed() -> None:
@@ -185,7 +185,7 @@ def test_a_pinned_cell_is_guaranteed() -> None:
     found = case(NODES, cells, *asks)
     assert not complaints(found)
     w = play_shared(found)
-    assert {(x.gpus[0].host, x.guaranteed) for x in w.arbiter.holdings.leases_of("a")} == {("n0", True)}
+    assert {(x.gpus[0].host, x.guaranteed) for x in w.arbiter.durable.leases.of("a")} == {("n0", True)}
 
 
 def test_apps_of_a_virtual_cluster_have_the_order_that_they_have_on_its_private_cluster() -> None:
@@ -212,7 +212,7 @@ def test_a_gang_that_borrowed_owns_its_queues_cells_once_they_are_free() -> None
     )
     found = case(NODES, cells, *asks)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("a2") for _ in x.gpus] == [True] * 4
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("a2") for _ in x.gpus] == [True] * 4
     assert w.log["a2"][-1][1] == 1
     assert len(w.log["a2"]) == 2, "it was never stopped"
     assert not complaints(found)
@@ -277,7 +277,7 @@ def test_a_gang_of_containers_keeps_its_guarantee_however_its_containers_lie_on_
     gang = Ask("b2", "root.b", 2, 2, 22, EVER_S, foreign=True, more=((1, 2),), one_gang=True)
     found = dataclasses.replace(case(NODES, cells, gang), failovers=((55, "lost journal"),), length_s=58)
     w = play_shared(found)
-    assert [x.guaranteed for x in w.arbiter.holdings.leases_of("b2") for _ in x.gpus] == [True] * 6
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("b2") for _ in x.gpus] == [True] * 6
 
 
 @pytest.mark.parametrize("policy", ["isonomy", "tiresias"])
@@ -287,7 +287,7 @@ def test_a_gang_that_a_bad_gpu_spared_moves_so_that_its_queue_gets_a_spare_cell(
     asks = Ask("x0", "root.x", 1, 8, 28, EVER_S, foreign=True), Ask("a0", "root.a", 2, 2, 75, EVER_S)
     found = dataclasses.replace(case(PAIRS, cells, *asks, policy=policy), bad=(115, "n1", 3))
     w = play_shared(found)
-    assert {gpu.host for gpu in gpus_in(w.arbiter.holdings.leases_of("a0"))} == {"n0"}
+    assert {gpu.host for gpu in gpus_in(w.arbiter.durable.leases.of("a0"))} == {"n0"}
     assert w.log["a0"][-1][1] == 2
 
 

@@ -68,7 +68,7 @@ def test_running_gangs_continue_in_place(stage: Stage, taken: Scene) -> None:
     running = [x for x in stage.arbiter.durable.leases.each() if x.container_id]
     assert running
     for lease in running:
-        assert set(lease.gpus) <= set(gpus_in(world.arbiter.holdings.leases_of(lease.app_id)))
+        assert set(lease.gpus) <= set(gpus_in(world.arbiter.durable.leases.of(lease.app_id)))
         assert all(world.apps[lease.app_id].job_at[gpu].containers for gpu in lease.gpus)
     assert world.now == stage.now
 

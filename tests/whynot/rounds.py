@@ -166,7 +166,7 @@ class Live(Mini):
         for name in list(self.a.durable.live):
             idle = [
                 x
-                for x in self.a.holdings.leases_of(name)
+                for x in self.a.durable.leases.of(name)
                 if not x.container_id and not any(g in self.a.workers.at for g in x.gpus)
             ]
             for k, gang in enumerate(self.a.holdings.gangs_of(name) if name in self.a.agents and idle else ()):

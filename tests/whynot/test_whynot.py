@@ -198,7 +198,7 @@ def test_each_kind_of_change(case: str) -> None:
 def test_a_lease_says_when_it_ends() -> None:
     m = smaller_gang()
     change = found(m, "me")[Kind.LEASE]
-    assert change.due_s == m.a.holdings.leases_of("big")[0].end_s
+    assert change.due_s == m.a.durable.leases.of("big")[0].end_s
     row = {
         "kind": change.kind,
         "text": change.text,

@@ -103,7 +103,7 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         deals=tuple(deals_of(s.durable.exchange, r.part.vc)),
         cluster_gpus=s.gpus_of(r.part.vc),
         offered=r.part.by_host(r.part.free),
-        bad_gpus=tuple(s.bad_gpus),
+        bad_gpus=tuple(s.cluster.machines.bad_gpus),
         ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
         rho=dict(r.rho),
         participants=tuple(r.participants),
@@ -345,7 +345,7 @@ def view(
     Where a virtual cluster shares out its own machines (`part`), borrowed GPUs do not count: a private cluster
     would not have them.
     """
-    app, held = s.durable.apps[app_id], s.leases_of(app_id)
+    app, held = s.durable.apps[app_id], s.durable.leases.of(app_id)
     ending_gpus = frozenset(gpu for gang in ending for gpu in gpus_in(gang))
     private = part is not None and part.owner is not None
     borrowed = s.borrowing(app_id) if private else 0

@@ -7,6 +7,7 @@ other.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 from pycontrol.arbiter import leases
@@ -176,7 +177,8 @@ class Rounds:
         ending = self._ending(now_s)
         if s.supply.whole and s.settings.open_leases and not s.limits and not (wanting and ending):
             if not wanting:
-                leases.make_open_ended(s, self.clerk, ending)
+                gangs = (gang for theirs in ending.values() for gang in theirs)
+                leases.extend(s, self.clerk, ((math.inf, gpus_in(gang)) for gang in gangs))  # until an app wants them
                 return
             if not s.gpus.free.count and not s.gpus.revoking:
                 leases.set_expiry(s, self.clerk, now_s)

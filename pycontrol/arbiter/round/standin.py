@@ -130,7 +130,7 @@ def demand(s: Holdings, app_id: str, now_s: float, size: int = 0) -> Demand:
         whole = sum(ask.gpus * n for ask, n in asks)
         size = size or (asks[0][0].gpus if asks else 0)
         wanted = sum(n for ask, n in asks if ask.gpus == size)
-    keys = (s.gang_key(x, gpu) for x in s.leases_of(app_id) for gpu in x.gpus)
+    keys = (s.gang_key(x, gpu) for x in s.durable.leases.of(app_id) for gpu in x.gpus)
     size = size or max(Counter(keys).values(), default=1)
     attained = s.attained_gpu_s(app_id, now_s)
     work_left = _work_left_gpu_s(s, app_id, whole, attained, now_s)
@@ -152,7 +152,7 @@ def _work_left_gpu_s(s: Holdings, app_id: str, whole: int, attained: float, now_
     longest_s = tags.max_s(s.cluster.apps.get(app_id))
     if longest_s is None:
         return max(attained, s.lease_s_of(s.durable.apps[app_id].vc) * max(1, s.holding(app_id) + whole))
-    running = (x for x in s.leases_of(app_id) if x.state != REVOKING)
+    running = (x for x in s.durable.leases.of(app_id) if x.state != REVOKING)
     left_gpu_s = sum(len(x.gpus) * max(0.0, longest_s - x.run_s(now_s)) for x in running)
     return max(1.0, left_gpu_s + longest_s * whole)
 

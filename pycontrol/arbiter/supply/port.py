@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -226,8 +226,14 @@ class Supply:
         return {"groups": (), "physical_cluster": (), "virtual_clusters": {}, "cell_types": {}}
 
 
-VcOf = Callable[[str], str]
-"""App -> its virtual cluster."""
+class Claimed(Protocol):
+    """The part of the durable state that groups follow from."""
+
+    apps: dict[str, Any]
+
+    def claims(self) -> list[Claim]: ...
+
+    def claims_of(self, app_id: str) -> list[Claim]: ...
 
 
 class Groups:
@@ -257,21 +263,21 @@ class Groups:
             else:
                 self.shrunk[group] = app_id
 
-    def tell_shrunk(self, claims_of: Callable[[str], Iterable[Claim]], vc_of: VcOf, supply: Supply) -> tuple[str, ...]:
+    def tell_shrunk(self, d: Claimed, supply: Supply) -> tuple[str, ...]:
         """Tells the supply which GPUs are left in groups that lost some; returns those that borrow from now on."""
         shrunk, self.shrunk = self.shrunk, {}
-        left = ((group, _held(claims_of(app_id)).get(group)) for group, app_id in shrunk.items())
+        left = ((group, _held(d.claims_of(app_id)).get(group)) for group, app_id in shrunk.items())
         held = {group: claims for group, claims in left if claims}  # none if another app's container names the group
-        return tuple(x.group for x in _groups(held, vc_of) if not supply.shrink(x))
+        return tuple(x.group for x in _groups(held, d) if not supply.shrink(x))
 
     def adopted(self) -> None:
         """A container was adopted that the supply does not know."""
         self.outdated = True
 
-    def tell_all(self, claims: Iterable[Claim], vc_of: VcOf, supply: Supply) -> Mapping[str, bool]:
+    def tell_all(self, d: Claimed, supply: Supply) -> Mapping[str, bool]:
         """Gives the supply all groups; returns whether those that changed are guaranteed from now on."""
         self.outdated, self.shrunk = False, {}
-        return supply.recover(_groups(_held(claims), vc_of))
+        return supply.recover(_groups(_held(d.claims()), d))
 
     def validate(self, claims: Iterable[Claim], supply: Supply) -> Iterator[tuple[str | None, str]]:
         """Yields (app or None, what is wrong) if the cells' groups do not match the leases."""
@@ -290,9 +296,9 @@ def _held(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
     return grouped((x.grant_id, x) for x in claims if not is_revoking(x))
 
 
-def _groups(held: Mapping[str, Sequence[Claim]], vc_of: VcOf) -> Iterator[GroupGpus]:
+def _groups(held: Mapping[str, Sequence[Claim]], d: Claimed) -> Iterator[GroupGpus]:
     for group, gang in held.items():
-        yield GroupGpus(group, vc_of(gang[0].app_id), gang[0].guaranteed, tuple(sorted(gpus_in(gang))))
+        yield GroupGpus(group, d.apps[gang[0].app_id].vc, gang[0].guaranteed, tuple(sorted(gpus_in(gang))))
 
 
 def deals_of(exchange: Mapping[str, Any], vc: str | None = None) -> list[dict[str, Any]]:

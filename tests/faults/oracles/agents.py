@@ -23,9 +23,9 @@ class Agents(Oracle):
             if getattr(master, "linked_s", None) is None or master.life.dead or master.brain.ending is not None:
                 continue
             heard = self.world.net.quick(master.name, master.peer) and self.sim.now >= master.mute_until_s
-            leases = {g: x for x in a.holdings.leases_of(app_id) for g in x.gpus}
+            leases = {g: x for x in a.durable.leases.of(app_id) for g in x.gpus}
             mine = {g for g, x in leases.items() if x.state != REVOKING}
-            mine |= set(gpus_in(a.holdings.reservations_of(app_id)))
+            mine |= set(gpus_in(a.durable.reservations.of(app_id)))
             wrong = set(master.brain.held) ^ mine
             for gpu in wrong - {g for g, x in leases.items() if x.state == REVOKING}:
                 if self.lasts(("believes", master.attempt_id, gpu), heard, VIEW_S):
