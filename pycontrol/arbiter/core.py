@@ -182,7 +182,7 @@ class Arbiter:
             self.rounds.next_wake_s(now_s),
             self.cluster.refusals.next_end_s(),
             self.clerk.hosts_due_s,
-            self.durable.next_boost_end_s(),
+            min((b.until_s for b in self.durable.boosts.values()), default=None),
             self.exchange_service.next_wake_s(),
             self.holdings.limits.look_s if math.isfinite(self.holdings.limits.look_s) else None,
         ):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.ledger.durable import AppRecord, Durable, Touched
+from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.arbiter.state import COPIED, Holdings
 from pycontrol.runtime.driver import Driver, Overloaded
 
@@ -40,14 +40,13 @@ class Camera:
 
     def __init__(self) -> None:
         self._apps: dict[str, AppRecord] = {}
-        self._touched: Touched | None = None
-        """The Arbiter's record of changes since the last picture, if this camera took it."""
+        self._touched: set[str] | None = None
+        """The Arbiter's note of the apps that changed since the last picture, if this camera took it."""
 
     def take(self, a: Arbiter) -> Arbiter:
         """A copy of the Arbiter in its present state; call `complete` before reading it."""
         touched, d = a.ledger.touched, a.durable
-        whole = touched is None or touched is not self._touched or touched.all
-        app_ids = {*d.apps, *self._apps} if touched is None or whole else touched.app_ids
+        app_ids = {*d.apps, *self._apps} if touched is None or touched is not self._touched else touched
         self._touched = a.ledger.watch()
         for app_id in app_ids:
             record = d.apps.get(app_id)

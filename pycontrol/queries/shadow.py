@@ -174,7 +174,7 @@ class ShadowRounds:
             theirs[c.app_id] += c.gpu_count
         reasons = Reasons(arbiter, until_s)
         fewer = [x for x, n in theirs.items() if given[x] < n]
-        self._kept = {**arbiter.durable.kept_here(), "leases": [], "next": []}
+        self._kept = arbiter.durable.kept_here()
         return AsIf(now_s, dict(theirs), dict(given), dict(taken), {x: reasons.of(x).sentence for x in fewer})
 
     def _count(self, found: AsIf) -> None:

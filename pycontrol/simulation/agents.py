@@ -14,7 +14,7 @@ from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork, PhaseWork
 from pycontrol.model.auction import Bid, Demand, gang_sizes
-from pycontrol.model.events import Contention, RhoReported, SendAskRho, SendOffer, WorkerSteps
+from pycontrol.model.events import BidReceived, Contention, RhoReported, SendAskRho, SendOffer, WorkerSteps
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp
 
@@ -61,8 +61,12 @@ def demand(app: SimApp, now_s: float, topology: Topology, restart_s: float) -> D
     return app.demand(now_s, wanted // app.trace.gang_gpus)
 
 
-def answer(app: SimApp, e: SendAskRho, now_s: float, topology: Topology, restart_s: float) -> RhoReported:
-    """The app's answer to `SendAskRho`: its rho, and the work left from which it follows."""
+def answer(
+    app: SimApp, e: SendAskRho | SendOffer, now_s: float, topology: Topology, restart_s: float
+) -> RhoReported | BidReceived:
+    """The app's answer: its bid for an offer, or its rho and the work left from which that follows."""
+    if isinstance(e, SendOffer):
+        return BidReceived(app.trace.app_id, e.round_id, bid(app, e, topology, restart_s))
     said = rho(app, e.contention, frozenset(e.ending), topology)
     phases = tuple(p for p in app.phases_left(now_s) if p)
     ids = tuple(j.job_id for j in app.jobs if j.state != DONE)

@@ -96,14 +96,11 @@ class Simulator:
     def _all_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         """What carries out each kind of effect."""
         return {
-            ev.SendRegistered: self._nothing,
-            ev.SendHosts: self._nothing,
-            ev.SendAskRho: self._ask_rho,
-            ev.SendOffer: self._offer,
+            **dict.fromkeys((ev.SendRegistered, ev.SendHosts, ev.SendFinish), self._nothing),
+            **dict.fromkeys((ev.SendAskRho, ev.SendOffer), self._answer),
             ev.SendGrant: self._grant,
             ev.SendRevoke: self._revoke,
             ev.SendUseReply: self._use_reply,
-            ev.SendFinish: self._nothing,
             ev.Place: self._place,
             ev.Preempt: self._preempt,
             ev.Kill: self._kill,
@@ -403,19 +400,11 @@ class Simulator:
         there is no operator.
         """
 
-    def _ask_rho(self, e: ev.SendAskRho) -> None:
+    def _answer(self, e: ev.SendAskRho | ev.SendOffer) -> None:
         app = self.apps.get(e.app_id)
         if app is not None:
             begin_s = time.perf_counter()
             self.inbox.append(agents.answer(app, e, self.now, self.topology, self.change_s))
-            self.bids_s += time.perf_counter() - begin_s
-
-    def _offer(self, e: ev.SendOffer) -> None:
-        app = self.apps.get(e.app_id)
-        if app is not None:
-            begin_s = time.perf_counter()
-            bid = agents.bid(app, e, self.topology, self.change_s)
-            self.inbox.append(ev.BidReceived(e.app_id, e.round_id, bid))
             self.bids_s += time.perf_counter() - begin_s
 
     def _grant(self, e: ev.SendGrant) -> None:

@@ -85,5 +85,5 @@ def test_what_a_launch_on_a_grant_takes_here_is_known_once_it_was_measured_and_c
         w.arbiter.clerk.record(AllocationChanged("b", "j0", w.now, seconds))
     assert launching_gpu_s() == 2 * 30.0
     for lease in w.arbiter.durable.leases.of("a"):  # its worker crashed in the lease and was launched again
-        w.arbiter.durable.put(replace(lease, container_id="second"))
+        w.arbiter.durable.leases.put(replace(lease, container_id="second"))
     assert launching_gpu_s() == 0

@@ -167,4 +167,5 @@ def test_a_plan_asks_for_these_changes_and_makes_none(name: str) -> None:
     )
     found = [change for changes in resolve(m.a.holdings, work, plan, [], m.now) for change in changes]
     assert [told(change) for change in found] == case.expected
-    assert not m.a.changed
+    assert not m.a.ledger.facts
+    assert not m.a.clerk.effects

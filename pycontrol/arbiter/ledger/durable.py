@@ -10,7 +10,7 @@ import statistics
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import (
@@ -33,6 +33,8 @@ from pycontrol.model.grouping import summed
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 
+K = TypeVar("K")
+V = TypeVar("V")
 FOREIGN = "foreign"
 """`AppRecord.kind` of an unmanaged app."""
 PREEMPTIONS_KEPT = 60
@@ -140,11 +142,6 @@ class Durable:
         self.clocks[vc] = self.clocks.get(vc, ContentionClock()).turned(now_s, change)
         return self.clocks[vc].value
 
-    def put(self, lease: Lease) -> None:
-        """Replaces the lease of these GPUs by another of the same app; no fact is recorded."""
-        self.leases.parted(lease.gpus)
-        self.leases.put(lease)
-
     def claims(self) -> list[Lease | Reservation]:
         """All leases, then all reservations."""
         return [*self.leases.each(), *self.reservations.each()]
@@ -226,10 +223,6 @@ class Durable:
     def _on_LeaseEnded(self, f: facts.LeaseEnded) -> Step:
         return self._attain(self._table.take(f), f.at_s)
 
-    def other_of_lease(self, f: facts.OfLease) -> Step:
-        """Folds a fact about leases that changes nothing else."""
-        return self._table.take(f)
-
     def _count(self, leases: Iterable[Lease], now_s: float, sign: int) -> None:
         """Turns the clocks of use: these leases begin to run, or end."""
         for lease in leases:
@@ -237,8 +230,7 @@ class Durable:
                 app = self.apps[lease.app_id]
                 key = app.queue, app.user
                 if key not in self.uses:  # others whose last use is of no period any more make room
-                    kept = {k: use for k, use in self.uses.items() if use.running or now_s - use.at_s < PERIOD_MAX_S}
-                    self.uses = kept
+                    self.uses = {k: x for k, x in self.uses.items() if x.running or now_s - x.at_s < PERIOD_MAX_S}
                 self.uses[key] = self.uses.get(key, Use()).turned(now_s, sign * lease.running)
 
     def _attain(self, step: Step, now_s: float) -> Step:
@@ -281,37 +273,24 @@ class Durable:
         self._count(self.leases.of(f.app_id), f.at_s, 1)
 
     def _on_LimitsSet(self, f: facts.LimitsSet) -> None:
-        if f.limits is None:
-            self.limits.pop(f.account, None)
-        else:
-            self.limits[f.account] = f
+        _put(self.limits, f.account, f if f.limits is not None else None)
 
     def _on_BudgetSpent(self, f: facts.BudgetSpent) -> None:
         self.spent[f.account, f.period] = f
 
     def _on_PlainUse(self, f: facts.PlainUse) -> None:
-        key = f.user, f.queue, f.kind, f.gpu_type
-        if f.count:
-            self.plain[key] = f.count
-        else:
-            self.plain.pop(key, None)
+        _put(self.plain, (f.user, f.queue, f.kind, f.gpu_type), f.count or None)
 
-    def told(self, f: facts.Fact) -> None:
-        """Folds a fact that is for accounting only."""
+    def _on_other(self, f: facts.Fact) -> Step | None:
+        """Folds a fact that is about leases alone, or for accounting only."""
+        return self._table.take(f) if isinstance(f, facts.OF_LEASE) else None
 
     def _on_Switched(self, f: facts.Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
         self.acts = (*self.acts, f)[-ACTS_KEPT:]
 
     def _on_Boosted(self, f: facts.Boosted) -> None:
-        if f.until_s > f.at_s:
-            self.boosts[f.target] = f
-        else:
-            self.boosts.pop(f.target, None)
-
-    def next_boost_end_s(self) -> float | None:
-        """When the next boost ends."""
-        return min((b.until_s for b in self.boosts.values()), default=None)
+        _put(self.boosts, f.target, f if f.until_s > f.at_s else None)
 
     def _on_RoundHeld(self, f: facts.RoundHeld) -> None:
         self.rounds += 1
@@ -333,18 +312,15 @@ class Durable:
     def _on_AllocationChanged(self, f: facts.AllocationChanged) -> None:
         """A measurement: only estimates use it."""
         app = self.apps.get(f.app_id)
-        if app is not None and app.launches.get(f.job_id, 1) > 1:
-            self.restarts_s = (*self.restarts_s, f.seconds)[-LAUNCHES_KEPT:]
-        else:
-            self.first_launches_s = (*self.first_launches_s, f.seconds)[-LAUNCHES_KEPT:]
+        name = "restarts_s" if app is not None and app.launches.get(f.job_id, 1) > 1 else "first_launches_s"
+        setattr(self, name, (*getattr(self, name), f.seconds)[-LAUNCHES_KEPT:])
 
     def _on_Restored(self, f: facts.Restored) -> None:
         kept = Durable.load(f.data)
         for name in ("apps", "live", "ended", "switches", "boosts", "memory", "clocks", "limits", "spent"):
             getattr(self, name).update(getattr(kept, name))
-        self.acts, self.rounds = kept.acts, kept.rounds
-        self.exchange = kept.exchange
-        self.first_launches_s, self.restarts_s = kept.first_launches_s, kept.restarts_s
+        for name in ("acts", "rounds", "exchange", "first_launches_s", "restarts_s"):
+            setattr(self, name, getattr(kept, name))
         self.uses |= {key: use.turned(f.at_s, -use.running) for key, use in kept.uses.items()}
 
     @property
@@ -355,8 +331,7 @@ class Durable:
 
     def kept(self) -> dict[str, Any]:
         """What a standby needs to take over: dump() without ended apps and leases; container tags tell the leases."""
-        live = [dataclasses.asdict(a) for a in self.live.values()]
-        return {**self._dump_rest(), "apps": live}
+        return {**self._dump_rest(), "apps": [dataclasses.asdict(a) for a in self.live.values()]}
 
     def kept_here(self) -> dict[str, Any]:
         """dump() without leases, for a journal that has lost its tail: container tags tell the leases."""
@@ -368,24 +343,17 @@ class Durable:
 
     def dump(self) -> dict[str, Any]:
         """The state as JSON values."""
-        data = self._dump_rest()
-        for name, record in self._records():
-            data[name].append(record)
-        return data
+        return _joined(self.dump_lines())
 
     def dump_lines(self) -> Iterator[Any]:
         """dump() in small pieces: first everything but the records, then [list, record] for each record."""
         yield self._dump_rest()
-        for name, record in self._records():
-            yield [name, record]
-
-    def _records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for app in self.apps.values():
-            yield "apps", dataclasses.asdict(app)
+            yield ["apps", dataclasses.asdict(app)]
         for lease in self.leases.each():
-            yield "leases", dump_lease(lease)
+            yield ["leases", dump_lease(lease)]
         for reservation in self.reservations.each():
-            yield "next", dump_reservation(reservation)
+            yield ["next", dump_reservation(reservation)]
 
     def _dump_rest(self) -> dict[str, Any]:
         return {
@@ -429,8 +397,7 @@ class Durable:
         state.behind_s = data.get("behind_s", 0.0)
         state.first_launches_s = tuple(data.get("first_launches_s", ()))
         state.restarts_s = tuple(data.get("restarts_s", ()))
-        for queue, user, at_s, running, gpu_s in data.get("uses", ()):
-            state.uses[queue, user] = Use(at_s, running, tuple(gpu_s))
+        state.uses = {(queue, user): Use(at_s, n, tuple(gpu_s)) for queue, user, at_s, n, gpu_s in data.get("uses", ())}
         state.limits = {x["account"]: facts.LimitsSet(**x) for x in data.get("limits", ())}
         state.spent = {(x["account"], x["period"]): facts.BudgetSpent(**x) for x in data.get("spent", ())}
         state.plain = {(user, queue, kind, of): gpus for user, queue, kind, of, gpus in data.get("plain", ())}
@@ -443,16 +410,28 @@ class Durable:
     @classmethod
     def load_lines(cls, lines: Iterable[Any]) -> Durable:
         """The inverse of dump_lines()."""
-        pieces = iter(lines)
-        data = dict(next(pieces, {}))
-        for name, record in pieces:
-            data[name].append(record)
-        return cls.load(data)
+        return cls.load(_joined(lines))
+
+
+def _put(table: dict[K, V], key: K, value: V | None) -> None:
+    """Sets the value of a key; without one drops the key."""
+    if value is not None:
+        table[key] = value
+    else:
+        table.pop(key, None)
+
+
+def _joined(lines: Iterable[Any]) -> dict[str, Any]:
+    """One value of the pieces of dump_lines()."""
+    pieces = iter(lines)
+    data = dict(next(pieces, {}))
+    for name, record in pieces:
+        data[name].append(record)
+    return data
 
 
 _FOLDS: dict[type[Any], Any] = {
-    kind: getattr(Durable, f"_on_{name}", Durable.other_of_lease if kind in facts.OF_LEASE else Durable.told)
-    for name, kind in facts.FACTS.items()
+    kind: getattr(Durable, f"_on_{name}", Durable._on_other) for name, kind in facts.FACTS.items()
 } | {facts.LeaseMended: Durable._on_LeaseGranted}
 
 
@@ -463,8 +442,8 @@ class Ledger:
         self.durable = durable
         self.facts: list[facts.Fact] = []
         """Facts since the last `take`."""
-        self.touched: Touched | None = None
-        """What changed since the last picture; None unless pictures are taken."""
+        self.touched: set[str] | None = None
+        """Apps that may have changed since the last picture; None unless pictures are taken."""
         self.limits = LimitBook(accounts, durable)
 
     def write(self, fact: facts.Fact) -> Step | None:
@@ -475,10 +454,12 @@ class Ledger:
         if isinstance(fact, facts.LimitsSet | facts.Restored):
             self.limits.set_anew()
         if self.touched is not None:
-            if step is None:
-                self.touched.note(fact)
-            else:
-                self.touched.app_ids.update(x.app_id for x in step.all)
+            if step is not None:
+                self.touched.update(x.app_id for x in step.all)
+            elif isinstance(fact, facts.AppArrived | facts.AppChanged | facts.AppEnded | facts.AppMoved):
+                self.touched.add(fact.app_id)
+            elif isinstance(fact, facts.AppsForgotten | facts.Restored):
+                self.touched.update(fact.app_ids if isinstance(fact, facts.AppsForgotten) else self.durable.apps)
         return step
 
     def note_demand(self, app_id: str, gpus: int) -> None:
@@ -492,9 +473,9 @@ class Ledger:
         told, self.facts = self.facts, []
         return told
 
-    def watch(self) -> Touched:
-        """Begins to note what changes, for one reader who takes pictures; replaces the previous reader's note."""
-        self.touched = Touched()
+    def watch(self) -> set[str]:
+        """Begins to note which apps change, for one reader who takes pictures; replaces the previous reader's note."""
+        self.touched = set()
         return self.touched
 
     def validate(self) -> Iterator[tuple[Gpu | str | None, str]]:
@@ -525,20 +506,3 @@ class Ledger:
                 yield None, f"{key} uses {running.get(key, 0.0)} GPUs, {use.running} are counted"
         if d.live.keys() | d.ended.keys() != d.apps.keys() or d.live.keys() & d.ended.keys():
             yield None, "the live and the ended apps are not all apps"
-
-
-class Touched:
-    """Apps that changed since the last picture; `all`: every app may have."""
-
-    def __init__(self) -> None:
-        self.app_ids: set[str] = set()
-        self.all = False
-
-    def note(self, fact: facts.Fact) -> None:
-        """Notes a fact that is not about a GPU."""
-        if isinstance(fact, facts.AppArrived | facts.AppChanged | facts.AppEnded | facts.AppMoved):
-            self.app_ids.add(fact.app_id)
-        elif isinstance(fact, facts.AppsForgotten):
-            self.app_ids.update(fact.app_ids)
-        elif isinstance(fact, facts.Restored):
-            self.all = True
