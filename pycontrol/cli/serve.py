@@ -19,6 +19,7 @@ from pycontrol.bridge.server import BridgeError
 from pycontrol.cli.client import failing, file_option
 from pycontrol.config import ConfigError, load_config
 from pycontrol.daemon.control_plane import ControlPlane
+from pycontrol.hadoopconf.check import checked
 from pycontrol.policies import registry
 from pycontrol.rpc.server import ServerError
 from pycontrol.rpc.tokens import KeyFileError
@@ -64,7 +65,7 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     raise_descriptor_limit()
     share_the_interpreter()
     with failing(ConfigError):
-        config = registry.checked(load_config(file), file.name)
+        config = checked(load_config(file), file.name)
     refused = failing(ConfigError, JournalError, KeyFileError, ServerError, BridgeError)
     with refused, failing(OSError, what=str(config.state_dir)):
         plane = ControlPlane(config, policy or config.policy)

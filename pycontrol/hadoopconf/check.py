@@ -92,8 +92,19 @@ def _has_racks(file: Path) -> bool:
     return isinstance(data, dict) and "racks" in data
 
 
+def checked(config: Config, file: str) -> Config:
+    """The configuration, if its policy and options are valid; raises ConfigError, which names the file."""
+    if config.policy not in registry.names():
+        raise ConfigError([f"{file}: policy: {registry.unknown(config.policy)}"])
+    try:
+        registry.make(config.policy, **config.policy_options)
+    except registry.UnknownPolicy as problem:
+        raise ConfigError([f"{file}: policy_options: {problem}"]) from problem
+    return config
+
+
 def _isonomy_yaml(file: Path, seen: SiteFacts) -> Iterator[Finding]:
-    config = seen.config = registry.checked(load_config(file), file.name)
+    config = seen.config = checked(load_config(file), file.name)
     name = file.name
     if not on_loopback(config.bridge.host):
         yield error(name, "bridge.host", f"must be a loopback address (got {config.bridge.host})")

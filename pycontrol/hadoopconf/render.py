@@ -12,8 +12,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
+from pycontrol.hadoopconf.check import checked
 from pycontrol.hadoopconf.names import HADOOP_VERSIONS
-from pycontrol.policies import registry
 from pycontrol.words import suggest
 
 FREE_FORM = frozenset(
@@ -133,7 +133,7 @@ def render(over: Mapping[str, Any]) -> dict[str, str]:
         for name in environment.list_templates(filter_func=lambda n: n.endswith(".j2") and n[0] != "_")
         if _wanted(name, values)
     }
-    registry.checked(parse(files["isonomy.yaml"], Config, "isonomy.yaml"), "isonomy.yaml")
+    checked(parse(files["isonomy.yaml"], Config, "isonomy.yaml"), "isonomy.yaml")
     return files
 
 

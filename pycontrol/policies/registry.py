@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from pycontrol.config import Config, ConfigError
 from pycontrol.model.bounds import BOUNDS, OutOfBounds, numbers_within
 from pycontrol.policies.port import Policy
 from pycontrol.words import suggest
@@ -101,17 +100,6 @@ def made(name: str, of: Any, given: Mapping[str, Any]) -> Policy:
     except ValidationError as error:
         lines = (f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']})" for e in error.errors())
         raise UnknownPolicy(f"{name}: {'; '.join(lines)}") from error
-
-
-def checked(config: Config, file: str) -> Config:
-    """The configuration, if its policy and options are valid; raises ConfigError, which names the file."""
-    if config.policy not in names():
-        raise ConfigError([f"{file}: policy: {unknown(config.policy)}"])
-    try:
-        make(config.policy, **config.policy_options)
-    except UnknownPolicy as problem:
-        raise ConfigError([f"{file}: policy_options: {problem}"]) from problem
-    return config
 
 
 def unknown(name: str) -> str:

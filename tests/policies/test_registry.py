@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pycontrol.cli import main
 from pycontrol.config import Config, ConfigError, parse
-from pycontrol.policies import registry
+from pycontrol.hadoopconf.check import checked
 
 WRONG = [
     (
@@ -38,14 +38,14 @@ WRONG = [
 @pytest.mark.parametrize(("text", "line"), WRONG)
 def test_each_mistake_is_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        registry.checked(parse(text, Config, "isonomy.yaml"), "isonomy.yaml")
+        checked(parse(text, Config, "isonomy.yaml"), "isonomy.yaml")
     (said,) = caught.value.lines
     assert said.startswith(line)
 
 
 def test_a_known_policy_passes_unchanged() -> None:
     config = parse("{policy: gandiva, policy_options: {restart_s: 9}}", Config, "x")
-    assert registry.checked(config, "x") is config
+    assert checked(config, "x") is config
 
 
 @pytest.mark.parametrize(("text", "line"), WRONG)
