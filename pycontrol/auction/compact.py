@@ -73,12 +73,6 @@ class Compact:
     pins: Sequence[Pins]
     """[rows]: GPUs kept, by host."""
 
-    @property
-    def exact(self) -> bool:
-        """Whether the dims decide exactly what fits; never if gangs must lie in one rack."""
-        in_racks = (self.scope == Scope.RACK) & (self.sizes[self.size] > 1)
-        return self.chain and not any(self.pins) and not bool(in_racks.any())
-
 
 def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
     """The compact form of an auction."""
