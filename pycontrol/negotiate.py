@@ -105,7 +105,7 @@ def token(host: str, principal: str = "", keytab: str = "", tickets: str = "") -
 
     `tickets`: the cache for the tickets of the keytab's principal; default: this process's memory.
     """
-    gss = _library()
+    gss = library()
     name, context, creds = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     minor, out = ctypes.c_uint32(), _Output()
     try:
@@ -132,7 +132,7 @@ class _Output(ctypes.Structure):
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     try:
         gss = ctypes.CDLL(LIBRARY)
         gss.gss_acquire_cred_from  # noqa: B018
@@ -146,7 +146,7 @@ def _library() -> ctypes.CDLL:
 
 def _import_name(text: str, kind: _Oid, name: ctypes.c_void_p) -> None:
     minor, encoded = ctypes.c_uint32(), text.encode()
-    major = _library().gss_import_name(byref(minor), byref(_Bytes(len(encoded), encoded)), byref(kind), byref(name))
+    major = library().gss_import_name(byref(minor), byref(_Bytes(len(encoded), encoded)), byref(kind), byref(name))
     _check(major, minor.value, f"for {text}")
 
 
@@ -159,12 +159,12 @@ def _acquire(principal: str, keytab: str, tickets: str, credential: ctypes.c_voi
     store = _Store(2, pairs)
     try:
         _import_name(principal, _PRINCIPAL, name)
-        major = _library().gss_acquire_cred_from(
+        major = library().gss_acquire_cred_from(
             byref(minor), name, 0, None, _INITIATE, byref(store), byref(credential), None, None
         )
         _check(major, minor.value, f"for {principal}", keytab)
     finally:
-        _library().gss_release_name(byref(minor), byref(name))
+        library().gss_release_name(byref(minor), byref(name))
 
 
 def _check(major: int, minor: int, what: str, keytab: str = "") -> None:
@@ -182,11 +182,11 @@ def _said(code: int, kind: int) -> str:
     minor, more, out = ctypes.c_uint32(), ctypes.c_uint32(0), _Output()
     texts = []
     while code:
-        _library().gss_display_status(
+        library().gss_display_status(
             byref(minor), ctypes.c_uint32(code), ctypes.c_int(kind), None, byref(more), byref(out)
         )
         texts.append(ctypes.string_at(out.value, out.length).decode(errors="replace") if out.value else "")
-        _library().gss_release_buffer(byref(minor), byref(out))
+        library().gss_release_buffer(byref(minor), byref(out))
         if not more.value:
             break
     return "; ".join(texts)

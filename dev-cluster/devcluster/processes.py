@@ -89,7 +89,7 @@ def start(cluster: Cluster, role: str, java_home: Path) -> subprocess.Popen[byte
             env=environment(cluster, java_home),
             start_new_session=True,
         )
-    layout.pid_file(role).write_text(f"{process.pid} {_start_ticks(process.pid)}\n")
+    layout.pid_file(role).write_text(f"{process.pid} {start_ticks(process.pid)}\n")
     return process
 
 
@@ -120,10 +120,10 @@ def pid_of(layout: Layout, role: str) -> int | None:
         pid, ticks = (int(word) for word in layout.pid_file(role).read_text().split())
     except (OSError, ValueError):
         return None
-    return pid if ticks and _start_ticks(pid) == ticks else None
+    return pid if ticks and start_ticks(pid) == ticks else None
 
 
-def _start_ticks(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """When the process started, in clock ticks since boot; 0 if it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

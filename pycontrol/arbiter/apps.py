@@ -161,7 +161,7 @@ class Launches:
     """Launches of all active apps."""
 
     def __init__(self, live: Iterable[AppRecord]) -> None:
-        self._seen = {a.app_id: {job: (n, MEASURED) for job, n in a.launches.items()} for a in live}
+        self.seen = {a.app_id: {job: (n, MEASURED) for job, n in a.launches.items()} for a in live}
         """App -> job -> (newest launch, step of its first report).
 
         MEASURED instead of a step: the launch was measured, or began before this control plane did.
@@ -188,7 +188,7 @@ class Launches:
         Only the first launch on each grant counts.
         """
         by_job = grouped((x.job_id, x) for x in leases if x.job_id)
-        seen, found = self._seen.setdefault(app_id, {}), []
+        seen, found = self.seen.setdefault(app_id, {}), []
         for job in jobs:
             if job.state != "running" or not job.launches:
                 continue
@@ -212,7 +212,7 @@ class Launches:
 
     def forget(self, app_id: str) -> None:
         """Drops the launches of an app."""
-        self._seen.pop(app_id, None)
+        self.seen.pop(app_id, None)
 
 
 AgentMessage = ev.UsePlanned | ev.GpusReleased | ev.ProgressReported | ev.AgentDone

@@ -65,7 +65,7 @@ class Arbiter:
         self.story = Story()
         self.rounds = Rounds(s, self.clerk, policy)
         self.agent_events = AgentEvents(s, self.clerk, self.rounds.reports, self.rounds.app_gone)
-        self._handlers = self._all_handlers()
+        self.handlers = self._all_handlers()
 
     def _all_handlers(self) -> dict[type[Any], Callable[[Any, float], None]]:
         """The handler of each kind of event."""
@@ -142,7 +142,7 @@ class Arbiter:
         tell(now_s)
         for event in events:
             tell(event)
-            self._handlers[type(event)](event, now_s)
+            self.handlers[type(event)](event, now_s)
         if self.holdings.groups.outdated:
             self._resync_cells(now_s)
             for app_id in self.agents.unmanaged_apps:

@@ -87,8 +87,8 @@ class BridgeEndpoint:
         """A snapshot is being submitted: no directive is sent."""
         self._last_seq = 0
         self._heard_s = 0.0
-        self._polls = 0
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self.polls = 0
+        self.waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._about: dict[tuple[str, str], str] = {}
         """By (kind, container): the id of the waiting directive."""
         self._answers: OrderedDict[tuple[str, int], Future[pb.Response]] = OrderedDict()
@@ -184,7 +184,7 @@ class BridgeEndpoint:
         self._submit_time(time_ms)
         self._settle()
         with self._changed:
-            self._waiting.clear()
+            self.waiting.clear()
             self._about.clear()
         self._submit(snapshot)
         with self._changed:
@@ -243,14 +243,14 @@ class BridgeEndpoint:
         about = None if isinstance(directive, Place) else (type(directive).__name__, directive.container_id)
         with self._changed:
             if about is not None:
-                self._waiting.pop(self._about.get(about, ""), None)
+                self.waiting.pop(self._about.get(about, ""), None)
                 self._about[about] = message.id
-            self._waiting[message.id] = _Waiting(message, about)
+            self.waiting[message.id] = _Waiting(message, about)
             self._changed.notify_all()
 
     def _done(self, directive_id: str) -> None:
         with self._changed:
-            waiting = self._waiting.pop(directive_id, None)
+            waiting = self.waiting.pop(directive_id, None)
             if waiting is not None and waiting.about is not None:
                 self._about.pop(waiting.about, None)
 
@@ -259,18 +259,18 @@ class BridgeEndpoint:
         with self._changed:
             end_s = self._clock_s() + wait_s
             for directive_id in request.poll.received:
-                if directive_id in self._waiting:
-                    self._waiting[directive_id].due_s = self._clock_s() + RESULT_S
-            self._polls += 1
-            this_poll = self._polls
+                if directive_id in self.waiting:
+                    self.waiting[directive_id].due_s = self._clock_s() + RESULT_S
+            self.polls += 1
+            this_poll = self.polls
             self._changed.notify_all()
             while True:
                 if request.plugin_epoch != self._epoch:
                     return pb.Response(hello_required=True)
                 now_s = self._clock_s()
                 self._heard_s = now_s
-                due = self._due(now_s) if this_poll == self._polls and not self._greeting else []
-                over = now_s >= end_s or this_poll != self._polls or self._stopped.is_set()
+                due = self._due(now_s) if this_poll == self.polls and not self._greeting else []
+                over = now_s >= end_s or this_poll != self.polls or self._stopped.is_set()
                 if due or over:
                     return pb.Response(directives=pb.Directives(directives=due))
                 self._changed.wait(min(end_s, self._next_due_s(now_s)) - now_s)
@@ -278,11 +278,11 @@ class BridgeEndpoint:
     def _next_due_s(self, now_s: float) -> float:
         if self._greeting:
             return math.inf
-        return min((max(w.due_s, now_s) for w in self._waiting.values()), default=math.inf)
+        return min((max(w.due_s, now_s) for w in self.waiting.values()), default=math.inf)
 
     def _due(self, now_s: float) -> list[pb.Directive]:
         due = []
-        for waiting in self._waiting.values():
+        for waiting in self.waiting.values():
             if waiting.due_s <= now_s:
                 waiting.due_s = now_s + RESEND_S
                 due.append(waiting.message)
@@ -297,9 +297,9 @@ class BridgeEndpoint:
         query = request.query
         if query.method == "GET":
             with self._turns.of(query.user, waits="wait_s" in query.parameters):
-                return self._query(query)
+                return self.query(query)
         if not request.id:
-            return self._query(query)
+            return self.query(query)
         key = (request.plugin_epoch, request.id)
         with self._changed:
             first = key not in self._answers
@@ -307,7 +307,7 @@ class BridgeEndpoint:
             while len(self._answers) > ANSWERS_KEPT:
                 self._answers.popitem(last=False)
         if first:
-            answer.set_result(self._query(request.query))
+            answer.set_result(self.query(request.query))
         response = pb.Response()
         try:
             response.CopyFrom(answer.result(QUERY_S))
@@ -315,7 +315,7 @@ class BridgeEndpoint:
             response.error = "the same query is still being answered"
         return response
 
-    def _query(self, query: pb.Query) -> pb.Response:
+    def query(self, query: pb.Query) -> pb.Response:
         try:
             viewable = frozenset(query.viewable) if query.acls else None
             asked = (query.method, query.path, dict(query.parameters), query.user, query.admin, viewable)

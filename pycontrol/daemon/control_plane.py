@@ -122,7 +122,7 @@ class ControlPlane:
         self.notice = notice_of(self._policy)
         self._parts = ExitStack()
         self._stop = threading.Event()
-        self._mismatches: list[str] = []
+        self.mismatches: list[str] = []
         self._topology_held = False
         """The nodes have matched the topology file, or GPUs are leased: a mismatch is only reported from now on."""
         self._wrong_topology = False
@@ -180,7 +180,7 @@ class ControlPlane:
                 traders=config.exchange.traders,
                 picture=lambda a, now_s: picture(a, now_s, options),
                 estimates=lambda: forecaster.latest,
-                secure=lambda: secure(self._takeover, self._driver),
+                secure=lambda: secure(self._takeover, self.driver),
                 shadow=self._shadow.view,
                 why_not=questions.answer,
                 usage=lambda by, accounts: last_year(self._journal.path, by, accounts, prices),
@@ -194,7 +194,7 @@ class ControlPlane:
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
         )
         self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
-        self._driver, self._router = core.driver, core.router
+        self.driver, self._router = core.driver, core.router
         self._watch_parts(core.feed.metrics, arbiter)
         parts.callback(questions.stop)
         self._start_parts(parts, forecaster, durable)
@@ -240,7 +240,7 @@ class ControlPlane:
         """Start the parts in order; they stop in reverse order."""
         config = self.config
         days_s, most = config.journal.retention_days * DAY_S, config.journal.max_mb << 20
-        keeper = JournalKeeper(config.journal_file, days_s, most, self._driver.clock.now_s)
+        keeper = JournalKeeper(config.journal_file, days_s, most, self.driver.clock.now_s)
         at, handle = config.bridge, self._endpoint.handle
         bridge = BridgeServer(at.host, at.port, at.token_file, handle, lambda e: self._fail("the bridge ended", e))
         more: list[Periodic | Notifier | MetricsServer] = [
@@ -255,7 +255,7 @@ class ControlPlane:
         if config.metrics is not None:
             token, text = config.state_dir / METRICS_TOKEN_FILE, self._router.metrics_text
             more.append(MetricsServer(config.metrics, text, config.agents.tls, token))
-        for part in (keeper, self._driver, self._agents, self._endpoint, bridge, forecaster, *more):
+        for part in (keeper, self.driver, self._agents, self._endpoint, bridge, forecaster, *more):
             part.start()
             parts.callback(part.stop)
         threading.Thread(target=self._watch_driver, name="isonomy-watch", daemon=True).start()
@@ -266,7 +266,7 @@ class ControlPlane:
         files = [journal, journal.with_name(journal.name + "-wal")]
         for name, about, source in (
             ("arbiter_queue_depth", "Events and queries that wait for the Arbiter.",
-             lambda: self._driver.waiting),
+             lambda: self.driver.waiting),
             ("bridge_silence_seconds", "Since the ResourceManager's plugin was last heard of.",
              lambda: endpoint.silent_s),
             ("journal_bytes", "The journal with its write-ahead log.",
@@ -274,7 +274,7 @@ class ControlPlane:
             ("state_dir_free_bytes", "Free on the journal's disk.",
              lambda: shutil.disk_usage(journal.parent).free),
             ("clock_behind_seconds", "How far this machine's clock is behind the ResourceManager's or the journal's.",
-             lambda: max(0.0, arbiter.durable.behind_s, self._driver.clock.now_s() - time.time())),
+             lambda: max(0.0, arbiter.durable.behind_s, self.driver.clock.now_s() - time.time())),
             ("standing_by", "1 while another ResourceManager is the active one.",
              lambda: takeover is not None and not endpoint.connected),
             ("standby_age_seconds", "Since the state that a standby would take over was stored; 0 without a standby, or"
@@ -287,12 +287,12 @@ class ControlPlane:
         """Submit a plugin's event; a control plane with a standby takes over before it handles a snapshot."""
         if isinstance(event, ClusterSnapshot) and self._takeover is not None:
             try:
-                self._takeover.before_snapshot(self._driver)
+                self._takeover.before_snapshot(self.driver)
             except Superseded:
                 self._stale = True
                 self._stop.set()
                 raise
-        self._driver.submit(event)
+        self.driver.submit(event)
 
     def _keep(self) -> None:
         """Store apps and clocks on HDFS while this control plane's ResourceManager is active."""
@@ -302,10 +302,10 @@ class ControlPlane:
 
     def _look(self) -> None:
         """Hold a shadow round, in mode shadow."""
-        seen = self._driver.call(lambda a, _: shadow.seen(a))
+        seen = self.driver.call(lambda a, _: shadow.seen(a))
         if seen is None:
             self._shadow.interrupted()
-        elif (found := self._shadow.look(seen, self._driver.clock.now_s())) is not None:
+        elif (found := self._shadow.look(seen, self.driver.clock.now_s())) is not None:
             log.info("as if", given=dict(found.given), would_give=dict(found.would_give))
 
     def _layout(self) -> tuple[Layout, str]:
@@ -354,7 +354,7 @@ class ControlPlane:
         return found, policies, back
 
     def _watch_driver(self) -> None:
-        self._driver.stopped.wait()
+        self.driver.stopped.wait()
         self._stop.set()
 
     def _fail(self, what: str, why: BaseException) -> None:
@@ -376,11 +376,11 @@ class ControlPlane:
             if self._takeover is not None and not self._endpoint.connected:
                 self._agents.stand_by()
             try:
-                self._driver.call(lambda a, now_s: None)
+                self.driver.call(lambda a, now_s: None)
                 _tell_supervisor("WATCHDOG=1")
                 self._report_mismatches()
                 self._feed.trends.keep()
-                now_s = self._driver.clock.now_s()
+                now_s = self.driver.clock.now_s()
                 if now_s - sampled_s >= SAMPLE_S:
                     picture = self._router.pictures.newest()
                     self._feed.trends.sample(picture.arbiter, picture.now_s)
@@ -391,8 +391,8 @@ class ControlPlane:
                 log.exception("housekeeping failed; it is tried again", retry_s=HOUSEKEEPING_S)
         self._parts.close()
         self._feed.trends.keep()
-        if self._driver.failed is not None:
-            log.error("the control plane stops: the Arbiter failed", error=str(self._driver.failed))
+        if self.driver.failed is not None:
+            log.error("the control plane stops: the Arbiter failed", error=str(self.driver.failed))
             return 1
         if self._failure:
             log.error("the control plane stops", error=self._failure)
@@ -408,7 +408,7 @@ class ControlPlane:
         topology = self._topology
         if topology is None:
             return
-        ready, registered, leased = self._driver.call(
+        ready, registered, leased = self.driver.call(
             lambda a, now_s: (
                 a.cluster.ready,
                 {n.host: n.gpus for n in a.cluster.nodes.values()},
@@ -427,9 +427,9 @@ class ControlPlane:
             self._stop.set()
             return
         for line in found:
-            if line not in self._mismatches:
+            if line not in self.mismatches:
                 log.error("topology mismatch", file=str(self.config.topology), problem=line)
-        self._mismatches = found
+        self.mismatches = found
 
 
 def _tell_supervisor(state: str) -> None:

@@ -48,7 +48,7 @@ class UnknownPolicy(ValueError):
 
 
 @functools.cache
-def _others() -> Mapping[str, str]:
+def others() -> Mapping[str, str]:
     """Name -> module:class, for policies of other distributions, without those named like a built-in policy."""
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {e.name: e.value for e in found if e.name not in POLICIES}
@@ -57,7 +57,7 @@ def _others() -> Mapping[str, str]:
 def names() -> tuple[str, ...]:
     """The names of available policies, those of other distributions last."""
     lab = importlib.util.find_spec("pycontrol.lab")
-    return (*(name for name, at in POLICIES.items() if lab or ".lab." not in at), *sorted(_others()))
+    return (*(name for name, at in POLICIES.items() if lab or ".lab." not in at), *sorted(others()))
 
 
 def options(name: str) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def kind(name: str) -> Any:
     """The class of a policy; raises UnknownPolicy."""
     if name not in names():
         raise UnknownPolicy(unknown(name))
-    module, _, of = (POLICIES.get(name) or _others()[name]).partition(":")
+    module, _, of = (POLICIES.get(name) or others()[name]).partition(":")
     try:
         return getattr(importlib.import_module(module), of)
     except (ImportError, AttributeError) as error:

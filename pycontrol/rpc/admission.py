@@ -52,7 +52,7 @@ class Admission:
 
     def __init__(self, tokens: Tokens, owners: Owners, wait_s: float = OWNER_WAIT_S) -> None:
         self._tokens, self._owners, self._wait_s = tokens, owners, wait_s
-        self._waiting, self._open = Counter[str](), Counter[str]()
+        self.waiting, self._open = Counter[str](), Counter[str]()
 
     @asynccontextmanager
     async def stream(self, token: str) -> AsyncIterator[TokenClaims]:
@@ -79,9 +79,9 @@ class Admission:
         owner = self._owners(claims.app_id)
         if owner is not None:
             return owner
-        _need_room(self._waiting, claims.user, WAITING_PER_USER, WAITING_MAX, "streams wait for their apps")
+        _need_room(self.waiting, claims.user, WAITING_PER_USER, WAITING_MAX, "streams wait for their apps")
         end_s = time.monotonic() + self._wait_s
-        with counted(self._waiting, claims.user):
+        with counted(self.waiting, claims.user):
             while time.monotonic() < end_s:
                 await asyncio.sleep(LOOK_EVERY_S)
                 owner = self._owners(claims.app_id)

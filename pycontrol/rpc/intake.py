@@ -52,39 +52,39 @@ class Intake:
 
     def __init__(self, after: Callable[[Callable[[], None]], None]) -> None:
         self._after = after
-        self._under_way = Counter[str]()
+        self.under_way = Counter[str]()
         self._watched: dict[str, int] = {}
         """By user: the bytes that its pending `after` call covers; there is one at a time."""
         self._less = asyncio.Event()
         self._turns: dict[str, float] = {}
         """By user: when its next message may be read, of time.monotonic."""
-        self._paced = Counter[str]()
+        self.paced = Counter[str]()
         """The streams of each user that wait for their turn."""
 
     async def turn(self, user: str, size: int) -> None:
         """Wait until this user's next message, of `size` bytes, may be read: users take turns, not streams."""
         now_s = time.monotonic()
-        part_per_s = MESSAGES_PER_S / (1 + len(self._paced) + (user not in self._paced))
+        part_per_s = MESSAGES_PER_S / (1 + len(self.paced) + (user not in self.paced))
         turn_s = max(self._turns.get(user, 0.0), now_s - AT_ONCE_S) + max(1.0, size / MESSAGE_BYTES) / part_per_s
         self._turns[user] = turn_s
         if turn_s > now_s:
-            with counted(self._paced, user):
+            with counted(self.paced, user):
                 await asyncio.sleep(turn_s - now_s)
 
     async def room(self, user: str) -> None:
         """Wait until this user's and all users' waiting bytes are below their limits."""
-        while self._under_way[user] >= USER_BYTES or self._under_way.total() >= ALL_BYTES:
+        while self.under_way[user] >= USER_BYTES or self.under_way.total() >= ALL_BYTES:
             less = self._less
             await less.wait()
 
     def submitted(self, user: str, size: int) -> None:
         """Count an event of `size` bytes that was submitted to the Arbiter."""
-        self._under_way[user] += size
+        self.under_way[user] += size
         if user not in self._watched:
             self._watch(user, asyncio.get_running_loop())
 
     def _watch(self, user: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._watched[user] = self._under_way[user]
+        self._watched[user] = self.under_way[user]
 
         def handled() -> None:
             with contextlib.suppress(RuntimeError):  # the server has stopped
@@ -96,11 +96,11 @@ class Intake:
             loop.call_later(RETRY_S, self._watch, user, loop)
 
     def _handled(self, user: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._under_way[user] -= self._watched.pop(user)
-        if self._under_way[user]:
+        self.under_way[user] -= self._watched.pop(user)
+        if self.under_way[user]:
             self._watch(user, loop)
         else:
-            del self._under_way[user]
+            del self.under_way[user]
         less, self._less = self._less, asyncio.Event()
         less.set()
 

@@ -56,8 +56,8 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         hdfs_tokens: TokenSource | None = None,
     ) -> None:
         self.sessions, self._hdfs_tokens = sessions, hdfs_tokens
-        self._serving, self._intake = serving, intake
-        self._admission, self._submit, self._topology = admission, submit, topology
+        self._serving, self.intake = serving, intake
+        self.admission, self._submit, self._topology = admission, submit, topology
         self._first_message_s = first_message_s
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         """By user: held while HDFS is asked for a token of its."""
@@ -86,7 +86,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         log.info("Agent registered", app_id=stream.app_id, attempt_id=stream.name)
         try:
             self._hand_over(stream, up)
-            self._intake.submitted(claims.user, first.ByteSize())
+            self.intake.submitted(claims.user, first.ByteSize())
             await self._serve(stream, context, self._read_agent(stream, claims.user, messages))
         finally:
             if self.sessions.agent_gone(stream):
@@ -112,13 +112,13 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         reports = RateLimiter()
         async for message in messages:
             kind, size = message.WhichOneof("kind"), message.ByteSize()
-            await self._intake.turn(user, size)
+            await self.intake.turn(user, size)
             if kind == "progress":
                 await reports.take()
             if kind == "to_worker":
                 self.sessions.to_worker(stream.app_id, relayed.worker_command(message.to_worker))
                 continue
-            await self._intake.room(user)
+            await self.intake.room(user)
             try:
                 event = translate.event_of(stream.app_id, message, self._topology().machines)
             except Malformed as e:
@@ -130,7 +130,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
                 if isinstance(event, RhoReported | ProgressReported):
                     event = dataclasses.replace(event, steps=self.sessions.tally.take(stream.app_id))
                 self._hand_over(stream, event)
-                self._intake.submitted(user, size)
+                self.intake.submitted(user, size)
 
     # ---- a worker
 
@@ -159,7 +159,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
 
     async def _read_worker(self, stream: WorkerStream, user: str, messages: AsyncIterator[pb.WorkerMessage]) -> None:
         async for message in messages:
-            await self._intake.turn(user, message.ByteSize())
+            await self.intake.turn(user, message.ByteSize())
             if message.worker_id != stream.name:
                 raise Malformed(f"worker_id changed within the stream of {stream.name}")
             self.sessions.from_worker(stream.app_id, relayed.worker_message(message))
@@ -191,8 +191,8 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         if not text:
             await _abort(context, grpc.StatusCode.UNAUTHENTICATED, f"the metadata key {TOKEN_KEY} is missing")
         try:
-            async with self._admission.stream(text) as claims:
-                await self._intake.turn(claims.user, STREAM_BYTES)
+            async with self.admission.stream(text) as claims:
+                await self.intake.turn(claims.user, STREAM_BYTES)
                 yield claims
         except StreamRefused as e:
             log.warning("a stream was refused", peer=context.peer(), why=str(e))
@@ -201,7 +201,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
     async def _first(self, user: str, messages: AsyncIterator[M], context: Context) -> M:
         try:
             first = await asyncio.wait_for(anext(messages), self._first_message_s)
-            await self._intake.turn(user, first.ByteSize())
+            await self.intake.turn(user, first.ByteSize())
             return first
         except TimeoutError:
             why = f"nothing arrived within {self._first_message_s:g} s"

@@ -34,7 +34,7 @@ class Sessions:
         """Counts all bytes that wait here and in the streams."""
         self.agents: dict[str, AgentStream] = {}
         self._workers: dict[str, dict[str, WorkerStream]] = {}
-        self._mail: OrderedDict[str, Mailbox] = OrderedDict()
+        self.mail: OrderedDict[str, Mailbox] = OrderedDict()
         self.tally = Tally()
 
     # ---- Agents
@@ -65,7 +65,7 @@ class Sessions:
         if kind == "registered":
             stream.greeted = True
             self._put(stream, message)
-            for kept in self._mailbox(app_id).take():
+            for kept in self.mailbox(app_id).take():
                 stream.put(kept)
         elif stream.greeted or kind == "finish":
             self._put(stream, message)
@@ -87,11 +87,11 @@ class Sessions:
         for stream in streams:
             stream.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{app_id} has the most bytes waiting of all; {TOO_SLOW}")
             stream.empty()
-        self._mailbox(app_id).clear()
+        self.mailbox(app_id).clear()
 
     def _take_back(self, stream: AgentStream) -> None:
         """Keep the workers' messages that did not reach this Agent for the next one."""
-        mailbox = self._mailbox(stream.app_id)
+        mailbox = self.mailbox(stream.app_id)
         for message in stream.empty():
             kind = message.WhichOneof("kind")
             if kind == "worker_gone":
@@ -112,7 +112,7 @@ class Sessions:
             return False
         workers[stream.name] = stream
         self.tally.up(stream.app_id, stream.name)
-        mailbox = self._mailbox(stream.app_id)
+        mailbox = self.mailbox(stream.app_id)
         if older is not None:
             older.end(grpc.StatusCode.ABORTED, "a newer stream of this worker has begun")
             self._take_back_command(older)
@@ -135,12 +135,12 @@ class Sessions:
         self._take_back_command(stream)
         gone = pb.ArbiterMessage(worker_gone=pb.WorkerGone(worker_id=stream.name, reason=reason))
         self._relay(stream.app_id, stream.name, "gone", gone)
-        self._mailbox(stream.app_id).closed(stream.name)
+        self.mailbox(stream.app_id).closed(stream.name)
         self._forget_some()
 
     def _take_back_command(self, stream: WorkerStream) -> None:
         for command in stream.empty()[-1:]:
-            self._mailbox(stream.app_id).command(command)
+            self.mailbox(stream.app_id).command(command)
 
     def from_worker(self, app_id: str, message: pb.WorkerMessage) -> None:
         """Relay a worker's message to its app's Agent, or keep it."""
@@ -150,7 +150,7 @@ class Sessions:
             return
         relayed = pb.ArbiterMessage(from_worker=message)
         if kind in KEPT_KINDS:
-            self._mailbox(app_id).heard(message.worker_id, kind, relayed)
+            self.mailbox(app_id).heard(message.worker_id, kind, relayed)
         self._relay(app_id, message.worker_id, kind, relayed)
 
     def _relay(self, app_id: str, worker_id: str, kind: str, message: pb.ArbiterMessage) -> None:
@@ -158,14 +158,14 @@ class Sessions:
         if agent is not None and agent.greeted and self._put(agent, message):
             return
         if kind in KEPT_KINDS or kind == "gone":
-            self._mailbox(app_id).keep(worker_id, kind, message)
+            self.mailbox(app_id).keep(worker_id, kind, message)
 
     def to_worker(self, app_id: str, command: pb.WorkerCommand) -> None:
         """Relay an Agent's command to the worker's stream, or keep it until there is one."""
         self.tally.told(app_id, command)
         stream = self._workers.get(app_id, {}).get(command.worker_id)
         if stream is None or not stream.put(command):
-            self._mailbox(app_id).command(command)
+            self.mailbox(app_id).command(command)
 
     # ---- all
 
@@ -177,17 +177,17 @@ class Sessions:
             for worker in list(workers.values()):
                 worker.end(code, why)
 
-    def _mailbox(self, app_id: str) -> Mailbox:
-        mailbox = self._mail.get(app_id)
+    def mailbox(self, app_id: str) -> Mailbox:
+        mailbox = self.mail.get(app_id)
         if mailbox is None:
-            mailbox = self._mail[app_id] = Mailbox(app_id, self.ledger, WORKERS_MAX)
-        self._mail.move_to_end(app_id)
+            mailbox = self.mail[app_id] = Mailbox(app_id, self.ledger, WORKERS_MAX)
+        self.mail.move_to_end(app_id)
         return mailbox
 
     def _forget_some(self) -> None:
         """Drop the messages of the longest silent apps without an open stream, beyond APPS_MAX."""
-        silent = [a for a in self._mail if a not in self.agents and a not in self._workers]
+        silent = [a for a in self.mail if a not in self.agents and a not in self._workers]
         for app_id in silent[: max(0, len(silent) - APPS_MAX)]:
             log.warning("messages for a silent app are dropped", app_id=app_id)
-            self._mail.pop(app_id).clear()
+            self.mail.pop(app_id).clear()
             self.ledger.forget(app_id)

@@ -117,18 +117,18 @@ class transaction:
     """Context manager: BEGIN IMMEDIATE, then COMMIT, or ROLLBACK on an error."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
+        self.db = db
 
     def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        self.db.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             if kind is None:
-                self._db.execute("COMMIT")
+                self.db.execute("COMMIT")
         finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            if self.db.in_transaction:
+                self.db.execute("ROLLBACK")
 
 
 class SqliteJournal:
@@ -141,7 +141,7 @@ class SqliteJournal:
             self._lock = lock_journal(path)
         try:
             with as_journal_error(path):
-                self._db = open_journal(path)
+                self.db = open_journal(path)
                 self._begin()
         except BaseException:
             os.close(self._lock)
@@ -151,29 +151,29 @@ class SqliteJournal:
         """Reads the journal's id and its newest numbers, and begins an epoch."""
         self.id = self._meta("id", uuid.uuid4().hex)
         self.epoch = int(self._meta("epoch", "0")) + 1
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
+        self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
         self.set_aside: list[str] = []
         """What `recover` skipped, one line each."""
         self.seq: int = max(
-            self._db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0]
+            self.db.execute(f"SELECT COALESCE(MAX(seq), 0) FROM {table}").fetchone()[0]
             for table in ("facts", "snapshots", "quarantine")
         )
         """Number of the last fact. Counted here because SQLite's numbers restart once all facts are pruned."""
         self.until_s = max(
-            float(self._db.execute(f"SELECT COALESCE(MAX(time_s), 0) FROM {table}").fetchone()[0])
+            float(self.db.execute(f"SELECT COALESCE(MAX(time_s), 0) FROM {table}").fetchone()[0])
             for table in ("facts", "snapshots")
         )
         """The latest time in the journal when it was opened, Unix seconds; 0 if it was empty."""
 
     def _meta(self, key: str, default: str) -> str:
-        self._db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        self.db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, default))
+        row = self.db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return str(row[0])
 
     def follow(self, epoch: int) -> int:
         """Move to an epoch later than `epoch`, which is another journal's; returns the new epoch."""
         self.epoch = max(self.epoch, epoch + 1)
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
+        self.db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(self.epoch),))
         return self.epoch
 
     def append(self, facts: Iterable[Fact], now_s: float) -> None:
@@ -181,8 +181,8 @@ class SqliteJournal:
         rows = [(seq, self.epoch, now_s, *row_of(f)) for seq, f in enumerate(facts, self.seq + 1)]
         if not rows:
             return
-        with as_journal_error(self.path), transaction(self._db):
-            self._db.executemany("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?)", rows)
+        with as_journal_error(self.path), transaction(self.db):
+            self.db.executemany("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?)", rows)
         self.seq += len(rows)
 
     def recover(self) -> Durable:
@@ -192,8 +192,8 @@ class SqliteJournal:
         """
         problems: list[str] = []
         try:
-            state, seq = base_of(self._db, VERSION, problems)
-            bad, error = sort_out(self._db, state, seq)
+            state, seq = base_of(self.db, VERSION, problems)
+            bad, error = sort_out(self.db, state, seq)
             if error is not None:
                 raise error
         except (RowError, JournalError) as e:
@@ -201,8 +201,8 @@ class SqliteJournal:
         except (sqlite3.DatabaseError, *BAD) as e:
             raise JournalError(f"{self.path}: is damaged ({e}); {self._advice()}") from e
         if bad:
-            with transaction(self._db):
-                quarantine(self._db, bad)
+            with transaction(self.db):
+                quarantine(self.db, bad)
         self.set_aside += [*problems, *(str(error) for _, error in bad)]
         return state
 
@@ -242,11 +242,11 @@ class SqliteJournal:
         path.unlink(missing_ok=True)
         os.close(os.open(path, os.O_CREAT, 0o600))
         with as_journal_error(path), closing(sqlite3.connect(path)) as copy:
-            self._db.backup(copy)
+            self.db.backup(copy)
 
     def close(self, aside: str = "") -> None:
         """Close the journal. `aside`: rename its files with this suffix, so that the next start finds none."""
-        self._db.close()
+        self.db.close()
         if aside:
             for suffix in ("-wal", "-shm", ""):
                 part = self.path.with_name(self.path.name + suffix)

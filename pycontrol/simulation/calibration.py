@@ -39,7 +39,7 @@ class Calibration:
     def __init__(self) -> None:
         self._open: dict[str, dict[int, tuple[float, float, float, float]]] = {}
         """By app and class: (when it was made, low, median, high), in seconds from then."""
-        self._misses: dict[int, deque[Miss]] = {}
+        self.misses: dict[int, deque[Miss]] = {}
         self._number = 0
 
     def estimated(self, key: str, now_s: float, found: Range) -> None:
@@ -50,7 +50,7 @@ class Calibration:
 
     def dump(self) -> dict[str, list[list[float]]]:
         """The misses by class, as plain JSON."""
-        return {str(kind): [list(miss) for miss in misses] for kind, misses in self._misses.items()}
+        return {str(kind): [list(miss) for miss in misses] for kind, misses in self.misses.items()}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take the misses of a dump; ValueError if one is none."""
@@ -60,14 +60,14 @@ class Calibration:
             if not all(math.isfinite(x) for miss in kept for x in miss):
                 raise ValueError("a miss is not finite")
             found[int(kind)] = deque(kept, maxlen=KEPT)
-        self._misses = found
+        self.misses = found
 
     def happened(self, key: str, at_s: float) -> None:
         """Record that the estimated event has happened, and its misses."""
         for kind, (made_s, low, middle, high) in self._open.pop(key, {}).items():
             real = _log(max(0.0, at_s - made_s))
             miss = (_log(low) - real, real - _log(middle), real - _log(high))
-            self._misses.setdefault(kind, deque(maxlen=KEPT)).append(miss)
+            self.misses.setdefault(kind, deque(maxlen=KEPT)).append(miss)
 
     def forget(self, keys: Sequence[str]) -> None:
         """Drop estimates whose events will not happen or cannot be observed."""
@@ -97,8 +97,8 @@ class Calibration:
         return first, centre, last
 
     def _of(self, kind: int) -> Sequence[Miss]:
-        own = self._misses.get(kind, ())
-        return own if len(own) >= FEWEST else [m for misses in self._misses.values() for m in misses]
+        own = self.misses.get(kind, ())
+        return own if len(own) >= FEWEST else [m for misses in self.misses.values() for m in misses]
 
 
 def class_of(wait_s: float) -> int:

@@ -128,7 +128,7 @@ class Forecaster:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="isonomy-forecast", daemon=True)
         self._helper = Helper(estimates_of, "isonomy-forecast")
-        self._calibrations = Calibrations()
+        self.calibrations = Calibrations()
         """Adjust the ranges; their misses are kept in the file."""
         problem = "no forecast was made yet"
         self._latest: dict[str, Any] = {"made_s": None, "assumed": LEARNT, "problem": problem, "apps": {}}
@@ -142,7 +142,7 @@ class Forecaster:
         """Start the thread with what was learnt before; the process starts with the first forecast."""
         if self._file is not None and self._file.exists():
             try:
-                self._calibrations.load(json.loads(self._file.read_text(encoding="utf-8")))
+                self.calibrations.load(json.loads(self._file.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError, AttributeError) as e:
                 log.warning("what past estimates taught cannot be read: learnt anew", problem=str(e))
         self._thread.start()
@@ -173,7 +173,7 @@ class Forecaster:
         ended = itertools.islice(reversed(a.durable.ended.values()), ENDED_TOLD)
         scene = scene_of(a, now_s, self._options)
         away = [app_id for app_id in a.durable.live if app_id not in a.agents]
-        if self._calibrations.looked(
+        if self.calibrations.looked(
             now_s, scene.started, away, started_s, {x.app_id: x.finished_s or now_s for x in ended}
         ):
             self._keep()
@@ -185,7 +185,7 @@ class Forecaster:
             return
         part = self._file.with_name(self._file.name + ".part")
         try:
-            part.write_text(json.dumps(self._calibrations.dump()), encoding="utf-8")
+            part.write_text(json.dumps(self.calibrations.dump()), encoding="utf-8")
             part.replace(self._file)
         except OSError as e:
             log.warning("what past estimates taught cannot be kept", problem=str(e))
@@ -207,7 +207,7 @@ class Forecaster:
         if left_out:
             log.warning("the forecast is without apps that take too long to simulate", apps=left_out[:10])
         runs = {app_id: (x["start_s"], x["end_s"]) for app_id, x in found.items()}
-        said = self._calibrations.estimates(scene.policy, scene.now_s, scene.started, runs)
+        said = self.calibrations.estimates(scene.policy, scene.now_s, scene.started, runs)
         return {app_id: {"start_s": start, "end_s": end} for app_id, (start, end) in said.items()}
 
 

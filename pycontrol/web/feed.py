@@ -62,7 +62,7 @@ class Feed:
         self._changed = threading.Condition()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._seq = int(time.time() * 1000) if first_seq is None else first_seq
-        self._watchers = 0
+        self.watchers = 0
 
     def append(self, facts: Iterable[f.Fact], now_s: float) -> None:
         """Make the facts durable, then publish them."""
@@ -87,12 +87,12 @@ class Feed:
     def since(self, seq: int | None, wait_s: float, limit: int) -> dict[str, Any]:
         """Events after `seq` (None: the newest ones), waiting up to `wait_s` for the first."""
         with self._changed:
-            if seq is not None and seq == self._seq and self._watchers < WATCHERS_MAX:
-                self._watchers += 1
+            if seq is not None and seq == self._seq and self.watchers < WATCHERS_MAX:
+                self.watchers += 1
                 try:
                     self._changed.wait_for(lambda: self._seq != seq, wait_s)
                 finally:
-                    self._watchers -= 1
+                    self.watchers -= 1
             events = list(self._events)
             missed = seq is not None and seq < self._seq - len(events)
             events = events[-limit:] if seq is None else [e for e in events if e["seq"] > seq][:limit]

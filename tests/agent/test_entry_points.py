@@ -20,7 +20,7 @@ from tests.documented import check_documented_suite, installed_package
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The document's code and entry point, on the path; a missing one, and one with the name of a built-in one."""
     more = "acme.gone = acme.nowhere:Gone\nasha = acme.waves:Waves\n"
-    forget = schedulers._others.cache_clear
+    forget = schedulers.others.cache_clear
     with installed_package(tmp_path, monkeypatch, "acme/waves.py", "isonomy.app_schedulers", more, forget):
         yield
 

@@ -69,7 +69,7 @@ def test_an_app_that_makes_the_policy_fail_is_excluded_and_gets_the_reason() -> 
     said = reason(m.a, "liar", m.now)
     assert (said.code, "float division by zero" in said.sentence) == ("BadReport", True)
     m.send(ev.AppRemoved("liar", "KILLED"))
-    assert not m.a.rounds.candidates._aside
+    assert not m.a.rounds.candidates.aside
 
 
 @pytest.mark.parametrize("policy", registry.names())

@@ -67,9 +67,9 @@ def test_a_flood_of_invented_jobs_fills_neither_journal_nor_memory() -> None:
         facts = _report(arbiter, jobs, 110.0 + k)
         assert sum(len(f.changes["launched"]) for f in facts) <= TOLD_AT_ONCE
     assert len(arbiter.durable.apps[APP].launches) <= JOBS_KEPT
-    assert sum(map(len, arbiter.agent_events.launches._seen.values())) <= JOBS_KEPT
+    assert sum(map(len, arbiter.agent_events.launches.seen.values())) <= JOBS_KEPT
     arbiter.handle(ev.AppRemoved(APP, "KILLED"), 999.0)
-    assert not arbiter.agent_events.launches._seen
+    assert not arbiter.agent_events.launches.seen
 
 
 def test_what_a_launch_on_a_grant_takes_here_is_known_once_it_was_measured_and_counts_once_a_grant() -> None:

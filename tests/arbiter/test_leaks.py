@@ -114,9 +114,9 @@ def test_the_measurement_detects_growth() -> None:
     m = Mini()
     before = total(m)
     m.a.agents.terminating.update(str(k) for k in range(100))
-    m.a.rounds.candidates._aside.update({str(k): (0.0, "") for k in range(100)})
+    m.a.rounds.candidates.aside.update({str(k): (0.0, "") for k in range(100)})
     after = total(m)
     assert {n for n in after if after[n] > before.get(n, 0) + 8} == {
         "holdings.agents.terminating",
-        "rounds.candidates._aside",
+        "rounds.candidates.aside",
     }

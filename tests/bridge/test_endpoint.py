@@ -213,14 +213,14 @@ def test_newer_poll_and_hello_end_an_older_poll() -> None:
 
     older = threading.Thread(target=poll, args=[plugin.request(poll=pb.Poll(wait_ms=9000))])
     older.start()
-    while plugin.endpoint._polls < 1:
+    while plugin.endpoint.polls < 1:
         time.sleep(0.001)
     plugin.poll()
     older.join(5.0)
     assert answers[0].HasField("directives")
     last = threading.Thread(target=poll, args=[plugin.request(poll=pb.Poll(wait_ms=9000))])
     last.start()
-    while plugin.endpoint._polls < 3:
+    while plugin.endpoint.polls < 3:
         time.sleep(0.001)
     plugin.epoch = "e2"
     plugin.hello()

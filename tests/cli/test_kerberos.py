@@ -126,11 +126,11 @@ def test_a_keytab_that_cannot_be_read_is_named(secure: Secure, tmp_path: Path) -
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    negotiate._library.cache_clear()
+    negotiate.library.cache_clear()
     monkeypatch.setattr(negotiate, "LIBRARY", "libnone.so.2")
     with pytest.raises(negotiate.NegotiateError, match="install libgssapi-krb5-2"):
         negotiate.token("localhost")
-    negotiate._library.cache_clear()
+    negotiate.library.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def ended(plane: serve.ControlPlane, within_s: float) -> int | None:
 def test_nodes_that_contradict_the_file_end_it_with_one_line(
     plane: serve.ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plane._driver.submit(snapshot(node("m1", 4), node("m2", 3)))
+    plane.driver.submit(snapshot(node("m1", 4), node("m2", 3)))
     assert ended(plane, 10) == 1
     errors = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
     assert len(errors) == 1
@@ -74,19 +74,19 @@ def test_nodes_that_contradict_the_file_end_it_with_one_line(
 @pytest.mark.parametrize("held", ["the file held", "GPUs are leased"])
 def test_a_later_node_with_another_count_does_not_end_it(plane: serve.ControlPlane, held: str) -> None:
     leasing = held == "GPUs are leased"
-    plane._driver.submit(snapshot(node("m1", 4), *([] if leasing else [node("m2", 2)]), asking=leasing))
+    plane.driver.submit(snapshot(node("m1", 4), *([] if leasing else [node("m2", 2)]), asking=leasing))
     if leasing:
         until = threading.Event()
         for _ in range(200):
-            if plane._driver.call(lambda a, now_s: bool(a.durable.leases)):
+            if plane.driver.call(lambda a, now_s: bool(a.durable.leases)):
                 break
             until.wait(0.05)
-        assert plane._driver.call(lambda a, now_s: bool(a.durable.leases))
-    plane._driver.settle()
+        assert plane.driver.call(lambda a, now_s: bool(a.durable.leases))
+    plane.driver.settle()
     plane._report_mismatches()
-    plane._driver.submit(NodeUp(node("m2", 3)))
+    plane.driver.submit(NodeUp(node("m2", 3)))
     assert ended(plane, 0.5) is None
-    assert plane._mismatches == ["m2: the topology says 2 GPUs, its NodeManager registered 3"]
+    assert plane.mismatches == ["m2: the topology says 2 GPUs, its NodeManager registered 3"]
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_deals_survive_a_restart_of_the_control_plane(tmp_path: Path) -> None:
         plane = cells_plane(tmp_path, "{}")
         plane.start()
         try:
-            plane._driver.submit(snapshot(node("m1", 2), node("m2", 2)))
+            plane.driver.submit(snapshot(node("m1", 2), node("m2", 2)))
             if not life:
                 for verb, vc in (("offer", "root.a"), ("request", "root.b")):
-                    plane._driver.submit(ExchangePosted(verb, verb, vc, ("node", "node", 1), 4e9))
-            plane._driver.settle()  # calls overtake the events that wait
-            market = plane._driver.call(lambda arbiter, now_s: arbiter.exchange_service)
+                    plane.driver.submit(ExchangePosted(verb, verb, vc, ("node", "node", 1), 4e9))
+            plane.driver.settle()  # calls overtake the events that wait
+            market = plane.driver.call(lambda arbiter, now_s: arbiter.exchange_service)
             owned.append([market.supply.gpus_of(vc) for vc in ("root.a", "root.b")])
             deals.append([(d.owner, d.tenant, d.offer, d.request) for d in market.exchange.deals.values()])
             assert math.isclose(sum(market.exchange.board.surplus.values()), 0, abs_tol=1e-6)

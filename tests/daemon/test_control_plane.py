@@ -192,7 +192,7 @@ def test_the_watchdog_hears_of_it_while_its_arbiter_answers(
     monkeypatch.setattr(control_plane, "HOUSEKEEPING_S", 0.01)
     plane = control_plane.ControlPlane(load_config(config), "isonomy")
     plane.start()
-    tried, driver = threading.Semaphore(0), plane._driver
+    tried, driver = threading.Semaphore(0), plane.driver
     call = driver.call
 
     def busy(fn: Any, timeout_s: float = 5.0) -> Any:

@@ -99,7 +99,7 @@ def test_containers_are_known_by_environment_by_folder_and_by_session(layout: La
 def test_a_pid_file_matches_only_the_process_that_wrote_it(layout: Layout, spawn: Spawn) -> None:
     pid = spawn()
     assert processes.pid_of(layout, "nm-0") is None
-    layout.pid_file("nm-0").write_text(f"{pid} {processes._start_ticks(pid)}\n")
+    layout.pid_file("nm-0").write_text(f"{pid} {processes.start_ticks(pid)}\n")
     assert processes.pid_of(layout, "nm-0") == pid
     layout.pid_file("nm-0").write_text(f"{pid} 12345\n")
     assert processes.pid_of(layout, "nm-0") is None, "another had this number before"
@@ -109,7 +109,7 @@ def test_a_pid_file_matches_only_the_process_that_wrote_it(layout: Layout, spawn
 
 def test_a_killed_role_is_gone_and_its_pid_file_with_it(layout: Layout, spawn: Spawn) -> None:
     pid, other = spawn(), spawn()
-    layout.pid_file("nm-0").write_text(f"{pid} {processes._start_ticks(pid)}\n")
+    layout.pid_file("nm-0").write_text(f"{pid} {processes.start_ticks(pid)}\n")
     assert processes.kill(layout, "nm-0") == pid
     assert not layout.pid_file("nm-0").exists()
     assert processes.kill(layout, "nm-0") is None

@@ -24,7 +24,7 @@ BOUNDED = {
     "_events",
     "_granted",
     "_names",
-    "_mail",
+    "mail",
     "spans",
     "trends",
     "_answers",

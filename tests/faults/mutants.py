@@ -107,7 +107,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "directives_never_end": (BRIDGE, "            self._done(event.directive_id)\n", "            pass\n"),
     "a_lost_plugin_needs_no_hello": (BRIDGE, 'self._epoch, self._hello_id = "", 0', "pass"),
-    "drops_what_workers_said": (RPC, "for kept in self._mailbox(app_id).take():", "for kept in ():"),
+    "drops_what_workers_said": (RPC, "for kept in self.mailbox(app_id).take():", "for kept in ():"),
     "drops_commands_to_absent_workers": (RPC, "waiting = mailbox.commands.pop(stream.name)", "waiting = None"),
     "an_old_stream_takes_the_new_one_along": (
         RPC,

@@ -210,7 +210,7 @@ class Plane:
     @property
     def directives(self) -> Any:
         """Those that wait for the plugin."""
-        return self.endpoint._waiting
+        return self.endpoint.waiting
 
     # ---- its lives
 

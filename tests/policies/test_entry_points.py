@@ -21,7 +21,7 @@ from tests.documented import check_documented_suite, installed_package
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The document's code and entry point, on the path."""
     more = "gone = fewest.nowhere:Gone\nisonomy = fewest.policy:Fewest\n"
-    forget = registry._others.cache_clear
+    forget = registry.others.cache_clear
     with installed_package(tmp_path, monkeypatch, "fewest/policy.py", "isonomy.policies", more, forget):
         yield tmp_path
 

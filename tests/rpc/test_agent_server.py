@@ -193,14 +193,14 @@ def test_an_app_that_yarn_does_not_know_yet_waits_untouched(site: Site) -> None:
     early.send(pb.AgentMessage(register=pb.Register(app_id=app)))
     mallory = site.session(token=TOKENS.issue(app, "mallory", 60, time.time()))
     mallory.send(pb.AgentMessage(register=pb.Register(app_id=app)))
-    _until(lambda: site.server.service._admission._waiting == {"ann": 1, "mallory": 1})
+    _until(lambda: site.server.service.admission.waiting == {"ann": 1, "mallory": 1})
     assert site.events.empty()
     site.owners[app] = Owner("ann", time.time())
     assert mallory.code() is grpc.StatusCode.PERMISSION_DENIED
     assert site.event().user == "ann"
     unknown = site.session(token=TOKENS.issue("application_1_0004", "ann", 60, time.time()))
     assert unknown.code() is grpc.StatusCode.UNAVAILABLE
-    assert not site.server.service._admission._waiting
+    assert not site.server.service.admission.waiting
 
 
 def test_streams_that_wait_or_are_open_are_bounded_by_user(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_agent_that_registers_learns_of_the_live_workers(site: Site) -> None:
 
 
 def _kept(site: Site) -> int:
-    return len(site.server.service.sessions._mailbox(APP).unread)
+    return len(site.server.service.sessions.mailbox(APP).unread)
 
 
 def _until(condition) -> None:
@@ -553,13 +553,13 @@ def test_hdfs_tokens_of_users_do_not_wait_for_each_other() -> None:
 def test_opening_streams_in_a_loop_delays_that_user_alone(site: Site) -> None:
     """An Agent that registers again and again is read later; another user's is not."""
     site.owners[OTHER] = Owner("mallory", time.time() - 5)
-    turns, before = [], site.server.service._intake.turn
+    turns, before = [], site.server.service.intake.turn
 
     async def turn(user: str, size: int) -> None:
         turns.append((user, size))
         await before(user, size)
 
-    site.server.service._intake.turn = turn  # type: ignore[method-assign]
+    site.server.service.intake.turn = turn  # type: ignore[method-assign]
     register = pb.AgentMessage(register=pb.Register(app_id=OTHER, attempt_id="m1"))
     for _ in range(3):
         peer = site.session(token=TOKENS.issue(OTHER, "mallory", 60, time.time()))

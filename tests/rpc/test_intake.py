@@ -54,7 +54,7 @@ def test_a_user_is_read_again_once_the_arbiter_has_caught_up(monkeypatch: pytest
         await asyncio.wait_for(waiting, 1)
         await arbiter.handle_all()
         await arbiter.handle_all()
-        assert not taken._under_way
+        assert not taken.under_way
         assert not arbiter.asked
 
     asyncio.run(go())
@@ -151,6 +151,6 @@ def test_users_that_wait_have_equal_parts() -> None:
             each.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
         assert read["ann"] > 250
-        assert not taken._paced
+        assert not taken.paced
 
     asyncio.run(asyncio.wait_for(go(), 60))

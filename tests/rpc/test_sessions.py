@@ -46,14 +46,14 @@ def test_stored_messages_are_bounded(monkeypatch) -> None:
     for i in range(50):
         hub.from_worker(APP, _exit(f"w{i}"))
         hub.to_worker(APP, pb.WorkerCommand(worker_id=f"c{i}"))
-    mailbox = hub._mailbox(APP)
+    mailbox = hub.mailbox(APP)
     assert [w for w, _ in mailbox.unread] == [f"w{i}" for i in range(40, 50)]
     assert list(mailbox.commands) == [f"c{i}" for i in range(40, 50)]
     for i in range(10):
         worker = Stream[pb.WorkerCommand](f"app{i}", "w")
         hub.worker_up(worker)
         hub.worker_gone(worker, "ended")
-    assert list(hub._mail) == ["app7", "app8", "app9"]
+    assert list(hub.mail) == ["app7", "app8", "app9"]
 
 
 def test_unsent_command_waits_for_the_workers_next_stream() -> None:
@@ -150,7 +150,7 @@ def test_no_bytes_are_counted_once_all_streams_are_gone() -> None:
     hub.worker_gone(worker, "ended")
     hub.agent_gone(agent)
     hub.agent_gone(second)
-    hub._mailbox(APP).clear()
+    hub.mailbox(APP).clear()
     assert (hub.ledger.in_all, hub.ledger.of_app(APP)) == (0, 0)
 
 

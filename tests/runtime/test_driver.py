@@ -178,7 +178,7 @@ def test_what_a_call_changed_is_durable_before_it_is_answered() -> None:
     driver.start()
     assert driver.call(lambda a, now_s: len(told.transactions)) == 0
     switched = ev.OperatorCommand("pause", "", "ann")
-    driver.call(lambda a, now_s: a._handlers[ev.OperatorCommand](switched, now_s))
+    driver.call(lambda a, now_s: a.handlers[ev.OperatorCommand](switched, now_s))
     assert [type(f).__name__ for f in told.transactions[-1]] == ["Switched"]
     driver.stop()
 
@@ -202,7 +202,7 @@ def test_a_call_that_fails_half_way_stops_the_arbiter() -> None:
     driver.start()
 
     def fails(a: Arbiter, now_s: float) -> None:
-        a._handlers[ev.OperatorCommand](ev.OperatorCommand("pause", "", "ann"), now_s)
+        a.handlers[ev.OperatorCommand](ev.OperatorCommand("pause", "", "ann"), now_s)
         raise LookupError("half a change")
 
     with pytest.raises(LookupError):

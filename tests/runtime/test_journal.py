@@ -496,8 +496,8 @@ def test_damage_to_the_journals_own_numbers_is_one_sentence(path: Path, key: str
 
 def test_a_full_disk_is_one_line_with_the_path(path: Path) -> None:
     journal = SqliteJournal(path)
-    pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
-    journal._db.execute(f"PRAGMA max_page_count = {pages}")
+    pages = journal.db.execute("PRAGMA page_count").fetchone()[0]
+    journal.db.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(JournalError, match=rf"^{path}: the disk is full; free some space in {path.parent}"):
         journal.append(facts(400), 1000.0)
     journal.close()

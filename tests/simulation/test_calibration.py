@@ -44,7 +44,7 @@ def test_one_estimate_of_an_app_counts_for_each_class() -> None:
         calibration.estimated("a", made_s, [made_s + 3000.0, made_s + 4000.0, made_s + 5000.0])
     calibration.estimated("a", 3900.0, [3910.0, 4000.0, 4100.0])
     calibration.happened("a", 4000.0)
-    assert {kind: len(misses) for kind, misses in calibration._misses.items()} == {
+    assert {kind: len(misses) for kind, misses in calibration.misses.items()} == {
         class_of(4000.0): 1,
         class_of(100): 1,
     }
@@ -68,7 +68,7 @@ def test_an_estimate_out_of_sight_stays_so_and_a_hopeless_one_is_forgotten() -> 
     calibration.estimated("a", 0.0, (1.0, 2.0, 3.0))
     calibration.forget(["a", "b"])
     calibration.happened("a", 9.0)
-    assert not calibration._misses
+    assert not calibration.misses
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 1e9)] * 3, st.floats(0, 1e9)), min_size=1, max_size=60), st.floats(0, 2e9))

@@ -243,14 +243,14 @@ def test_the_forecaster_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) 
         return nothing
 
     forecaster = Forecaster(pictured, {})
-    looked = forecaster._calibrations.looked
+    looked = forecaster.calibrations.looked
 
     def looks(*args: Any) -> bool:
         if odd.is_set():
             raise RuntimeError("odd")
         return looked(*args)
 
-    monkeypatch.setattr(forecaster._calibrations, "looked", looks)
+    monkeypatch.setattr(forecaster.calibrations, "looked", looks)
     forecaster.start()
     try:
         wait_for(lambda: forecaster.latest["problem"] == "no forecast could be made: RuntimeError('odd')")
@@ -281,7 +281,7 @@ def test_what_errors_taught_outlives_the_forecaster(tmp_path: Path, monkeypatch:
     next_one = Forecaster(lambda: now, {}, file)
     next_one.start()
     next_one.stop()
-    assert next_one._calibrations.dump() == learnt
+    assert next_one.calibrations.dump() == learnt
 
 
 def seen_at(at_s: float, world: Simulator) -> Scene:

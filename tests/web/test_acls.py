@@ -102,7 +102,7 @@ def test_the_plugin_decides_which_apps_a_caller_may_view() -> None:
         return 200, {}
 
     endpoint = BridgeEndpoint(lambda event: None, route, lambda: None)
-    endpoint._query(pb.Query(method="GET", path="queue", user="u"))
-    endpoint._query(pb.Query(method="GET", path="queue", user="u", acls=True, viewable=["a"]))
-    endpoint._query(pb.Query(method="GET", path="queue", acls=True))
+    endpoint.query(pb.Query(method="GET", path="queue", user="u"))
+    endpoint.query(pb.Query(method="GET", path="queue", user="u", acls=True, viewable=["a"]))
+    endpoint.query(pb.Query(method="GET", path="queue", acls=True))
     assert [q[5] for q in asked] == [None, frozenset({"a"}), frozenset()]

@@ -201,7 +201,7 @@ def test_a_watcher_is_woken_by_an_event() -> None:
     answers = []
     watcher = threading.Thread(target=lambda: answers.append(feed.since(10, 20.0, 50)))
     watcher.start()
-    while not feed._watchers:
+    while not feed.watchers:
         pass
     feed.append([Switched("paused", True, "root", 5.0)], 5.0)
     watcher.join(10.0)
@@ -211,7 +211,7 @@ def test_a_watcher_is_woken_by_an_event() -> None:
 
 def test_watchers_beyond_the_limit_are_answered_immediately() -> None:
     feed = Feed(NoJournal(), first_seq=10)
-    feed._watchers = WATCHERS_MAX
+    feed.watchers = WATCHERS_MAX
     assert feed.since(10, 60.0, 50) == {"events": [], "next": 10, "missed": False}
 
 

@@ -152,7 +152,7 @@ class Candidates:
 
     def __init__(self, s: Holdings) -> None:
         self.s = s
-        self._aside: dict[str, tuple[float, str]] = {}
+        self.aside: dict[str, tuple[float, str]] = {}
         """App that takes no part -> (until when, why)."""
         self._waiting: dict[str, dict[str, AppView]] = {}
         """Virtual cluster -> app with an Agent that wants more -> its view; for policies that do not ask Agents."""
@@ -167,7 +167,7 @@ class Candidates:
 
     def forget(self, app_id: str) -> None:
         """Drops what is known of an application that YARN has removed."""
-        self._aside.pop(app_id, None)
+        self.aside.pop(app_id, None)
         self._drop(app_id)
 
     def wanting(self) -> list[str]:
@@ -178,7 +178,7 @@ class Candidates:
         """Excludes apps for ASIDE_S that made the policy fail (app -> why): finding them takes many decisions."""
         for app_id, why in bad.items():
             if app_id in self.s.durable.live:
-                self._aside[app_id] = (now_s + ASIDE_S, why)
+                self.aside[app_id] = (now_s + ASIDE_S, why)
             if r is not None:
                 r.out[app_id] = Reason(Pending.BAD_REPORT, why)
 
@@ -187,11 +187,11 @@ class Candidates:
 
         An app with gangs on offer takes part unless it is set aside.
         """
-        until_s, failure = self._aside.get(app_id, (0.0, ""))
+        until_s, failure = self.aside.get(app_id, (0.0, ""))
         if now_s < until_s:
             r.out[app_id] = Reason(Pending.BAD_REPORT, failure)
             return True
-        self._aside.pop(app_id, None)
+        self.aside.pop(app_id, None)
         if app_id in r.ending:
             return False
         why = r.openings.why_out(app_id, r.openings.demand(app_id, r.part.free, now_s), r.part.free)
@@ -251,7 +251,7 @@ class Candidates:
             found.pop(app_id, None)
         if not r.openings.rules.alike:
             return {a: v for a, v in found.items() if part.admits(v.demand) and not self.left_out(r, a, now_s)}
-        for app_id in [a for a in self._aside if a in found]:
+        for app_id in [a for a in self.aside if a in found]:
             if part.admits(found[app_id].demand) and self.left_out(r, app_id, now_s):
                 del found[app_id]
         for mine in self._alike.get(part.vc, {}).values():

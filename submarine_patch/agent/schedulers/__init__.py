@@ -32,26 +32,26 @@ MAKERS: Mapping[str, str] = {
 
 
 @functools.cache
-def _others() -> Mapping[str, importlib.metadata.EntryPoint]:
+def others() -> Mapping[str, importlib.metadata.EntryPoint]:
     return {e.name: e for e in importlib.metadata.entry_points(group=ENTRY_POINTS) if "." in e.name}
 
 
 def names() -> tuple[str, ...]:
     """Names of all installed app schedulers, those of other distributions last."""
-    return (*MAKERS, *sorted(_others()))
+    return (*MAKERS, *sorted(others()))
 
 
 def _maker(name: str) -> Callable[[AppSpec], Scheduler]:
     if name in MAKERS:
         module, _, maker = MAKERS[name].partition(":")
         return cast(Callable[[AppSpec], Scheduler], getattr(importlib.import_module(f"{__name__}.{module}"), maker))
-    if name not in _others():
+    if name not in others():
         raise SchedulerError(f"isonomy.app_scheduler={name}: must be one of {', '.join(names())}")
     try:
-        return cast(Callable[[AppSpec], Scheduler], _others()[name].load())
+        return cast(Callable[[AppSpec], Scheduler], others()[name].load())
     except (ImportError, AttributeError) as error:
         raise SchedulerError(
-            f"isonomy.app_scheduler={name}: {_others()[name].value} cannot be loaded: {error}"
+            f"isonomy.app_scheduler={name}: {others()[name].value} cannot be loaded: {error}"
         ) from error
 
 
