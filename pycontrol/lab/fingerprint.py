@@ -9,7 +9,7 @@ tables, are digested. A result is stale only if that digest differs, too.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,10 +49,10 @@ def recorded() -> Iterator[Recorded]:
     """Records each simulation that runs in this process meanwhile."""
     found, run = Recorded(), Simulator.run
 
-    def watched(sim: Simulator, progress: Callable[[int], None] | None = None) -> Any:
+    def watched(sim: Simulator) -> Any:
         found.decisions.append(0)
         sim.watchers.append(lambda facts: found.facts(facts, sim.now))
-        return run(sim, progress)
+        return run(sim)
 
     Simulator.run = watched  # type: ignore[assignment, method-assign]
     try:

@@ -41,6 +41,8 @@ class Filling(ABC):
     """Whether a gang gets GPUs of one type, unless its app mixes types: the type that suits it best."""
     by_progress: ClassVar[bool] = True
     """Whether keys depend on apps' progress, which the simulator then reports before each round."""
+    by_unsaved: ClassVar[bool] = False
+    """Whether keys depend on what gangs would train again, so that the simulator reports checkpoints before a round."""
     measure: ClassVar[tuple[str, str]] = ("", "")
     """Name and unit of `standing`, to be shown to users; no name if the key is not a meaningful number."""
 

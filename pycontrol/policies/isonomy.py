@@ -49,6 +49,7 @@ class Isonomy(Filling):
 
     name: ClassVar[str] = "isonomy"
     by_progress: ClassVar[bool] = False
+    by_unsaved: ClassVar[bool] = True
     migrates: ClassVar[bool] = True
     one_type: ClassVar[bool] = True
     measure: ClassVar[tuple[str, str]] = ("virtual finish time", "s")

@@ -26,7 +26,6 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import policies_in
-from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
 from pycontrol.simulation import agents
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -87,7 +86,7 @@ class Simulator:
         """Jobs with a gang, planned or running."""
         self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in policies_in(policy))
         """Whether apps' progress is reported before each round; Agents that are asked tell it themselves."""
-        self.tells_saved = any(isinstance(p, Isonomy) for p in policies_in(policy))
+        self.tells_saved = any(getattr(p, "by_unsaved", False) for p in policies_in(policy))
         """Whether apps report then that they wrote checkpoints."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
@@ -113,8 +112,8 @@ class Simulator:
         """Schedule the call `what(subject, stamp)` at that time."""
         heapq.heappush(self.heap, (at_s, next(self.order), what, subject, stamp))
 
-    def run(self, progress: Callable[[int], None] | None = None) -> Result:
-        """Run to the end of the last app; calls `progress` from time to time with the number of ended apps."""
+    def run(self) -> Result:
+        """Run to the end of the last app."""
         begin_s = time.perf_counter()
         for trace in self.workload.apps:
             self.at(trace.submitted_s, self._arrive, trace)
@@ -122,13 +121,8 @@ class Simulator:
             self.at(fault.at_s, self._fault, fault)
         self.inbox.append(self.yarn.snapshot())
         self._drain()
-        waiting, told = len(self.workload.apps), 0
-        while len(self.records) < waiting:
-            if not self._step():
-                break
-            if progress is not None and len(self.records) - told >= 50:
-                told = len(self.records)
-                progress(told)
+        while len(self.records) < len(self.workload.apps) and self._step():
+            pass
         return self._result(time.perf_counter() - begin_s)
 
     def _step(self) -> bool:

@@ -53,13 +53,12 @@ def simulate(
     policy: Policy | str,
     settings: SimulationSettings | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
     queues: tuple[Queue, ...] = (),
     supply: Supply | None = None,
 ) -> Result:
-    """One simulation of a policy, given by name or as it is. `progress`: told now and then how many apps ended."""
+    """One simulation of a policy, given by name or as it is."""
     chosen = make(policy) if isinstance(policy, str) else policy
-    return Simulator(workload, cluster, chosen, settings, seed, queues, supply).run(progress)
+    return Simulator(workload, cluster, chosen, settings, seed, queues, supply).run()
 
 
 def run(job: SimulationRun) -> Result:
