@@ -418,7 +418,6 @@ class Arbiter:
         self.cluster.app_gone(app_id)
         self.agent_events.forget(app_id)
         self.rounds.app_gone(app_id, now_s)
-        self.agents.clear_termination(app_id)
         self.clerk.refresh_kind(app_id)
         self.rounds.candidates.forget(app_id)
 

@@ -337,19 +337,12 @@ def place_all(
     None does not prove that there is no room, as best fit is not exact.
     """
     for where in (homes, NOBODY) if homes else (NOBODY,):
-        for order in (_narrow_first, _large_first):
-            placed = _in_order(sorted(wants, key=order), FreeIndex(free, topology), where)
+        narrow_first = sorted(wants, key=lambda want: (want.scope, -want.gang_gpus))
+        for ordered in (narrow_first, sorted(wants, key=lambda want: (-want.gang_gpus, want.scope))):
+            placed = _in_order(ordered, FreeIndex(free, topology), where)
             if placed is not None:
                 return placed
     return None
-
-
-def _narrow_first(want: Want) -> tuple[int, int]:
-    return int(want.scope), -want.gang_gpus
-
-
-def _large_first(want: Want) -> tuple[int, int]:
-    return -want.gang_gpus, int(want.scope)
 
 
 def _in_order(

@@ -16,11 +16,6 @@ from pycontrol.model.auction import BOOSTED, AppView, Bid, Gang, Plan, Snapshot,
 from pycontrol.model.grouping import summed
 
 
-def priority_of(view: AppView) -> int:
-    """The app's priority."""
-    return view.priority
-
-
 def is_boosted(view: AppView) -> int:
     """1 if the app is boosted, else 0."""
     return int(view.priority >= BOOSTED)
@@ -30,7 +25,7 @@ def in_classes(
     decide: Callable[[Snapshot, Mapping[str, Bid]], Plan],
     snapshot: Snapshot,
     bids: Mapping[str, Bid],
-    of: Callable[[AppView], int] = priority_of,
+    of: Callable[[AppView], int] = lambda view: view.priority,
 ) -> Plan:
     """The combined plan of all classes, the highest `of` first; `decide` is called once per class.
 

@@ -68,8 +68,8 @@ PLANTED: dict[str, tuple[str, str, str]] = {
     ),
     "narrow_gangs_come_last": (
         AUCTION,
-        "return int(want.scope), -want.gang_gpus",
-        "return -int(want.scope), -want.gang_gpus",
+        "lambda want: (want.scope, -want.gang_gpus)",
+        "lambda want: (-want.scope, -want.gang_gpus)",
     ),
     "nothing_is_extended_after_a_pause": (ARBITER, "if x.end_s < earliest_s]", "if x.end_s < 0.0]"),
     "borrowers_come_last_in_name": (ARBITER, "            if len(gpus_in(borrowed)) == size:", "            if False:"),

@@ -340,7 +340,7 @@ def _served(
             own = Own(tuple(borrowed), gang)
             if len(gpus_in(borrowed)) == size:
                 yield [own]
-            if _is_last(own, done):
+            if done and done[-1] is own:
                 return
         ending = [g for then in work.moving.get(app_id, ()) if (g := leases.in_force(s, then)) is not None]
         moves = min((g for g in ending if len(gpus_in(g)) == size), key=s.unsaved_s, default=None)
@@ -424,10 +424,6 @@ def _gpus(gangs: Iterable[Sequence[Lease]]) -> set[Gpu]:
 def _ids(kept: Kept) -> set[int]:
     """The identities of these gangs."""
     return {id(gang) for _, gang in kept}
-
-
-def _is_last(change: Change, done: Sequence[Change]) -> bool:
-    return bool(done) and done[-1] is change
 
 
 def wanted_cell(s: Holdings, app_id: str) -> str:

@@ -90,15 +90,15 @@ class AgentsView(dict[str, AgentState]):
         agent.demand, agent.rho, agent.phases = demand, rho, phases
 
     def gone(self, app_id: str) -> None:
-        """YARN has removed the application."""
+        """YARN has removed the application; so it is forgotten that the operator ended it."""
         self.pop(app_id, None)
+        self.terminating.discard(app_id)
 
     def forget(self, app_ids: Iterable[str]) -> None:
         """Drops everything about these apps."""
         for app_id in app_ids:
-            self.pop(app_id, None)
+            self.gone(app_id)
             self.stale.discard(app_id)
-            self.terminating.discard(app_id)
 
     # ---- what is derived
 
@@ -149,10 +149,6 @@ class AgentsView(dict[str, AgentState]):
     def end_by_operator(self, app_id: str) -> None:
         """The operator ended the app: its asks are no longer served."""
         self.terminating.add(app_id)
-
-    def clear_termination(self, app_id: str) -> None:
-        """Forgets that the operator ended the app; called when YARN has removed it."""
-        self.terminating.discard(app_id)
 
     def validate(self, live: Mapping[str, object], holding: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yields (app, what is wrong). `holding`: GPUs by app."""
