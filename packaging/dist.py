@@ -141,8 +141,13 @@ def main() -> None:
     """Builds the wheel, gathers and packs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=REPO / "build" / "dist")
-    parser.add_argument("--wheelhouse", nargs="?", const="", metavar="EXTRAS",
-                        help="with the wheels of all dependencies, of extras too (worker)")  # fmt: skip
+    parser.add_argument(
+        "--wheelhouse",
+        nargs="?",
+        const="",
+        metavar="EXTRAS",
+        help="with the wheels of all dependencies, of extras too (worker)",
+    )
     parser.add_argument("--lock", action="store_true", help="write packaging/lock.txt, and nothing else")
     options = parser.parse_args()
     if options.lock:

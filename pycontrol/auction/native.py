@@ -25,7 +25,7 @@ _POINTERS = (
     "first gain use room level dim_type gangs size scope size_gpus size_type pin_first pin_host pin_gpus free_gpus"
     " host_type rack rack_type"
 )
-_OF_COMPACT = "first use room level dim_type gangs size scope size_type host_type rack rack_type"
+_OF_COMPACT = "first use room level dim_type gangs size scope size_type host_type rack"
 
 
 class _AuctionStruct(ctypes.Structure):
@@ -72,7 +72,8 @@ def solve(bids: Sequence[Bid], instance: Instance, budget_s: float, payments: bo
     number = {h: k for k, h in enumerate(c.hosts)}
     pins = np.array([(number[h], n) for pins in c.pins for h, n in pins.items()], np.int32).reshape(-1, 2)
     arrays: dict[str, npt.NDArray[Any]] = {name: getattr(c, name) for name in _OF_COMPACT.split()}
-    arrays |= {"gain": np.ascontiguousarray(c.gain, np.float64), "size_gpus": c.sizes, "free_gpus": c.free}
+    arrays |= {"size_gpus": c.sizes, "free_gpus": c.free, "rack_type": c.rack_type}
+    arrays["gain"] = np.ascontiguousarray(c.gain, np.float64)
     arrays["pin_first"] = np.array([0, *accumulate(len(p) for p in c.pins)], np.int32)
     arrays |= zip(("pin_host", "pin_gpus"), np.ascontiguousarray(pins.T), strict=True)
     counts = (apps, len(c.rows), len(c.room), hosts, racks, sizes, int(c.chain))

@@ -369,7 +369,8 @@ def test_evidence_files(tmp_path: Path) -> None:
     stay = read.stays[container(2)]
     assert (stay.host, stay.gpu_ids, stay.start_s, stay.end_s) == ("n1", (0, 1), 0.005, 0.009)
     assert read.bad_lines == [f"{file}, line 2"]
-    assert [v["kind"] for v in audit(History(), read, YarnRecords(), 1.0)["violations"]][-1] == "evidence_unreadable"
+    found = audit(History(), read, YarnRecords(), 1.0, GANG_DEADLINE_S, LEAD_S)
+    assert [v["kind"] for v in found["violations"]][-1] == "evidence_unreadable"
 
 
 def test_the_resource_managers_audit_log(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.state import Clerk, Holdings, Settings
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.audit.audit import audit
+from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
 from pycontrol.audit.history import History
 from pycontrol.cells.config import CellsFile, layout
@@ -79,7 +79,7 @@ class Owned(World):
         evidence = Evidence(["e.jsonl"])
         for line in self.evidence:
             add_event(evidence, line)
-        found = audit(History.of(self.facts), evidence, YarnRecords(), self.now)
+        found = audit(History.of(self.facts), evidence, YarnRecords(), self.now, GANG_DEADLINE_S, LEAD_S)
         return [v["what"] for v in found["violations"] if v["kind"] == "guarantee_late"]
 
 

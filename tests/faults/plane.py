@@ -238,12 +238,20 @@ class Plane:
         supply = world.make_supply()
         self.policy = world.make_policy(supply)
         arbiter = self.arbiter = Arbiter(
-            world.arbiter_settings(), self.policy, durable, world.topology, self.journal.epoch, supply,
+            world.arbiter_settings(),
+            self.policy,
+            durable,
+            world.topology,
+            self.journal.epoch,
+            supply,
             self.journal.id,
-        )  # fmt: skip
+        )
         self.loop = VirtualLoop(sim)
         core = assemble(
-            arbiter, durable, self.journal, tokens,
+            arbiter,
+            durable,
+            self.journal,
+            tokens,
             lambda a, feed, *_: SimDriver(a, _Watched(self, feed), _Edge(self), _Edge(self), clock),
             lambda driver, feed: Router(
                 driver,
@@ -258,7 +266,7 @@ class Plane:
             listen=("plane", 0),
             serving=lambda: not world.schedule.get("standby") or self.endpoint.connected,
             monotonic_s=lambda: sim.now,
-        )  # fmt: skip
+        )
         self.agents, self.endpoint, self.driver, self.router = core.agents, core.endpoint, core.driver, core.router
         self.metrics = core.feed.metrics
         self.agents._loop.close()

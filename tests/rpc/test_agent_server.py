@@ -92,10 +92,11 @@ class Site:
         self.owners = {APP: Owner("ann", time.time() - 5), OTHER: Owner("ann", time.time() - 5)}
         """The apps that YARN knows."""
         self.server = AgentServer(
-            "127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, self.owners.get,
-            lambda done: done(), first_message_s=first_message_s, owner_wait_s=1.0,
+            *("127.0.0.1", 0, tls, TOKENS, self.events.put, lambda: TOPOLOGY, self.owners.get, lambda done: done()),
+            first_message_s=first_message_s,
+            owner_wait_s=1.0,
             hdfs_tokens=hdfs_tokens,
-        )  # fmt: skip
+        )
         self.server.start()
         address = f"localhost:{self.server.port}"
         if tls:
@@ -435,22 +436,18 @@ def test_port_in_use_is_one_clear_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = AgentServer(
-            "127.0.0.1", taken.getsockname()[1], None, TOKENS, lambda e: None, lambda: TOPOLOGY,
-            lambda app_id: None, lambda done: done(),
-        )  # fmt: skip
+        at = "127.0.0.1", taken.getsockname()[1]
+        server = AgentServer(*at, None, TOKENS, lambda e: None, lambda: TOPOLOGY, lambda x: None, lambda done: done())
         with pytest.raises(ServerError, match=r"agents\.port: .*in use"):
             server.start()
 
 
 def test_tls(tmp_path) -> None:
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", str(key), "-out", str(cert), "-days", "1", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost"],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    whose = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = ["openssl", "req", *kind, *whose, "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
     site = Site(Tls(cert=cert, key=key, ca=cert))
     try:
         site.registered().close()

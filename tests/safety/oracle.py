@@ -88,10 +88,8 @@ class Watched(World):
         """App -> how its gangs' places differ from its options."""
         self.log: dict[str, list[tuple[float, int]]] = {}
         """App -> (seconds from the start, gangs that run from then on)."""
-        how = Settings(
-            lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=case.f, seed=case.seed,
-            validate=True,
-        )  # fmt: skip
+        times = {"lease_s": LEASE_S, "lead_s": LEAD_S, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3}
+        how = Settings(**times, f=case.f, seed=case.seed, validate=True)
         options = {"loss": 0.0} if case.policy == "isonomy" and supply is None else {}
         policy: Policy = registry.make(case.policy, **options)  # inside a virtual cluster lost work does not count
         mine = (
@@ -323,10 +321,9 @@ def _untold(w: Shared) -> list[str]:
     return found
 
 
-FOR_GOOD = frozenset({
-    Pending.CELLS_TOO_SMALL, Pending.CELLS_BAD, Pending.NO_SUCH_CELLS, Pending.EXCEEDS_CLUSTER_SIZE,
-    Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE, Pending.GANG_INCOMPLETE, Pending.NOT_ALLOWED_THERE,
-})  # fmt: skip
+_CELLS = {Pending.CELLS_TOO_SMALL, Pending.CELLS_BAD, Pending.NO_SUCH_CELLS}
+_SIZE = {Pending.EXCEEDS_CLUSTER_SIZE, Pending.NO_MACHINE_LARGE_ENOUGH, Pending.EXCEEDS_GPU_TYPE}
+FOR_GOOD = _CELLS | _SIZE | {Pending.GANG_INCOMPLETE, Pending.NOT_ALLOWED_THERE}
 """Reasons that no other app's end resolves."""
 
 
@@ -479,10 +476,15 @@ def shrunk(case: Case) -> Case:
 def _smaller(case: Case) -> list[Case]:
     tries = [dataclasses.replace(case, asks=tuple(a for a in case.asks if a is not ask)) for ask in case.asks]
     if case.failovers:
-        tries += [dataclasses.replace(case, failovers=case.failovers[:k] + case.failovers[k + 1 :])
-                  for k in range(len(case.failovers))]  # fmt: skip
-    tries += [dataclasses.replace(case, **{name: None}) for name in ("lost", "bad", "gained", "returns_s", "vanishes_s")
-              if getattr(case, name) is not None]  # fmt: skip
+        tries += [
+            dataclasses.replace(case, failovers=case.failovers[:k] + case.failovers[k + 1 :])
+            for k in range(len(case.failovers))
+        ]
+    tries += [
+        dataclasses.replace(case, **{name: None})
+        for name in ("lost", "bad", "gained", "returns_s", "vanishes_s")
+        if getattr(case, name) is not None
+    ]
     tries += [dataclasses.replace(case, private_schedule=False)] if case.private_schedule else []
     tries += [dataclasses.replace(case, f=0.0)] if case.f else []
     tries += [dataclasses.replace(case, min_lend_s=0)] if case.min_lend_s else []
@@ -490,8 +492,11 @@ def _smaller(case: Case) -> list[Case]:
         if ask.gangs > 1:
             fewer = dataclasses.replace(ask, gangs=1)
             tries.append(dataclasses.replace(case, asks=tuple(fewer if a is ask else a for a in case.asks)))
-        less = [dataclasses.replace(ask, **{name: value}) for name, value in (("more", ()), ("one_gang", False))
-                if getattr(ask, name) != value]  # fmt: skip
+        less = [
+            dataclasses.replace(ask, **{name: value})
+            for name, value in (("more", ()), ("one_gang", False))
+            if getattr(ask, name) != value
+        ]
         tries += [dataclasses.replace(case, asks=tuple(a if b is ask else b for b in case.asks)) for a in less]
         plain = Ask(ask.name, ask.queue, ask.gang_gpus, ask.gangs, ask.start_s, ask.end_s, ask.together)
         if plain != ask:

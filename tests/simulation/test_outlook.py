@@ -139,8 +139,10 @@ def test_arrivals_are_drawn_from_the_last_day(taken: Scene) -> None:
 
 
 def test_where_no_round_is_held_nothing_is_foreseen(taken: Scene) -> None:
-    for more in ({"cluster": dataclasses.replace(taken.cluster, ready=False)},
-                 {"durable": {**taken.durable, "switches": ["paused"]}}):  # fmt: skip
+    for more in (
+        {"cluster": dataclasses.replace(taken.cluster, ready=False)},
+        {"durable": {**taken.durable, "switches": ["paused"]}},
+    ):
         with pytest.raises(NoOutlook, match="no round"):
             outlooks(dataclasses.replace(taken, **more))
 
@@ -205,9 +207,11 @@ def two_apps(until_s: float) -> Simulator:
     """One app has all GPUs of the cluster, another waits."""
     apps = tuple(TraceApp(f"a{i}", 30.0 * i, 4, ((4 * 1200.0,),), "root.a", "ann") for i in range(2))
     world = Simulator(
-        Workload("w", apps), Topology.of([Machine("m0", "r", 4)]), registry.make("isonomy"),
+        Workload("w", apps),
+        Topology.of([Machine("m0", "r", 4)]),
+        registry.make("isonomy"),
         SimulationSettings(until_s=until_s),
-    )  # fmt: skip
+    )
     world.run()
     return world
 
@@ -384,9 +388,19 @@ def test_a_picture_keeps_the_limits_of_queues(stage: Stage) -> None:
     """Forecasts without them would start apps where YARN and the Arbiter make them wait."""
     queues = (
         Queue("root", leaf=False),
-        Queue("root.prod", 0.5, 0.8, True, 0.25, 1.5,
-              {"": PartitionCapacity(0.5, 0.8), "a100": PartitionCapacity(gpus=4)}, "a100", True, True),
-    )  # fmt: skip
+        Queue(
+            "root.prod",
+            0.5,
+            0.8,
+            True,
+            0.25,
+            1.5,
+            {"": PartitionCapacity(0.5, 0.8), "a100": PartitionCapacity(gpus=4)},
+            "a100",
+            True,
+            True,
+        ),
+    )
     scene = scene_of(stage.arbiter, stage.now)
     limited = dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=queues))
     a = Resumed(limited, 1, error=0.0).arbiter
@@ -465,9 +479,11 @@ class Foreseen(Simulator):
 
 HOLDER = (4 * 5000.0,)
 WAITS = [
-    TraceApp("a", 0.0, 4, (HOLDER,), "root.q", "ann"), TraceApp("b", 5.0, 4, (HOLDER,), "root.q", "bob"),
-    TraceApp("c", 50.0, 4, ((4 * 40.0,),), "root.q", "cid"), TraceApp("d", 55.0, 2, ((2 * 30.0,),), "root.q", "dan"),
-]  # fmt: skip
+    TraceApp("a", 0.0, 4, (HOLDER,), "root.q", "ann"),
+    TraceApp("b", 5.0, 4, (HOLDER,), "root.q", "bob"),
+    TraceApp("c", 50.0, 4, ((4 * 40.0,),), "root.q", "cid"),
+    TraceApp("d", 55.0, 2, ((2 * 30.0,),), "root.q", "dan"),
+]
 
 
 def test_a_start_at_a_leases_end_is_foreseen_alike_before_it_and_while_the_gang_stops() -> None:
