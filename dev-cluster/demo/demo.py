@@ -41,9 +41,13 @@ SETTINGS = ("isonomy.f=0.3", "isonomy.policy_options={loss: 0}", "yarn.node_expi
 """f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth. loss = 0: a restart
 costs more than a lease that is so short, so that with the default no running gang would give way."""
 TIMES_S = {
-    "lease_s": 30.0, "grant_timeout_s": 30.0, "round_retry_s": 4.0,
-    "rho_deadline_s": 0.5, "bid_deadline_s": 2.0, "solve_deadline_s": 2.0,
-}  # fmt: skip
+    "lease_s": 30.0,
+    "grant_timeout_s": 30.0,
+    "round_retry_s": 4.0,
+    "rho_deadline_s": 0.5,
+    "bid_deadline_s": 2.0,
+    "solve_deadline_s": 2.0,
+}
 """Settings that are times, on a machine at rest."""
 DEADLINE_S = 600.0
 SAVED = re.compile(r"Saved checkpoint for \d+ into \S+ \(([\d.]+) sec\)")
@@ -83,11 +87,15 @@ class App:
 
 def submarine(name: str, queue: str, gpus: int, more: list[str], command: str = DIGITS) -> list[str]:
     """A `submarine job run`, of the digits example where nothing else is said."""
-    return [
-        str(BIN / "submarine"), "job", "run", "--name", name, "--queue", queue, "--input_path", "/tmp",
-        "--num_workers", "1", "--worker_resources", f"memory=1G,vcores=1,gpu={gpus}",
-        "--worker_launch_cmd", command, "--saved_model_path", f"/demo/{name}/model", *more,
-    ]  # fmt: skip
+    worker = f"--num_workers 1 --worker_resources memory=1G,vcores=1,gpu={gpus}".split()
+    paths = ["--input_path", "/tmp", "--saved_model_path", f"/demo/{name}/model"]
+    run = [str(BIN / "submarine"), "job", "run", "--name", name, "--queue", queue]
+    return [*run, *worker, "--worker_launch_cmd", command, *paths, *more]
+
+
+def search(space: str, options: str) -> list[str]:
+    """The options of an app that searches this space in rungs of which every second job continues."""
+    return ["--search-space", str(DEMO / space), "--eta", "2", *options.split()]
 
 
 def paced(words: list[str], slower: float) -> list[str]:
@@ -101,19 +109,13 @@ def apps(cluster: Path, slower: float) -> list[App]:
 
     The first two want 24 of the 12 GPUs and have work for several leases: each common end of the leases is contested.
     """
-    halving = ["--app-scheduler", "hyperband", "--eta", "2"]
-    vision = [*halving, "--search-space", str(DEMO / "vision.yaml"), "--gpus-per-job", "4", "--seed", "1",
-              "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "3.6", "--slowdown", "1.0,1.3,1.8"]  # fmt: skip
-    speech = [*halving, "--search-space", str(DEMO / "speech.yaml"), "--gpus-per-job", "2", "--seed", "2",
-              "--max-iterations", "64", "--min-iterations", "16", "--budget", "130",
-              "--iteration-s", "3.0", "--slowdown", "1.0,1.05,1.1"]  # fmt: skip
+    rungs = "--app-scheduler hyperband --max-iterations 64 --min-iterations 16 --budget 130"
+    vision = search("vision.yaml", f"{rungs} --gpus-per-job 4 --seed 1 --iteration-s 3.6 --slowdown 1.0,1.3,1.8")
+    speech = search("speech.yaml", f"{rungs} --gpus-per-job 2 --seed 2 --iteration-s 3.0 --slowdown 1.0,1.05,1.1")
     plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
-    foreign = [
-        str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell", "-shell_command", KNOWS_NOTHING,
-        "-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1",
-        "-master_memory", "256", "-queue", "prod", "-appname", HOSTILE,
-    ]  # fmt: skip
+    foreign = [str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell"]
+    foreign += ["-shell_command", KNOWS_NOTHING, "-queue", "prod", "-appname", HOSTILE, "-master_memory", "256"]
+    foreign += ["-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1"]
     return [
         job("vision", 0, submarine("vision", "research", 2, paced(vision, slower))),
         job("ranker", 4 * slower, submarine("ranker", "prod", 2, paced(plain, slower))),
@@ -128,20 +130,11 @@ def by_size(slower: float) -> list[App]:
 
     Split evenly, the large one would end about half a minute after the small ones.
     """
-    large = ["--app-scheduler", "successive_halving", "--eta", "2", "--search-space", str(DEMO / "speech.yaml"),
-             "--gpus-per-job", "2", "--seed", "3", "--jobs", "6", "--max-iterations", "50", "--min-iterations", "50",
-             "--iteration-s", "2.0"]  # fmt: skip
+    rung = "--app-scheduler successive_halving --jobs 6 --max-iterations 50 --min-iterations 50"
+    large = search("speech.yaml", f"{rung} --gpus-per-job 2 --seed 3 --iteration-s 2.0")
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
-    other = [
-        "--framework",
-        "command",
-        "--localization",
-        f"{DEMO / 'own.py'}:.",
-        "--keep-folder",
-        "ckpt",
-        "--metric",
-        "f1",
-    ]
+    other = ["--framework", "command", "--localization", f"{DEMO / 'own.py'}:."]
+    other += ["--keep-folder", "ckpt", "--metric", "f1"]
     return [
         job("large", 0, submarine("large", "research", 2, paced(large, slower))),
         job("small", 0, submarine("small", "prod", 2, paced(small, slower), KERAS_DIGITS), after="large"),
@@ -482,12 +475,14 @@ def out_of_order(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]
     lost = [r for r in receipts if any(x["app_id"] == large["id"] for x in r.get("revoked", ()))]
     got = {x["app_id"] for r in lost for x in r.get("granted", ())}
     first = [apps[n] for n in ("small", "other") if apps[n]["id"] in got]
-    return [what for what, wrong in (
-        (f"rounds of other policies than {DEFAULT}", {r["policy"] for r in receipts} != {DEFAULT}),
-        (f"receipts that say why for {', '.join(silent)}", bool(silent)),
-        ("GPUs that the large app gave to a smaller one that came later", not first),
-        ("apps that come first and are done earlier", any(x["finishedTime"] > large["finishedTime"] for x in first)),
-    ) if wrong]  # fmt: skip
+    late = any(x["finishedTime"] > large["finishedTime"] for x in first)
+    found = {
+        f"rounds of other policies than {DEFAULT}": {r["policy"] for r in receipts} != {DEFAULT},
+        f"receipts that say why for {', '.join(silent)}": bool(silent),
+        "GPUs that the large app gave to a smaller one that came later": not first,
+        "apps that come first and are done earlier": late,
+    }
+    return [what for what, wrong in found.items() if wrong]
 
 
 def won(bid: dict[str, Any]) -> str:
