@@ -56,8 +56,15 @@ tools:
 	@command -v java >/dev/null || { echo "java is missing: install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless)"; exit 1; }
 	@command -v mvn >/dev/null || { echo "mvn is missing: install Maven (Debian: apt-get install maven)"; exit 1; }
 
-java: tools
+# Packed anew if a source is newer: Maven works for half a minute before it finds that nothing changed.
+JARS := yarn-plugin/rm/target/isonomy-yarn-rm.jar yarn-plugin/nm/target/isonomy-yarn-nm.jar \
+  submarine_patch/java/runtime/target/isonomy-submarine-runtime.jar submarine_patch/java/am/target/isonomy-am.jar
+java: tools $(JARS)
+
+$(JARS) &: $(shell find pom.xml yarn-plugin submarine_patch/java pycontrol/wire/v1 -type f \
+  \( -name pom.xml -o -path '*/src/main/*' -o -name '*.proto' \) -not -path '*/target/*')
 	$(MVN) package -Dmaven.test.skip=true
+	@touch $(JARS)
 
 # The classes that `make java` compiled against the oldest Hadoop, run on the newest.
 java-test: java

@@ -1,4 +1,5 @@
-"""Runs Maven: `maven.py ARGUMENTS`. Its downloads are one line of progress, and of the rest only errors are shown.
+"""Runs Maven: `maven.py ARGUMENTS`. Its downloads are one line of progress, which names the present one; of the rest
+only errors are shown.
 
 Imports the standard library alone, because `make java` runs it before there is a virtual environment.
 """
@@ -16,8 +17,11 @@ from pathlib import Path
 LOG = Path(__file__).resolve().parents[2] / "build" / "maven.log"
 DEADLINE_S = 1800.0
 EVERY_S, EVERY_S_ON_A_TERMINAL = 10.0, 0.2
+DOWNLOADING = re.compile(r"Downloading from \S+: \S+/(\S+)")
 DOWNLOADED = re.compile(r"Downloaded from \S+: (\S+) \(([\d.]+) ([kMG]?B)\b")
 UNITS_MB = {"B": 1e-6, "kB": 1e-3, "MB": 1.0, "GB": 1e3}
+WIDTH, CLEAR = 79, "\x1b[K"
+"""A longer line would wrap, and could not be written over; what an earlier one had beyond the new one is cleared."""
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 """Maven ends colours even where it writes none."""
 LEVEL = re.compile(r"\[(\w+)\]")
@@ -27,17 +31,19 @@ class Downloads:
     """What was downloaded so far, on standard error: a line that is written over, or one every ten seconds."""
 
     def __init__(self) -> None:
-        self.jars, self.size_mb = 0, 0.0
+        self.jars, self.size_mb, self.present = 0, 0.0, ""
         self._begin_s = self._shown_s = time.monotonic()
         self._terminal = sys.stderr.isatty()
 
     def read(self, line: str) -> None:
         """Counts a line of Maven's, if it tells of a download."""
-        found = DOWNLOADED.search(line)
-        if not found:
+        if begun := DOWNLOADING.search(line):
+            self.present = begun[1]
+        elif found := DOWNLOADED.search(line):
+            self.jars += found[1].endswith(".jar")
+            self.size_mb += float(found[2]) * UNITS_MB[found[3]]
+        else:
             return
-        self.jars += found[1].endswith(".jar")
-        self.size_mb += float(found[2]) * UNITS_MB[found[3]]
         now_s = time.monotonic()
         if now_s - self._shown_s >= (EVERY_S_ON_A_TERMINAL if self._terminal else EVERY_S):
             self._shown_s = now_s
@@ -45,13 +51,15 @@ class Downloads:
 
     def done(self) -> None:
         """Shows the sum, if anything was downloaded."""
+        self.present = ""
         if self.size_mb:
             self._show("\n")
 
     def _show(self, end: str) -> None:
         took_s = time.monotonic() - self._begin_s
         text = f"  Maven downloaded {self.jars} jars, {self.size_mb:.1f} MB in all ({took_s:.0f} s)"
-        print(f"\r{text}" if self._terminal else text, end=end, file=sys.stderr, flush=True)
+        text += f", now {self.present}" if self.present else ""
+        print(f"\r{text[:WIDTH]}{CLEAR}" if self._terminal else text, end=end, file=sys.stderr, flush=True)
 
 
 def run(arguments: list[str], log: Path, tell: Callable[[str], None]) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
 
-from devcluster import maven
+from devcluster import REPO, maven
 
 SAID = """\
 [INFO] Scanning for projects...
@@ -56,3 +60,47 @@ def test_what_keeps_maven_from_starting_is_shown(tmp_path: Path) -> None:
     done = said_by("The JAVA_HOME environment variable is not defined correctly\nERROR\n", tmp_path)
     assert done.returncode == 1
     assert "JAVA_HOME" in done.stdout
+
+
+def test_a_terminal_has_one_line_with_the_present_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(maven, "EVERY_S_ON_A_TERMINAL", 0.0)
+    downloads = maven.Downloads()
+    for line in SAID.splitlines():
+        downloads.read(line)
+    downloads.done()
+    _, first, *_, last = screen.getvalue().split("\r")
+    assert "0 jars, 0.0 MB in all" in first
+    assert "now a-1.pom" in first
+    assert "now" not in last
+    assert screen.getvalue().count("\n") == 1
+    assert all(len(text.removesuffix(maven.CLEAR)) < 80 for text in screen.getvalue().rstrip("\n").split("\r"))
+
+
+def test_make_packs_jars_only_if_a_source_is_newer(tmp_path: Path) -> None:
+    shutil.copy(REPO / "Makefile", tmp_path)
+    said = subprocess.run(["make", "-pn", "java"], cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    (jars,) = (line.partition(":= ")[2].split() for line in said.splitlines() if line.startswith("JARS := "))
+    sources = [
+        "pom.xml",
+        "yarn-plugin/rm/pom.xml",
+        "submarine_patch/java/am/src/main/A.java",
+        "pycontrol/wire/v1/a.proto",
+    ]
+    for name in (*jars, *sources):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def packs(newer: str) -> bool:
+        for name in (*jars, *sources):
+            os.utime(tmp_path / name, (1e9, 1e9 + (name in jars) + 2 * (name == newer)))
+        dry = subprocess.run(["make", "-n", "java"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return "maven.py package" in dry
+
+    assert not packs("")
+    assert all(map(packs, sources))
+    (tmp_path / jars[0]).unlink()
+    jars.remove(jars[0])
+    assert packs("")
