@@ -41,7 +41,7 @@ SETTINGS = ("isonomy.f=0.3", "isonomy.policy_options={loss: 0}", "yarn.node_expi
 """f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth. loss = 0: a restart
 costs more than a lease that is so short, so that with the default no running gang would give way."""
 TIMES_S = {
-    "lease_s": 30.0,
+    "lease_s": 25.0,
     "grant_timeout_s": 30.0,
     "round_retry_s": 4.0,
     "rho_deadline_s": 0.5,
@@ -110,9 +110,9 @@ def apps(cluster: Path, slower: float) -> list[App]:
     The first two want 24 of the 12 GPUs and have work for several leases: each common end of the leases is contested.
     """
     rungs = "--app-scheduler hyperband --max-iterations 64 --min-iterations 16 --budget 130"
-    vision = search("vision.yaml", f"{rungs} --gpus-per-job 4 --seed 1 --iteration-s 3.6 --slowdown 1.0,1.3,1.8")
-    speech = search("speech.yaml", f"{rungs} --gpus-per-job 2 --seed 2 --iteration-s 3.0 --slowdown 1.0,1.05,1.1")
-    plain = ["--max-iterations", "150", "--iteration-s", "1.4"]
+    vision = search("vision.yaml", f"{rungs} --gpus-per-job 4 --seed 1 --iteration-s 3.0 --slowdown 1.0,1.3,1.8")
+    speech = search("speech.yaml", f"{rungs} --gpus-per-job 2 --seed 2 --iteration-s 2.3 --slowdown 1.0,1.05,1.1")
+    plain = ["--max-iterations", "130", "--iteration-s", "1.4"]
     foreign = [str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell"]
     foreign += ["-shell_command", KNOWS_NOTHING, "-queue", "prod", "-appname", HOSTILE, "-master_memory", "256"]
     foreign += ["-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1"]
