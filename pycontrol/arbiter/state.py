@@ -21,7 +21,7 @@ from pycontrol.arbiter.ledger.facts import (
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
 from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.arbiter.supply.port import Groups, Supply
-from pycontrol.arbiter.views.agents import AgentsView
+from pycontrol.arbiter.views.agent_reports import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
 from pycontrol.arbiter.views.gpus import GpuIndex, Limit, limit, pick
 from pycontrol.arbiter.views.settings import RoundTimer

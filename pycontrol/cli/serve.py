@@ -21,7 +21,7 @@ from pycontrol.config import ConfigError, load_config
 from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.hadoopconf.check import checked
 from pycontrol.policies import registry
-from pycontrol.rpc.server import ServerError
+from pycontrol.rpc.agent_server import ServerError
 from pycontrol.rpc.tokens import KeyFileError
 from pycontrol.runtime.journal import JournalError
 

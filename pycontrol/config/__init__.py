@@ -17,12 +17,12 @@ from pycontrol.config.reading import FilePath, Host, NamedPath, Port, Seconds, r
 from pycontrol.config.reading import Section as Section
 from pycontrol.config.reading import mapping as mapping
 from pycontrol.config.reading import parse as parse
-from pycontrol.config.topology import MachineSpec as MachineSpec
-from pycontrol.config.topology import RackSpec as RackSpec
-from pycontrol.config.topology import TopologySpec as TopologySpec
-from pycontrol.config.topology import load_topology as load_topology
-from pycontrol.config.topology import load_topology_spec as load_topology_spec
-from pycontrol.config.topology import mismatches as mismatches
+from pycontrol.config.topology_file import MachineSpec as MachineSpec
+from pycontrol.config.topology_file import RackSpec as RackSpec
+from pycontrol.config.topology_file import TopologySpec as TopologySpec
+from pycontrol.config.topology_file import load_topology as load_topology
+from pycontrol.config.topology_file import load_topology_spec as load_topology_spec
+from pycontrol.config.topology_file import mismatches as mismatches
 from pycontrol.configerror import ConfigError as ConfigError
 
 LEAD_MAX_S = 60.0

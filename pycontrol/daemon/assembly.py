@@ -13,7 +13,7 @@ from pycontrol.arbiter.state import RECEIPTS_KEPT
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.model.events import Event, ProgressReported
 from pycontrol.rpc.admission import Owner
-from pycontrol.rpc.server import AgentServer, TlsFiles
+from pycontrol.rpc.agent_server import AgentServer, TlsFiles
 from pycontrol.rpc.service import TokenSource
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver

@@ -17,9 +17,9 @@ from pycontrol.model import events as ev
 from pycontrol.policies import salvage
 from pycontrol.policies.port import Policy
 from pycontrol.runtime.clock import SteadyClock
+from pycontrol.runtime.driver_ports import AgentPort, Clock, ClusterPort
 from pycontrol.runtime.inbox import Held, Inbox, Lane, Overloaded, lane_of
 from pycontrol.runtime.journal import Journal, JournalError
-from pycontrol.runtime.ports import AgentPort, Clock, ClusterPort
 
 __all__ = ["Driver", "Overloaded", "SteadyClock"]
 

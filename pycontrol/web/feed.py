@@ -15,7 +15,7 @@ from pycontrol.arbiter.supply.port import deals_of
 from pycontrol.model.cluster import STANDIN
 from pycontrol.model.topology import Gpu
 from pycontrol.queries.metrics import Metrics
-from pycontrol.queries.spans import Spans
+from pycontrol.queries.recent_leases import Spans
 from pycontrol.queries.trends import Trends
 from pycontrol.queries.views import act, round_text
 from pycontrol.runtime.journal import Journal

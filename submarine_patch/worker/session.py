@@ -22,7 +22,7 @@ from submarine_patch.worker import EXIT_STOPPED, checkpoints
 from submarine_patch.worker.batches import Array, Batches
 from submarine_patch.worker.pacing import Pacer, Pacing
 from submarine_patch.worker.rank import Agreement
-from submarine_patch.worker.stopping import StopRequest
+from submarine_patch.worker.stop_request import StopRequest
 
 METRICS = "metrics.json"
 LOG_S = 1.0

@@ -26,10 +26,10 @@ from pycontrol.model.events import (
 )
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.rpc import admission
-from pycontrol.rpc import server as server_module
+from pycontrol.rpc import agent_server as server_module
 from pycontrol.rpc.admission import Owner
+from pycontrol.rpc.agent_server import AgentServer, ServerError
 from pycontrol.rpc.intake import STREAM_BYTES
-from pycontrol.rpc.server import AgentServer, ServerError
 from pycontrol.rpc.service import NoHdfsToken
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.wire.v1 import agent_pb2 as pb

@@ -15,7 +15,7 @@ from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.workloads import own
 from pycontrol.simulation.workloads.building import Import, Imported, Reader, Selection
 from pycontrol.simulation.workloads.reading import BadTrace, head
-from pycontrol.simulation.workloads.themis import ThemisWorkload, w1, w2
+from pycontrol.simulation.workloads.themis_workloads import ThemisWorkload, w1, w2
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pycontrol.queries.lookup import Refusal
 from pycontrol.web.page import Read, Row, drawing, text
-from pycontrol.web.page.machines import Drawer
+from pycontrol.web.page.machine_map import Drawer
 
 ROWS_SHOWN = 100
 ROUNDS_SHOWN = 12
