@@ -405,7 +405,7 @@ def test_a_whole_world_is_clean() -> None:
     evidence = Evidence(["e.jsonl"])
     for line in scene.world.evidence:
         add_event(evidence, line)
-    found = audit(History.of(scene.yarn_facts()), evidence, YarnRecords(), scene.world.now)
+    found = audit(History.of(scene.yarn_facts()), evidence, YarnRecords(), scene.world.now, GANG_DEADLINE_S, LEAD_S)
     assert found["violations"] == []
     assert found["complete"]
     assert found["checked"]["gangs"] >= 6
