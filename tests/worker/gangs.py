@@ -41,7 +41,7 @@ class Launch:
                 tf_config=config if workers > 1 or job.servers else "",
                 until_step=job.until_step,
                 checkpoint_dir="/job-1",
-                pacing=json.dumps({"serial_iter_s": step_s, "slowdown": 1.0, "gpus": 1}),
+                pacing=json.dumps({"serial_iter_s": step_s, "slowdown": 1.0, "gpus": 1}) if step_s else "",
             )
             self.arbiter.send(worker, start=start)
 
@@ -129,7 +129,7 @@ class Job:
         self.launches: list[Launch] = []
 
     def launch(self, workers: int = 1, step_s: float | None = None) -> Launch:
-        """Starts a gang, from the newest checkpoint; `step_s`: another pace than the job's."""
+        """Starts a gang, from the newest checkpoint; `step_s`: another pace than the job's, 0: as on real GPUs."""
         self.launches.append(Launch(self, len(self.launches) + 1, workers, self.step_s if step_s is None else step_s))
         return self.launches[-1]
 

@@ -149,6 +149,28 @@ s.finish()
 """
 
 
+QUEUED = """
+import time
+from types import SimpleNamespace
+now = [0.0]
+session.time = SimpleNamespace(monotonic=lambda: now[0])
+class Queued:  # a tensor of a GPU that still computes its steps
+    def __float__(self):
+        now[0] += 0.5
+        return 1.0
+s = Plain()
+for step in s.steps(): s.report(loss=Queued())
+"""
+
+
+def test_a_steps_time_has_what_the_gpu_still_computes_when_its_code_returns(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRIAL[: TRIAL.index("s = Plain")].replace("helper, ", "") + QUEUED)
+    env = {**os.environ, "PYTHONPATH": REPO, "ISONOMY_UNTIL_STEP": "20"}
+    words = [sys.executable, str(tmp_path / "train.py")]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert [line.rpartition(", ")[2] for line in done.stderr.splitlines() if "loss" in line] == ["0.0500 sec/step"] * 2
+
+
 @pytest.mark.parametrize("second", ["--lr 0.2", "bad"])
 def test_another_trial_runs_in_the_same_process_as_if_it_were_new(
     arbiter: FakeArbiter, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str

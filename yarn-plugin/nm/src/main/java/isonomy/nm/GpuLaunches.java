@@ -42,6 +42,8 @@ final class GpuLaunches {
   static final String EVIDENCE_FILE = "isonomy.nm.evidence-file";
   static final String GPU_WAIT_MS = "isonomy.nm.gpu-wait-ms";
   static final String VISIBLE = "CUDA_VISIBLE_DEVICES";
+  /** Numbers GPUs as nvidia-smi does; else CUDA's number 0 is the fastest. */
+  static final String ORDER = "CUDA_DEVICE_ORDER";
   static final String LEASE = "ISONOMY_LEASE";
   private static final long GPU_WAIT_MS_DEFAULT = 30_000;
   /** Extra time for a container's processes after YARN's delay between SIGTERM and SIGKILL. */
@@ -113,11 +115,9 @@ final class GpuLaunches {
       return;
     }
     environment.put(VISIBLE, use == null ? "" : use.visibleDevices());
-    nmVars.add(VISIBLE);
-    if (use != null) {
-      environment.put(LEASE, use.lease);
-      nmVars.add(LEASE);
-    }
+    environment.put(ORDER, "PCI_BUS_ID");
+    environment.put(LEASE, use == null ? "" : use.lease);
+    nmVars.addAll(List.of(VISIBLE, ORDER, LEASE));
   }
 
   /** Null for a container that the NodeManager does not know. */

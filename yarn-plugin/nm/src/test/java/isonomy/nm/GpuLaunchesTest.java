@@ -109,6 +109,7 @@ class GpuLaunchesTest {
     Map<String, String> leased = environment(container(1, 2, guaranteed, "gpu=0,2;lease=r1.2"));
     assertEquals("0,2", leased.get(GpuLaunches.VISIBLE));
     assertEquals("r1.2", leased.get(GpuLaunches.LEASE));
+    assertEquals("PCI_BUS_ID", leased.get(GpuLaunches.ORDER), "as nvidia-smi and bad-gpus count");
     assertEquals("0,2", environment(container(1, 2, guaranteed, "gpu=0,2", "lease=r1.2")).get(GpuLaunches.VISIBLE));
     assertEquals("", environment(container(2, 0, guaranteed)).get(GpuLaunches.VISIBLE));
     assertEquals("", environment(null).get(GpuLaunches.VISIBLE), "unknown to the NodeManager");
