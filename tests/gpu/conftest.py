@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -46,10 +49,16 @@ def seen(record_property: Callable[[str, object], None]) -> Seen:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [r for r in terminalreporter.getreports("passed") if "tests/gpu/" in r.nodeid]
-    if reports:
-        terminalreporter.section("seen on the GPU")
+    lines = [f"{r.nodeid.partition('::')[2]}: {line}" for r in reports for _, line in r.user_properties]
+    if lines:
+        terminalreporter.section(f"seen on {time.strftime('%Y-%m-%d', time.gmtime())}")
         machine = smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
-        terminalreporter.write_line("\n".join(machine))
-    for report in reports:
-        for _, line in report.user_properties:
-            terminalreporter.write_line(f"{report.nodeid.partition('::')[2]}: {line}")
+        system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}, PyTorch {_torch()}"
+        terminalreporter.write_line("\n".join([*machine, system, *lines]))
+
+
+def _torch() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "none"

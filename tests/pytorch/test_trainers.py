@@ -59,7 +59,8 @@ def final(text: str) -> float:
     return float(text.split("FINAL ")[1].split()[0])
 
 
-BOTH = pytest.mark.parametrize(("package", "script"), [("transformers", HUGGINGFACE), ("lightning", LIGHTNING)])
+SCRIPTS = {"transformers": HUGGINGFACE, "lightning": LIGHTNING}
+BOTH = pytest.mark.parametrize(("package", "script"), SCRIPTS.items(), ids=SCRIPTS)
 
 
 @BOTH

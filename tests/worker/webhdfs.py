@@ -155,12 +155,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        data = b""
+        data = bytearray()
         while size := int(self.rfile.readline().split(b";")[0], 16):
             data += self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
-        return data
+        return bytes(data)
 
     def do_DELETE(self) -> None:
         _, options, path = self._at()
