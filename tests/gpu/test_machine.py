@@ -65,9 +65,8 @@ def test_a_healthy_gpu_is_not_bad_and_a_missing_one_is_missed(gpus: int, seen: S
     rows = "gpu_bus_id,remapped_rows.pending,remapped_rows.failure"
     assert bad(gpus) == ["bad-gpus,STRING,none"], ecc
     assert bad(gpus + 1) == ["bad-gpus,STRING,all"]
-    seen(
-        f"healthy by {'; '.join(ecc)}; remapped rows {'; '.join(smi(f'--query-remapped-rows={rows}', '--format=csv'))}"
-    )
+    remapped = smi(f"--query-remapped-rows={rows}", "--format=csv,noheader")
+    seen(f"uncorrected errors {'; '.join(ecc)}; rows to be remapped {'; '.join(remapped)}: none is bad")
 
 
 def test_an_xid_of_broken_hardware_names_its_gpu(tmp_path: Path, seen: Seen) -> None:
