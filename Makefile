@@ -261,7 +261,7 @@ spark-test: setup java
 .PHONY: nightly
 nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 previews safety why-not digests mutants fuzz \
-	  hadoop-test policy-test secure-test versions-test rehearsal spark-test pins-test scale month chaos bench
+	  hadoop-test policy-test secure-test versions-test rehearsal spark-test pins-test gpu-test scale month chaos bench
 
 clean:
 	$(MVN) clean

@@ -53,7 +53,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if lines:
         terminalreporter.section(f"seen on {time.strftime('%Y-%m-%d', time.gmtime())}")
         machine = smi("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
-        system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}, PyTorch {_torch()}"
+        kernel = ".".join(platform.release().split(".")[:2])
+        system = f"{platform.system()} {kernel}, Python {platform.python_version()}, PyTorch {_torch()}"
         terminalreporter.write_line("\n".join([*machine, system, *lines]))
 
 
