@@ -80,7 +80,7 @@ class BridgeServer:
         self._host, self._port, self._token_file = host, port, token_file
         self._handler, self._failed = handler, failed
         self._token = ""
-        self._listening: socket.socket | None = None
+        self.listening: socket.socket | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._connections: list[_Connection] = []
@@ -92,30 +92,30 @@ class BridgeServer:
         self._token = bridge_token(self._token_file)
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._listening = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
+            self.listening = socket.create_server((self._host, self._port), family=family, backlog=BACKLOG)
         except OSError as e:
             raise BridgeError(
                 f"bridge.port: cannot listen on {self._host}:{self._port} ({e.strerror or e}); "
                 "is another control plane running, or is the port taken?"
             ) from None
-        accepting = threading.Thread(target=self._run, args=(self._listening,), name="isonomy-bridge", daemon=True)
+        accepting = threading.Thread(target=self._run, args=(self.listening,), name="isonomy-bridge", daemon=True)
         accepting.start()
 
     @property
     def port(self) -> int:
         """The port on which the server listens; raises RuntimeError before `start`."""
-        if self._listening is None:
+        if self.listening is None:
             raise RuntimeError("the bridge has not been started")
-        return int(self._listening.getsockname()[1])
+        return int(self.listening.getsockname()[1])
 
     def stop(self) -> None:
         """Close the port and all connections; requests in progress get no answer."""
         self._stopping.set()
-        if self._listening is None:
+        if self.listening is None:
             return
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+            self.listening.shutdown(socket.SHUT_RDWR)
+        self.listening.close()
         with self._lock:
             left = list(self._connections)
         for connection in left:

@@ -378,7 +378,7 @@ class ControlPlane:
             try:
                 self.driver.call(lambda a, now_s: None)
                 _tell_supervisor("WATCHDOG=1")
-                self._report_mismatches()
+                self.report_mismatches()
                 self._feed.trends.keep()
                 now_s = self.driver.clock.now_s()
                 if now_s - sampled_s >= SAMPLE_S:
@@ -400,7 +400,7 @@ class ControlPlane:
         log.info("stopped")
         return 1 if self._wrong_topology or self._stale else 0
 
-    def _report_mismatches(self) -> None:
+    def report_mismatches(self) -> None:
         """Log each new mismatch between the topology file and the registered NodeManagers.
 
         If registered NodeManagers contradict the file before they ever matched it, stop the control plane instead.

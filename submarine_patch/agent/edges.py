@@ -240,7 +240,7 @@ class StateStore:
                 self._wake.wait_for(lambda: self._next is not None)
                 state = self._next
             try:
-                self._write(json.dumps(state).encode())
+                self.write(json.dumps(state).encode())
                 failures = 0
             except Exception as e:  # e.g. HDFS is away
                 failures += 1
@@ -252,7 +252,7 @@ class StateStore:
                     self._wake.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
                 self._wake.notify_all()
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         self._number += 1
         part = f"_{uuid.uuid4().hex}"
         self._files.write(part, data)

@@ -366,13 +366,13 @@ def test_an_attempt_that_was_cut_off_does_not_overtake_the_next_one(tmp_path: Pa
     files = Disk(tmp_path)
     first, second = StateStore(files, 1), StateStore(files, 2)
     for k in range(5):
-        first._write(json.dumps({"first": k}).encode())
+        first.write(json.dumps({"first": k}).encode())
     assert second.load() == {"first": 4}
-    second._write(b'{"second": 0}')
+    second.write(b'{"second": 0}')
     for k in range(5, 10):  # the old attempt does not know of it and continues
-        first._write(json.dumps({"first": k}).encode())
+        first.write(json.dumps({"first": k}).encode())
     assert StateStore(files, 3).load() == {"second": 0}
     for k in range(1, 4):
-        second._write(json.dumps({"second": k}).encode())
+        second.write(json.dumps({"second": k}).encode())
     assert StateStore(files, 3).load() == {"second": 3}
     assert not [n for n in files.names("") if n.startswith("state-000001")]

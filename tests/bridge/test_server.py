@@ -240,8 +240,8 @@ def test_a_bridge_that_can_no_longer_listen_reports_it(token_file: Path) -> None
     told: queue.Queue[BaseException] = queue.Queue()
     server = BridgeServer("127.0.0.1", 0, token_file, echo, told.put)
     server.start()
-    assert server._listening is not None
-    server._listening.shutdown(socket.SHUT_RDWR)
+    assert server.listening is not None
+    server.listening.shutdown(socket.SHUT_RDWR)
     assert isinstance(told.get(timeout=10), OSError)
     server.stop()
     assert told.empty()

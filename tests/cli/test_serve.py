@@ -83,7 +83,7 @@ def test_a_later_node_with_another_count_does_not_end_it(plane: serve.ControlPla
             until.wait(0.05)
         assert plane.driver.call(lambda a, now_s: bool(a.durable.leases))
     plane.driver.settle()
-    plane._report_mismatches()
+    plane.report_mismatches()
     plane.driver.submit(NodeUp(node("m2", 3)))
     assert ended(plane, 0.5) is None
     assert plane.mismatches == ["m2: the topology says 2 GPUs, its NodeManager registered 3"]

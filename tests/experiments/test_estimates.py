@@ -25,7 +25,7 @@ class Queue(Scene):
 def test_each_start_is_compared_with_the_first_estimate_made_while_the_app_waited() -> None:
     world = WatchedWorld(Queue("queue", "1x4", apps=6), 1, "isonomy", 3, Calibration())
     world.run()
-    world._settle()
+    world.settle()
     assert len(world.found) >= 4
     starts = {world.records[a.app_id].started_s for a in world.workload.apps}
     for x in world.found:
@@ -51,7 +51,7 @@ def test_starts_are_foreseen_where_virtual_clusters_own_cells() -> None:
     assert world.supply is not None
     assert set(world.supply.virtual_clusters()) == set(Halves.QUEUES)
     world.run()
-    world._settle()
+    world.settle()
     assert len(world.found) >= 3
     for x in world.found:
         assert x.raw[1] is not None

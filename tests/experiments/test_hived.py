@@ -135,7 +135,7 @@ def test_lent_cells_are_borrowed_and_only_returned_ones_count() -> None:
 
 def test_periods_are_marked_from_their_first_to_their_last_hour() -> None:
     busy = [bytes([b]) for b in (1, 0, 0, 0, 1, 0, 0, 1)]
-    assert hived_exchange._idle_nodes(busy, 3) == [0, 100, 100, 100, 0, 0, 0, 0]
+    assert hived_exchange.idle_nodes(busy, 3) == [0, 100, 100, 100, 0, 0, 0, 0]
 
 
 def test_a_profile_counts_every_request() -> None:

@@ -255,7 +255,7 @@ def fig10(setup: Setup) -> Findings:
     after = AFTER_DAY if len(hours.held) > 24 * AFTER_DAY else 0
     lines, means = [], {}
     for span in (10, 100):
-        nodes = _idle_nodes(run.quota.series.busy, span)
+        nodes = idle_nodes(run.quota.series.busy, span)
         cells = _idle_cells(hours, own, span)
         for label, values in ((f"quota, {span} h", nodes), (f"HiveD, {span} h", cells)):
             lines.append(Series(label, [k / 24 for k in range(len(values))], values))
@@ -289,7 +289,7 @@ def fig10(setup: Setup) -> Findings:
     return Findings(claims, (), (figure,), CONVENTIONS_HERE[:-1] + how, 1, size=str(_size(setup)))
 
 
-def _idle_nodes(busy: Sequence[bytes], span: int) -> list[float]:
+def idle_nodes(busy: Sequence[bytes], span: int) -> list[float]:
     """Percentage of nodes in a period of at least `span` hours without a regular job, by hour."""
     idle = np.frombuffer(b"".join(busy), np.uint8).reshape(len(busy), -1) == 0
     return [100 * float(v) for v in _stretches(idle, span).mean(axis=1)]

@@ -126,7 +126,7 @@ class WatchedWorld(Simulator):
     def _look(self, _: Any, stamp: int) -> None:
         if len(self.records) < len(self.workload.apps):
             self.at(self.now + EVERY_S, self._look, None)
-        self._settle()
+        self.settle()
         new = [app_id for app_id, app in self.apps.items() if app_id not in self.first and app.started_s is None]
         if not new:
             return
@@ -146,7 +146,7 @@ class WatchedWorld(Simulator):
             self.calibration.estimated(app_id, self.now, x.start_s)
             self.first[app_id] = self.now, x.start_s, given
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Compare the estimates of apps that have started with their starts."""
         for app_id in self.calibration.open:
             record, app = self.records.get(app_id), self.apps.get(app_id)
@@ -165,7 +165,7 @@ def watched(job: tuple[Scene, Sequence[int], str, int]) -> list[Estimate]:
     for seed in seeds:
         world = WatchedWorld(scene, seed, policy, runs, calibration)
         world.run()
-        world._settle()
+        world.settle()
         calibration.forget(calibration.open)
         found += world.found
     return found
