@@ -27,7 +27,7 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseRevoking,
     NextDropped,
 )
-from pycontrol.arbiter.ledger.lease import Lease, gpus_in
+from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in, is_revoking
 from pycontrol.arbiter.state import PAUSED
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.cluster import REFUSALS, REFUSED_S, Machines
@@ -305,18 +305,22 @@ class Stage:
     def play(self, app_id: str, changes: Iterable[ev.Event] = ()) -> Gets | None:
         """What an app gets in a round that is held now, after these events; None: nothing. Call it once."""
         a = self.a
-        before = set(gpus_in(a.durable.claims_of(app_id)))
+        before = set(gpus_in(self._keeps(app_id)))
         held = a.holdings.holding(app_id)
         let_go(a, self.now_s)
         for _ in at_once(a, a.rounds.policy, [*changes, ev.Tick()], self.now_s, self.answer):
             pass
         return self._gets(app_id, before, held)
 
+    def _keeps(self, app_id: str) -> list[Lease | Reservation]:
+        """What it has and does not lose; of a GPU that it loses, it may get the next lease."""
+        return [x for x in self.a.durable.claims_of(app_id) if not is_revoking(x)]
+
     def _gets(self, app_id: str, before: set[Gpu], held: int) -> Gets | None:
         a, gpus, borrowed, from_s = self.a, dict[str, int](), 0, self.now_s
         if a.holdings.holding(app_id) <= held:
             return None
-        for x in a.durable.claims_of(app_id):
+        for x in self._keeps(app_id):
             new = [gpu for gpu in x.gpus if gpu not in before]
             for gpu in new:
                 gpus[gpu.host] = gpus.get(gpu.host, 0) + 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pycontrol.arbiter.ledger.lease import is_revoking
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, PartitionCapacity, Queue, YarnApp
@@ -290,6 +291,21 @@ def test_an_app_that_the_user_may_not_view_has_no_name(questions: Questions) -> 
     answer = ask(questions, smaller_gang(), "u", hidden=True, app="me")
     assert "big" not in str(answer["changes"])
     assert any(OTHER in c["sentence"] for c in answer["changes"])
+
+
+def test_of_a_gpu_that_it_loses_an_app_gets_the_next_lease() -> None:
+    m = Mini("isonomy", nodes=(("n1", 2),))
+    m.app("big", 1, 2, "root.other", user="v")
+    m.run(1.0)
+    m.start("big")
+    wants(m, 1)
+    for _ in range(400):
+        if m.a.holdings.holding("big") == 1 and any(map(is_revoking, m.a.durable.claims_of("big"))):
+            break
+        m.run(5.0)
+    gets = Stage(scene_of(m.a, m.now)).play("big", (ev.AppRemoved("me", "FINISHED"),))
+    assert gets is not None
+    assert gets.gpus == {"n1": 1}
 
 
 def test_an_app_before_its_submission(questions: Questions) -> None:
