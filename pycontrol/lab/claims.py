@@ -24,6 +24,7 @@ PAPERS = {
     "oef": "OEF (Middleware 2024)",
     "default_policy": "The default policy",
     "outlook": "Estimates",
+    "beside": "Beside the newest systems",
 }
 """Folder of experiments -> heading, in the page's order."""
 HEAD = """# The papers' claims, measured

@@ -125,7 +125,7 @@ def golden(setup: Setup) -> Findings:
             continue
         setup.note(pair.name)
         published = json.loads(path.read_text(encoding="utf-8"))
-        more, said = _against(pair, np.array(published["jct_list"]), _workload(trace, published), steps)
+        more, said = _against(pair, np.array(published["jct_list"]), published_workload(trace, published), steps)
         found += more
         claims += said
     tables = (
@@ -208,7 +208,7 @@ def _ladder(pair: Pair, workload: Workload, theirs: np.ndarray) -> list[Compared
     return found
 
 
-def _workload(trace: Path, theirs: dict[str, Any]) -> Workload:
+def published_workload(trace: Path, theirs: Mapping[str, Any]) -> Workload:
     """A workload of the trace's jobs, with the work that they did in the published run."""
     rows = [line.split("\t") for line in trace.read_text(encoding="utf-8").splitlines() if line.strip()]
     served = [sum(by_worker.values()) for by_worker in theirs["job_run_time"].values()]
