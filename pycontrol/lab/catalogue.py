@@ -12,6 +12,7 @@ from pycontrol.words import suggest
 Experiment = Callable[[Setup], Findings]
 
 EXPERIMENTS: Mapping[str, str] = {
+    "beside-kueue": "pycontrol.lab.beside.kueue:kueue",
     "beside-shockwave": "pycontrol.lab.beside.shockwave:shockwave",
     "default-policy": "pycontrol.lab.default_policy.promise:default_policy",
     "default-policy-splits": "pycontrol.lab.default_policy.splits:splits",

@@ -21,7 +21,7 @@ from pycontrol.lab.kit import Setup
 from pycontrol.lab.report import text
 from pycontrol.simulation.engine import Simulator
 
-TIMED = frozenset({"hived-profile", "oef-fig10", "oef-map", "themis-overheads"})
+TIMED = frozenset({"beside-kueue", "hived-profile", "oef-fig10", "oef-map", "themis-overheads"})
 """Experiments whose claims are times on this machine: only their code's hash tells."""
 DECISIONS = {LeaseGranted: "+", LeaseMended: "+", LeaseRevoking: "!", LeaseEnded: "-"}
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from pycontrol.lab.beside.figures import Played, beside
-from pycontrol.lab.beside.shockwave import FOLDER, TRACE, shockwave
+from pycontrol.lab.beside.kueue import BASELINE, LARGE, kueue
+from pycontrol.lab.beside.shockwave import shockwave
 from pycontrol.lab.kit import Setup
+from pycontrol.lab.oef.golden import FOLDER, TRACE
 
 
 def test_fairness_is_against_all_jobs_or_those_at_the_time() -> None:
@@ -46,3 +48,17 @@ def test_published_runs_stand_beside_ours_on_the_same_jobs(tmp_path: Path) -> No
     # nobody waits on 32 GPUs: each job takes its time alone and one launch
     assert ours[:4] == ("isonomy", "620", "1010", "1020")
     assert [c.holds for c in found.claims] == [True, True, True]
+
+
+def test_kueues_loads_have_the_size_that_its_ci_names() -> None:
+    assert (BASELINE.workloads, LARGE.workloads) == (15_000, 50_000)
+
+
+def test_every_workload_of_kueues_is_admitted_and_journaled() -> None:
+    found = kueue(Setup(quick=True))
+    assert [c.holds for c in found.claims] == [None, None]
+    (row,) = found.tables[0].rows
+    assert row[:2] == ("baseline", "isonomy")
+    # 300 workloads of 1, 5 and 20 GPUs on 120: no sooner than the GPUs allow, each with an arrival, a lease and an end
+    assert row[2] >= (35 * 0.2 + 10 * 0.5 * 5 + 5 * 1.0 * 20) / 20
+    assert 4 <= float(found.claims[1].ours.partition(" facts")[0].rpartition(" ")[2]) <= 10

@@ -44,7 +44,7 @@ class Played:
     @property
     def completion_s(self) -> Floats:
         """From submission to end."""
-        return self.finished_s - self.submitted_s
+        return np.asarray(self.finished_s - self.submitted_s)
 
     @property
     def mean_s(self) -> float:
@@ -59,7 +59,8 @@ class Played:
     @property
     def fairness(self) -> Floats:
         """Finish-time fairness against all jobs of the trace at once (Shockwave, section 8.1; at most 1 is fair)."""
-        return self.completion_s / (self.alone_s * max(1.0, len(self.alone_s) / self.gpus))
+        crowd = max(1.0, len(self.alone_s) / self.gpus)
+        return np.asarray(self.completion_s / (self.alone_s * crowd))
 
     @property
     def fairness_now(self) -> Floats:
@@ -67,7 +68,7 @@ class Played:
         begin, end = self.submitted_s, self.finished_s
         shared_s = np.minimum(end[:, None], end[None, :]) - np.maximum(begin[:, None], begin[None, :])
         jobs = np.clip(shared_s, 0.0, None).sum(axis=1) / self.completion_s
-        return self.completion_s / (self.alone_s * np.maximum(1.0, jobs / self.gpus))
+        return np.asarray(self.completion_s / (self.alone_s * np.maximum(1.0, jobs / self.gpus)))
 
     @property
     def worst(self) -> float:
