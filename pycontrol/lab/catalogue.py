@@ -14,6 +14,7 @@ Experiment = Callable[[Setup], Findings]
 EXPERIMENTS: Mapping[str, str] = {
     "beside-kueue": "pycontrol.lab.beside.kueue:kueue",
     "beside-shockwave": "pycontrol.lab.beside.shockwave:shockwave",
+    "beside-sia": "pycontrol.lab.beside.sia:sia",
     "default-policy": "pycontrol.lab.default_policy.promise:default_policy",
     "default-policy-splits": "pycontrol.lab.default_policy.splits:splits",
     "default-policy-unmanaged": "pycontrol.lab.default_policy.unmanaged:unmanaged",
