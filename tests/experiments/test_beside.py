@@ -11,6 +11,7 @@ import pytest
 from pycontrol.lab.beside.figures import Played, beside
 from pycontrol.lab.beside.kueue import BASELINE, LARGE, kueue
 from pycontrol.lab.beside.shockwave import shockwave
+from pycontrol.lab.beside.sia import RUN, app_of, sia
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef.golden import FOLDER, TRACE
 
@@ -62,3 +63,40 @@ def test_every_workload_of_kueues_is_admitted_and_journaled() -> None:
     # 300 workloads of 1, 5 and 20 GPUs on 120: no sooner than the GPUs allow, each with an arrival, a lease and an end
     assert row[2] >= (35 * 0.2 + 10 * 0.5 * 5 + 5 * 1.0 * 20) / 20
     assert 4 <= float(found.claims[1].ours.partition(" facts")[0].rpartition(" ")[2]) <= 10
+
+
+JOB = {
+    "name": "a",
+    "submitted_s": 0,
+    "gpus": 4,
+    "restart_s": 30,
+    "alone_s": {"T4": {"1": 4000.0, "4": 2000.0}, "A100": {"1": 1000.0, "4": 500.0}},
+}
+
+
+def test_a_job_of_sias_takes_as_long_here_as_alone_there(tmp_path: Path) -> None:
+    ran = {"finished_s": 600.0, "gpu_s": 1800.0, "restarts": 1}
+    found = {
+        "about": "one job",
+        "cluster": {"T4": [2, 4], "A100": [1, 8]},
+        "jobs": [JOB],
+        "runs": {"Sia": [ran], "Gavel": [ran]},
+    }
+    (tmp_path / RUN).parent.mkdir(parents=True)
+    (tmp_path / RUN).write_text(json.dumps(found))
+    said = sia(Setup(quick=True, seeds=1, processes=1, data=tmp_path))
+    # alone at the mean speed of eight T4 and eight A100: 1 / (0.5 / 2000 + 0.5 / 500) = 800 s
+    assert said.tables[0].rows[0][:5] == ("Sia", "600", "600", "600", "0.75")
+    # on four A100 after one launch
+    assert said.tables[0].rows[2][:4] == ("isonomy", "530", "530", "530")
+    assert [c.holds for c in said.claims] == [True, True]
+
+
+def test_an_elastic_job_of_sias_is_as_fast_on_all_its_gpus_as_alone_there() -> None:
+    app = app_of(JOB, elastic=True)
+    assert (app.gang_gpus, app.job_gpus_max, app.work_gpu_s, app.speedups["A100"]) == (1, 4, 4000.0, 4.0)
+    assert app.work_gpu_s / (4 * app.efficiency(4)) == pytest.approx(2000.0)
+
+
+def test_without_sias_run_nothing_is_claimed(tmp_path: Path) -> None:
+    assert [c.holds for c in sia(Setup(quick=True, data=tmp_path)).claims] == [None]
