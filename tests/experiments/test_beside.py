@@ -11,7 +11,7 @@ import pytest
 from pycontrol.lab.beside.figures import Played, beside
 from pycontrol.lab.beside.kueue import BASELINE, LARGE, kueue
 from pycontrol.lab.beside.shockwave import shockwave
-from pycontrol.lab.beside.sia import RUN, app_of, sia
+from pycontrol.lab.beside.sia import RUNS, app_of, sia
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef.golden import FOLDER, TRACE
 
@@ -82,8 +82,8 @@ def test_a_job_of_sias_takes_as_long_here_as_alone_there(tmp_path: Path) -> None
         "jobs": [JOB],
         "runs": {"Sia": [ran], "Gavel": [ran]},
     }
-    (tmp_path / RUN).parent.mkdir(parents=True)
-    (tmp_path / RUN).write_text(json.dumps(found))
+    (tmp_path / RUNS[0]).parent.mkdir(parents=True)
+    (tmp_path / RUNS[0]).write_text(json.dumps(found))
     said = sia(Setup(quick=True, seeds=1, processes=1, data=tmp_path))
     # alone at the mean speed of eight T4 and eight A100: 1 / (0.5 / 2000 + 0.5 / 500) = 800 s
     assert said.tables[0].rows[0][:5] == ("Sia", "600", "600", "600", "0.75")

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pycontrol.lab.beside.figures import Played, beside, played
-from pycontrol.lab.kit import Claim, Findings, Setup
+from pycontrol.lab.kit import Claim, Findings, Setup, Table
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.runs import SimulationRun, run_many
-from pycontrol.simulation.settings import SimulationSettings
+from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
-RUN = "golden/sia/philly-1.json"
-"""What a run of its simulator says of each job: see `docs/workloads.md`."""
+RUNS = tuple(f"golden/sia/philly-{k}.json" for k in (1, 2, 3))
+"""What its simulator says of each job of a workload (docs/workloads.md); those that are there are played."""
 SIA = "Sia"
+NAMES = {"mean_s": "mean completion", "makespan_s": "makespan"}
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,12 @@ class Ours:
     label: str
     policy: str
     elastic: bool = False
+    lease_s: float = ARBITER.lease_s
 
 
 OURS = (
     Ours("isonomy", "isonomy"),
+    Ours("isonomy, leases of 60 s", "isonomy", lease_s=60.0),
     Ours("isonomy, elastic jobs", "isonomy", True),
     Ours("themis", "themis"),
     Ours("tiresias", "tiresias"),
@@ -41,31 +44,35 @@ OURS = (
 
 def sia(setup: Setup) -> Findings:
     """Sia's trace on its cluster of three GPU types: its simulator's runs by job, and our policies beside them."""
-    path = setup.trace(RUN)
-    if path is None:
-        return Findings((Claim("Sia's runs, and ours.", "-", "-", None, f"{RUN} is not in the public data."),))
-    found = json.loads(path.read_text(encoding="utf-8"))
-    jobs, sizes = found["jobs"], {name: tuple(of) for name, of in found["cluster"].items()}
-    theirs = {label: _theirs(label, jobs, run, sizes) for label, run in found["runs"].items()}
-    seeds = setup.seeds_of(3, 1)
-    ours = _ours(setup, jobs, sizes, theirs[SIA].alone_s, seeds)
-    restart_s = restart_of(jobs)
+    claims, tables, about = list[Claim](), list[Table](), list[str]()
+    seeds, restarts_s = setup.seeds_of(3, 1), list[float]()
+    for path in filter(None, map(setup.trace, RUNS)):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        jobs, sizes = found["jobs"], {name: tuple(of) for name, of in found["cluster"].items()}
+        theirs = {label: _theirs(label, jobs, run, sizes) for label, run in found["runs"].items()}
+        ours = _ours(setup, jobs, sizes, theirs[SIA].alone_s, seeds)
+        about, restarts_s = [*about, found["about"]], [*restarts_s, restart_of(jobs)]
+        claims += [_claim(path.stem, what, theirs, ours) for what in ("mean_s", "makespan_s")]
+        title = f"{found['about']}: {len(jobs)} jobs on {gpus_of(sizes)} GPUs"
+        tables.append(beside(title, [*([x] for x in theirs.values()), *ours.values()]))
+    if not tables:
+        return Findings((Claim("Sia's runs, and ours.", "-", "-", None, f"{RUNS[0]} is not in the public data."),))
     return Findings(
-        tuple(_claim(what, name, theirs, ours) for what, name in (("Mean", "mean_s"), ("Makespan", "makespan_s"))),
-        (beside(f"{len(jobs)} jobs on {gpus_of(sizes)} GPUs", [*([x] for x in theirs.values()), *ours.values()]),),
+        tuple(claims),
+        tuple(tables),
         (),
         (
             "Sia chooses each job's batch size, GPUs and type anew each minute; its Gavel runs a job on the GPUs and "
             "with the batch size that the trace asks for, as ours does; elastic jobs here keep that batch size",
             "a job's work is how long it takes alone on each type in Sia's simulator, machines filled one after "
             "another; how its GPUs lie is not modelled beyond that",
-            f"a change of allocation costs {restart_s:.0f} s, the mean of Sia's by application; leases of 600 s, at "
-            "whose ends GPUs change hands; each job is a user of its own",
+            f"a change of allocation costs {np.mean(restarts_s):.0f} s, the mean of Sia's by application; leases of "
+            f"{ARBITER.lease_s:.0f} s unless stated, at whose ends GPUs change hands; each job is a user of its own",
             "fairness: completion / time alone on the GPUs that it asks for at the cluster's mean speed, while there "
             "are fewer jobs than GPUs",
         ),
         len(seeds),
-        size=found["about"],
+        size="; ".join(about),
     )
 
 
@@ -140,19 +147,20 @@ def _ours(
     """Label -> a run for each seed."""
     tried, restart_s, runs = OURS[:1] if setup.quick else OURS, restart_of(jobs), list[SimulationRun]()
     for x in tried:
-        workload = Workload("sia", tuple(app_of(job, x.elastic) for job in jobs), RUN)
-        settings = SimulationSettings(checkpoint_s=0.0, start_s=restart_s, restart_s=restart_s)
+        workload = Workload("sia", tuple(app_of(job, x.elastic) for job in jobs))
+        arbiter = replace(ARBITER, lease_s=x.lease_s)
+        settings = SimulationSettings(arbiter=arbiter, checkpoint_s=0.0, start_s=restart_s, restart_s=restart_s)
         runs += [SimulationRun(workload, topology(sizes), x.policy, settings=settings, seed=seed) for seed in seeds]
     setup.note(f"{len(runs)} runs")
     results, order = iter(run_many(runs, setup.processes)), [job["name"] for job in jobs]
     return {x.label: [played(x.label, next(results), order, alone_s) for _ in seeds] for x in tried}
 
 
-def _claim(what: str, name: str, theirs: Mapping[str, Played], ours: Mapping[str, Sequence[Played]]) -> Claim:
+def _claim(run: str, name: str, theirs: Mapping[str, Played], ours: Mapping[str, Sequence[Played]]) -> Claim:
     """Whether `isonomy` is at least as good as Sia."""
     means = {label: float(np.mean([getattr(x, name) for x in runs])) for label, runs in ours.items()}
     return Claim(
-        f"{what}: `isonomy` is at most Sia's.",
+        f"{run}: {NAMES[name]} under `isonomy` is at most Sia's.",
         "; ".join(f"{label}: {getattr(x, name):.0f} s" for label, x in theirs.items()),
         "; ".join(f"{label}: {x:.0f} s" for label, x in means.items()),
         means["isonomy"] <= getattr(theirs[SIA], name),
