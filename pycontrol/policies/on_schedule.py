@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
-from pycontrol.auction.placing import FreeIndex
+from pycontrol.auction.placing import FreeIndex, take
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
@@ -32,7 +32,8 @@ BEHIND = 1e-3
 """An app is behind if it lacks more than this fraction of its work."""
 
 
-KEEPS = ("yarn_cs", "gandiva", "tiresias", "isonomy")
+BY_SHARES = ("oef", "gavel", "gandiva_fair", "max_min")
+KEEPS = ("yarn_cs", "gandiva", "tiresias", "isonomy", "themis", "worst_first", *BY_SHARES)
 """Policies under which no app ended later than the private schedule promises in the experiment `hived-closed-loop`."""
 
 
@@ -87,14 +88,14 @@ class OnSchedule:
     def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
         """The plan: apps behind the private schedule first, then the policy's plan for the rest."""
         if not snapshot.private:
-            return self.policy.decide(snapshot, bids, rng)
+            return PrivateSchedule.load({}, snapshot.now_s).decide(self.policy, snapshot)
         memory = snapshot.memory
         schedule = PrivateSchedule.load(memory.get(KEY) or memory.get(FORMER_KEY) or {}, snapshot.now_s)
         schedule.advance(snapshot, self.policy)
         next_leases = schedule.with_next_leases(snapshot, self.policy)
         got, why = _placed(_first(schedule, next_leases, snapshot), snapshot)
         rest = _without(replace(snapshot, memory=policy_memory(memory)), got)
-        plan = self.policy.decide(rest, bids, rng)
+        plan = schedule.decide(self.policy, rest)
         awards: dict[str, tuple[Gang, ...]] = {a: tuple(gangs) for a, gangs in got.items()}
         for award in plan.awards:
             awards[award.app_id] = (*awards.get(award.app_id, ()), *award.gangs)
@@ -182,8 +183,7 @@ def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:
     """The snapshot after these gangs were given: not on offer, and retained by their apps."""
     free = dict(s.free)
     for gangs in got.values():
-        for host, n in (part for gang in gangs for part in gang):
-            free[host] -= n
+        take(free, gangs)
     views = tuple(_holding(v, got[v.app_id]) if v.app_id in got else v for v in s.apps)
     return replace(s, free={host: n for host, n in free.items() if n > 0}, apps=views)
 

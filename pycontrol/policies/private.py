@@ -2,19 +2,25 @@
 
 Apps' work is what they declare, until they really end. Stops and moves cost nothing: a gang continues immediately. The
 state is stored as of the last event; progress is linear between events, so a round between two events changes nothing.
+A policy that asks for bids gets them from here, by the Agents' own formulas, as of apps whose jobs are alike.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.fairness.bidding import speed_of
-from pycontrol.model.auction import AppView, Demand, Gang, Snapshot, gang_gpus
+from pycontrol.auction.bids import as_demanded
+from pycontrol.auction.placing import take
+from pycontrol.fairness.bidding import Bidder, OwnGang, mean_speed, rho_of
+from pycontrol.fairness.elastic import Elastic
+from pycontrol.fairness.plausible import alike, app_left, slowdowns_of
+from pycontrol.model.auction import AppView, Bid, Demand, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies.port import Policy
@@ -42,22 +48,19 @@ class PrivateApp:
     width: int = 0
     """Number of gangs when it last ran."""
     ended_s: float | None = None
+    contended_s: float = 0.0
+    """Its age here times N_avg."""
     gone: bool = False
     """Whether it has really ended."""
 
     def rate(self, topology: Topology) -> float:
         """Work per second, in serial GPU-seconds."""
-        return sum(_rate(self.demand, gang, topology) for gang, _ in self.gangs)
+        return sum(gang_gpus(gang) / slowdowns_of(gang, self.demand, topology)[1] for gang, _ in self.gangs)
 
     @property
     def left(self) -> float:
         """Work left, in serial GPU-seconds."""
         return max(0.0, self.need - self.done)
-
-
-def _rate(demand: Demand, gang: Gang, topology: Topology) -> float:
-    hosts = [host for host, _ in gang]
-    return gang_gpus(gang) * speed_of(demand.speedups, hosts, topology) / demand.slowdown[topology.scope_of(hosts) - 1]
 
 
 class PrivateSchedule:
@@ -76,8 +79,9 @@ class PrivateSchedule:
         return PrivateSchedule(data["at_s"], {a: _app(row) for a, row in data["apps"].items()}, data["memory"])
 
     def dump(self) -> dict[str, Any]:
-        """The private schedule as JSON values."""
-        return {"at_s": self.at_s, "apps": {a: _row(app) for a, app in self.apps.items()}, "memory": self.memory}
+        """The private schedule as JSON values, apps as a journal gives them back."""
+        apps = json.dumps({a: dataclasses.asdict(app) for a, app in self.apps.items()})
+        return {"at_s": self.at_s, "apps": json.loads(apps), "memory": self.memory}
 
     # ---- time
 
@@ -90,6 +94,7 @@ class PrivateSchedule:
         self._fit(s.topology)
         for at_s, came in self._arrivals(s):
             self._run(at_s, s, policy)
+            self._catch_up(at_s, s.topology)
             for v in came:
                 need = v.demand.work_total_gpu_s
                 self.apps[v.app_id] = PrivateApp(v.demand, v.queue, v.user, v.submitted_s, v.priority, need)
@@ -154,8 +159,9 @@ class PrivateSchedule:
         return min(app.need, app.done + (now_s - self.at_s) * app.rate(topology))
 
     def _catch_up(self, now_s: float, topology: Topology) -> None:
-        span_s = now_s - self.at_s
+        span_s, active = now_s - self.at_s, sum(app.ended_s is None for app in self.apps.values())
         for app in self.apps.values() if span_s > 0 else ():
+            app.contended_s += span_s * active
             app.done = min(app.need, app.done + span_s * app.rate(topology))
             app.attained_gpu_s += span_s * sum(gang_gpus(gang) for gang, _ in app.gangs)
         self.at_s = max(self.at_s, now_s)
@@ -192,6 +198,29 @@ class PrivateSchedule:
 
     # ---- a round
 
+    def decide(self, policy: Policy, s: Snapshot) -> Plan:
+        """The policy's plan for these apps, with their bids if it asks for any."""
+        bids: dict[str, Bid] = {}
+        if policy.asks_agents:
+            each = {v.app_id: (v, self._bidder(v, s)) for v in s.apps}
+            views = (dataclasses.replace(v, rho=rho_of(x.app, x.kept, s.lease_s)) for v, x in each.values())
+            s = dataclasses.replace(s, apps=tuple(views))
+            offer = policy.offer(s)
+            bids = {a: as_demanded(each[a][1].bid(a), each[a][0].demand) for a in (offer.app_ids if offer else ())}
+        return policy.decide(s, bids, random.Random(f"{s.vc} {s.now_s}"))
+
+    def _bidder(self, v: AppView, s: Snapshot) -> Bidder:
+        """Writes the app's bid; a start costs nothing. N_avg is the schedule's, or the apps present if it has none."""
+        d, app, age_s = v.demand, self.apps.get(v.app_id), s.now_s - v.submitted_s
+        n_avg = app.contended_s / age_s if app and age_s > 0 else float(len(s.present))
+        work = app_left(alike(d), d, s.cluster_gpus, n_avg, d.gpus, age_s, mean_speed(d.speedups, s.topology))
+        kept = [slowdowns_of(gang, d, s.topology)[0] for gang in v.retained_gangs]
+        own = [OwnGang(gang, slowdowns_of(gang, d, s.topology)[0]) for gang in v.ending_gangs]
+        scopes = {x: d.slowdown[x - 1] for x in Scope if x <= d.scope}
+        sizes = Elastic(work.gang_gpus, max(work.gang_gpus, work.job_gpus_max), d.slowdown, 0.0)
+        how = d.speedups, d.mixes, sizes
+        return Bidder(work, kept, own, s.free, d.gangs - len(kept), scopes, s.topology, 0.0, s.lease_s, *how)
+
     def _round(self, at_s: float, s: Snapshot, policy: Policy) -> None:
         """A round of the schedule: apps that are done end, and the policy shares out free GPUs and leases that end."""
         self._renew(at_s, s.lease_s, s.lead_s)
@@ -208,8 +237,7 @@ class PrivateSchedule:
         for app_id, app in live.items():
             ending = [gang for gang, end_s in app.gangs if end_s <= horizon_s]
             kept = [gang for gang, end_s in app.gangs if end_s > horizon_s]
-            for host, n in (part for gang in kept for part in gang):
-                free[host] -= n
+            take(free, kept)
             if ending or self._waits(app):
                 views.append(self._view(app_id, app, ending, kept))
         left = {host: n for host, n in free.items() if n > 0}
@@ -217,7 +245,7 @@ class PrivateSchedule:
             return
         inner = dataclasses.replace(s, now_s=at_s, free=left, apps=tuple(views), queues={})
         inner = dataclasses.replace(inner, memory=self.memory, present=frozenset(live), ended=ended)
-        plan = policy.decide(inner, {}, random.Random(0))
+        plan = self.decide(policy, inner)
         self.memory = plan.memory
         won = {award.app_id: award.gangs for award in plan.awards}
         for app_id, app in live.items():
@@ -251,27 +279,10 @@ def _end_s(from_s: float, lease_s: float) -> float:
     return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
 
 
-def _row(app: PrivateApp) -> dict[str, Any]:
-    row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
-    row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
-    row["demand"] |= {
-        "scope": int(app.demand.scope),
-        "slowdown": list(app.demand.slowdown),
-        "speedups": dict(app.demand.speedups),
-        "members": list(app.demand.members),
-    }
-    row["gangs"] = [[[list(part) for part in gang], end_s] for gang, end_s in app.gangs]
-    return row
-
-
 def _app(row: Mapping[str, Any]) -> PrivateApp:
     d = row["demand"]
     demand = Demand(
         **{**d, "scope": Scope(d["scope"]), "slowdown": tuple(d["slowdown"]), "members": tuple(d["members"])}
     )
-    gangs = [(_gang(gang), end_s) for gang, end_s in row["gangs"]]
+    gangs = [(tuple((host, n) for host, n in gang), end_s) for gang, end_s in row["gangs"]]
     return PrivateApp(**{**row, "demand": demand, "gangs": gangs})
-
-
-def _gang(parts: Iterable[Iterable[Any]]) -> Gang:
-    return tuple((host, n) for host, n in parts)

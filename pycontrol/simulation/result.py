@@ -40,7 +40,7 @@ class AppResult:
     guaranteed_after_s: float | None = None
     """From its submission to its first GPUs of its virtual cluster's own cells; None where it never had any."""
     shadow_finished_s: float | None = None
-    """When it would have ended on its virtual cluster's private cluster; None where it has none or never would have."""
+    """When it ended in its private schedule, else on its private cluster alone; None: no such cluster, or not there."""
 
     @property
     def t_cluster_s(self) -> float:

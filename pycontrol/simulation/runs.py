@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pycontrol.arbiter.ledger.facts import Fact, PolicyMemory
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.cells.layout import Layout, Terms
@@ -20,7 +21,7 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
+from pycontrol.policies.on_schedule import KEY, NoSchedule, OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import UnknownPolicy, make
 from pycontrol.simulation.apps import Workload
@@ -64,15 +65,23 @@ def simulate(
 def run(job: SimulationRun) -> Result:
     """One job."""
     policy = job.make(job.policy, **job.options)
-    supply = job.supply() if job.supply else None
+    supply, scheduled_s = job.supply() if job.supply else None, dict[str, float]()
     if supply is not None:
         policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options, job.make))
-    result = simulate(job.workload, job.cluster, policy, job.settings, job.seed, queues=job.queues, supply=supply)
+    sim = Simulator(job.workload, job.cluster, policy, job.settings, job.seed, job.queues, supply)
+    sim.watchers.append(lambda facts: scheduled_s.update(scheduled_ends(facts)))
+    result = sim.run()
     if job.supply is not None:
-        ends_s = private_ends(job, job.supply())
+        ends_s = private_ends(job, job.supply()) | scheduled_s
         apps = tuple(dataclasses.replace(a, shadow_finished_s=ends_s.get(a.app_id)) for a in result.apps)
         result = dataclasses.replace(result, apps=apps)
     return dataclasses.replace(result, policy=job.policy, options=dict(job.options))
+
+
+def scheduled_ends(facts: Iterable[Fact]) -> dict[str, float]:
+    """App -> when it ended in the private schedule of its virtual cluster, if these facts say so."""
+    kept = [fact.values[KEY]["apps"] for fact in facts if isinstance(fact, PolicyMemory) and KEY in fact.values]
+    return {a: row["ended_s"] for apps in kept for a, row in apps.items() if row["ended_s"] is not None}
 
 
 def private_ends(job: SimulationRun, supply: Supply) -> dict[str, float]:

@@ -196,6 +196,69 @@ def test_the_loss_of_a_machine_drops_no_app_from_the_schedule() -> None:
     assert {host for x in schedule.apps.values() for gang, _ in x.gangs for host, _ in gang} == {"m0"}
 
 
+def test_the_control_plane_makes_the_bids_of_a_policy_that_asks_for_some() -> None:
+    """The worst rho is offered the GPUs and bids: the app that waited longest for the least work. No Agent is asked."""
+    themis = OnSchedule(make("themis"))
+    assert not themis.asks_agents
+    free = dataclasses.replace(snapshot(0.0, 0), private=False, topology=ONE, free={"m0": 4}, f=0.8, now_s=100.0)
+    s = dataclasses.replace(free, apps=(app("a", 4, 4000.0, 0.0), app("b", 4, 40.0, 0.0)), present=frozenset("ab"))
+    plan = themis.decide(s, {}, random.Random(0))
+    assert won(plan) == ["b"]
+    (bid,) = plan.bids
+    assert bid.rho_nothing == pytest.approx((100 + LEASE_S + 40 / 4) / (40 / 4 * 2))  # two apps are present
+    assert bid.rho_won == pytest.approx((100 + 40 / 4) / (40 / 4 * 2))
+
+
+def test_draws_are_by_virtual_cluster_and_round() -> None:
+    """Two apps of one rho and one machine: who is first by a draw does not depend on the seed of the real round."""
+    views = tuple(app(f"a{k}", 2, 4000.0, 0.0) for k in range(8))
+    s = dataclasses.replace(snapshot(0.0, 4, *views), f=1.0)
+
+    def got(vc: str, seed: int) -> tuple[object, ...]:
+        themis = OnSchedule(make("themis"))
+        return themis.decide(dataclasses.replace(s, vc=vc), {}, random.Random(seed)).awards
+
+    assert len({got("root.a", seed) for seed in range(5)}) == 1
+    assert len({got(f"root.{k}", 0) for k in range(8)}) > 1
+
+
+def test_n_avg_is_that_of_the_private_cluster() -> None:
+    schedule = PrivateSchedule.load({}, 0.0)
+    schedule.advance(snapshot(0.0, 4, app("a", 4, 400.0, 0.0)), POLICY.policy)
+    schedule.advance(snapshot(60.0, 0, app("b", 4, 80.0, 50.0), present="a"), POLICY.policy)
+    schedule.advance(snapshot(130.0, 0, app("b", 4, 80.0, 50.0), present="a"), POLICY.policy)
+    contended_s = {a: x.contended_s for a, x in schedule.apps.items()}
+    assert ends_of(schedule) == {"a": 100.0, "b": 120.0}
+    assert contended_s == {"a": 50 * 1 + 50 * 2 + 20 * 1, "b": 50 * 2 + 20 * 1}
+
+
+def ends_of(schedule: PrivateSchedule) -> dict[str, float | None]:
+    return {a: x.ended_s for a, x in schedule.apps.items()}
+
+
+@pytest.mark.parametrize("policy", KEEPS)
+def test_how_often_the_control_plane_looks_makes_no_difference(policy: str) -> None:
+    """The memory of shares, too, depends on time and not on how many rounds were held."""
+    rng = random.Random(5)
+    came = sorted(rng.uniform(0.0, 900.0) for _ in range(9))
+    apps = [
+        app(f"x{k}", rng.choice((1, 2, 4)), rng.uniform(40.0, 900.0), at_s, user=f"u{k % 3}")
+        for k, at_s in enumerate(came)
+    ]
+    ends = []
+    for every_s in (4000.0, 23.0):
+        times = sorted({*came, *(every_s * k for k in range(int(4000 / every_s) + 1))})
+        schedule = PrivateSchedule.load({}, 0.0)
+        for at_s in times:
+            here = [v for v in apps if v.submitted_s <= at_s]
+            s = dataclasses.replace(snapshot(at_s, 0, *here), lead_s=6.0)
+            schedule.advance(s, make(policy))
+            schedule = PrivateSchedule.load(json.loads(json.dumps(schedule.dump(), default=dict)), at_s)
+        ends.append(ends_of(schedule))
+    assert None not in ends[0].values()
+    assert ends[1] == pytest.approx(ends[0], abs=0.01)
+
+
 @pytest.mark.parametrize("policy", sorted(set(registry.POLICIES) - set(KEEPS)))
 def test_a_policy_without_kept_results_has_no_schedule(policy: str) -> None:
     with pytest.raises(NoSchedule, match=rf"private_schedule: true: is for the policies yarn_cs, .* \(got {policy}\)"):

@@ -226,8 +226,9 @@ def _merge(cells: dict[str, int]) -> bool:
 class CaseRuns:
     """The runs of a case, each made at most once."""
 
-    def __init__(self, case: TraceCase, policy: str = "yarn_cs") -> None:
-        self.case, self.policy = case, policy
+    def __init__(self, case: TraceCase, policy: str = "yarn_cs", restart_s: float = 0.0) -> None:
+        """`restart_s`: what a restart costs, but on private clusters."""
+        self.case, self.policy, self.restart_s = case, policy, restart_s
 
     @functools.cached_property
     def private(self) -> Ran:
@@ -242,12 +243,12 @@ class CaseRuns:
     @functools.cached_property
     def hived(self) -> Ran:
         """All tenants on one cluster, by cells."""
-        return simulated.hived(self.case, self.policy)
+        return simulated.hived(self.case, self.policy, restart_s=self.restart_s)
 
     @functools.cached_property
     def on_schedule(self) -> Ran:
         """By cells, with each virtual cluster's private schedule."""
-        return simulated.hived(self.case, self.policy, private_schedule=True)
+        return simulated.hived(self.case, self.policy, private_schedule=True, restart_s=self.restart_s)
 
     @functools.cached_property
     def static(self) -> Ran:
@@ -283,10 +284,11 @@ class Wanted:
     case: Callable[[], TraceCase]
     ways: tuple[str, ...]
     policy: str = "yarn_cs"
+    restart_s: float = 0.0
 
     def __call__(self) -> CaseRuns:
         """Make the runs."""
-        runs = CaseRuns(self.case(), self.policy)
+        runs = CaseRuns(self.case(), self.policy, self.restart_s)
         for way in self.ways:
             getattr(runs, way)
         return runs
@@ -298,7 +300,7 @@ _made: dict[str, CaseRuns] = {}
 
 def made(setup: Setup, wanted: Sequence[Wanted]) -> list[CaseRuns]:
     """Make all these runs in parallel; runs of earlier experiments are reused."""
-    keys = [f"{w.case} {w.policy}" for w in wanted]
+    keys = [f"{w.case} {w.policy} {w.restart_s}" for w in wanted]
     todo = [(key, _missing(key, w)) for key, w in zip(keys, wanted, strict=True)]
     todo = [(key, w) for key, w in todo if w.ways]
     for k, ((key, w), runs) in enumerate(zip(todo, _run(setup, [w for _, w in todo]), strict=True), 1):
@@ -312,7 +314,7 @@ def made(setup: Setup, wanted: Sequence[Wanted]) -> list[CaseRuns]:
 def _missing(key: str, wanted: Wanted) -> Wanted:
     known = _made.get(key)
     ways = tuple(way for way in wanted.ways if known is None or way not in known.__dict__)
-    return Wanted(wanted.case, ways, wanted.policy)
+    return dataclasses.replace(wanted, ways=ways)
 
 
 def _run(setup: Setup, wanted: Sequence[Wanted]) -> Iterator[CaseRuns]:

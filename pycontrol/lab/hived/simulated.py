@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.arbiter.ledger.facts import Fact, LeaseRevoking, PolicyMemory
+from pycontrol.arbiter.ledger.facts import Fact, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import Lease
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
@@ -23,7 +23,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.runs import own_policies
+from pycontrol.simulation.runs import own_policies, scheduled_ends
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
 NODE_GPUS = 8
@@ -92,10 +92,7 @@ class Watch:
         sim.at(0.0, self._sample, None)
 
     def _facts(self, facts: Iterable[Fact]) -> None:
-        for fact in facts:
-            if isinstance(fact, PolicyMemory) and "private_schedule" in fact.values:
-                apps = fact.values["private_schedule"]["apps"].items()
-                self.private_s.update({int(n): app["ended_s"] for n, app in apps if app["ended_s"] is not None})
+        self.private_s.update({int(n): ended_s for n, ended_s in scheduled_ends(facts).items()})
         taken = taken_back(facts)
         if taken:
             self.preemptions.append((self.sim.now, taken))
@@ -165,7 +162,7 @@ def workload(case: TraceCase, tenant: str | None = None) -> Workload:
             gpus,
             ((gpus * run_s,),),
             t,
-            t,
+            t if case.users == 1 else f"{t}-{n % case.users}",
             slowdown=(1.0, 1.0, 1.0),
             scope=Scope.MACHINE if gpus <= NODE_GPUS else Scope.CLUSTER,
         )
@@ -175,10 +172,10 @@ def workload(case: TraceCase, tenant: str | None = None) -> Workload:
     return Workload(case.name, apps)
 
 
-def settings(ends_s: float = math.inf) -> SimulationSettings:
-    """Settings in which a preempted job keeps its progress and loses no time, as in the paper's simulations."""
+def settings(ends_s: float = math.inf, restart_s: float = 0.0) -> SimulationSettings:
+    """A preempted job keeps its progress and, as in the paper's simulations, loses no time but `restart_s`."""
     return SimulationSettings(
-        checkpoint_s=0.0, restart_s=0.0, until_s=ends_s, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S)
+        checkpoint_s=0.0, restart_s=restart_s, until_s=ends_s, arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S)
     )
 
 
@@ -212,13 +209,16 @@ def quota(case: TraceCase, policy: str) -> Ran:
     return _watched(case, sim, limit, False)
 
 
-def hived(case: TraceCase, policy: str, static: bool = False, private_schedule: bool = False) -> Ran:
+def hived(
+    case: TraceCase, policy: str, static: bool = False, private_schedule: bool = False, restart_s: float = 0.0
+) -> Ran:
     """Run all tenants on one cluster by cells."""
     chosen = policy_of(policy)
     supply = CellSupply(cells_of(case, static, private_schedule))
     own = own_policies(supply, policy, POLICIES.get(policy, {}))
     topology = machines([NODE_GPUS] * case.nodes)
-    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), settings(case.ends_s), supply=supply)
+    how = settings(case.ends_s, restart_s)
+    sim = Simulator(workload(case), topology, ByVirtualCluster(chosen, own), how, supply=supply)
     return _watched(case, sim, {t: case.gpus(t) for t in case.owned}, True)
 
 

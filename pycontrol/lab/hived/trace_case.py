@@ -27,6 +27,8 @@ class TraceCase:
     """When the last job has arrived."""
     ends_s: float = math.inf
     """When a simulation of the case stops, even if jobs still run."""
+    users: int = 1
+    """Users of each tenant, who submit in turn."""
 
     def gpus(self, tenant: str) -> int:
         """GPUs that a tenant owns."""
