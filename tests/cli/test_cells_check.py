@@ -39,8 +39,8 @@ def said(tmp_path: Path, text: str) -> tuple[int, str]:
         (", policy: themis, policy_options: {leftover: 1}", "themis has no option leftover"),
         (", policy: tiresias, policy_options: {threshold_gpu_s: much}", "threshold_gpu_s"),
         (
-            ", policy: themis, private_schedule: true",
-            "private_schedule: true: is for the policies yarn_cs, gandiva, tiresias, isonomy (got themis)",
+            ", policy: srtf, private_schedule: true",
+            "worst_first, oef, gavel, gandiva_fair, max_min (got srtf)",
         ),
         (", f: 2", "virtual_clusters.root.a.f: must be <= 1"),
     ],
