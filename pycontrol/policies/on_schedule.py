@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import FreeIndex, take
-from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
 from pycontrol.policies.private import PrivateSchedule, next_end_s
@@ -30,6 +30,8 @@ KEY, FORMER_KEY = "private_schedule", "shadow"
 """Of the policy's memory, which is in the journal."""
 BEHIND = 1e-3
 """An app is behind if it lacks more than this fraction of its work."""
+YOUNG_LEADS = 3.0
+"""A lease that begins fewer leads before a common end may not have started when a round decides about that end."""
 
 
 BY_SHARES = ("oef", "gavel", "gandiva_fair", "max_min")
@@ -93,8 +95,12 @@ class OnSchedule:
         schedule = PrivateSchedule.load(memory.get(KEY) or memory.get(FORMER_KEY) or {}, snapshot.now_s)
         schedule.advance(snapshot, self.policy)
         next_leases = schedule.with_next_leases(snapshot, self.policy)
-        got, why = _placed(_first(schedule, next_leases, snapshot), snapshot)
+        first = _first(schedule, next_leases, snapshot)
+        got, why = _placed(first, snapshot)
         rest = _without(replace(snapshot, memory=policy_memory(memory)), got)
+        holds = _held(first, got, rest)
+        held = dict(pair for hold in holds for pair in hold.gang)
+        rest = replace(rest, free={host: n for host, n in rest.free.items() if host not in held})
         plan = schedule.decide(self.policy, rest)
         awards: dict[str, tuple[Gang, ...]] = {a: tuple(gangs) for a, gangs in got.items()}
         for award in plan.awards:
@@ -105,6 +111,8 @@ class OnSchedule:
             awards=tuple(Award(a, gangs, until_s=until_s) for a, gangs in awards.items()),
             why={**plan.why, **why},
             memory=_memory(schedule, plan.memory),
+            holds=(*plan.holds, *holds),
+            unused_gpus={**plan.unused_gpus, **held},
         )
 
 
@@ -177,6 +185,21 @@ def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]
         for to, gang in hand_out(order, give):
             got.setdefault(to.view.app_id, []).append(gang)
     return {f.view.app_id: got[f.view.app_id] for f in first if f.view.app_id in got}
+
+
+def _held(first: list[_First], got: Mapping[str, list[Gang]], s: Snapshot) -> tuple[Hold, ...]:
+    """Just before a common end, GPUs that nobody gets since the first app without its gang waits for them: those of the
+    large enough machine with most free ones, or all for a wider gang.
+
+    A lease that began now might not have started when the others end: its machine would not be free for a whole lease.
+    """
+    end_s = next_end_s(s)
+    waiting = next((f.view for f in first if len(got.get(f.view.app_id, ())) < _wanted(f)), None)
+    if waiting is None or not s.free or end_s - s.now_s > YOUNG_LEADS * s.lead_s:
+        return ()
+    large = [pair for pair in s.free.items() if s.topology.gpus_by_host[pair[0]] >= waiting.demand.gang_gpus]
+    gang = (max(large, key=lambda pair: pair[1]),) if large else tuple(s.free.items())
+    return (Hold(waiting.app_id, gang, end_s),)
 
 
 def _without(s: Snapshot, got: Mapping[str, list[Gang]]) -> Snapshot:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pycontrol.model.auction import AppView, Demand, Plan, Snapshot
+from pycontrol.model.auction import AppView, Demand, Hold, Plan, Snapshot
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.on_schedule import KEEPS, NoSchedule, OnSchedule, policy_memory
@@ -129,6 +129,25 @@ def test_an_app_that_would_have_ended_comes_before_apps_that_would_stay() -> Non
         "b",
     }
     assert won(plan) == ["w"]
+
+
+@pytest.mark.parametrize(("now_s", "held"), [(60.0, False), (75.0, True)])
+def test_no_lease_begins_just_before_a_common_end_where_the_first_app_waits_for_the_whole_machine(
+    now_s: float, held: bool
+) -> None:
+    """It would not have started when the round decides about that end, and end a lease later than the others: a job was
+    6,833 s late. Earlier, it ends with the others."""
+    over = dataclasses.replace(snapshot(0.0, 4, app("w", 4, 40.0, 0.0)), lead_s=10.0)
+    memory = json.loads(json.dumps(POLICY.decide(over, {}, random.Random(0)).memory))
+    keeps = app("a", 2, 4000.0, 20.0, retained_gpus=2, retained_gangs=((("m0", 2),),))
+    borrows = dataclasses.replace(snapshot(26.0, 2, keeps, app("c", 2, 4000.0, 25.0), memory=memory), lead_s=10.0)
+    memory = POLICY.decide(dataclasses.replace(borrows, present=frozenset("wac")), {}, random.Random(0)).memory
+    views = (app("w", 4, 40.0, 0.0), keeps, app("b", 2, 4000.0, 30.0))  # on the private cluster a and c run now
+    s = dataclasses.replace(snapshot(now_s, 2, *views, memory=memory, present="c"), lead_s=10.0)
+    plan = POLICY.decide(s, {}, random.Random(0))
+    assert won(plan) == ([] if held else ["b"])
+    assert plan.holds == ((Hold("w", (("m0", 2),), 100.0),) if held else ())
+    assert plan.unused_gpus == ({"m0": 2} if held else {})
 
 
 def test_a_gang_stays_where_it_runs() -> None:
