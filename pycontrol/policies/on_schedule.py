@@ -8,8 +8,9 @@ cluster's own machines goes
 2. to apps that run in the private schedule now: as many gangs as there, where they run here, else where they run there,
 3. to apps that have done more work in the private schedule than here, those that lack most first,
 
-and the policy shares out the rest as usual. All leases last until the next common end, however soon that is: at these
-ends the private cluster revokes GPUs, and no app should have to wait for a lease that began half a lease before.
+and the policy shares out the rest as usual, on the schedule's bids if it asks for some. All leases last until the next
+common end, however soon that is: at these ends the private cluster revokes GPUs, and no app should have to wait for a
+lease that began half a lease before, or just before the end.
 """
 
 from __future__ import annotations
