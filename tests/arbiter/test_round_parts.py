@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import GroupGpus, Placed, RoundPart, Supply
 from pycontrol.arbiter.views.settings import Settings
+from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import Room, VirtualMachine
+from pycontrol.config import parse
 from pycontrol.model.auction import Demand, Gang
+from pycontrol.model.events import SendRevoke
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies.themis import Themis
+from tests.arbiter.mini import CELLS, SETTINGS, Mini
 from tests.arbiter.mixes import MIXES, SOMETIMES_S, Mix, plan
 from tests.arbiter.world import NODES, World
 
@@ -101,6 +106,7 @@ class Fixed(Supply):
         avoid: Sequence[frozenset[str]] = (),
         within: str = "",
         spared: Collection[str] = (),
+        loses_s: Callable[[Gpu], float] = lambda _: 0.0,
     ) -> Placed | None:
         assert group not in self.groups
         gpus: list[Gpu] = []
@@ -224,3 +230,16 @@ def test_whose_machines_a_part_has_decides_who_takes_part(
     assert part.admits(Demand(1, 1, 1, pinned="north")) == pinned
     left = Topology.of([Machine("h1", "r", 4)])  # h2 is lost; own machines are cells, which may be bound elsewhere
     assert part.on(left).free == ({"h1": 2, "h2": 1} if owner else {"h1": 2})
+
+
+def test_what_a_tenant_keeps_of_its_loans_is_not_on_offer_again_with_the_rest() -> None:
+    cells = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml")))
+    m = Mini(nodes=[("n1", 4), ("n2", 4)], supply=cells)
+    m.app("small", 4, queue="root.b", work=1.0)
+    m.run(2)
+    m.start("small")
+    held = m.held("small")
+    m.app("large", 8, queue="root.b")  # it waits, so the rest is on offer to its queue
+    m.run(2 * SETTINGS.lease_s, 1.0)
+    assert not m.of(SendRevoke)
+    assert m.held("small") == held

@@ -18,7 +18,7 @@ from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply
 from pycontrol.auction.placing import pack
 from pycontrol.model.auction import Demand
-from pycontrol.model.grouping import grouped
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.shares.capped import within_demand
@@ -62,6 +62,8 @@ class RoundParts:
             self._borrowing = self._shares(supply)
         while self._borrowing:
             vc, share = self._borrowing.popleft()
+            if share is None:
+                self.ending = {}  # each was renewed or revoked where its virtual cluster's share was given out
             free = dict(supply.idle()) if share is None else self._borrowed(supply, vc, share)
             if free:
                 return RoundPart(vc, False, free, s.topology, s.gpus.usable)
@@ -127,9 +129,7 @@ class RoundParts:
     def _whole_shares(self, supply: Supply, wanted: Mapping[str, int], lent_gpus: int) -> Mapping[str, Share]:
         """Shares in whole GPUs: max-min by number if all GPUs are of one type, else by type with OEF."""
         s = self.s
-        gpus = Counter({self._type_of(host): 0 for host in supply.idle()})
-        for host, n in supply.idle().items():
-            gpus[self._type_of(host)] += n
+        gpus = Counter(summed((self._type_of(host), n) for host, n in supply.idle().items()))
         for app_id in self.ending:
             if s.durable.apps[app_id].vc in wanted:
                 mine = self.ending_of(s.durable.apps[app_id].vc, False).get(app_id, ())
