@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import example, given, settings
@@ -106,7 +106,6 @@ class Fixed(Supply):
         avoid: Sequence[frozenset[str]] = (),
         within: str = "",
         spared: Collection[str] = (),
-        loses_s: Callable[[Gpu], float] = lambda _: 0.0,
     ) -> Placed | None:
         assert group not in self.groups
         gpus: list[Gpu] = []
@@ -232,9 +231,14 @@ def test_whose_machines_a_part_has_decides_who_takes_part(
     assert part.on(left).free == ({"h1": 2, "h2": 1} if owner else {"h1": 2})
 
 
+def on_cells() -> Mini:
+    """Two machines of four GPUs; root.a owns one of them, root.b two GPUs."""
+    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml")))
+    return Mini(nodes=[("n1", 4), ("n2", 4)], supply=supply)
+
+
 def test_what_a_tenant_keeps_of_its_loans_is_not_on_offer_again_with_the_rest() -> None:
-    cells = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml")))
-    m = Mini(nodes=[("n1", 4), ("n2", 4)], supply=cells)
+    m = on_cells()
     m.app("small", 4, queue="root.b", work=1.0)
     m.run(2)
     m.start("small")
@@ -243,3 +247,14 @@ def test_what_a_tenant_keeps_of_its_loans_is_not_on_offer_again_with_the_rest() 
     m.run(2 * SETTINGS.lease_s, 1.0)
     assert not m.of(SendRevoke)
     assert m.held("small") == held
+
+
+def test_nobody_returns_loans_beyond_its_share_for_an_app_that_could_not_use_them() -> None:
+    m = on_cells()
+    for name, gang, queue in (("owner", 4, "root.a"), ("one", 2, "root.q"), ("two", 2, "root.q")):
+        m.app(name, gang, queue=queue)
+        m.run(2)
+        m.start(name)
+    m.app("large", 6, queue="root.b")
+    m.run(2 * SETTINGS.lease_s, 1.0)
+    assert not m.of(SendRevoke)

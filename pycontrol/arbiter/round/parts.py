@@ -16,7 +16,7 @@ from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply
-from pycontrol.auction.placing import pack
+from pycontrol.auction.placing import FreeIndex, pack
 from pycontrol.model.auction import Demand
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason
@@ -111,45 +111,42 @@ class RoundParts:
     def _shares(self, supply: Supply) -> deque[tuple[str, Share | None]]:
         """(virtual cluster, its share) in the order of their turns; then again, with None for the idle GPUs left over.
 
+        Shares are max-min by number if all GPUs are of one type, else by type with OEF.
         Virtual clusters that must return the most GPUs come first, so that the others find these.
         """
         s = self.s
         if not supply.weights():
             return deque()  # nothing is lent
-        wanted = {vc: sum(self._unmet(a) for a in apps) for vc, apps in self._wanting.items()}
-        lent = {vc: _count(self.ending_of(vc, False)) for vc in {s.durable.apps[a].vc for a in self.ending}}
-        for vc, gpus in lent.items():
-            wanted[vc] = wanted.get(vc, 0) + gpus
-        wanted = {vc: n for vc, n in wanted.items() if n > 0}
-        shares = self._whole_shares(supply, wanted, sum(lent.values()))
-        order = sorted(shares, key=lambda vc: (sum(shares[vc].values()) - lent.get(vc, 0), vc))
+        lent = {vc: self.ending_of(vc, False) for vc in {s.durable.apps[a].vc for a in self.ending}}
+        ends = (gpu for gangs in lent.values() for mine in gangs.values() for gang in mine for gpu in gpus_in(gang))
+        room = summed([*supply.idle().items(), *((gpu.host, 1) for gpu in ends)])
+        free = FreeIndex(room, s.topology)
+        apps = {vc: [(a, self._unmet(a, free)) for a in mine] for vc, mine in self._wanting.items()}
+        for vc, gangs in lent.items():
+            apps.setdefault(vc, []).extend((a, _count({a: mine})) for a, mine in gangs.items())
+        wanted = {vc: n for vc, mine in apps.items() if (n := sum(gpus for _, gpus in mine)) > 0}
+        gpus = summed((self._type_of(host), n) for host, n in room.items() if n > 0)
+        shares: Mapping[str, Share]
+        if len(gpus) < 2:
+            most = s.gpus.free.count + sum(map(_count, lent.values()))
+            shares = {vc: {ANY: n} for vc, n in supply.shares(wanted, most).items()}
+        else:
+            shares = shares_by_type(s, apps, wanted, gpus, supply.weights())
+        order = sorted(apps, key=lambda vc: (sum(shares.get(vc, {}).values()) - _count(lent.get(vc, {})), vc))
         rest: list[tuple[str, Share | None]] = [(vc, None) for vc in order if vc in self._wanting]
-        return deque([*((vc, shares[vc]) for vc in order), *rest])
-
-    def _whole_shares(self, supply: Supply, wanted: Mapping[str, int], lent_gpus: int) -> Mapping[str, Share]:
-        """Shares in whole GPUs: max-min by number if all GPUs are of one type, else by type with OEF."""
-        s = self.s
-        gpus = Counter(summed((self._type_of(host), n) for host, n in supply.idle().items()))
-        for app_id in self.ending:
-            if s.durable.apps[app_id].vc in wanted:
-                mine = self.ending_of(s.durable.apps[app_id].vc, False).get(app_id, ())
-                gpus.update(self._type_of(gpu.host) for gang in mine for gpu in gpus_in(gang))
-        if len(+gpus) < 2:
-            return {vc: {ANY: n} for vc, n in supply.shares(wanted, s.gpus.free.count + lent_gpus).items()}
-        apps = {vc: [(a, self._unmet(a)) for a in own] for vc, own in self._wanting.items()}
-        for app_id in self.ending:
-            vc = s.durable.apps[app_id].vc
-            apps.setdefault(vc, []).append((app_id, _count({app_id: self.ending_of(vc, False).get(app_id, [])})))
-        return shares_by_type(s, apps, wanted, gpus, supply.weights())
+        return deque([*((vc, shares[vc]) for vc in order if vc in shares), *rest])
 
     def _type_of(self, host: str) -> str:
         return self.s.topology.type_of(host)
 
-    def _unmet(self, app_id: str) -> int:
+    def _unmet(self, app_id: str, free: FreeIndex) -> int:
+        """GPUs that the app would borrow; 0 if no gang of it has room in `free`: then nobody need return any for it."""
         agent = self.s.agents.get(app_id)
         if agent is None:
             return 1
-        return 0 if agent.demand.pinned else agent.demand.gpus - self.s.holding(app_id)
+        d = agent.demand
+        fits = not d.pinned and free.has_place(d.gang_gpus, d.scope, d.gpu_type, d.members)
+        return d.gpus - self.s.holding(app_id) if fits else 0
 
     def _borrowed(self, supply: Supply, vc: str, share: Share) -> dict[str, int]:
         """GPUs by host that a virtual cluster may borrow: its ending borrowed gangs and idle GPUs, up to its share.
