@@ -278,11 +278,11 @@ def _one_by_one(scene: Scene, with_agent: Container[str]) -> tuple[tuple[Ask, ..
         for _ in range(0 if ask.app_id in with_agent else ask.count):
             asks.append(dataclasses.replace(ask, allocation_request_id=len(asks) + 1, count=1))
             left.setdefault(ask.key, []).append(asks[-1])
-    for app_id, use_id, plan, key in scene.planned:
+    for app_id, use_id, plan, key, container_id, saved_s in scene.planned:
         if key is not None and left.get(key):
             mine = left[key].pop()
             plan = dataclasses.replace(plan, allocation_request_id=mine.allocation_request_id)
-            planned.append((app_id, use_id, plan, mine.key))
+            planned.append((app_id, use_id, plan, mine.key, container_id, saved_s))
     return tuple(asks), tuple(planned)
 
 

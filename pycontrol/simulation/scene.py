@@ -58,9 +58,9 @@ Phases = tuple[tuple[float, ...], ...]
 """Serial GPU-seconds left by phase and job."""
 
 
-Planned = tuple[str, str, ev.WorkerPlan, AskKey | None]
-"""(app, use, plan, key of its ask)."""
-VERSION = 5
+Planned = tuple[str, str, ev.WorkerPlan, AskKey | None, str, float]
+"""(app, use, plan, key of its ask, container, when it told its newest checkpoint)."""
+VERSION = 6
 RECENT_S = 86400.0
 RECENT_MAX = 500
 
@@ -102,7 +102,7 @@ class Scene:
     """As of `Durable.dump`, without ended apps that no policy remembers."""
     agents: tuple[Reported, ...] = ()
     planned: tuple[Planned, ...] = ()
-    """The workers without a container."""
+    """The workers that have no container, or told of a checkpoint."""
     avoided: tuple[tuple[str, str, str], ...] = ()
     """(host, app, why) of the machines that refused an app."""
     away: tuple[Node, ...] = ()
@@ -154,7 +154,8 @@ def scene_of(a: Arbiter, now_s: float, options: Mapping[str, Any] | None = None)
         data,
         tuple(Reported(ev.AgentUp(app_id, x.attempt_id, x.app_scheduler, x.demand), x.rho, x.phases, x.connected,
                        x.stepwise_left_gpu_s) for app_id, x in a.agents.items()),
-        tuple((w.app_id, w.use_id, w.plan, w.ask_key) for w in a.workers if not w.container_id),
+        tuple((w.app_id, w.use_id, w.plan, w.ask_key, w.container_id, w.saved_s) for w in a.workers
+              if w.saved_s or not w.container_id),
         tuple((host, app_id, why) for app_id in a.durable.live for host, why in c.refusals.avoided(app_id).items()),
         tuple(_away(a)), Topology(dict(a.cluster.machines.configured)), dict(options or {}),
         supply.layout,
@@ -260,8 +261,10 @@ def arbiter_of(scene: Scene) -> tuple[Arbiter, list[ev.Effect]]:
         policy = ByVirtualCluster(policy, own_policies(supply, scene.policy, scene.options))
     no_recovery = dataclasses.replace(scene.settings, recovery_s=-scene.now_s, validate=False)
     a = Arbiter(no_recovery, policy, Durable.load(scene.durable), scene.configured, 2, supply)
-    for app_id, use_id, plan, key in scene.planned:
-        a.workers.add(PlannedWorker(app_id, use_id, plan, ask_key=key))
+    for app_id, use_id, plan, key, container_id, saved_s in scene.planned:
+        a.workers.add(worker := PlannedWorker(app_id, use_id, plan, ask_key=key, saved_s=saved_s))
+        if container_id:
+            a.workers.carried(worker, container_id)
     a.timer.failed(math.inf)
     told: list[ev.Event] = [scene.cluster]
     for x in scene.agents:

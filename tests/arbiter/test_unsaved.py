@@ -12,6 +12,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
 from pycontrol.model.receipt import Receipt
+from pycontrol.simulation.scene import arbiter_of, picture, scene_from
 from tests.arbiter.mini import Mini
 
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
@@ -55,6 +56,10 @@ def test_it_is_what_the_gang_trained_since_its_launch_or_the_newest_checkpoint_t
     assert unsaved_s(m) == [100.0]
     tell(m, worker.plan.worker_id, m.now - 200)
     assert unsaved_s(m) == [100.0], "an older one changes nothing"
+    copied, _ = arbiter_of(scene_from(picture(m.a, m.now)))
+    assert [copied.holdings.unsaved_s(gang) for gang in copied.holdings.gangs_of("a")] == [100.0], (
+        "why-not knows it, too"
+    )
     tell(m, worker.plan.worker_id, m.now + 1e6)
     assert unsaved_s(m) == [0.0]
 
