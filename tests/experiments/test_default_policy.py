@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from pycontrol.lab.default_policy.lies import WorkLie, best_lie, lies
+from pycontrol.lab.default_policy.loans import loans
 from pycontrol.lab.default_policy.promise import (
     COLUMNS,
     OURS,
@@ -75,6 +76,14 @@ def test_with_regard_to_lost_work_less_of_it_is_lost() -> None:
     findings = victims(Setup(quick=True, seeds=1, processes=1))
     before, now = (sum(float(row[k]) for row in findings.tables[0].rows) for k in (1, 2))
     assert 0 < now < before
+
+
+def test_what_loans_lose_is_part_of_what_all_jobs_lose() -> None:
+    findings = loans(QUICK)
+    (table,) = findings.tables
+    for _, _, used, lost, *by_cause, _ in table.rows:
+        assert 0 < sum(map(float, by_cause)) <= float(lost) + 0.2 < float(used)
+    assert [len(row) for row in table.rows] == [len(table.columns)] * 3
 
 
 def test_a_lie_is_found_on_some_seeds_and_confirmed_on_others() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -48,9 +47,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Loans:
-    """GPU-hours that borrowed gangs had not saved when they were revoked, by cause; all lost; completion by user, s."""
+    """GPU-hours that borrowed gangs lost, by cause; all lost ones; all; completion by user, s."""
 
-    by_cause: Counter[EndReason]
+    by_cause: dict[EndReason, float]
     lost_gpu_h: float
     gpu_h: float
     mean_s: dict[str, float]
@@ -97,13 +96,17 @@ def run(case: Case) -> Loans:
     settings = SimulationSettings(saves=False, checkpoint_every_s=60.0 * case.every_min, lies=lies)
     topology, supply = machines([NODE_GPUS] * NODES), CellSupply(cells())
     sim = Simulator(jobs, topology, ByVirtualCluster(policy, {}), settings, case.seed, supply=supply)
-    sim.tells_saved, by_cause, s = True, Counter[EndReason](), sim.arbiter.holdings
+    by_cause, known, s = dict.fromkeys(CAUSES, 0.0), dict[str, float](), sim.arbiter.holdings
+    sim.tells_saved = True
 
     def watch(facts: Iterable[Fact]) -> None:
         for f in facts:
             held = s.durable.leases.parts(f.gpus) if isinstance(f, LeaseRevoking) else ()
             for x in held:
-                by_cause[x.cause] += 0.0 if x.guaranteed else s.unsaved_gpu_s([x]) / 3600
+                lost_gpu_s = sim.apps[x.app_id].lost if x.app_id in sim.apps else 0.0  # its job has stopped already
+                if not x.guaranteed and x.cause in by_cause:
+                    by_cause[x.cause] += max(0.0, lost_gpu_s - known.get(x.app_id, 0.0)) / 3600
+                known[x.app_id] = lost_gpu_s
 
     sim.watchers.append(watch)
     apps = sim.run().apps
@@ -130,7 +133,7 @@ def loans(setup: Setup) -> Findings:
     for policy, every_min in kinds:
         mine = {c: x for c, x in found.items() if (c.policy, c.every_min) == (policy, every_min)}
         honest, lies = {c.seed: x for c, x in mine.items() if not c.liar}, [c for c in mine if c.liar]
-        hides = paired_ratio(*([(mine[c] if told else honest[c.seed]).mean_s[c.liar] for c in lies] for told in (1, 0)))
+        hides = paired_ratio([mine[c].mean_s[c.liar] for c in lies], [honest[c.seed].mean_s[c.liar] for c in lies])
         means = [sum(x.by_cause[cause] for x in honest.values()) / len(seeds) for cause in CAUSES]
         used, lost = (sum(getattr(x, of) for x in honest.values()) / len(seeds) for of in ("gpu_h", "lost_gpu_h"))
         says = shown(hides) if lies else "-"
