@@ -121,7 +121,7 @@ def loans(setup: Setup) -> Findings:
     """Loans among virtual clusters: the work lost when they end, by cause, and what hiding checkpoints gains."""
     seeds, hours = [FIRST + k for k in setup.seeds_of(5, 1)], 4.0 if setup.quick else HOURS
     liars = USERS[:1] if setup.quick else USERS
-    kinds = {("yarn_cs", 60.0): (), ("isonomy", 60.0): (), ("isonomy", 20.0): liars}
+    kinds = {("yarn_cs", 60.0): (), ("isonomy", 60.0): (), ("isonomy", 5.0): liars}
     cases = [
         Case(seed, policy, every_min, liar, hours)
         for (policy, every_min), hiding in kinds.items()
@@ -135,7 +135,8 @@ def loans(setup: Setup) -> Findings:
         honest, lies = {c.seed: x for c, x in mine.items() if not c.liar}, [c for c in mine if c.liar]
         hides = paired_ratio([mine[c].mean_s[c.liar] for c in lies], [honest[c.seed].mean_s[c.liar] for c in lies])
         means = [sum(x.by_cause[cause] for x in honest.values()) / len(seeds) for cause in CAUSES]
-        used, lost = (sum(getattr(x, of) for x in honest.values()) / len(seeds) for of in ("gpu_h", "lost_gpu_h"))
+        used = sum(x.gpu_h for x in honest.values()) / len(seeds)
+        lost = sum(x.lost_gpu_h for x in honest.values()) / len(seeds)
         says = shown(hides) if lies else "-"
         rows.append((policy, every_min, f"{used:.0f}", f"{lost:.1f}", *(f"{x:.1f}" for x in means), says))
         if lies:
