@@ -19,7 +19,7 @@ from pycontrol.arbiter.ledger.facts import (
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
-from pycontrol.arbiter.ledger.limits import LimitBook
+from pycontrol.arbiter.ledger.limits import LimitBook, places
 from pycontrol.arbiter.supply.port import Groups, Supply
 from pycontrol.arbiter.views.agent_reports import AgentsView
 from pycontrol.arbiter.views.cluster import ClusterView
@@ -58,6 +58,7 @@ class Holdings:
         self, settings: Settings, durable: Durable, configured: Topology | None = None, supply: Supply | None = None
     ) -> None:
         self.settings, self.durable, self.ledger = settings, durable, Ledger(durable, settings.accounts)
+        self.limits.partition_of = self.partition_of
         self.lead_s = settings.lead
         """`Settings.lead`, cached."""
         self.supply: Supply = supply or Supply(self.pick)
@@ -285,30 +286,60 @@ class Holdings:
         """The GPUs of the reference type for which a GPU counts in budgets."""
         return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
 
-    def queue_room(self, queue: str) -> int | None:
-        """GPUs that the queue may still get up to its maximum capacity; None if that is all.
+    def default_partition(self, app_id: str) -> str:
+        """The partition of an app's asks without a node label."""
+        app = self.cluster.apps.get(app_id)
+        queue = self.cluster.queues.get(app.queue) if app is not None else None
+        return queue.default_partition if queue is not None else ""
 
-        It is negative if the capacity was lowered below what the queue holds, or an app was moved into it.
+    def partition_of(self, app_id: str) -> str:
+        """The partition that the app's GPUs are in, or would be."""
+        if not any(self.cluster.machines.topology.gpus_in):
+            return ""
+        nodes = (self.cluster.node_at.get(x.gpus[0].host) for x in self.durable.leases.of(app_id))
+        known = (x.partition for x in (*nodes, *self.cluster.asks.of(app_id).values()) if x is not None)
+        return next((x for x in known if x is not None), self.default_partition(app_id))
+
+    def queue_rooms(self, app_id: str) -> dict[str, int]:
+        """Maximum of the app's queue or of one above, or limit of its user there -> GPUs that the app may still get.
+
+        Those are in its partition. As in YARN, a user below the limit may exceed it, by one gang. A room is negative if
+        the limit was lowered below what is held, or the app was moved.
         """
-        limit = self.cluster.queues.get(queue)
-        if limit is None or limit.max_capacity >= 1.0:
-            return None
-        return int(limit.max_capacity * self.cluster.machines.gpus + 1e-9) - self.limits.held_in(queue)
+        app, partition, found = self.durable.apps[app_id], self.partition_of(app_id), dict[str, int]()
+        *names, user = places(app.queue, app.user, partition)
+        gpus, path = self.cluster.machines.topology.gpus_in.get(partition, 0), app.queue
+        for name in names:
+            queue = self.cluster.queues.get(path)
+            if queue is None or (most := queue.share(partition).max_capacity) >= 1.0:
+                break
+            found[name] = int(most * gpus + 1e-9) - self.limits.held_in(name)
+            path = path.rpartition(".")[0]
+        leaf = self.cluster.queues.get(app.queue)
+        most = math.inf if leaf is None else leaf.user_limit_factor * leaf.share(partition).capacity
+        if 0 <= most < 1.0:
+            found[user] = int(most * gpus + 1e-9) + self._gang_gpus(app_id) - self.limits.held_in(user)
+        return found
+
+    def _gang_gpus(self, app_id: str) -> int:
+        """GPUs that the app gets at once: a gang, or a container of one without an Agent."""
+        agent = self.agents.get(app_id)
+        asked = (x.gpus for x in self.cluster.asks.of(app_id).values())
+        return agent.demand.gang_gpus if agent is not None else max(asked, default=0)
 
     def rooms(self, app_id: str, now_s: float) -> dict[str, int]:
         """Limit that the app counts for -> GPUs that it may still get."""
-        app, limits = self.durable.apps[app_id], self.limits
-        found, room = limits.rooms(app, now_s) if limits.in_force else {}, self.queue_room(app.queue)
-        return found if room is None else {**found, app.queue: room}
+        limits = self.limits
+        of_accounts = limits.rooms(self.durable.apps[app_id], now_s) if limits.in_force else {}
+        return {**of_accounts, **self.queue_rooms(app_id)}
 
     def full(self, app_id: str, gpus: int, now_s: float) -> Reason | None:
         """Which limit keeps the app from so many more GPUs; None: none does."""
         for name, room in self.rooms(app_id, now_s).items():
             if room < max(1, gpus):
-                queue = self.durable.apps[app_id].queue
                 left = f", {room} GPUs left for gangs of {gpus}" if room > 0 else ""
-                if name == queue:
-                    return Reason(Pending.QUEUE_LIMIT, f"{queue}{left}")
+                if name not in self.limits.in_force:
+                    return Reason(Pending.QUEUE_LIMIT, f"{name}{left}")
                 return Reason(Pending.ACCOUNT_LIMIT, f"{self._reached(name, now_s)}{left}")
         return None
 

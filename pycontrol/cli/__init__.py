@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("simulate:simulate_command", "Policies beside each other in virtual time."),
     "workload": ("workload:workload_group", "Workloads: drawn, read from traces, or recorded."),
     "whatif": (".lab.whatif:whatif_command", "What other policies would have done, or would do."),
-    "shadow": ("shadow_command:shadow_command", "What Isonomy would have made of the apps here."),
+    "shadow": (".lab.shadow_command:shadow_command", "What Isonomy would have made of the apps here."),
     "preview": ("preview_command:preview_command", "Who would lose or get GPUs with changed files."),
     "experiment": (".lab.command:experiment_command", "Run experiments of the papers by name."),
     "cells": ("cells:cells_group", "Virtual clusters: what each queue owns, in cells."),

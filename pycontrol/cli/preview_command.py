@@ -19,8 +19,7 @@ from pycontrol.cli.estimate import read_snapshot, scene_at
 from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.reading import read
-from pycontrol.hadoopconf.queues import read_queues
-from pycontrol.model.cluster import Queue
+from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
 from pycontrol.simulation.runs import own_policies
@@ -101,20 +100,10 @@ def _configured(scene: Scene, config: Config, file: Path) -> Scene:
 
 
 def _queues(scene: Scene, file: Path) -> Scene:
-    """With the queues of the file; node labels, which it does not say, stay."""
-    known = {q.path: q for q in scene.cluster.queues}
-    found = read_queues(file, scene.topology.gpus, (app.queue for app in scene.cluster.apps))
-    queues = [_merged(known.get(q.path, q), q) for q in found]
-    return dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=tuple(queues)))
-
-
-def _merged(known: Queue, now: Queue) -> Queue:
-    return dataclasses.replace(
-        now,
-        partitions={**known.partitions, **now.partitions},
-        default_partition=known.default_partition,
-        unmanaged=known.unmanaged,
-    )
+    """With the queues of the file."""
+    queues = read_queues(file, scene.topology.gpus_in)
+    homes(queues, ((app.queue, None) for app in scene.cluster.apps), str(file))
+    return dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=queues))
 
 
 # ---- for people

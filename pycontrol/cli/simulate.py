@@ -17,11 +17,12 @@ from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli import lab
 from pycontrol.cli.client import FOLDER, Failure, Misused, failing, file_option, output_option, pairs, queues_option
+from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.tables import emit, lines, table
 from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.accounts import accounts_of
 from pycontrol.config.reading import read
-from pycontrol.hadoopconf.queues import read_queues
+from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
@@ -56,7 +57,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
     default="testbed-64",
     show_default=True,
     metavar="NAME|FILE",
-    help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a topology file.",
+    help=f"{', '.join(clusters.NAMED)}, N x G as 16x8 (16x8/4: 4 machines a rack), or a file: topology or snapshot.",
 )
 @file_option(
     "--cells",
@@ -120,11 +121,11 @@ def simulate_command(
     options, settings = _settings(names, given, lease_s)
     control = dataclasses.replace(settings.arbiter, validate=validate, accounts=_accounts(accounts))
     settings = dataclasses.replace(settings, arbiter=control)
-    topology = _topology(cluster, contention if contended_by == "machines" else 1.0)
+    topology, known = _topology(cluster, contention if contended_by == "machines" else 1.0)
     supply = _cells(cells, topology, options) if cells else None
     arrivals = contention if contended_by == "arrivals" else 1.0
     loads = [_workload(workload, seed, arrivals) for seed in range(1, seeds + 1)]
-    limits = _queues(queues, topology, loads[0])
+    loads, limits = _homes(loads, topology, known, queues, cluster)
     jobs = [
         SimulationRun(load, topology, name, options[name], settings, seed, limits, supply)
         for seed, load in enumerate(loads, 1)
@@ -136,9 +137,13 @@ def simulate_command(
     emit(document, output, lambda data: _draw(data, names, files))
 
 
-def _topology(name: str, smaller: float) -> Topology:
+def _topology(name: str, smaller: float) -> tuple[Topology, tuple[Queue, ...]]:
+    """The cluster, and the queues that a snapshot of one has."""
+    if name.endswith(".zip"):
+        scene = read_snapshot(Path(name))
+        return clusters.shrunk(scene.topology, smaller), scene.cluster.queues
     with failing(clusters.UnknownCluster, ConfigError, ValueError, what="--cluster", instead=Misused):
-        return clusters.shrunk(clusters.cluster(name), smaller)
+        return clusters.shrunk(clusters.cluster(name), smaller), ()
 
 
 def _cells(file: Path, topology: Topology, options: Mapping[str, Mapping[str, Any]]) -> CellsOf:
@@ -159,12 +164,16 @@ def _accounts(file: Path | None) -> Accounts:
         return NO_ACCOUNTS if file is None else accounts_of(load_config(file).accounts)
 
 
-def _queues(file: Path | None, topology: Topology, load: Workload) -> tuple[Queue, ...]:
-    """The queues of a capacity-scheduler.xml, which must have those of the workload; none without a file."""
-    if file is None:
-        return ()
-    with failing(ConfigError, what="--queues", instead=Misused):
-        return read_queues(file, topology.gpus, (app.queue for app in load.apps))
+def _homes(
+    loads: Sequence[Workload], topology: Topology, queues: tuple[Queue, ...], file: Path | None, where: str
+) -> tuple[list[Workload], tuple[Queue, ...]]:
+    """The workloads with the paths of their queues, and these: those of a capacity-scheduler.xml, if there is one."""
+    with failing(ConfigError, what="--cluster" if file is None else "--queues", instead=Misused):
+        queues = queues if file is None else read_queues(file, topology.gpus_in)
+        used = ((app.queue, app.partition) for app in loads[0].apps)
+        path = homes(queues, used, str(file or where), topology.gpus_in)
+    apps = (tuple(dataclasses.replace(a, queue=path[a.queue]) for a in load.apps) for load in loads)
+    return [dataclasses.replace(load, apps=x) for load, x in zip(loads, apps, strict=True)], queues
 
 
 def _workload(name: str, seed: int, faster: float, hint: str = "--workload") -> Workload:

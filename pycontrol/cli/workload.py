@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from rich.console import Console, RenderableType
 from pycontrol.cli import lab
 from pycontrol.cli.client import (
     FILE,
-    Failure,
     Misused,
     Rm,
     failing,
@@ -23,10 +21,9 @@ from pycontrol.cli.client import (
     rm_address,
 )
 from pycontrol.cli.records import facts_of
-from pycontrol.cli.tables import Data, emit, lines, moment, table
+from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write
 from pycontrol.simulation.workloads.front import option_names
-from pycontrol.words import count
 
 
 @click.group("workload")
@@ -85,39 +82,8 @@ def show_command(name: str | None, seed: int, given: tuple[str, ...], out: Path 
         found = lab.workloads().open(name, seed, dict(pairs(given)))
         if out is not None:
             write(found.workload, out)
-        rows = lab.part("workloads.marginals").marginals(found.workload)
-    document = {
-        "workload": found.workload.name,
-        "source": found.workload.source,
-        "marginals": [
-            {"name": m.name, "ours": None if math.isnan(m.ours) else m.ours, "paper": m.paper, "source": m.source}
-            for m in rows
-        ],
-        "skipped": dict(found.skipped.reasons),
-        "skipped_parts": dict(found.skipped.parts),
-        "bad_rows": found.skipped.bad,
-        "written": str(out) if out else None,
-    }
-    emit(document, output, _draw)
-
-
-def _draw(data: Data) -> RenderableType:
-    rows = [[m["name"], _number(m["ours"]), _number(m["paper"]), m["source"]] for m in data["marginals"]]
-    compared = any(m["paper"] is not None for m in data["marginals"])
-    columns = ["", ">OURS", ">PAPER", "WHERE"] if compared else ["", ">"]
-    return lines(
-        f"{data['workload']}: {data['source']}",
-        "",
-        table(columns, rows if compared else [r[:2] for r in rows]),
-        *(f"skipped: {problem}" for problem in data["bad_rows"]),
-        f"\nwritten: {data['written']}" if data["written"] else None,
-    )
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"
+    shown = lab.part("workloads.marginals")
+    emit({**shown.document(found), "written": str(out) if out else None}, output, shown.draw)
 
 
 @workload_group.command("record")
@@ -152,21 +118,4 @@ def record_command(
         found = recorded.of_files(files, moment_s(since, time.time(), "--since") if since else None)
     else:
         found = recorded.recorded_of_yarn(Rm(rm_address()), since or "30d")
-    if not found.workload.apps:
-        raise Failure(f"no application with GPUs has ended in {_covered(found.covered)}: {found.skipped}")
-    found = recorded.anonymised(found) if anonymise else found
-    with failing(OSError, what=f"--out {out}: cannot be written"):
-        recorded.save(found, out)
-    data = {
-        "written": str(out), "apps": len(found.workload.apps), "skipped": sum(found.skipped.reasons.values()),
-        "left_out": dict(found.skipped.reasons), "left_out_parts": dict(found.skipped.parts),
-        "bad_rows": found.skipped.bad, "assumed": found.assumed,
-        "covered": dict(zip(("from_s", "to_s"), found.covered, strict=False)),
-    }  # fmt: skip
-    told = f"covered: {_covered(found.covered)}", f"{count(data['apps'], 'app')} in {out}; {found.skipped}"
-    bad = (f"bad: {problem}" for problem in found.skipped.bad)
-    emit(data, output, lambda _: lines(*told, *bad, f"assumed: {found.assumed}"))
-
-
-def _covered(times: tuple[float, ...]) -> str:
-    return " to ".join(map(moment, times)) or "no time"
+    emit(recorded.record(found, out, anonymise), output, recorded.draw)

@@ -14,63 +14,99 @@ from pycontrol.model.cluster import PartitionCapacity, Queue
 from pycontrol.words import count
 
 PREFIX = "yarn.scheduler.capacity."
+LABELS, DEFAULT_LABEL = "accessible-node-labels", "default-node-label-expression"
 _WEIGHT = re.compile(r"(\d+(?:\.\d+)?)w")
 
 
-def read_queues(file: Path, gpus: int, used: Iterable[str] = ()) -> tuple[Queue, ...]:
-    """All queues of the file, root first, on a cluster with so many GPUs; raises ConfigError, also if it lacks the leaf
-    queue of an app (`used`).
+def read_queues(file: Path, gpus: Mapping[str, int]) -> tuple[Queue, ...]:
+    """All queues of the file, root first, on a cluster with so many GPUs by node label ("": without one); ConfigError.
 
-    Capacities are percent, weights or absolute resources, of which the GPUs count. Node labels are left out.
+    Capacities are percent, weights or absolute resources, of which the GPUs count.
     """
     site = read_site(file)
     if not site.get(f"{PREFIX}root.queues"):
         raise ConfigError([f"{file}: {PREFIX}root.queues is missing; is it a {SCHEDULER}?"])
+    whole = {label: PartitionCapacity() for label in ("", *gpus)}
+    root = Queue("root", leaf=False, partitions=whole, user_limit_factor=-1.0)
     try:
-        root = Queue("root", leaf=False, partitions={"": PartitionCapacity()}, user_limit_factor=-1.0)
-        found = root, *_below(site, root, gpus)
+        return root, *_below(site, root, gpus)
     except ValueError as e:
         raise ConfigError([f"{file}: {e}"]) from e
-    apps = Counter(used)
-    lost = sorted(apps.keys() - {queue.path for queue in found if queue.leaf})
-    if lost:
-        raise ConfigError([f"{file}: has no leaf queue {lost[0]}, that of {count(apps[lost[0]], 'app')}"])
+
+
+def homes(
+    queues: Iterable[Queue], used: Iterable[tuple[str, str | None]], where: str, gpus: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """Queue as an app names it -> the path of that leaf queue; without queues, the same.
+
+    `used`: the queue of each app, perhaps without its parents, and its node label; None: its queue's. ConfigError says
+    which leaf queue is missing in `where`, or which label no machine or queue has; `gpus` as of `read_queues`.
+    """
+    leaves, found = {q.path: q for q in queues if q.leaf}, dict[str, str]()
+    for (name, label), n in Counter(used).items():
+        paths = [p for p in leaves if p == name] or [p for p in leaves if p.endswith(f".{name}")]
+        if leaves and len(paths) != 1:
+            cure = (
+                f"add it to its parent's key (as {PREFIX}root.queues), or replay some queues only: WORKLOAD,queues=a+b"
+            )
+            raise ConfigError([f"{where}: has no leaf queue {name}, that of {count(n, 'app')}; {cure}"])
+        found[name] = path = paths[0] if leaves else name
+        queue = leaves.get(path, Queue(path))
+        here = queue.default_partition if label is None else label
+        said = f"the node label {here or '(none)'} of {count(n, 'app')}"
+        if gpus is not None and here not in gpus:
+            key = f" ({PREFIX}{path}.{DEFAULT_LABEL})" if label is None and here else ""
+            cure = "a snapshot of your cluster knows them: isonomy snapshot --out s.zip, then --cluster s.zip"
+            raise ConfigError([f"{where}: no machine has {said}{key}; {cure}"])
+        if queue.partitions and here not in queue.partitions:
+            raise ConfigError([f"{where}: {PREFIX}{path}.{LABELS} lacks {said}; add it there"])
     return found
 
 
-def _below(site: Mapping[str, str], parent: Queue, gpus: int) -> Iterator[Queue]:
+def _below(site: Mapping[str, str], parent: Queue, gpus: Mapping[str, int]) -> Iterator[Queue]:
     paths = [f"{parent.path}.{name}" for name in names(site.get(f"{PREFIX}{parent.path}.queues", ""))]
-    given = {path: site.get(f"{PREFIX}{path}.capacity", "") for path in paths}
-    weights = sum(float(found[1]) for text in given.values() if (found := _WEIGHT.fullmatch(text)))
-    for path, text in given.items():
-        queue = _queue(
-            site, path, parent, _share(path, "capacity", text, parent.capacity / (weights or 1.0), gpus), gpus
-        )
+    own: dict[str, dict[str, PartitionCapacity]] = {path: {} for path in paths}
+    for label, whole in parent.partitions.items():
+        keys = {path: f"{PREFIX}{path}.{LABELS}.{label}" if label else f"{PREFIX}{path}" for path in paths}
+        texts = {path: site.get(f"{key}.capacity", "0" if label else "") for path, key in keys.items()}
+        weights = sum(float(found[1]) for text in texts.values() if (found := _WEIGHT.fullmatch(text)))
+        for path, key in keys.items():
+            may = site.get(f"{PREFIX}{path}.{LABELS}", "*")
+            if not label or "*" in may or label in names(may):
+                own[path][label] = _share(site, key, texts[path], whole, weights or 1.0, gpus.get(label, 0))
+    for path, partitions in own.items():
+        queue = _queue(site, path, parent, partitions)
         yield queue
         yield from _below(site, queue, gpus)
 
 
-def _queue(site: Mapping[str, str], path: str, parent: Queue, least: tuple[float, int | None], gpus: int) -> Queue:
-    text = site.get(f"{PREFIX}{path}.maximum-capacity", "100")
-    most, most_gpus = _share(path, "maximum-capacity", "100" if text == "-1" else text, parent.max_capacity, gpus)
-    most = min(most, parent.max_capacity)
-    limit = site.get(
-        f"{PREFIX}{path}.minimum-user-limit-percent", site.get(f"{PREFIX}minimum-user-limit-percent", "100")
-    )
+def _queue(site: Mapping[str, str], path: str, parent: Queue, partitions: Mapping[str, PartitionCapacity]) -> Queue:
+    least = site.get(f"{PREFIX}minimum-user-limit-percent", "100")
     return Queue(
         path,
-        least[0],
-        most,
+        partitions[""].capacity,
+        partitions[""].max_capacity,
         not names(site.get(f"{PREFIX}{path}.queues", "")),
-        user_limit=float(limit) / 100.0,
+        user_limit=float(site.get(f"{PREFIX}{path}.minimum-user-limit-percent", least)) / 100.0,
         user_limit_factor=float(site.get(f"{PREFIX}{path}.user-limit-factor", "1")),
-        partitions={"": PartitionCapacity(least[0], most, least[1], most_gpus)},
+        partitions=partitions,
+        default_partition=site.get(f"{PREFIX}{path}.{DEFAULT_LABEL}", parent.default_partition),
         stopped=parent.stopped or site.get(f"{PREFIX}{path}.state", "RUNNING") != "RUNNING",
     )
 
 
-def _share(path: str, end: str, text: str, whole: float, gpus: int) -> tuple[float, int | None]:
-    """(fraction of the cluster, GPUs if it is given as resources); `whole`: what 100 percent, or a weight of 1, are."""
+def _share(
+    site: Mapping[str, str], key: str, text: str, whole: PartitionCapacity, weights: float, gpus: int
+) -> PartitionCapacity:
+    """What a queue has of its parent's; with weights their sum."""
+    most = site.get(f"{key}.maximum-capacity", "100")
+    least, least_gpus = _part(f"{key}.capacity", text, whole.capacity / weights, gpus)
+    end, end_gpus = _part(f"{key}.maximum-capacity", "100" if most == "-1" else most, whole.max_capacity, gpus)
+    return PartitionCapacity(least, min(end, whole.max_capacity), least_gpus, end_gpus)
+
+
+def _part(key: str, text: str, whole: float, gpus: int) -> tuple[float, int | None]:
+    """(fraction of the partition, GPUs if given as resources); `whole`: what 100 percent, or a weight of 1, are."""
     if text.startswith("["):
         amounts = dict(part.strip().split("=", 1) for part in text.strip("[] ").split(",") if "=" in part)
         amount = int(amounts.get(GPU, "0"))
@@ -80,4 +116,4 @@ def _share(path: str, end: str, text: str, whole: float, gpus: int) -> tuple[flo
         return whole * (float(weight[1]) if weight else float(text) / 100.0), None
     except ValueError:
         wanted = f"must be percent, a weight (4w) or resources ([{GPU}=8])"
-        raise ValueError(f"{PREFIX}{path}.{end}: {wanted} (got {text or 'nothing'})") from None
+        raise ValueError(f"{key}: {wanted} (got {text or 'nothing'})") from None

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
+
 from pycontrol.arbiter.ledger.facts import AppArrived, AppChanged, AppEnded, LeaseStarted, RoundHeld
-from pycontrol.cli.client import Misused, Rm, moment_s
+from pycontrol.cli.client import Failure, Misused, Rm, failing, moment_s
+from pycontrol.cli.tables import Data, lines, moment
 from pycontrol.lab.workloads.history import OPEN, History, of_rest, read_files
 from pycontrol.runtime.spans import Journal, SpanFold, changes_of
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
 from pycontrol.simulation.workloads.reading import BadTrace, Skipped
+from pycontrol.words import count
 
 Actual = dict[str, tuple[float | None, float | None]]
 """App -> when it really got its first GPU and when it ended, seconds of the workload's time."""
@@ -150,6 +155,40 @@ def save(found: Recorded, file: Path) -> None:
     """The workload, and beside it what really happened; OSError."""
     write(found.workload, file)
     beside(file).write_text(json.dumps({"assumed": found.assumed, "actual": found.actual}) + "\n", encoding="utf-8")
+
+
+def record(found: Recorded, out: Path, anonymise: bool) -> dict[str, Any]:
+    """Saves what was found, and what there is to say of it; Failure where that is nothing."""
+    if not found.workload.apps:
+        raise Failure(f"no application with GPUs has ended in {_covered(found.covered)}: {found.skipped}")
+    found = anonymised(found) if anonymise else found
+    with failing(OSError, what=f"--out {out}: cannot be written"):
+        save(found, out)
+    return {
+        "written": str(out),
+        "apps": len(found.workload.apps),
+        "skipped": sum(found.skipped.reasons.values()),
+        "left_out": dict(found.skipped.reasons),
+        "left_out_parts": dict(found.skipped.parts),
+        "bad_rows": found.skipped.bad,
+        "assumed": found.assumed,
+        "covered": dict(zip(("from_s", "to_s"), found.covered, strict=False)),
+    }
+
+
+def draw(d: Data) -> RenderableType:
+    """What `record` has to say, for people."""
+    left_out = Skipped(Counter(d["left_out"]), Counter(d["left_out_parts"]))
+    return lines(
+        f"covered: {_covered(d['covered'].values())}",
+        f"{count(d['apps'], 'app')} in {d['written']}; {left_out}",
+        *(f"bad: {problem}" for problem in d["bad_rows"]),
+        f"assumed: {d['assumed']}",
+    )
+
+
+def _covered(times: Iterable[float]) -> str:
+    return " to ".join(map(moment, times)) or "no time"
 
 
 def median(values: Iterable[float]) -> float | None:

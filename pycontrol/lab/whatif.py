@@ -13,11 +13,14 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Misused, Rm, file_option, output_option, queues_option, rm_address
 from pycontrol.cli.estimate import read_snapshot, scene_at
-from pycontrol.cli.simulate import ARBITERS, _cells, _queues, _settings, _topology, _workload
+from pycontrol.cli.simulate import ARBITERS, _cells, _homes, _settings, _topology, _workload
 from pycontrol.cli.tables import Data, clock, emit, lines, table
+from pycontrol.configerror import ConfigError
+from pycontrol.hadoopconf.queues import homes
 from pycontrol.lab.compared import compared, draw
-from pycontrol.lab.recorded import Actual, beside, median, recorded_of_yarn
+from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of_yarn
 from pycontrol.lab.workloads import history
+from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, run_many
@@ -68,7 +71,11 @@ def went_on(
     help="Policies; the others are compared with the first, ideally the policy that was in force"
     "  [default: yarn_cs,isonomy; of a state the one in force and another].",
 )
-@click.option("--cluster", metavar="NAME|FILE", help="A topology file, or N x G as 16x8; a state has its own machines.")
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    help="A topology file, N x G as 16x8, or a snapshot, which has queues and node labels; a state has its own.",
+)
 @file_option("--cells", help="Virtual clusters (a cells file): an app's queue is its virtual cluster.")
 @queues_option
 @click.option("--set", "given", multiple=True, metavar="OPTION=VALUE", help="As of `isonomy simulate`; repeat.")
@@ -140,9 +147,9 @@ def _replayed(
     if cluster is None:
         raise Misused("--cluster is absent: a topology file, or N x G as 16x8")
     options, settings = _settings(names, given, 600.0)
-    load, topology = _workload(workload, 1, 1.0, "WORKLOAD"), _topology(cluster, 1.0)
+    topology, known = _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
-    limits = _queues(queues, topology, load)
+    (load,), limits = _homes([_workload(workload, 1, 1.0, "WORKLOAD")], topology, known, queues, cluster)
     jobs = [SimulationRun(load, topology, name, options[name], settings, 1, limits, supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
         return dict(zip(names, run_many(jobs), strict=True)), load.source
@@ -158,20 +165,32 @@ def replay_of_yarn(
     found = recorded_of_yarn(server, since)
     if not found.workload.apps:
         return None
-    topology = scene_at(server).topology
+    scene = scene_at(server)
+    topology, queues, load = scene.topology, scene.cluster.queues, at_home(found, scene)
     options, settings = _settings(names, given, lease_s)
-    with Console(stderr=True).status(f"{count(len(found.workload.apps), 'app')} under {' and '.join(names)}"):
-        results = run_many(
-            [SimulationRun(found.workload, topology, name, options[name], settings, 1) for name in names]
-        )
+    with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {' and '.join(names)}"):
+        results = run_many([SimulationRun(load, topology, name, options[name], settings, 1, queues) for name in names])
     by_name = dict(zip(names, results, strict=True))
     return compared(by_name, found.actual) | {
-        "replayed": len(found.workload.apps),
+        "replayed": len(load.apps),
         "assumed": found.assumed,
         "skipped": sum(found.skipped.reasons.values()),
         "completion": completions(by_name),
         "revocations": revocations(by_name[names[1]]),
     }
+
+
+def at_home(found: Recorded, scene: Scene) -> Workload:
+    """The apps with the paths of their queues, without those whose queue or node label is gone: these are skipped."""
+    gpus, apps = scene.topology.gpus_in, list[TraceApp]()
+    for app in found.workload.apps:
+        try:
+            path = homes(scene.cluster.queues, [(app.queue, app.partition)], "", gpus)
+        except ConfigError:
+            found.skipped.drop("of a queue or node label that is gone", 1)
+        else:
+            apps.append(dataclasses.replace(app, queue=path[app.queue]))
+    return dataclasses.replace(found.workload, apps=tuple(apps))
 
 
 def completions(results: Mapping[str, Result]) -> list[dict[str, Any]]:

@@ -105,6 +105,11 @@ class Queue:
     unmanaged: bool = False
     """Whether CapacityScheduler serves its asks for GPUs, instead of the control plane."""
 
+    def share(self, partition: str) -> PartitionCapacity:
+        """Its capacity in a partition; none is guaranteed, and none refused, in one that it does not name."""
+        given = PartitionCapacity(self.capacity, self.max_capacity)
+        return self.partitions.get(partition, PartitionCapacity(0.0)) if partition and self.partitions else given
+
 
 @value
 class YarnApp:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from pycontrol.model.grouping import summed
 from pycontrol.model.value import value
 
 
@@ -46,6 +47,8 @@ class Machine:
     virtual: bool = False
     slot_gpus: int = 0
     """GPUs of a slot: consecutive indices, from 0, with a faster interconnect (an NVLink pair: 2); 0: none."""
+    partition: str = ""
+    """YARN's node label; empty: the default partition."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ class Topology:
     def gpus(self) -> int:
         """GPUs of the whole cluster (R_C)."""
         return sum(m.gpus for m in self.machines.values())
+
+    @cached_property
+    def gpus_in(self) -> Mapping[str, int]:
+        """Partition -> its GPUs."""
+        return summed((m.partition, m.gpus) for m in self.machines.values())
 
     @cached_property
     def largest_gpus(self) -> int:

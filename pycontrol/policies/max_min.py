@@ -17,9 +17,17 @@ ANY = Queue("", 1.0)
 """Stands for a queue that YARN has not reported: capacity 1."""
 
 
+def guaranteed_gpus(view: AppView, pool: Offered) -> float:
+    """The GPUs of the capacity of the app's queue, in all partitions."""
+    queue, gpus_in = pool.snapshot.queues.get(view.queue, ANY), pool.snapshot.topology.gpus_in
+    if not any(gpus_in):
+        return queue.capacity * pool.cluster_gpus
+    return sum(queue.share(partition).capacity * gpus for partition, gpus in gpus_in.items())
+
+
 def used_capacity(view: AppView, used_gpus: int, pool: Offered) -> float:
     """GPUs used over the GPUs of the capacity of the app's queue; infinite for a queue of capacity 0."""
-    guaranteed = pool.snapshot.queues.get(view.queue, ANY).capacity * pool.cluster_gpus
+    guaranteed = guaranteed_gpus(view, pool)
     return used_gpus / guaranteed if guaranteed > 0 else math.inf
 
 

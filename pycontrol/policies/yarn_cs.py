@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pycontrol.model.auction import AppView, gang_gpus
-from pycontrol.model.cluster import Queue
 from pycontrol.policies.filling import Filling, Offered, runs
-from pycontrol.policies.max_min import ANY, used_capacity
+from pycontrol.policies.max_min import guaranteed_gpus, used_capacity
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,10 @@ class YarnCs(Filling):
         """Queues within their capacity first, then running gangs before new ones, then by use of capacity."""
         ran = runs(view, gpus)
         size = gang_gpus(view.ending_gangs[0]) if ran else view.demand.gang_gpus
-        beyond = used_gpus + size > self._guaranteed(view, pool)
+        beyond = used_gpus + size > guaranteed_gpus(view, pool) + 1e-9
         return float(beyond), float(not ran), used_capacity(view, used_gpus, pool), used_gpus
-
-    def _guaranteed(self, view: AppView, pool: Offered) -> float:
-        queue: Queue = pool.snapshot.queues.get(view.queue, ANY)
-        return queue.capacity * pool.cluster_gpus + 1e-9
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Names its queue and whether it ran."""
         turn = "it ran already" if view.ending_gangs else "its turn came"
-        return f"queue {view.queue}, capacity {self._guaranteed(view, pool):.0f} GPUs: {turn}"
+        return f"queue {view.queue}, capacity {guaranteed_gpus(view, pool):.0f} GPUs: {turn}"

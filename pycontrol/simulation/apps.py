@@ -42,6 +42,8 @@ class TraceApp:
     """An elastic job's gang with k times the fewest GPUs is k^scaling times as fast."""
     agentless: bool = False
     """Whether it has no Agent: it asks YARN for one container for each job, and says nothing of its work."""
+    partition: str | None = None
+    """Its node label expression; None: its queue's default."""
 
     @property
     def work_gpu_s(self) -> float:

@@ -215,6 +215,8 @@ class Simulator:
             self._ask(app)
         else:
             self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
+            if trace.partition is not None:  # no job's: it tells the partition before any has GPUs
+                self._ask_yarn(app, next(self.requests), trace.gang_gpus)
 
     def _ask(self, app: SimApp) -> None:
         """Ask for a container for each job of an app without an Agent that has none."""
@@ -222,7 +224,10 @@ class Simulator:
             if job.state == IDLE and not job.requests:
                 job.requests = [next(self.requests)]
                 self.asked[job.requests[0]] = job
-                self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, job.requests[0], app.trace.gang_gpus, 1))
+                self._ask_yarn(app, job.requests[0], app.trace.gang_gpus)
+
+    def _ask_yarn(self, app: SimApp, request_id: int, gpus: int) -> None:
+        self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, request_id, gpus, 1, partition=app.trace.partition))
 
     def _tell(self, app: SimApp) -> None:
         if app.trace.agentless:
@@ -310,7 +315,7 @@ class Simulator:
         job.worker_id, job.told_steps = plans[0].worker_id, 0
         self.inbox.append(ev.UsePlanned(app.trace.app_id, use_id, tuple(plans)))
         for plan in plans:
-            self.yarn.ask(Ask(app.attempt_id, app.trace.app_id, plan.allocation_request_id, len(plan.gpus), 1))
+            self._ask_yarn(app, plan.allocation_request_id, len(plan.gpus))
 
     def _start(self, job: SimJob) -> None:
         """Start a job's training once all its containers run, and schedule its end."""

@@ -87,8 +87,7 @@ class Changes:
         self.agent, self.app, self.record = a.agents.get(app_id), a.cluster.apps[app_id], a.durable.apps[app_id]
         self.demand = self.agent.demand if self.agent is not None else standin.demand(a.holdings, app_id, scene.now_s)
         self.typed = a.rounds.typed(self.record.vc)
-        room_gpus = a.holdings.queue_room(self.record.queue)
-        self.room_gpus = math.inf if room_gpus is None else room_gpus
+        self.room_gpus = min(a.holdings.queue_rooms(app_id).values(), default=math.inf)
         self.loose = self._loose()
         self._loose_gpus = sum(self.loose.values())
 

@@ -18,7 +18,8 @@ class SimYarn:
 
     def __init__(self, topology: Topology, queues: tuple[Queue, ...], post: Callable[[ev.Event], None]) -> None:
         self.post = post
-        self.nodes = {f"{m.host}:1": Node(f"{m.host}:1", m.host, m.rack, m.gpus) for m in topology.machines.values()}
+        nodes = (Node(f"{m.host}:1", m.host, m.rack, m.gpus, partition=m.partition) for m in topology.machines.values())
+        self.nodes = {node.node_id: node for node in nodes}
         self.up = dict(self.nodes)
         self.queues = queues
         self.asks: dict[int, Ask] = {}

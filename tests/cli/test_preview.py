@@ -20,6 +20,7 @@ from tests.web.stage import QUEUES, Stage, busy, served
 FULL = {
     "root.queues": "prod,research,default",
     **{f"{path}.capacity": str(100 * part) for path, part in QUEUES.items()},
+    **{f"{path}.user-limit-factor": "-1" for path in QUEUES},
 }
 
 
@@ -50,6 +51,12 @@ def test_queues_that_stay_take_nothing(server: str, tmp_path: Path) -> None:
     assert not found["restart"]
     assert all(x["anyway"] for x in found["losses"])
     assert found["changes"] == []
+
+
+def test_a_limit_of_users_takes_what_a_user_has_above_it(server: str, tmp_path: Path) -> None:
+    factors = {f"{path}.user-limit-factor": "0.1" for path in QUEUES}
+    found = said(server, "--capacity-scheduler", str(written(tmp_path, {**FULL, **factors})))
+    assert any(not x["anyway"] for x in found["losses"])
 
 
 def test_a_lower_maximum_takes_what_is_above_it(server: str, stage: Stage, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cli import main
 from pycontrol.cli.screens import status as screen
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
@@ -37,6 +37,7 @@ class Cluster:
     def __init__(self) -> None:
         self.shadow, self.apps = True, [*APPS, CPU]
         self.live: Mapping[str, Any] = NOTHING
+        self.nodes, self.queues = [NODE], list[Queue]()
 
     def answer(self, path: str) -> dict[str, Any]:
         if path.endswith("isonomy/status"):
@@ -45,7 +46,7 @@ class Cluster:
             return dict(self.live)
         if path.endswith("isonomy/picture"):
             a = Arbiter(Settings(), registry.make("isonomy"))
-            a.handle(ev.ClusterSnapshot(True, (NODE,), (), (), ()), 0.0)
+            a.handle(ev.ClusterSnapshot(True, tuple(self.nodes), (), (), (), tuple(self.queues)), 0.0)
             return picture(a, 0.0)
         return {"apps": {"app": self.apps}}
 
@@ -88,6 +89,28 @@ def test_both_schedulers_get_the_same_apps_and_machines(cluster: tuple[Cluster, 
     assert sum(r["restarts"] for r in found["revocations"]) == found["totals"]["isonomy"]["restarts"]
     assert found["totals"]["yarn_cs"]["restarts"] == 0
     assert "isonomy instead of yarn_cs: " in run(cluster[1]).output
+
+
+def test_the_replay_has_the_clusters_queues_and_labels(cluster: tuple[Cluster, str]) -> None:
+    made, url = cluster
+    made.nodes = [replace(NODE, node_id=f"{h}:1", host=h, partition=label) for h, label in (("m1", ""), ("m2", "fast"))]
+    whole = {"": PartitionCapacity(), "fast": PartitionCapacity()}
+    made.queues = [Queue("root.research"), Queue("root.prod", partitions=whole, default_partition="fast")]
+
+    def waits() -> tuple[dict[str, float], int]:
+        found = json.loads(run(url, "-o", "json").stdout)
+        return {r["queue"]: r["median_s"]["yarn_cs"] for r in found["waits"]["queue"]}, found["skipped"]
+
+    each, skipped = waits()
+    assert (each.keys(), skipped) == ({"root.research", "root.prod"}, 1)
+    assert max(each.values()) < 1300, "each queue has a machine of its own"
+    made.apps[0] = {**APPS[0], "queue": "prod", "appNodeLabelExpression": "<Not set>"}
+    assert waits() == (each, 1), "YARN may name the leaf queue alone"
+    made.apps[1] = {**APPS[1], "appNodeLabelExpression": "slow"}
+    assert waits()[1] == 2, "an app whose label is gone is left out"
+    made.apps[1] = APPS[1]
+    made.queues[0] = Queue("root.research", 0.5, 0.5)
+    assert waits()[0].keys() == {"root.prod"}, "half of the four GPUs hold no gang of four"
 
 
 def test_revocations_are_shown_by_queue_and_user(cluster: tuple[Cluster, str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -10,14 +11,25 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner
 
+from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cli import main
+from pycontrol.cli.client import Misused
+from pycontrol.cli.estimate import STATE_FILE
 from pycontrol.lab.compared import _change, compared
 from pycontrol.lab.recorded import of_journal, of_yarn
-from pycontrol.lab.whatif import actual_of, whatif_command
+from pycontrol.lab.whatif import _replayed, actual_of, whatif_command
 from pycontrol.lab.workloads import load
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Node, PartitionCapacity, Queue
+from pycontrol.policies import registry
 from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
+from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.scene import picture
+from pycontrol.simulation.workloads import write
 from tests.hadoopconf.test_queues import written
 from tests.web.scene import EARLY, LATE, Scene
 
@@ -115,8 +127,91 @@ def test_a_replay_keeps_the_limits_of_the_queues(yarn: str, tmp_path: Path) -> N
     free, limited = waits_s(), waits_s("--queues", str(written(tmp_path, limits)))
     assert limited["root.prod"] > free["root.prod"] + 300, "one gang at once instead of up to four"
     assert limited["root.research"] < free["root.research"]
-    other = written(tmp_path, {"root.queues": "research", "root.research.capacity": "100"})
-    assert "has no leaf queue root.prod, that of 4 apps" in run(*replay, "--queues", str(other), code=2)
+
+
+SHARES = {"root.queues": "a,b,c", "root.a.capacity": "70", "root.b.capacity": "20", "root.c.capacity": "10"}
+
+
+def waits(results: dict[str, Result], policy: str = "yarn_cs") -> dict[str, float]:
+    """App -> how long it waited."""
+    return {a.app_id: -1.0 if a.started_s is None else a.started_s - a.submitted_s for a in results[policy].apps}
+
+
+def replayed(folder: Path, apps: list[TraceApp], cluster: Path | str, queues: dict[str, str]) -> dict[str, float]:
+    """Waits under CapacityScheduler, as the command replays a file."""
+    write(Workload("mine", tuple(apps)), folder / "mine.csv")
+    file = written(folder, queues) if queues else None
+    return waits(_replayed(str(folder / "mine.csv"), ["yarn_cs"], str(cluster), None, file, ())[0])
+
+
+def test_capacities_maxima_and_limits_of_users_make_apps_wait(tmp_path: Path) -> None:
+    """Ten GPUs for 100 s: three jobs of a queue with a maximum of 20 %, named without its parents, as logs name it."""
+    apps = [TraceApp(f"b{k}", 0.0, 1, ((100.0,),), "b", f"u{k}") for k in range(4)]
+    apps += [TraceApp(f"c{k}", 1.0, 1, ((100.0,),), "root.c", "ann") for k in range(3)]
+    assert max(replayed(tmp_path, apps, "1x10", {}).values()) < 10
+    found = replayed(
+        tmp_path, apps, "1x10", {**SHARES, "root.b.maximum-capacity": "20", "root.c.user-limit-factor": "1"}
+    )
+    assert [round(found[f"b{k}"], -2) for k in range(4)] == [0, 0, 100, 100]
+    assert [round(found[f"c{k}"], -2) for k in range(3)] == [0, 0, 100], "ann may have one GPU, and one beyond it"
+
+
+def labelled(folder: Path) -> Path:
+    """A snapshot of a cluster with four GPUs, and two of the label fast, where root.b's jobs run by default."""
+    here = {"": PartitionCapacity(0.7), "fast": PartitionCapacity(0.0)}
+    there = {"": PartitionCapacity(0.2), "fast": PartitionCapacity(1.0)}
+    queues = Queue("root.a", 0.7, partitions=here), Queue("root.b", 0.2, partitions=there, default_partition="fast")
+    nodes = (Node(f"{h}:1", h, "r", n, partition=label) for h, n, label in (("m1", 4, ""), ("m2", 2, "fast")))
+    a = Arbiter(Settings(), registry.make("isonomy"))
+    a.handle(ev.ClusterSnapshot(True, tuple(nodes), (), (), (), (*queues, Queue("root.c", 0.1))), 0.0)
+    with zipfile.ZipFile(folder / "s.zip", "w") as archive:
+        archive.writestr(STATE_FILE, json.dumps(picture(a, 0.0)))
+    return folder / "s.zip"
+
+
+@pytest.mark.parametrize("file", [True, False], ids=["of a file", "of the snapshot"])
+def test_a_job_waits_for_the_machines_of_its_label_only(tmp_path: Path, file: bool) -> None:
+    labels = {
+        "root.accessible-node-labels": "fast",
+        "root.a.accessible-node-labels": "fast",
+        "root.b.accessible-node-labels.fast.capacity": "100",
+        "root.b.default-node-label-expression": "fast",
+        "root.c.accessible-node-labels": " ",
+    }
+    apps = [
+        TraceApp("a1", 0.0, 4, ((400.0,),), "root.a"),
+        TraceApp("b1", 0.0, 2, ((200.0,),), "root.b"),
+        TraceApp("b2", 1.0, 1, ((100.0,),), "root.b"),  # by its queue's default
+        TraceApp("a2", 2.0, 1, ((100.0,),), "root.a", partition="fast"),  # by its own
+        TraceApp("a3", 3.0, 1, ((100.0,),), "root.a", slowdown=(1.0, 1.0, 1.0)),
+    ]
+    found = replayed(tmp_path, apps, labelled(tmp_path), {**SHARES, **labels} if file else {})
+    assert {k: round(x, -2) for k, x in found.items()} == {"a1": 0, "b1": 0, "b2": 100, "a2": 100, "a3": 100}
+    lost = [TraceApp("x", 0.0, 1, ((1.0,),), "root.a", partition="slow")]
+    with pytest.raises(Misused, match=r"no machine has the node label slow of 1 app; a snapshot of your cluster knows"):
+        replayed(tmp_path, lost, labelled(tmp_path), {**SHARES, **labels} if file else {})
+
+
+def test_a_queue_or_label_that_is_not_there_is_named_with_its_key_and_cure(tmp_path: Path) -> None:
+    def said(app: TraceApp, cluster: Path | str, **queues: str) -> str:
+        with pytest.raises(Misused) as caught:
+            replayed(tmp_path, [app], cluster, {**SHARES, **{k.replace("__", "-"): x for k, x in queues.items()}})
+        return caught.value.message
+
+    file = tmp_path / "capacity-scheduler.xml"
+    own = TraceApp("x", 0.0, 1, ((1.0,),), "root.c", partition="fast")
+    assert said(TraceApp("x", 0.0, 1, ((1.0,),), "gone"), "1x4") == (
+        f"--queues: {file}: has no leaf queue gone, that of 1 app; add it to its parent's key (as"
+        " yarn.scheduler.capacity.root.queues), or replay some queues only: WORKLOAD,queues=a+b"
+    )
+    default = {"root.c.default__node__label__expression": "fast"}
+    assert "(yarn.scheduler.capacity.root.c.default-node-label-expression); a snapshot of your cluster knows" in said(
+        TraceApp("x", 0.0, 1, ((1.0,),), "root.c"), "1x4", **default
+    )
+    assert said(own, labelled(tmp_path), **{"root.c.accessible__node__labels": " "}) == (
+        f"--queues: {file}: yarn.scheduler.capacity.root.c.accessible-node-labels lacks the node label fast of 1 app;"
+        " add it there"
+    )
 
 
 def test_an_unknown_workload_is_the_arguments_fault() -> None:

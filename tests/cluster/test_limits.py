@@ -30,7 +30,7 @@ def test_tagged_containers_end_by_time_and_by_idleness(tmp_path: Path) -> None:
         seen = rig.get("picture")["cluster"]
         told = {queue["path"]: queue for queue in seen["queues"]}
         gpus = sum(node["gpus"] for node in seen["nodes"])
-        for queue in read_queues(rig.folder / "conf/capacity-scheduler.xml", gpus):
+        for queue in read_queues(rig.folder / "conf/capacity-scheduler.xml", {"": gpus}):
             there = told[queue.path]
             for name in ("capacity", "max_capacity", "leaf", "user_limit", "user_limit_factor", "stopped"):
                 assert there[name] == pytest.approx(getattr(queue, name)), (queue.path, name)

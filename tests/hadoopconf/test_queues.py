@@ -21,7 +21,7 @@ def written(folder: Path, values: dict[str, str]) -> Path:
 
 def read(folder: Path, values: dict[str, str], gpus: int = 40) -> dict[str, Queue]:
     """The queues by path."""
-    return {queue.path: queue for queue in read_queues(written(folder, values), gpus)}
+    return {queue.path: queue for queue in read_queues(written(folder, values), {"": gpus})}
 
 
 def test_percent_is_of_the_parent(tmp_path: Path) -> None:

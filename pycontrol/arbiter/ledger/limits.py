@@ -8,14 +8,16 @@ replaces what isonomy.yaml says of the account.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Protocol
 
 from pycontrol.arbiter.ledger.facts import BudgetSpent, LimitsSet
 from pycontrol.fairness.use import Use, spans
 from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
 from pycontrol.model.auction import NO_ROOM
+from pycontrol.model.grouping import summed
 from pycontrol.model.value import value
 
 KINDS = tuple(f.name for f in fields(Limits))
@@ -51,6 +53,14 @@ class Level:
         return f"{self.account} has used {self.used:.2f} of {self.limit:g} GPU-hours of this {period}"
 
 
+@lru_cache(10_000)
+def places(queue: str, user: str, partition: str) -> tuple[str, ...]:
+    """What a user's GPUs in a queue count for, there or in a partition: the queue, each above it, its user there."""
+    above = [queue, *(queue[:k] for k, c in enumerate(queue) if c == ".")][::-1]
+    at = f" in partition {partition}" if partition else ""
+    return tuple(f"{name}{at}" for name in (queue, *above[:-1], f"{user} in {queue}"))
+
+
 class Owned(Protocol):
     """An app's record."""
 
@@ -83,8 +93,10 @@ class LimitBook:
         """By account, named as in `Accounts.names`."""
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         """(queue, user) -> the accounts with limits that its apps count for."""
+        self.partition_of: Callable[[str], str] = lambda _: ""
+        """App -> the partition that its GPUs are in."""
         self._held: dict[str, int] | None = None
-        """Account, or queue, -> GPUs that its apps hold; None: to be counted again, as a fact came."""
+        """As `held_in`; None: to be counted again, as a fact came."""
         self._ends: dict[str, float] | None = None
         """Account -> the first end of its apps' leases; None as `_held`."""
         self._used: tuple[float, dict[str, tuple[Level, ...]]] = -math.inf, {}
@@ -119,16 +131,13 @@ class LimitBook:
         return self._names[key]
 
     def held_in(self, name: str) -> int:
-        """GPUs that the apps of a queue, or of an account with limits, hold or have reserved, less those being
+        """GPUs that the apps of an account with limits, or of one of `places`, hold or have reserved, less those being
         revoked."""
         if self._held is None:
-            self._held = counts = dict[str, int]()
-            for app_id, gpus in self._durable.held.items():
-                app = self._durable.live.get(app_id)
-                if app is not None:
-                    counts[app.queue] = counts.get(app.queue, 0) + gpus
-                    for each in self.of(app.queue, app.user):
-                        counts[each] = counts.get(each, 0) + gpus
+            live, held = self._durable.live, self._durable.held
+            apps = ((live[app_id], self.partition_of(app_id), n) for app_id, n in held.items() if app_id in live)
+            named = ((places(app.queue, app.user, at) + self.of(app.queue, app.user), n) for app, at, n in apps)
+            self._held = summed((each, n) for names, n in named for each in names)
         return self._held.get(name, 0)
 
     def first_end_s(self, name: str) -> float:

@@ -232,14 +232,7 @@ Terms = tuple[str, tuple[str, ...]]
 
 def terms(s: Holdings, ask: Ask) -> Terms:
     """The terms of an ask; without a node label, its partition is the queue's default."""
-    return default_partition(s, ask.app_id) if ask.partition is None else ask.partition, ask.only_on
-
-
-def default_partition(s: Holdings, app_id: str) -> str:
-    """The partition of an app's asks without a node label."""
-    app = s.cluster.apps.get(app_id)
-    queue = s.cluster.queues.get(app.queue) if app is not None else None
-    return queue.default_partition if queue is not None else ""
+    return s.default_partition(ask.app_id) if ask.partition is None else ask.partition, ask.only_on
 
 
 def allows(on: Terms, node: Node) -> bool:

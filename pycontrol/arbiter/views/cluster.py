@@ -331,9 +331,9 @@ class Machines:
         """The machine of a node, without bad GPUs; rack and type as configured, if it is."""
         configured = self.configured.get(node.host)
         if configured is not None:
-            return replace(configured, gpus=len(node.good_gpus))
+            return replace(configured, gpus=len(node.good_gpus), partition=node.partition)
         gpu_type = next(iter(attribute(node.attributes, "gpu_type")), "gpu")
-        return Machine(node.host, node.rack, len(node.good_gpus), gpu_type)
+        return Machine(node.host, node.rack, len(node.good_gpus), gpu_type, partition=node.partition)
 
     def is_news(self, host: str) -> bool:
         """Whether the machine changed since it was announced to Agents."""

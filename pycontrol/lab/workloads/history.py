@@ -1,11 +1,12 @@
 """A YARN cluster's own past, from files that its administrator has.
 
 - the ResourceManager's answer to /ws/v1/cluster/apps, saved;
-- the ResourceManager's log, whose lines of RMAppManager$ApplicationSummary name resourceSeconds;
+- the ResourceManager's log, whose lines of RMAppManager$ApplicationSummary name resourceSeconds, and those of
+  RMAuditLogger each container with GPUs;
 - Spark's event logs, plain or gzip, also rolling ones: executors with GPUs, from when they came until they went;
 - the job history server's .jhist files, each with its _conf.xml, which says how many GPUs a task has.
 
-What an application ran on is its GPU-seconds, over the time that it ran: one gang, at full speed.
+What an application ran on is its GPU-seconds, over the time from its first GPUs to its end: one gang, at full speed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pycontrol.simulation.workloads.reading import BAD_ROW, NOT_TEXT, SHOWN_BAD,
 ASSUMED = "work is the GPU-seconds that were counted, in one gang of as many GPUs as it had on average, at speed 1"
 WITHOUT, SHORT, OPEN = "without GPUs", "that ran for less than a second", "that have not ended"
 DAMAGED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+LAUNCHED = "an app whose containers with GPUs no log names got them when its application master started"
 SPARK_ASSUMED = "a Spark app was submitted when its driver started"
 
 
@@ -45,6 +47,8 @@ class PastApp:
     began_s: float
     ended_s: float
     gpu_s: float
+    label: str | None = None
+    """Its node label expression; None: its queue's default."""
 
     @property
     def gpus(self) -> int:
@@ -61,6 +65,10 @@ class History:
     from_s: float = float("inf")
     to_s: float = 0.0
     assumed: list[str] = field(default_factory=lambda: [ASSUMED])
+    given_s: dict[str, float] = field(default_factory=dict)
+    """Application -> when it was given its first container with GPUs, by the log's own clock."""
+    zone_s: float = 0.0
+    """Seconds from that clock to UTC."""
     _left: dict[str, str] = field(default_factory=dict)
     """Application that is left out -> why."""
 
@@ -93,6 +101,18 @@ class History:
         self.skipped.drop(BAD_ROW, 1)
         self.skipped.bad += [problem] if len(self.skipped.bad) < SHOWN_BAD else []
 
+    def dated(self) -> None:
+        """Lets applications begin with their first GPUs, where that is known; their masters may have started before."""
+        for app_id in self.given_s.keys() & self.apps.keys():
+            app, given_s = self.apps[app_id], self.given_s[app_id] + self.zone_s
+            if app.submitted_s <= given_s <= app.ended_s - 1:
+                self.apps[app_id] = replace(app, began_s=given_s)
+
+    def launched(self, app: PastApp) -> None:
+        """Notes that only the start of an application's master is known, unless an audit line said more."""
+        if app.gpu_s > 0 and app.app_id not in self.given_s and LAUNCHED not in self.assumed:
+            self.assumed.append(LAUNCHED)
+
     def since(self, at_s: float) -> History:
         """Without the applications that were submitted before."""
         kept = {k: x for k, x in self.apps.items() if x.submitted_s >= at_s}
@@ -103,7 +123,10 @@ class History:
         """The applications in the order of their arrival, the first at time 0."""
         ordered = sorted(self.apps.values(), key=lambda x: (x.submitted_s, x.app_id))
         begin_s = ordered[0].submitted_s if ordered else 0.0
-        apps = (TraceApp(x.app_id, x.submitted_s - begin_s, x.gpus, ((x.gpu_s,),), x.queue, x.user) for x in ordered)
+        apps = (
+            TraceApp(x.app_id, x.submitted_s - begin_s, x.gpus, ((x.gpu_s,),), x.queue, x.user, partition=x.label)
+            for x in ordered
+        )
         return Workload("recorded", tuple(apps), source)
 
     def actual(self) -> dict[str, tuple[float | None, float | None]]:
@@ -119,12 +142,25 @@ def of_rest(apps: Iterable[Mapping[str, Any]], found: History) -> None:
             submitted_ms, ended_ms = float(x["startedTime"]), float(x["finishedTime"])
             began_ms = float(x.get("launchTime") or submitted_ms)
             app = PastApp(
-                x["id"], x["queue"], x["user"], submitted_ms / 1e3, began_ms / 1e3, ended_ms / 1e3, _gpu_seconds(x)
+                x["id"],
+                x["queue"],
+                x["user"],
+                submitted_ms / 1e3,
+                began_ms / 1e3,
+                ended_ms / 1e3,
+                _gpu_seconds(x),
+                _label(x.get("appNodeLabelExpression")),
             )
             found.cover(app.submitted_s, *([app.ended_s] if ended_ms else []))
+            found.launched(app)
             found.add(app, "" if ended_ms else OPEN)
         except DAMAGED as e:
             found.bad(f"an application cannot be understood: {e!r}")
+
+
+def _label(text: str | None) -> str | None:
+    """YARN's text for none is <Not set>, in the log also an empty one."""
+    return None if text in (None, "", "<Not set>") else text
 
 
 def _gpu_seconds(app: Mapping[str, Any]) -> float:
@@ -150,15 +186,25 @@ SUMMARY = "RMAppManager$ApplicationSummary"
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 PAIR = re.compile(r"(\w+)=((?:[^,=\\]|\\.)*)(?:,|$)")
 SECONDS = re.compile(rf"(\d+) {re.escape(GPU)}-seconds")
+GIVEN = re.compile(
+    r"[^\t]*RMAuditLogger: USER=[^\t]*\tOPERATION=AM Allocated Container\t.*\tAPPID=(\w+)\t"
+    rf".*\tRESOURCE=<[^>\t]*{re.escape(GPU)}: [1-9]"
+)
+ZONES_S = 900.0
+"""Time zones differ by multiples of this: the log has the ResourceManager's, and each application's end in UTC, too."""
 
 
 def _summaries(files: list[Path], found: History) -> None:
     """Lines of the log; a value has `\\` before each comma, equals sign and `\\` in it."""
     for file in files:
+        at_s = 0.0
         for number, line in enumerate(_lines(file), 1):
             if LOGGED.match(line):
-                found.cover(datetime.fromisoformat(line[:19]).timestamp())
+                at_s = datetime.fromisoformat(f"{line[:19]}.{line[20:23]}").timestamp()
+                found.cover(int(at_s))
             if SUMMARY not in line:
+                if given := GIVEN.match(line):
+                    found.given_s[given[1]] = min(at_s, found.given_s.get(given[1], at_s))
                 continue
             pairs = PAIR.findall(line[line.find("appId=") :].rstrip())
             at = {key: re.sub(r"\\(.)", r"\1", text) for key, text in pairs}
@@ -174,8 +220,11 @@ def _summaries(files: list[Path], found: History) -> None:
                     began_s,
                     ended_s,
                     float(gpu_s[1]) if gpu_s else 0.0,
+                    _label(at.get("applicationNodeLabel")),
                 )
+                found.zone_s = round((ended_s - at_s) / ZONES_S) * ZONES_S
                 found.cover(submitted_s, ended_s)
+                found.launched(app)
                 found.add(app, "" if "resourceSeconds" in at else "of a Hadoop that logs no resourceSeconds")
             except DAMAGED as e:
                 found.bad(f"{file}: line {number}: cannot be understood: {e!r}")
@@ -340,6 +389,7 @@ def read_files(paths: Iterable[Path]) -> History:
             else:
                 known = "/ws/v1/cluster/apps as JSON, a ResourceManager's log, a Spark event log, or a .jhist"
                 raise BadTrace(f"{path}: is none of {known}")
+    found.dated()
     return found
 
 

@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
 
+from pycontrol.cli.tables import Data, lines, table
 from pycontrol.lab.workloads import hived, oef
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import models
-from pycontrol.simulation.workloads.building import DAY_S, ROOT, columns
+from pycontrol.simulation.workloads.building import DAY_S, ROOT, Imported, columns
 from pycontrol.simulation.workloads.reading import Floats
 
 HOUR_S = 3600.0
@@ -199,3 +202,41 @@ def _median(values: Floats) -> float:
 
 def _mean(values: Floats | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
+
+
+# ---- for `isonomy workload show`
+
+
+def document(found: Imported) -> dict[str, Any]:
+    """The marginals of a workload, and what was skipped of a trace."""
+    return {
+        "workload": found.workload.name,
+        "source": found.workload.source,
+        "marginals": [
+            {"name": m.name, "ours": None if math.isnan(m.ours) else m.ours, "paper": m.paper, "source": m.source}
+            for m in marginals(found.workload)
+        ],
+        "skipped": dict(found.skipped.reasons),
+        "skipped_parts": dict(found.skipped.parts),
+        "bad_rows": found.skipped.bad,
+    }
+
+
+def draw(data: Data) -> RenderableType:
+    """The same for people, with the paper's figures beside where it states some."""
+    rows = [[m["name"], _number(m["ours"]), _number(m["paper"]), m["source"]] for m in data["marginals"]]
+    compared = any(m["paper"] is not None for m in data["marginals"])
+    columns = ["", ">OURS", ">PAPER", "WHERE"] if compared else ["", ">"]
+    return lines(
+        f"{data['workload']}: {data['source']}",
+        "",
+        table(columns, rows if compared else [r[:2] for r in rows]),
+        *(f"skipped: {problem}" for problem in data["bad_rows"]),
+        f"\nwritten: {data['written']}" if data["written"] else None,
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.3g}"

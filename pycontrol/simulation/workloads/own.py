@@ -2,7 +2,7 @@
 
 The first line names the workload; then a header. `phases`: serial GPU-seconds of the jobs, jobs separated by spaces and
 phases by |. `slowdown`: S by scope, separated by spaces. `speedups`: TYPE=SPEED, separated by ; (empty: all alike).
-A workload with elastic jobs has two columns more: `job_gpus_max` and `scaling`.
+A workload with elastic jobs has two columns more, `job_gpus_max` and `scaling`; one with node labels has `partition`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pycontrol.simulation.workloads.reading import NOT_TEXT, BadTrace, TraceTabl
 MARK = "# isonomy workload "
 _ASKED = ("app_id", "submitted_s", "gang_gpus", "queue", "user", "model", "scope")
 COLUMNS = (*_ASKED, "slowdown", "speedups", "loss_decay", "phases")
-ELASTIC = ("job_gpus_max", "scaling")
+ELASTIC, LABEL = ("job_gpus_max", "scaling"), "partition"
 SCOPES = {scope.name.lower(): scope for scope in Scope}
 
 
@@ -29,8 +29,11 @@ def write(workload: Workload, path: Path) -> None:
         file.write(MARK + json.dumps({"name": workload.name, "source": workload.source}) + "\n")
         rows = csv.writer(file, lineterminator="\n")
         elastic = any(a.elastic for a in workload.apps)
-        rows.writerow((*COLUMNS, *ELASTIC) if elastic else COLUMNS)
-        rows.writerows((*_row(a), a.job_gpus_max, repr(a.scaling)) if elastic else _row(a) for a in workload.apps)
+        label = [LABEL] if any(a.partition is not None for a in workload.apps) else []
+        rows.writerow((*COLUMNS, *(ELASTIC if elastic else ()), *label))
+        for a in workload.apps:
+            more = (a.job_gpus_max, repr(a.scaling)) if elastic else ()
+            rows.writerow((*_row(a), *more, *(a.partition for _ in label)))
 
 
 def _row(a: TraceApp) -> tuple[object, ...]:
@@ -61,6 +64,7 @@ def read(path: Path, o: Import, seed: int) -> Imported:
     elastic = all(name in t.names for name in ELASTIC)
     most = t.counts("job_gpus_max").tolist() if elastic else [0.0] * len(ids)
     scaling = t.numbers("scaling").tolist() if elastic else [1.0] * len(ids)
+    labels = t.texts(LABEL, "")
     apps = []
     t.skipped.drop("without GPUs", int((t.good & (gangs < 1)).sum()))
     for i, good in enumerate((t.good & (gangs >= 1)).tolist()):
@@ -68,7 +72,8 @@ def read(path: Path, o: Import, seed: int) -> Imported:
         if good and slowdown is not None and vector is not None and work is not None:
             asked = ids[i], float(at_s[i]), int(gangs[i]), work, queues[i], users[i], models[i]
             scope, curve, width = scopes[i] or Scope.CLUSTER, float(decay[i]), int(most[i])
-            apps.append(TraceApp(*asked, slowdown, scope, vector, curve, False, width, float(scaling[i])))
+            more = False, width, float(scaling[i]), False, labels[i] or None
+            apps.append(TraceApp(*asked, slowdown, scope, vector, curve, *more))
     return Imported(Workload(name, tuple(sorted(apps, key=lambda a: a.submitted_s)), source), t.skipped)
 
 

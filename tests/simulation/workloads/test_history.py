@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from pycontrol.cli import main
 from pycontrol.lab.whatif import whatif_command
 from pycontrol.lab.workloads import CATALOGUE
-from pycontrol.lab.workloads.history import ASSUMED, SPARK_ASSUMED, read_files
+from pycontrol.lab.workloads.history import ASSUMED, LAUNCHED, SPARK_ASSUMED, read_files
 from pycontrol.simulation.workloads.reading import BadTrace
 
 T0 = 1_790_000_000_000
@@ -34,6 +35,34 @@ def summary(number: int, gpu_s: int | None, name: str = "train", waited_s: int =
         r"preemptedResourceSeconds=0 MB-seconds\, 0 vcore-seconds,"
         "applicationTags=,applicationNodeLabel=,diagnostics=,totalAllocatedContainers=5\n"
     )
+
+
+def given(number: int, after_s: int, gpus: int, zone_h: int = 0) -> str:
+    """A line of the ResourceManager's audit, in the same log; `after_s`: since the submission."""
+    at = datetime.fromtimestamp(T0 / 1e3 + 60 * number + after_s) + timedelta(hours=zone_h)
+    of = f", yarn.io/gpu: {gpus}" if gpus else ""
+    return (
+        f"{at:%Y-%m-%d %H:%M:%S},250 INFO org.apache.hadoop.yarn.server.resourcemanager.RMAuditLogger: USER=ann\t"
+        f"OPERATION=AM Allocated Container\tTARGET=SchedulerApp\tRESULT=SUCCESS\tAPPID=application_1_{number:04d}\t"
+        f"CONTAINERID=container_1_{number:04d}_01_000001\tRESOURCE=<memory:256, vCores:1{of}>\tQUEUENAME=prod\n"
+    )
+
+
+@pytest.mark.parametrize("zone_h", [0, 5])
+def test_an_app_waits_until_its_first_gpus_not_until_its_master(tmp_path: Path, zone_h: int) -> None:
+    """Four GPUs for 300 s after 330 s of waiting with a master: by the launch alone, two for 600 s after 30 s."""
+    file = tmp_path / "rm.log"
+    ended = datetime.fromtimestamp(T0 / 1e3 + 60 + 630) + timedelta(hours=zone_h)
+    lines = [given(1, 30, 0, zone_h), given(1, 330, 2, zone_h), given(1, 331, 2, zone_h), summary(1, 1200)]
+    file.write_text("".join([*lines[:3], f"{ended:%Y-%m-%d %H:%M:%S},100 {lines[3][24:]}"]))
+    found = read_files([file])
+    (app,) = found.workload("").apps
+    assert (app.gang_gpus, found.actual()[app.app_id]) == (4, (330.25, 630.0))
+    assert found.assumed == [ASSUMED]
+    file.write_text("".join([lines[0], lines[3]]))
+    found = read_files([file])
+    assert (found.workload("").apps[0].gang_gpus, found.actual()[app.app_id]) == (2, (30.0, 630.0))
+    assert found.assumed == [ASSUMED, LAUNCHED]
 
 
 OTHER = "2026-09-22 03:00:00,000 INFO org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeImpl: n1 is lost\n"
@@ -223,7 +252,7 @@ def test_a_replay_of_such_a_file_is_held_against_what_happened(tmp_path: Path) -
     result = CliRunner().invoke(whatif_command, [str(file), "--cluster", "2x4", "-o", "json"])
     found = json.loads(result.output)
     assert (found["calibration"]["apps"], found["calibration"]["real_median_s"]) == (4, 30.0)
-    assert found["assumed"] == ASSUMED
+    assert found["assumed"] == f"{ASSUMED}; {LAUNCHED}"
     assert found["workload"].startswith("rm.log, 2026-09-2")
 
 
@@ -240,7 +269,7 @@ def test_record_says_what_the_files_cover_and_what_is_left_out(tmp_path: Path) -
     assert text.startswith("covered: 2026-09-2")
     assert "5 apps in " in text
     assert "of a Hadoop that logs no resourceSeconds" in text
-    assert f"assumed: {read_files([]).assumed[0]}; {SPARK_ASSUMED}" in text
+    assert f"assumed: {read_files([]).assumed[0]}; {LAUNCHED}; {SPARK_ASSUMED}" in text
     found = json.loads(run(*files, "--out", str(out), "-o", "json"))
     assert found["left_out"]["without GPUs"] == 1
     assert found["left_out_parts"]["named again"] == 4, "by the log twice, and by both"

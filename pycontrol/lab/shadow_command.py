@@ -8,9 +8,9 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from pycontrol.cli import lab
 from pycontrol.cli.client import Failure, Rm, output_option, rm_address
 from pycontrol.cli.tables import Data, clock, emit, lines, table
+from pycontrol.lab.whatif import draw_replay, replay_of_yarn
 from pycontrol.words import count
 
 STOCK = "yarn_cs"
@@ -37,7 +37,7 @@ def shadow_command(since: str, policy: str | None, given: tuple[str, ...], outpu
     names = [STOCK, policy or status["policy"]]
     if names[1] == STOCK:
         raise Failure(f"--policy {STOCK}: is what CapacityScheduler does already; name another")
-    replay = lab.part("whatif").replay_of_yarn(server, names, given, since, status["lease_s"])
+    replay = replay_of_yarn(server, names, given, since, status["lease_s"])
     if replay is None and not live["decisions"]:
         raise Failure(f"no GPUs have been given out yet, and no application with GPUs has ended since {since}")
     emit({"live": live, **(replay or {"replayed": 0})}, output, _draw)
@@ -68,4 +68,4 @@ def _apps(of: Mapping[str, Any]) -> str:
 def _draw(d: Data) -> RenderableType:
     if not d["replayed"]:
         return lines(_live(d["live"]), "", "no application with GPUs has ended yet: there is nothing to replay")
-    return lines(_live(d["live"]), "", lab.part("whatif").draw_replay(d))
+    return lines(_live(d["live"]), "", draw_replay(d))
