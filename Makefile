@@ -147,6 +147,11 @@ MINUTES ?= 30
 chaos: setup java
 	$(PY) -m tests.chaos --seed $(if $(filter-out file,$(origin SEED)),$(SEED),1) --minutes $(MINUTES)
 
+# Waits of a real cluster with three queues, limits of users and a node label, and their replay from its own log, for MINUTES.
+.PHONY: calibration
+calibration: setup java
+	$(PY) -m tests.cluster.calibration --seed $(if $(filter-out file,$(origin SEED)),$(SEED),1) --minutes $(if $(filter-out file,$(origin MINUTES)),$(MINUTES),120)
+
 compiled: setup
 	@$(MAKE) --no-print-directory build/compiled/.ready
 
@@ -261,7 +266,7 @@ spark-test: setup java
 .PHONY: nightly
 nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 previews safety why-not digests mutants fuzz \
-	  hadoop-test policy-test secure-test versions-test rehearsal spark-test pins-test gpu-test scale month chaos bench
+	  hadoop-test policy-test secure-test versions-test rehearsal spark-test pins-test gpu-test scale month chaos calibration bench
 
 clean:
 	$(MVN) clean

@@ -306,18 +306,19 @@ class Holdings:
         Those are in its partition. As in YARN, a user below the limit may exceed it, by one gang. A room is negative if
         the limit was lowered below what is held, or the app was moved.
         """
-        app, partition, found = self.durable.apps[app_id], self.partition_of(app_id), dict[str, int]()
+        app, found = self.durable.apps[app_id], dict[str, int]()
+        queue = leaf = self.cluster.queues.get(app.queue)
+        if leaf is None:
+            return found
+        partition = self.partition_of(app_id)
         *names, user = places(app.queue, app.user, partition)
-        gpus, path = self.cluster.machines.topology.gpus_in.get(partition, 0), app.queue
+        gpus = self.cluster.machines.topology.gpus_in.get(partition, 0)
         for name in names:
-            queue = self.cluster.queues.get(path)
             if queue is None or (most := queue.share(partition).max_capacity) >= 1.0:
                 break
             found[name] = int(most * gpus + 1e-9) - self.limits.held_in(name)
-            path = path.rpartition(".")[0]
-        leaf = self.cluster.queues.get(app.queue)
-        most = math.inf if leaf is None else leaf.user_limit_factor * leaf.share(partition).capacity
-        if 0 <= most < 1.0:
+            queue = self.cluster.queues.get(queue.path.rpartition(".")[0])
+        if 0 <= (most := leaf.user_limit_factor * leaf.share(partition).capacity) < 1.0:
             found[user] = int(most * gpus + 1e-9) + self._gang_gpus(app_id) - self.limits.held_in(user)
         return found
 
