@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,18 @@ from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.queues import homes
 from pycontrol.lab.compared import compared, draw
+from pycontrol.lab.policies.as_yarn import AsYarn
 from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of_yarn
 from pycontrol.lab.workloads import history
+from pycontrol.model.cluster import Queue
+from pycontrol.model.topology import Topology
+from pycontrol.policies.port import Policy
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import SimulationRun, run_many
+from pycontrol.simulation.runs import CellsOf, SimulationRun, run_many
 from pycontrol.simulation.scene import Scene
+from pycontrol.simulation.settings import SimulationSettings
 from pycontrol.simulation.workloads.reading import head
 from pycontrol.words import count, span
 
@@ -150,9 +156,31 @@ def _replayed(
     topology, known = _topology(cluster, 1.0)
     supply = _cells(cells, topology, options) if cells is not None else None
     (load,), limits = _homes([_workload(workload, 1, 1.0, "WORKLOAD")], topology, known, queues, cluster)
-    jobs = [SimulationRun(load, topology, name, options[name], settings, 1, limits, supply) for name in names]
+    jobs = [run_of(load, topology, name, options[name], settings, limits, supply) for name in names]
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {', '.join(names)}"):
         return dict(zip(names, run_many(jobs), strict=True)), load.source
+
+
+def run_of(
+    load: Workload,
+    topology: Topology,
+    name: str,
+    options: Mapping[str, Any],
+    settings: SimulationSettings,
+    queues: tuple[Queue, ...],
+    supply: CellsOf | None = None,
+) -> SimulationRun:
+    """One replay. CapacityScheduler is played as it works, if each app is one gang, as recorded ones are."""
+    gangs = [len(jobs) for app in load.apps for jobs in app.phases]
+    if name != AsYarn.name or supply is not None or len(gangs) > len(load.apps) or max(gangs, default=0) > 1:
+        return SimulationRun(load, topology, name, options, settings, 1, queues, supply)
+    alone = dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, last_pass=False))
+    return SimulationRun(load, topology, name, options, alone, 1, queues, make=partial(as_yarn, load))
+
+
+def as_yarn(load: Workload, name: str, **options: Any) -> Policy:
+    """CapacityScheduler, for the apps of this workload."""
+    return AsYarn(**options, apps={a.app_id: a for a in load.apps})
 
 
 def replay_of_yarn(
@@ -169,7 +197,7 @@ def replay_of_yarn(
     topology, queues, load = scene.topology, scene.cluster.queues, at_home(found, scene)
     options, settings = _settings(names, given, lease_s)
     with Console(stderr=True).status(f"{count(len(load.apps), 'app')} under {' and '.join(names)}"):
-        results = run_many([SimulationRun(load, topology, name, options[name], settings, 1, queues) for name in names])
+        results = run_many([run_of(load, topology, name, options[name], settings, queues) for name in names])
     by_name = dict(zip(names, results, strict=True))
     return compared(by_name, found.actual) | {
         "replayed": len(load.apps),
