@@ -24,6 +24,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, PartitionCapacity, Queue
 from pycontrol.policies import registry
 from pycontrol.runtime.journal import SqliteJournal
+from pycontrol.simulation import clusters
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
@@ -154,6 +155,21 @@ def test_capacities_maxima_and_limits_of_users_make_apps_wait(tmp_path: Path) ->
     )
     assert [round(found[f"b{k}"], -2) for k in range(4)] == [0, 0, 100, 100]
     assert [round(found[f"c{k}"], -2) for k in range(3)] == [0, 0, 100], "ann may have one GPU, and one beyond it"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "sizes"),
+    [
+        pytest.param("1x4", (3, 2, 1), id="whoever exceeds the room lets nobody of the queue pass"),
+        pytest.param("2x4", (3, 3, 2, 1), id="a machine that is reserved counts as used, and nothing starts there"),
+    ],
+)
+def test_capacity_scheduler_is_replayed_as_it_works(tmp_path: Path, cluster: str, sizes: tuple[int, ...]) -> None:
+    apps = [TraceApp(f"a{k}", 1.0 * k, n, ((100.0 * n,),), "root.a") for k, n in enumerate(sizes)]
+    *first, large, small = replayed(tmp_path, apps, cluster, {}).values()
+    assert (round(max(first)), round(large, -2), round(small, -2)) == (0, 100, 100)
+    baseline = simulate(Workload("mine", tuple(apps)), clusters.cluster(cluster), "yarn_cs")
+    assert waits({"yarn_cs": baseline})[f"a{len(sizes) - 1}"] < 10, "in the papers' baseline it passes"
 
 
 def labelled(folder: Path) -> Path:
