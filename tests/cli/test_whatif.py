@@ -22,6 +22,7 @@ from pycontrol.lab.whatif import _replayed, actual_of, whatif_command
 from pycontrol.lab.workloads import load
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, PartitionCapacity, Queue
+from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation import clusters
@@ -165,7 +166,7 @@ def test_capacities_maxima_and_limits_of_users_make_apps_wait(tmp_path: Path) ->
     ],
 )
 def test_capacity_scheduler_is_replayed_as_it_works(tmp_path: Path, cluster: str, sizes: tuple[int, ...]) -> None:
-    apps = [TraceApp(f"a{k}", 1.0 * k, n, ((100.0 * n,),), "root.a") for k, n in enumerate(sizes)]
+    apps = [TraceApp(f"a{k}", 1.0 * k, n, ((100.0 * n,),), "root.a", scope=Scope.MACHINE) for k, n in enumerate(sizes)]
     *first, large, small = replayed(tmp_path, apps, cluster, {}).values()
     assert (round(max(first)), round(large, -2), round(small, -2)) == (0, 100, 100)
     baseline = simulate(Workload("mine", tuple(apps)), clusters.cluster(cluster), "yarn_cs")

@@ -18,6 +18,7 @@ from typing import ClassVar
 from pycontrol.arbiter.ledger.limits import places
 from pycontrol.model.auction import Award, Bid, Gang, Plan, Snapshot, gang_of
 from pycontrol.model.cluster import Queue
+from pycontrol.model.grouping import grouped
 from pycontrol.policies.max_min import ANY
 from pycontrol.policies.yarn_cs import YarnCs
 from pycontrol.simulation.apps import TraceApp
@@ -50,6 +51,8 @@ class _Round:
         self.got, self.had = dict[str, Gang](), had | self.stay.keys()
         present = [policy.apps[a] for a in sorted(s.present | views.keys())]
         self.waiting = sorted((a for a in present if a.app_id not in self.had), key=lambda a: (a.submitted_s, a.app_id))
+        self.users = {q: set(users) for q, users in grouped((a.queue, a.user) for a in self.waiting).items()}
+        """Queue -> those who wait there, among whom its user limit divides it."""
         self.able = views.keys()
         self.before: dict[str, str] = {a: host for host, a in s.memory.get("reserved", {}).items() if a not in self.had}
         """App -> the machine that it reserved earlier."""
@@ -109,9 +112,8 @@ class _Round:
         at, queue = self._at(app), self._queue(app.queue)
         whole, *_, user = places(app.queue, app.user, at)
         least = queue.share(at).capacity * self._gpus(at)
-        users = {a.user for a in self.waiting if a.queue == app.queue and a.app_id not in self.got}
         now = max(least, self.used[whole] + app.gang_gpus)
-        most = now * max(1 / max(1, len(users)), queue.user_limit)
+        most = now * max(1 / len(self.users[app.queue]), queue.user_limit)
         factor = queue.user_limit_factor
         return self.used[user] > (most if factor < 0 else min(most, least * factor)) + 1e-9
 
