@@ -49,7 +49,7 @@ $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard 
 	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
 	$(PY) -m pip install --disable-pip-version-check -e '.[worker,optuna,dev]'
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps 'tf_keras>=2.21,<2.22'
-	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: auctions are solved a hundred times more slowly"
+	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: HiGHS solves the auctions, more slowly"
 	touch $@
 
 tools:

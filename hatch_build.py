@@ -44,7 +44,7 @@ class ProtoBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["infer_tag"] = True  # this Python, this platform
             return
         if problem:
-            self.app.display_warning(f"auctions will be solved by a hundred times slower engine: {problem}")
+            self.app.display_warning(f"auctions will be solved by HiGHS, ten times slower: {problem}")
         elif self.target_name == "wheel":  # a plain library: any Python 3, this platform
             build_data["pure_python"] = False
             build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -37,6 +37,7 @@ _Pin = tuple[int, set[int]]
 class Compact:
     """Arrays over the rows of all bidders, bidder by bidder: the best gain first, the row "nothing" (None) last."""
 
+    bids: Sequence[Bid]
     rows: Sequence[BidRow | None]
     first: Ints
     """[bidders + 1]: where a bidder's rows begin."""
@@ -71,6 +72,12 @@ class Compact:
     free: Ints
     pins: Sequence[Pins]
     """[rows]: GPUs kept, by host."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the dims decide exactly what fits; never if gangs must lie in one rack."""
+        in_racks = (self.scope == Scope.RACK) & (self.sizes[self.size] > 1)
+        return self.chain and not any(self.pins) and not bool(in_racks.any())
 
 
 def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
@@ -108,7 +115,7 @@ def compact(bids: Sequence[Bid], instance: Instance) -> Compact:
             mine = pins
         chain &= dims.add_places(t, free, mine, instance.topology)
     return Compact(
-        rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
+        bids, rows, _ints(first), np.array(gain), np.ascontiguousarray(np.stack(dims.use, axis=1), np.int32),
         _ints(dims.room), _ints(dims.level), _ints(dims.types), dims.gangs.astype(np.int32),
         _ints(index[s, t] for _, s, _, t in new), dims.scope.astype(np.int32), _ints(s for s, _ in classes),
         _ints(t for _, t in classes), types, chain, hosts, _ints(kind[h] for h in hosts), [r for r, _ in racks],

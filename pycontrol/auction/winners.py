@@ -1,8 +1,8 @@
 """Winner determination: the bid rows that maximize the product of 1/rho, exactly (Themis, Pseudocode 1).
 
-There are two engines: `compiled` (solver.c) and `reference` (a PuLP model). If the compiled one cannot prove its
-answer, or no C compiler was found, the reference solves with the time that is left. An engine says which rows win and
-proves that their gangs have room; gangs are then packed tightly, which bids do not pay for.
+There are three engines: `compiled` (solver.c), `highs` (the compact form solved by HiGHS) and `reference` (a PuLP
+model). If a faster engine cannot prove its answer, the reference solves with the time that is left. An engine says
+which rows win and proves that their gangs have room; gangs are then packed tightly, which bids do not pay for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from pycontrol.auction import native, reference
+from pycontrol.auction import highs, native, reference
 from pycontrol.auction.handout import less
 from pycontrol.auction.instance import Instance, Rooms, Solved, Win, scope_of, typed
 from pycontrol.auction.placing import Want, fill, place_all, take
@@ -30,6 +30,7 @@ class Engine(Protocol):
 
 ENGINES: Mapping[str, Engine] = {
     "compiled": native.solve,
+    "highs": highs.solve,
     "reference": reference.solve,
 }
 
@@ -38,7 +39,7 @@ def engine_name(wanted: str = "") -> str:
     """The wanted engine, or the fastest that is available; raises ValueError for an unknown name."""
     if wanted and wanted not in ENGINES:
         raise ValueError(f"no engine {wanted!r}; there are {', '.join(ENGINES)}")
-    return wanted or ("compiled" if native.available() else "reference")
+    return wanted or ("compiled" if native.available() else "highs")
 
 
 def solve(

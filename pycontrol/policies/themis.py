@@ -34,7 +34,7 @@ class Themis:
     budget_s: float = 2.0
     """Seconds for all solves of a round; after that the best solution found counts, with its gap."""
     engine: str = ""
-    """The solver: compiled or reference; empty: the fastest that is available."""
+    """The solver: compiled, highs or reference; empty: the fastest that is available."""
     name: str = "themis"
     asks_agents: bool = True
     one_type: ClassVar[bool] = True

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pycontrol.auction import native, reference
+from pycontrol.auction import highs, native, reference
 from pycontrol.auction.instance import Instance, Limit
 from pycontrol.auction.partial import auction
 from pycontrol.auction.winners import ENGINES, Engine, engine_name
@@ -16,6 +16,7 @@ from tests.bench.auction import instance as bench_market
 
 FAST = [
     pytest.param(native.solve, marks=pytest.mark.skipif(not native.available(), reason="no C compiler"), id="compiled"),
+    pytest.param(highs.solve, id="highs"),
 ]
 
 
@@ -66,23 +67,25 @@ def test_a_proved_result_is_the_optimum_and_a_gap_is_a_bound(solve: Engine) -> N
     assert proved > 45, "few need the reference"
 
 
-@pytest.mark.skipif(not native.available(), reason="no C compiler")
-def test_payments_equal_the_reference_engines() -> None:
+@pytest.mark.parametrize("engine", ["compiled", "highs"])
+def test_payments_equal_the_reference_engines(engine: str) -> None:
+    if engine == "compiled" and not native.available():
+        pytest.skip("no C compiler")
     for seed in range(3):
         bids, offer = bench_market(seed, 24, 6, 0.7)
-        fast, slow = (auction(bids, offer, random.Random(seed), 60.0, e) for e in ("compiled", "reference"))
+        fast, slow = (auction(bids, offer, random.Random(seed), 60.0, e) for e in (engine, "reference"))
         assert fast.proved_optimal
         assert fast.objective_log == pytest.approx(slow.objective_log, abs=1e-6)
         assert {a: w.rho for a, w in fast.wins.items()} == pytest.approx({a: w.rho for a, w in slow.wins.items()})
         assert fast.c == pytest.approx(slow.c, rel=1e-6)
 
 
-def test_without_a_compiler_the_reference_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_highs_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_library", lambda: None)
-    assert engine_name() == "reference"
+    assert engine_name() == "highs"
     with pytest.raises(RuntimeError, match="install a C compiler"):
         native.solve([Bid("a", 1.0)], Instance({"n1": 1}, Topology()), 1.0, False)
-    with pytest.raises(ValueError, match=r"no engine 'gurobi'; there are compiled, reference"):
+    with pytest.raises(ValueError, match=r"no engine 'gurobi'; there are .*highs"):
         engine_name("gurobi")
 
 

@@ -22,7 +22,7 @@ from tests.auction.brute import best_objective, determine, free_of, markets, top
 Drawn = tuple[list[Bid], dict[str, int], Topology]
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason="no C compiler when Isonomy was installed")
-engines = pytest.mark.parametrize("engine", [pytest.param("compiled", marks=needs_compiler), "reference"])
+engines = pytest.mark.parametrize("engine", [pytest.param("compiled", marks=needs_compiler), "highs", "reference"])
 
 
 def check(wins: Mapping[str, Win], free: Mapping[str, int], top: Topology) -> None:

@@ -29,18 +29,18 @@ class Cell:
     gpus: int
     bidders: int
     seeds: int
-    reference_seeds: int
+    highs_seeds: int
     cbc_seeds: int
     budget_s: float = 30.0
 
 
-CELLS = (Cell(64, 20, 30, 10, 10), Cell(256, 50, 30, 3, 3), Cell(16_384, 200, 30, 0, 0))
-QUICK = (Cell(64, 20, 5, 1, 1), Cell(256, 50, 3, 0, 0), Cell(16_384, 200, 1, 0, 0))
+CELLS = (Cell(64, 20, 30, 30, 10), Cell(256, 50, 30, 10, 3), Cell(16_384, 200, 30, 0, 0))
+QUICK = (Cell(64, 20, 5, 2, 1), Cell(256, 50, 3, 0, 0), Cell(16_384, 200, 1, 0, 0))
 
 
 TYPES = ("K80", "V100")
-TYPED_CELLS = (Cell(64, 20, 30, 3, 0), Cell(256, 50, 30, 0, 0), Cell(4096, 100, 10, 0, 0), Cell(16_384, 200, 3, 0, 0))
-TYPED_QUICK = (Cell(64, 20, 5, 0, 0), Cell(256, 50, 3, 0, 0))
+TYPED_CELLS = (Cell(64, 20, 30, 10, 0), Cell(256, 50, 30, 3, 0), Cell(4096, 100, 10, 0, 0), Cell(16_384, 200, 3, 0, 0))
+TYPED_QUICK = (Cell(64, 20, 5, 2, 0), Cell(256, 50, 3, 0, 0))
 
 
 def instance(
@@ -154,11 +154,7 @@ def run(quick: bool) -> dict[str, Any]:
     """Times of whole auctions by size, availability and engine; the same auctions for each engine."""
     result: dict[str, Any] = {}
     for cell in QUICK if quick else CELLS:
-        engines = {
-            "compiled": cell.seeds * native.available(),
-            "reference": cell.reference_seeds,
-            "cbc": cell.cbc_seeds,
-        }
+        engines = {"compiled": cell.seeds * native.available(), "highs": cell.highs_seeds, "cbc": cell.cbc_seeds}
         for engine, seeds in engines.items():
             every: list[float] = []
             proved = 0
@@ -186,7 +182,7 @@ def run_typed(quick: bool) -> dict[str, Any]:
     """CPU times of auctions on two GPU types, each beside the same one on a single type."""
     result: dict[str, Any] = {}
     for cell in TYPED_QUICK if quick else TYPED_CELLS:
-        for engine, seeds in {"compiled": cell.seeds * native.available(), "reference": cell.reference_seeds}.items():
+        for engine, seeds in {"compiled": cell.seeds * native.available(), "highs": cell.highs_seeds}.items():
             if not seeds:
                 continue
             typed, blind = (list(_cpu_seconds(cell, types, engine, seeds)) for types in (TYPES, TYPES[:1]))

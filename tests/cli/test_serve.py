@@ -93,9 +93,9 @@ def test_a_later_node_with_another_count_does_not_end_it(plane: serve.ControlPla
     ("more", "notice", "engine"),
     [
         (
-            "{policy: themis, policy_options: {engine: reference, budget_s: 1.5}}",
-            "auctions solved by the engine reference",
-            "reference",
+            "{policy: themis, policy_options: {engine: highs, budget_s: 1.5}}",
+            "auctions solved by the engine highs",
+            "highs",
         ),
         ("", "policy isonomy", None),
         ("policy: themis", f"policy themis, auctions solved by the engine {engine_name()}", ""),

@@ -116,7 +116,7 @@ OPTIONS = (
     ThemisVariant(leftovers="worst_first", participants=True),
     ThemisVariant(leftovers="most_helped", rounding="floor", rho_nothing="twice_worst"),
     ThemisVariant(rho_nothing="huge", cached_tables=True, ties="random"),
-    Themis(engine="reference"),
+    Themis(engine="highs"),
 )
 
 
@@ -160,7 +160,7 @@ def trains(app_id: str, slowdown: tuple[float, float, float]) -> Bid:
     return Bid(app_id, 100.0, tuple(rows))
 
 
-@pytest.mark.parametrize("engine", ["", "reference"])
+@pytest.mark.parametrize("engine", ["", "highs", "reference"])
 @pytest.mark.parametrize(
     ("gpus", "apps", "wins"),
     [
