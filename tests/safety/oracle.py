@@ -348,8 +348,11 @@ def _stuck(w: Shared) -> list[str]:
     if app_id not in a.durable.live or app_id not in Candidates(a.holdings).wanting():
         return []
     demand, why = demand_of(a.holdings, app_id, w.now), reason(a, app_id, w.now)
-    free = {h: n for h, n in a.gpus.free.counts().items() if demand.gpu_type in ("", a.holdings.topology.type_of(h))}
-    fits = place_gang(demand.gang_gpus, demand.scope, free, a.holdings.topology, demand.members) is not None
+    topology, free = a.holdings.topology, a.gpus.free.counts()
+    one_type = a.rounds.typed(a.durable.live[app_id].vc) and demand.gang_gpus > 1 and not demand.mixes
+    types = (demand.gpu_type,) if demand.gpu_type else topology.types if one_type else ("",)
+    parts = [{h: n for h, n in free.items() if t in ("", topology.type_of(h))} for t in types]
+    fits = any(place_gang(demand.gang_gpus, demand.scope, p, topology, demand.members) is not None for p in parts)
     elsewhere = fits and not (demand.pinned or demand.within)
     if not elsewhere and (why.code in FOR_GOOD or a.holdings.holding(app_id)):
         return []
