@@ -190,8 +190,8 @@ class Resumed(Simulator):
             if container_id is not None and container_id not in job.containers:
                 job.containers.append(container_id)
                 self.job_of[container_id] = job
-        for lease in () if app.trace.agentless else self.arbiter.durable.leases.parted(gpus)[0]:
-            self.arbiter.durable.leases.put(dataclasses.replace(lease, job_id=job.job_id))
+        for lease in () if app.trace.agentless else gang:
+            self.arbiter.durable.put(dataclasses.replace(lease, job_id=job.job_id))
         job.state, job.gpus, job.launches, job.up_s, job.since_s = RUNNING, gpus, 1, self.now, self.now
         job.rate, job.slowdown = gang_rate(app.trace, gpus, self.topology)
         job.stamp += 1

@@ -142,6 +142,11 @@ class Durable:
         self.clocks[vc] = self.clocks.get(vc, ContentionClock()).turned(now_s, change)
         return self.clocks[vc].value
 
+    def put(self, lease: Lease) -> None:
+        """Replaces the lease of these GPUs by another of the same app; no fact is recorded."""
+        self.leases.parted(lease.gpus)
+        self.leases.put(lease)
+
     def claims(self) -> list[Lease | Reservation]:
         """All leases, then all reservations."""
         return [*self.leases.each(), *self.reservations.each()]
