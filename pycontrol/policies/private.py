@@ -8,7 +8,6 @@ A policy that asks for bids gets them from here, by the Agents' own formulas, as
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import random
 from collections.abc import Mapping
@@ -80,8 +79,7 @@ class PrivateSchedule:
 
     def dump(self) -> dict[str, Any]:
         """The private schedule as JSON values, apps as a journal gives them back."""
-        apps = json.dumps({a: dataclasses.asdict(app) for a, app in self.apps.items()})
-        return {"at_s": self.at_s, "apps": json.loads(apps), "memory": self.memory}
+        return {"at_s": self.at_s, "apps": {a: _row(app) for a, app in self.apps.items()}, "memory": self.memory}
 
     # ---- time
 
@@ -277,6 +275,15 @@ def next_end_s(s: Snapshot) -> float:
 def _end_s(from_s: float, lease_s: float) -> float:
     """The first common end of leases that is at least half a lease away."""
     return math.ceil((from_s + lease_s / 2) / lease_s) * lease_s
+
+
+def _row(app: PrivateApp) -> dict[str, Any]:
+    row = {f.name: getattr(app, f.name) for f in dataclasses.fields(app)}
+    d = row["demand"] = {f.name: getattr(app.demand, f.name) for f in dataclasses.fields(app.demand)}
+    d |= {"scope": int(app.demand.scope), "speedups": dict(app.demand.speedups)}
+    d |= {name: list(d[name]) for name in ("slowdown", "members")}
+    row["gangs"] = [[[list(part) for part in gang], end_s] for gang, end_s in app.gangs]
+    return row
 
 
 def _app(row: Mapping[str, Any]) -> PrivateApp:

@@ -69,7 +69,8 @@ def run(job: SimulationRun) -> Result:
     if supply is not None:
         policy = ByVirtualCluster(policy, own_policies(supply, job.policy, job.options, job.make))
     sim = Simulator(job.workload, job.cluster, policy, job.settings, job.seed, job.queues, supply)
-    sim.watchers.append(lambda facts: scheduled_s.update(scheduled_ends(facts)))
+    if supply is not None:
+        sim.watchers.append(lambda facts: scheduled_s.update(scheduled_ends(facts)))
     result = sim.run()
     if job.supply is not None:
         ends_s = private_ends(job, job.supply()) | scheduled_s
