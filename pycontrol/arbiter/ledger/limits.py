@@ -56,9 +56,9 @@ class Level:
 @lru_cache(10_000)
 def places(queue: str, user: str, partition: str) -> tuple[str, ...]:
     """What a user's GPUs in a queue count for, there or in a partition: the queue, each above it, its user there."""
-    above = [queue, *(queue[:k] for k, c in enumerate(queue) if c == ".")][::-1]
+    above = [queue[:k] for k, c in enumerate(queue) if c == "."]
     at = f" in partition {partition}" if partition else ""
-    return tuple(f"{name}{at}" for name in (queue, *above[:-1], f"{user} in {queue}"))
+    return tuple(f"{name}{at}" for name in (queue, *reversed(above), f"{user} in {queue}"))
 
 
 class Owned(Protocol):
