@@ -188,7 +188,7 @@ def written() -> int:
 
 
 @dataclass(frozen=True)
-class Played:
+class Admitted:
     """What a load came to under a policy."""
 
     policy: str
@@ -210,7 +210,7 @@ class Played:
     """Workloads whose changes share a transaction, which waits for the disk once."""
 
 
-def play(load: Load, policy: str, note: Callable[[str], None]) -> Played:
+def play(load: Load, policy: str, note: Callable[[str], None]) -> Admitted:
     """One run, with the journal on disk."""
     with tempfile.TemporaryDirectory() as folder:
         world = World(load, Path(folder), policy)
@@ -221,7 +221,7 @@ def play(load: Load, policy: str, note: Callable[[str], None]) -> Played:
     waits: dict[str, list[float]] = {c.name: [] for c in load.classes}
     for name, at_s in world.admitted_s.items():
         waits[world.kind[name].name].append(at_s - world.created_s[name])
-    return Played(
+    return Admitted(
         policy,
         world.now_s,
         n / max(world.admitted_s.values()),

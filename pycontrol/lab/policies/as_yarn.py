@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pycontrol.arbiter.ledger.limits import places
+from pycontrol.auction.placing import take
 from pycontrol.model.auction import Award, Bid, Gang, Plan, Snapshot, gang_of
 from pycontrol.model.cluster import Queue
 from pycontrol.model.grouping import grouped
@@ -46,8 +47,8 @@ class _Round:
         had = {a for a in s.memory.get("apps", ()) if a in s.present}
         had -= {a for a, v in views.items() if not v.retained_gpus and not v.ending_gangs}  # its grant came to nothing
         self.stay = {a: v.ending_gangs for a, v in views.items() if v.ending_gangs}
-        for host, n in (part for gangs in self.stay.values() for gang in gangs for part in gang):
-            self.free[host] -= n
+        for gangs in self.stay.values():
+            take(self.free, gangs)
         self.got, self.had = dict[str, Gang](), had | self.stay.keys()
         present = [policy.apps[a] for a in sorted(s.present | views.keys())]
         self.waiting = sorted((a for a in present if a.app_id not in self.had), key=lambda a: (a.submitted_s, a.app_id))
@@ -149,8 +150,7 @@ class _Round:
             self._give(app, _spread(size, free))
 
     def _give(self, app: TraceApp, gang: Gang) -> None:
-        for host, n in gang:
-            self.free[host] -= n
+        take(self.free, [gang])
         self.got[app.app_id] = gang
         self._count(app)
 
