@@ -12,7 +12,7 @@ PYTHON ?= python3.11
 MVN := $(or $(shell command -v $(PYTHON)),python3) dev-cluster/devcluster/maven.py
 HADOOP ?= 3.5.0
 
-.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef demo-all test python-lane java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
+.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef demo-all test java-lane rest-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
 # KEEP=1 leaves the cluster up to click around, and says how to end it.
 demo: setup java
@@ -27,19 +27,18 @@ demo-oef: setup java
 demo-all: setup java
 	$(PY) dev-cluster/demo/together.py
 
-# Two lanes beside each other, one for each core: Python alone, and what needs Java. A target's output comes in one piece.
+# Two at a time, one for each core; the third begins when the first is done. A target's output comes in one piece.
 test: setup lint
 	@echo "two lanes of tests run beside each other; each target prints when it is done, the first in some minutes"
-	@$(MAKE) --no-print-directory -j2 --output-sync=target python-lane java-lane
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit java-lane rest-lane
 	@test -f $(TORCH)/.ready || echo "PyTorch and JAX are not installed: their adapters were not tested (make torch-test, a download of 700 MB)"
 
-python-lane:
-	@$(MAKE) --no-print-directory unit && $(MAKE) --no-print-directory adapters-test \
-	  && $(MAKE) --no-print-directory compiled-test
-
-java-lane:
+java-lane: setup
 	@$(MAKE) --no-print-directory java-test && $(MAKE) --no-print-directory hadoop-test-short \
 	  && $(MAKE) --no-print-directory cluster-test
+
+rest-lane: setup
+	@$(MAKE) --no-print-directory adapters-test && $(MAKE) --no-print-directory compiled-test
 
 setup: $(VENV)/.ready
 

@@ -50,6 +50,7 @@ class PackageTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.modules: dict[str, Module | None] = {}
+        self.needs: dict[ast.stmt, list[Named]] = {}
 
     def file(self, name: str) -> Path | None:
         """A module's source file; None for a module outside the package."""
@@ -85,7 +86,9 @@ class PackageTree:
             found[at] = statements
             todo.append((module.name, ""))
             for statement in statements:
-                todo += self._needs(module, statement)
+                if statement not in self.needs:
+                    self.needs[statement] = list(self._needs(module, statement))
+                todo += self.needs[statement]
         return found
 
     def _import(self, of: str, name: str | None) -> Iterator[Named]:
@@ -128,13 +131,20 @@ def code_hash(name: str, root: Path | None = None) -> str:
     """The hash of the code that determines an experiment's findings; `root`: the package's folder."""
     at = root or Path(pycontrol.__file__).parent
     module, _, function = EXPERIMENTS[name].partition(":")
-    found = PackageTree(at).reached((module, function))
+    files = tuple((f, f.stat().st_mtime_ns) for f in sorted(at.rglob("*.py")))
+    found = _tree(at, files).reached((module, function))
     digest = hashlib.sha256("\0".join(_tokens([s for statements in found.values() for s in statements])).encode())
     for of in sorted({of for of, _ in found} & COMPILED.keys()):
         folder = at.joinpath(*of.split(".")[1:-1])
         for file in sorted(f for f in folder.iterdir() if f.suffix in COMPILED[of]):
             digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=2)
+def _tree(root: Path, files: tuple[tuple[Path, int], ...]) -> PackageTree:
+    """The package as it is while these files are (file, change in ns)."""
+    return PackageTree(root)
 
 
 def commit_of(root: Path | None = None) -> str:
@@ -159,23 +169,35 @@ def _loads_by_name(module: str) -> bool:
 
 def _tokens(statements: Sequence[ast.stmt]) -> Iterator[str]:
     """The code as words, with a number for each name that it binds itself."""
-    own = {name for s in statements for node in ast.walk(s) for name in _bound_at(node)} - set(dir(builtins))
+    own = {name for s in statements for name in _bound_in(s)} - set(dir(builtins))
     numbers: dict[str, str] = {}
+    for statement in statements:
+        for name, word in _words(statement):
+            yield numbers.setdefault(name, f"#{len(numbers)}") if name in own else word
 
-    def of(node: ast.AST) -> Iterator[str]:
-        yield type(node).__name__
+
+@functools.cache
+def _words(statement: ast.stmt) -> list[tuple[str | None, str]]:
+    """(the name that it is, if it is one, the word), in order; most experiments share most of their code."""
+    found: list[tuple[str | None, str]] = []
+
+    def walk(node: ast.AST) -> None:
+        found.append((None, type(node).__name__))
         for name, value in ast.iter_fields(node):
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, ast.AST):
-                    yield from of(one)
-                elif name in _IDENTIFIERS and one in own:
-                    yield numbers.setdefault(one, f"#{len(numbers)}")
+                    walk(one)
                 else:
-                    yield repr(one)
-        yield "."
+                    found.append((one if name in _IDENTIFIERS and isinstance(one, str) else None, repr(one)))
+        found.append((None, "."))
 
-    for statement in statements:
-        yield from of(statement)
+    walk(statement)
+    return found
+
+
+@functools.cache
+def _bound_in(statement: ast.stmt) -> frozenset[str]:
+    return frozenset(name for node in ast.walk(statement) for name in _bound_at(node))
 
 
 def _bound_at(node: ast.AST) -> Iterator[str]:
