@@ -1,9 +1,10 @@
 """Mutants that a program draws by a seed: `python -m tests.mutation.draw` plays them.
 
 A mutant is one change of one place: a comparison or a sign is another one, a number is one more, `and` is `or`, a
-condition is negated, a statement is dropped. The list, `drawn.json`, is kept, so that what survived can be told before
-and after a test was added. Each is played in processes of its own by the tests that import its module, nearest first,
-in a limited time.
+condition is negated, a statement is dropped. The list, `drawn.json`, is kept. It names for each the test that fails with
+it (`found_by`) or says in one sentence why nobody can tell it from the code (`equivalent`). Each of the former is played
+in a process of its own by its test; where that does not fail any more, or none is named, by the tests that import its
+module, nearest first, in a limited time, and the one that fails is kept in the list.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ SWAPS: dict[type[ast.AST], type[Any]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
+COUNT = 60
+PLACE = ("file", "kind", "source", "nth")
+"""What tells a mutant from others; the rest of its row says how it was found."""
+NOT_FOUND = (0, 4, 5)
+"""What pytest ends with if nothing failed: all passed, there is no such test, there is none at all."""
 FILES_MAX = 8
 """The most files of tests for a mutant."""
 
@@ -103,7 +109,7 @@ def mutated(mutant: dict[str, Any]) -> str:
     text = (ROOT / mutant["file"]).read_text()
     tree = ast.parse(text)
     for place, node in placed(text, tree):
-        if {"file": mutant["file"], **place} == mutant:
+        if {"file": mutant["file"], **place} == place_of(mutant):
             change(mutant["kind"], node)
             return ast.unparse(ast.fix_missing_locations(tree))
     raise ValueError(f"{mutant} is not there any more; draw another list")
@@ -129,40 +135,60 @@ def tests_for(file: str) -> list[str]:
     return [*found, *near][:FILES_MAX]
 
 
+def kept() -> list[dict[str, Any]]:
+    """The list."""
+    return list(json.loads(LIST.read_text()))
+
+
+def keep(mutants: list[dict[str, Any]]) -> None:
+    """Writes the list, a row for each."""
+    LIST.write_text("[\n" + ",\n".join(json.dumps(m) for m in mutants) + "\n]\n")
+
+
+def place_of(mutant: dict[str, Any]) -> dict[str, Any]:
+    """Its row without what is known of it."""
+    return {k: mutant[k] for k in PLACE}
+
+
 def mended(seed: int) -> list[dict[str, Any]]:
     """The kept list, where each mutant whose place is gone is the seed's next draw from the present code."""
-    kept = [m if _is_there(m) else None for m in json.loads(LIST.read_text())]
-    new = iter([m for m in draw(seed, 2 * len(kept)) if m not in kept])
-    return [m or next(new) for m in kept]
+    rows = [m if is_there(m) else None for m in kept()]
+    rows += [None] * (COUNT - len(rows))
+    places = [place_of(m) for m in rows if m is not None]
+    new = iter([m for m in draw(seed, 2 * COUNT) if m not in places])
+    return [m or next(new) for m in rows]
 
 
-def _is_there(mutant: dict[str, Any]) -> bool:
+def is_there(mutant: dict[str, Any]) -> bool:
+    """Whether its place still is in the folders that mutants are drawn from."""
     try:
-        return bool(mutated(mutant))
-    except ValueError:
+        return mutant["file"].split("/")[1] in FOLDERS and bool(mutated(mutant))
+    except (ValueError, OSError):
         return False
 
 
 def play(mutant: dict[str, Any], limit_s: float) -> tuple[str, str]:
     """("found", by what), ("survives", by how many files) or ("late", where)."""
-    begun_s, files = time.monotonic(), tests_for(mutant["file"])
-    for at, file in enumerate(files):
+    begun_s, tests = time.monotonic(), tests_for(mutant["file"])
+    if "found_by" in mutant:
+        tests.insert(0, mutant["found_by"])
+    for at, test in enumerate(tests):
         left_s = limit_s - (time.monotonic() - begun_s)
         if left_s < 5:
-            return "late", f"after {at} of {len(files)} files"
-        command = [sys.executable, "-m", "tests.mutation.draw", "--one", json.dumps(mutant), file]
+            return "late", f"after {at} of {len(tests)}"
+        command = [sys.executable, "-m", "tests.mutation.draw", "--one", json.dumps(mutant), test]
         try:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=left_s, check=False)
         except subprocess.TimeoutExpired:
-            return "late", f"in {file}"
-        if done.returncode not in (0, 5):
+            return "late", f"in {test}"
+        if done.returncode not in NOT_FOUND:
             failed = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.M)
-            return "found", failed[2] if failed is not None else done.stdout[-80:].strip() or done.stderr[-80:].strip()
-    return "survives", f"{len(files)} files"
+            return "found", failed[2] if failed is not None else test
+    return "survives", f"{len(tests)} of them"
 
 
 def main() -> int:
-    """Draws the list, or plays all or some of it; 1 if any survives."""
+    """Draws the list, or plays all or some of it; 1 if any is not found that is not equivalent."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation.draw", description=__doc__)
     parser.add_argument("--draw", type=int, metavar="SEED", help="draw those anew whose place is gone")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -170,7 +196,7 @@ def main() -> int:
     parser.add_argument("numbers", nargs="*", help="these only, from 0")
     args = parser.parse_args()
     if args.draw is not None:
-        LIST.write_text("[\n" + ",\n".join(json.dumps(m) for m in mended(args.draw)) + "\n]\n")
+        keep(mended(args.draw))
         return 0
     if args.one is not None:
         mutant = json.loads(args.one)
@@ -179,10 +205,13 @@ def main() -> int:
 
         return int(pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--timeout=60", *args.numbers]))
     os.environ["PYTHONHASHSEED"] = "0"
-    survived = 0
-    for number, mutant in enumerate(json.loads(LIST.read_text())):
-        if not args.numbers or str(number) in args.numbers:
+    survived, mutants = 0, kept()
+    for number, mutant in enumerate(mutants):
+        if "equivalent" not in mutant and (not args.numbers or str(number) in args.numbers):
             verdict, by = play(mutant, args.limit)
+            if verdict == "found":
+                mutant["found_by"] = by
+                keep(mutants)
             survived += verdict != "found"
             where = mutant["file"].removeprefix("pycontrol/")
             print(
