@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pycontrol.fairness.plausible import alike
 from pycontrol.model.auction import SEGMENTS_MAX, SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of, segments
-from pycontrol.model.bounds import COUNT_MAX, DURATION_S, GPUS_MAX, METRIC, SLOWDOWN, SPEEDUP, WORK_GPU_S
+from pycontrol.model.bounds import COUNT_MAX, DURATION_S, METRIC, SLOWDOWN, SPEEDUP, WORK_GPU_S
 from pycontrol.model.events import (
     AgentDone,
     AgentEffect,
@@ -136,7 +136,6 @@ def gpus_of(message: Iterable[pb.MachineGpuIds], what: str = "gpus") -> tuple[Gp
 def agent_up(app_id: str, user: str, message: pb.Register) -> AgentUp:
     """Register, from an Agent whose token is `app_id`'s and was issued to `user`."""
     small_enough(message, "register")
-    few(message.grant_ids, "register.grant_ids", GPUS_MAX)
     return AgentUp(
         app_id=app_id,
         attempt_id=an_id(message.attempt_id, "register.attempt_id", required=False),

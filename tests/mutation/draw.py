@@ -1,10 +1,10 @@
 """Mutants that a program draws by a seed: `python -m tests.mutation.draw` plays them.
 
 A mutant is one change of one place: a comparison or a sign is another one, a number is one more, `and` is `or`, a
-condition is negated, a statement is dropped. The list, `drawn.json`, is kept. It names for each the test that fails with
-it (`found_by`) or says in one sentence why nobody can tell it from the code (`equivalent`). Each of the former is played
-in a process of its own by its test; where that does not fail any more, or none is named, by the tests that import its
-module, nearest first, in a limited time, and the one that fails is kept in the list.
+condition is negated, a statement is dropped. The list, `drawn.json`, is kept. For each it names the test that fails
+with it (`found_by`), or says in one sentence why nobody can tell it from the code (`equivalent`). Each is played in a
+process of its own by its test; where that passes, or none is named, by the tests that import its module, nearest first,
+in a limited time, and the one that fails is kept in the list.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def mutated(mutant: dict[str, Any]) -> str:
 
 
 def tests_for(file: str) -> list[str]:
-    """The files of tests that import the module, those of the same folder and name first; then others of its folder."""
+    """The files of tests that import the module, those of the same name and folder first; then others of its folder."""
     module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     stem, folder = module.rsplit(".", 1)[-1], file.split("/")[1]
     parent = module.rsplit(".", 1)[0]
@@ -132,6 +132,7 @@ def tests_for(file: str) -> list[str]:
             found.append(name)
         elif folder in path.parts:
             near.append(name)
+    found.sort(key=lambda name: folder not in name.split("/"))
     return [*found, *near][:FILES_MAX]
 
 
@@ -183,7 +184,7 @@ def play(mutant: dict[str, Any], limit_s: float) -> tuple[str, str]:
             return "late", f"in {test}"
         if done.returncode not in NOT_FOUND:
             failed = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.M)
-            return "found", failed[2] if failed is not None else test
+            return "found", failed[2].split("[")[0] if failed is not None else test
     return "survives", f"{len(tests)} of them"
 
 
