@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
+from pycontrol.arbiter.views.workers import WorkerState
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import EndReason, Pending
@@ -128,6 +129,9 @@ def state(world: World) -> None:
             expect(
                 not x.container_id or x.container_id in world.containers, f"{x} is in use by a container of the past"
             )
+        under_way = {d.directive_id for d in world.directives}
+        sent = [w for w in a.workers if w.state is WorkerState.PLACING and w.directive_id not in under_way]
+        expect(not sent, f"it waits for placements that nobody carries out: {sent}")
     answered = world.connected and "agent" in a.agents and a.agents["agent"].connected
     if answered and not world.inbox and not world.said:
         leased = [x for x in a.durable.leases.of("agent") if x.state != REVOKING]

@@ -225,19 +225,21 @@ class Found:
 
 
 def beginnings(kind: str) -> list[Path]:
-    """Where searches begin: nothing is there; containers of either app, or of both, are to start, or run.
+    """Where searches begin: nothing is there; of either app, or of both, containers are to start, a round waits for an
+    answer, containers run.
 
     So disturbances of what goes on are near.
     """
     found: list[Path] = [()]
     for arrivals in (("plain arrives",), ("agent arrives",), ("agent arrives", "plain arrives")):
         world, path = World(kind), list[str]()
-        to_start: Path = ()
+        to_start, asked = Path(), Path()
         while len(path) < len(arrivals) or world.due() != ["wake"] or not world.running:
             path.append(arrivals[len(path)] if len(path) < len(arrivals) else world.due()[0])
             world.do(path[-1])
             to_start = to_start or (tuple(path) if world.directives else ())
-        found += [to_start, tuple(path)]
+            asked = asked or (tuple(path) if "agent lapses" in world.moves() else ())
+        found += [x for x in (to_start, asked, tuple(path)) if x]
     return found
 
 
