@@ -231,7 +231,7 @@ def _instead(
         room = FreeIndex(here_too, topology)
         for more in filter(None, (room.place(n, Scope.MACHINE), room.place(n, Scope.CLUSTER))):
             gang = gang_of(gangs_by_host((here, more)))
-            if topology.scope_of(h for h, _ in gang) <= widest and (not members or divides(members, gang, topology)):
+            if not members or divides(members, gang, topology):
                 return tuple(gpu for gpu in s.pick(more) if gpu not in s.durable.leases)
     return ()
 
