@@ -136,9 +136,11 @@ digests: setup
 	nice -n 5 $(PY) -m tests.digests $(POLICIES)
 	nice -n 5 $(PY) -m tests.digests.planted
 
-# Deliberate bugs, each imported in place of the code: which seed of the simulated world finds it (the recorded one first).
+# Deliberate bugs, each imported in place of the code: which seed of the simulated world finds it (the recorded one first),
+# and which test finds those that a program drew.
 mutants: setup
 	nice -n 5 $(PY) -m tests.faults.mutants $(MUTANTS)
+	$(if $(MUTANTS),,nice -n 5 $(PY) -m tests.mutation.draw)
 
 # Real processes of a real cluster are killed, frozen, cut off and starved by a seed, for MINUTES.
 MINUTES ?= 30

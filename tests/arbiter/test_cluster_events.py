@@ -9,6 +9,7 @@ import pytest
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
+from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Container, Mode, ModeSwitch, Node, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
@@ -42,6 +43,25 @@ def test_gpus_of_an_ending_container_are_in_use_and_leased_to_nobody() -> None:
     assert gpu not in a.durable.leases
     a.handle(ev.ContainerGone("c"), 1001.0)
     assert gpu in set(a.gpus.free)
+
+
+def test_a_container_reported_with_other_gpus_uses_these_alone() -> None:
+    a = arbiter()
+    for index in (2, 3):
+        a.handle(ev.ContainerUp(Container("c", "app", "n1:1", (Gpu("n1", index),), "lease", 1, "at", 1)), 1001.0)
+    assert a.cluster.container_at == {Gpu("n1", 3): "c"}
+
+
+def test_an_agent_whose_leases_are_in_the_journal_need_not_wait_until_the_resource_manager_has_recovered() -> None:
+    m = Mini()
+    app = m.app("a", 2)
+    m.run(2)
+    started = m.start("a")
+    again = Mini(durable=m.a.durable)
+    again.send(ev.AgentUp("a", "a_1", "single", Demand(2, 1, 2, 1.0, 1.0)))
+    assert "a" not in again.a.agents
+    again.send(replace(m.snapshot([app], started), ready=False))
+    assert "a" in again.a.agents
 
 
 @pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.OFF, Mode.UNREADABLE])

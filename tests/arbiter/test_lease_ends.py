@@ -40,6 +40,27 @@ def test_an_agent_that_keeps_returning_revoked_gpus_does_not_move_the_deadline()
     assert len(m.held("victim")) == 4
 
 
+def test_a_grant_that_is_not_used_ends_at_its_time_and_no_earlier() -> None:
+    m = Mini()
+    m.app("a", work=1.0)
+    m.run(2)
+    (lease,) = m.a.durable.leases.of("a")
+    assert lease.unused_since_s is not None
+    for left_s, held in ((0.01, 1), (0.0, 0)):
+        m.now = lease.unused_since_s + SETTINGS.grant_timeout_s - left_s
+        m.send(ev.Tick())
+        assert len(m.held("a")) == held
+
+
+def test_leases_that_are_spread_last_one_length_each() -> None:
+    m = Mini(settings=dataclasses.replace(SETTINGS, lease_timing="spread"))
+    for name in "ab":
+        m.app(name)
+        m.run(7)
+        (lease,) = m.a.durable.leases.of(name)
+        assert m.now - 7 <= lease.end_s - SETTINGS.lease_s <= m.now
+
+
 def test_gpus_given_back_while_their_container_is_being_placed_stay_leased_until_it_is_gone() -> None:
     m = Mini()
     m.app("thief", gang=4)

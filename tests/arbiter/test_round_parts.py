@@ -16,7 +16,7 @@ from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import Room, VirtualMachine
 from pycontrol.config import parse
 from pycontrol.model.auction import Demand, Gang
-from pycontrol.model.events import SendRevoke
+from pycontrol.model.events import SendRevoke, Solve
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies.themis import Themis
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
@@ -246,6 +246,7 @@ def test_what_a_tenant_keeps_of_its_loans_is_not_on_offer_again_with_the_rest() 
     m.app("large", 8, queue="root.b")  # it waits, so the rest is on offer to its queue
     m.run(2 * SETTINGS.lease_s, 1.0)
     assert not m.of(SendRevoke)
+    assert max(n for e in m.of(Solve) for n in e.snapshot.free.values()) == 4, "no machine has more"
     assert m.held("small") == held
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.arbiter.views.settings import RoundTimer
+from tests.arbiter.mini import Mini
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,14 @@ def test_rounds_wait_for_apps_that_return_everything() -> None:
     assert not timer.grants_used(True, now_s)
     timer.begun()
     assert not timer.grants_used(False, now_s), "one that was used begins the count again"
+
+
+def test_no_round_waits_after_grants_that_were_used() -> None:
+    m = Mini(nodes=[("n1", 8)])
+    for name in "abcdef":
+        m.app(name)
+        m.run(2)
+        assert len(m.start(name)) == 1, name
 
 
 def test_a_copy_is_independent() -> None:

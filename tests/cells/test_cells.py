@@ -14,7 +14,7 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.geometry import hidden_fans
 from pycontrol.cells.idle import max_min
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
-from pycontrol.cells.machines import groups_to_move, machines
+from pycontrol.cells.machines import groups_to_move, machines, room_within
 from pycontrol.cells.recovery import adopt, reconfigured
 from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
 from pycontrol.config import ConfigError
@@ -389,6 +389,39 @@ def test_who_waits_next_is_told_by_what_the_next_gpu_would_make_its_share() -> N
 
 def test_a_wide_fan_is_the_product_of_its_hidden_levels() -> None:
     assert [fan for fan in range(1, 200) if math.prod(hidden_fans(fan)) != fan] == []
+
+
+def test_fans_above_hosts_alone_have_hidden_levels() -> None:
+    (chain,) = build({"node": 64, "rack": 64}, 64, {"a": {"rack": 1}}).layout.chains
+    assert (chain.names, chain.fans) == (("gpu", "node", "", "rack"), (1, 64, 32, 2))
+
+
+def test_the_room_of_each_cell_of_a_type_is_known() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}})
+    ask(cells, "g", "a", 0, 1)
+    assert list(room_within(cells, "a", "switch").values()) == [((1, 2), 2)]
+
+
+def test_a_bad_gpu_is_hidden_once_its_tree_is_free_and_no_earlier() -> None:
+    cells = build(NODE4, 2, {"a": {"node": 1}})
+    both = ask(cells, "x", "a", 0, 1).workers + ask(cells, "y", "a", 0, 1).workers
+    ((host, _), _) = both
+    bad = min({0, 1, 2, 3}.difference(*(gpus for _, gpus in both)))
+    cells.set_health(host, False, [bad])
+    assert hosts(ask(cells, "z", "a", 0, 1)) == {host}
+    for name in "xyz":
+        assert cells.spaces[0].marks, "the others run there"
+        cells.release(name)
+        check(cells)
+    assert not cells.spaces[0].marks
+    assert hosts(ask(cells, "whole", "a", 0, 4)) == {"h0", "h1"} - {host}
+
+
+def test_a_gang_on_whole_hosts_takes_over_those_with_borrowers() -> None:
+    cells = build({"node": 2, "pod": 2}, 2, {"a": {"pod": 1}})
+    ask(cells, "low", "a", -1, 1)
+    gang = ask(cells, "gang", "a", 0, 2, 2, within="pod")
+    assert (gang.victims, hosts(gang)) == (("low",), {"h0", "h1"})
 
 
 def test_a_cell_that_has_to_be_split_is_better_than_one_with_a_bad_gpu() -> None:

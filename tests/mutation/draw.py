@@ -43,7 +43,7 @@ SWAPS: dict[type[ast.AST], type[Any]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-COUNT = 60
+COUNT, EQUIVALENT_MAX = 60, 6
 PLACE = ("file", "kind", "source", "nth")
 """What tells a mutant from others; the rest of its row says how it was found."""
 NOT_FOUND = (0, 4, 5)

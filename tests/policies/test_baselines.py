@@ -67,6 +67,13 @@ CASES = [
         [app("a", attained_gpu_s=6000.0), app("b", submitted_s=1.0)],
         {"b": 2},
     ),
+    (
+        "tiresias",
+        {"threshold_gpu_s": 0.5},
+        "a GPU leads out of a short first queue",
+        [app("a", attained_gpu_s=0.6), app("b", submitted_s=1.0)],
+        {"a": 1, "b": 1},
+    ),
     ("slaq", {}, "the steepest loss first", [app("a", loss_rate=1e-4), app("b", loss_rate=1e-3)], {"b": 2}),
     ("slaq", {}, "unknown comes last", [app("a"), app("b", loss_rate=1e-9)], {"b": 2}),
     (

@@ -103,6 +103,16 @@ def test_uncontested_leases_are_renewed_at_their_ends() -> None:
     assert [bool(schedule.apps[name].gangs) for name in "ab"] == [False, True]
 
 
+def test_leases_are_renewed_as_early_as_rounds_take_them() -> None:
+    """An app that arrives between that and their end would else get GPUs that the real cluster has leased again."""
+    tiresias = make("tiresias")
+    schedule = PrivateSchedule.load({}, 0.0)
+    schedule.advance(snapshot(0.0, 4, app("a", 4, 4000.0, 0.0)), tiresias)
+    late = dataclasses.replace(snapshot(97.0, 0, app("b", 4, 4000.0, 95.0), present="a"), lead_s=10.0)
+    schedule.advance(late, tiresias)
+    assert [end_s for _, end_s in schedule.apps["a"].gangs] == [200.0]
+
+
 def test_a_round_that_takes_leases_early_stops_no_app_that_ends_before_their_end() -> None:
     tiresias = OnSchedule(make("tiresias"))
     first = dataclasses.replace(snapshot(0.0, 4, app("a", 4, 352.0, 0.0)), lead_s=10.0)

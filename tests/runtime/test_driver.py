@@ -155,6 +155,22 @@ def test_the_stand_ins_grants_are_sent_to_nobody() -> None:
     assert not [e for e in told.effects if isinstance(e, ev.SendGrant)]
 
 
+def test_an_agent_hears_of_its_grants() -> None:
+    driver, arbiter, told = made()
+    for event in [SNAPSHOT, *app(1), ev.AgentUp("application_1_0001", "a", "single", Demand(1, 1, 1, 1.0, 1.0))]:
+        driver.submit(event)
+    driver.start()
+    driver.settle()
+    arbiter.cluster.recovering_until_s = 0.0
+    done = threading.Event()
+    for _ in range(200):
+        if driver.call(lambda a, now_s: bool(a.durable.leases)):
+            break
+        done.wait(0.05)
+    driver.stop()
+    assert {type(e).__name__ for e in told.effects} >= {"SendRegistered", "SendGrant"}
+
+
 @pytest.mark.parametrize("wake_s", [1.8e12, 1e300, float("inf")])
 def test_a_wake_in_centuries_is_a_nap_of_an_hour(wake_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     driver, arbiter, _ = made()
