@@ -12,7 +12,7 @@ from tests.faults.mutants import ROOT, Mutation
 from tests.faults.patch import replaced
 
 ARBITER = "pycontrol/arbiter"
-STATES_MAX = 4_000
+STATES_MAX = 400
 PLANTED: dict[str, tuple[str, str, str, str]] = {
     "resume_does_not_extend_leases": (
         ARBITER,
