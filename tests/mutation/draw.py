@@ -204,7 +204,8 @@ def main() -> int:
         sys.meta_path.insert(0, Mutation(mutant["file"], mutated(mutant)))
         import pytest
 
-        return int(pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--timeout=60", *args.numbers]))
+        options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--timeout=60", "--hypothesis-profile=ci"]
+        return int(pytest.main([*options, *args.numbers]))
     os.environ["PYTHONHASHSEED"] = "0"
     survived, mutants = 0, kept()
     for number, mutant in enumerate(mutants):
