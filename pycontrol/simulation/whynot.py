@@ -22,13 +22,14 @@ from typing import Any
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
+from pycontrol.arbiter.ledger.limits import places
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import fits_one_type
 from pycontrol.arbiter.state import DRAINED, SET_LIMITS
 from pycontrol.model import events as ev
 from pycontrol.model import tags
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, Node
+from pycontrol.model.cluster import Ask, Node, Queue
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.model.value import value
 from pycontrol.queries.reasons import Reasons
@@ -110,7 +111,7 @@ class Changes:
     def _loose(self) -> dict[str, int]:
         """GPUs by host that a round could give at most: free ones, and those with leases that end or only borrow.
 
-        Leases of the queue that a round may revoke are room in the queue's limit, too.
+        Leases that a round may revoke are room in limits, too, of the queue or of one above.
         """
         a, found = self.a, dict[str, int]()
         ends_s = self.scene.now_s + 1.5 * a.holdings.lead_s
@@ -118,8 +119,7 @@ class Changes:
             x = a.durable.leases.get(gpu)
             if x is None or x.state is REVOKING or not x.guaranteed or x.end_s <= ends_s or x.app_id == self.app_id:
                 found[gpu.host] = found.get(gpu.host, 0) + 1
-                if x is not None and a.durable.apps[x.app_id].queue == self.record.queue:
-                    self.room_gpus += 1
+                self.room_gpus += x is not None
         return found
 
     def _fits(self, demand: Demand, more: Sequence[Gpu] = ()) -> bool:
@@ -284,22 +284,30 @@ class Changes:
         return " and ".join(said or (["which refused its containers"] if avoided else []))
 
     def _limits(self) -> Iterator[Change]:
-        """A higher maximum of its queue, and of each account that its gang has no room in."""
-        a, total = self.a, self.a.cluster.machines.gpus
+        """Higher limits of its queue, and of each account that its gang has no room in."""
         if not self._fits(self.demand):
             return
-        queue = a.cluster.queues.get(self.record.queue)
-        if queue is not None and queue.max_capacity < 1.0:
-            now = int(queue.max_capacity * total + 1e-9)
-            for gpus in range(now + 1, total + 1):
-                if self.room_gpus + gpus - now >= self.demand.gang_gpus:
-                    raised = replace(queue, max_capacity=min(1.0, gpus / total))
-                    queues = tuple(raised if q.path == queue.path else q for q in self.scene.cluster.queues)
-                    text = f"if the limit of the queue {queue.path} rose from {now} to {count(gpus, 'GPU')}"
-                    yield Change(Kind.LIMIT, gpus - now, text, (replace(self.scene.cluster, queues=queues),))
-        for name, room in a.holdings.limits.rooms(self.record, self.scene.now_s).items():
+        yield from self._queue_limits()
+        for name, room in self.a.holdings.limits.rooms(self.record, self.scene.now_s).items():
             if room < self.demand.gang_gpus:
                 yield from self._accounts(name)
+
+    def _queue_limits(self) -> Iterator[Change]:
+        """Higher limits of its queue, those above and its user there, in its partition: of all that have no room."""
+        h, now = self.a.holdings, self.scene.cluster
+        rooms, at = h.queue_rooms(self.app_id), h.partition_of(self.app_id)
+        total, least = h.topology.gpus_in.get(at, 0), min(rooms.values(), default=0)
+        *_, user = places(self.record.queue, self.record.user, at)
+        for more in range(max(1, self.demand.gang_gpus - int(self.room_gpus)), total + 1) if rooms else ():
+            queues, said = {q.path: q for q in now.queues}, []
+            for name, room in rooms.items():
+                if (rise := more + least - room) > 0:
+                    path = self.record.queue if name == user else name.removesuffix(f" in partition {at}")
+                    queues[path], most = _raised(queues[path], at, rise, total, name == user)
+                    of = name if name == user else f"the queue {name}"
+                    said.append(f"the limit of {of} rose from {most} to {count(most + rise, 'GPU')}")
+            text = f"if {' and '.join(said)}"
+            yield Change(Kind.LIMIT, more, text, (replace(now, queues=tuple(queues.values())),))
 
     def _accounts(self, name: str) -> Iterator[Change]:
         """A higher limit of an account: of its GPUs, or of each budget that is used up."""
@@ -318,6 +326,18 @@ class Changes:
 
     def _raised(self, name: str, size: int, text: str, values: Mapping[str, float]) -> Change:
         return Change(Kind.LIMIT, size, text, (ev.OperatorCommand(SET_LIMITS, name, "", values=dict(values)),))
+
+
+def _raised(q: Queue, at: str, rise: int, total: int, of_user: bool) -> tuple[Queue, int]:
+    """The queue with a higher maximum (or limit of each user) of a partition's GPUs, and what that was."""
+    share = q.share(at)
+    if of_user:
+        now = int(q.user_limit_factor * share.capacity * total + 1e-9)
+        return replace(q, user_limit_factor=(now + rise) / max(1e-9, share.capacity * total)), now
+    now = int(share.max_capacity * total + 1e-9)
+    most = min(1.0, (now + rise) / total)
+    partitions = {**q.partitions, at: replace(share, max_capacity=most)}
+    return replace(q, partitions=partitions) if at else replace(q, max_capacity=most), now
 
 
 def _asked(ask: Ask, **changes: Any) -> tuple[ev.Event, ...]:

@@ -89,8 +89,11 @@ class Live(Mini):
             else [(f"n{i}", rng.choice((2, 4, 4))) for i in range(rng.randint(2, 4))]
         )
         limited = [rng.choice((1.0, 1.0, 0.25, 0.5)) for _ in QUEUES]
-        labels = {label: PartitionCapacity() for label in ("", "x")}
-        queues = [Queue(q, 1 / 3, most, partitions=labels) for q, most in zip(QUEUES, limited, strict=True)]
+        shares = [PartitionCapacity(1 / 3, most) for most in limited]
+        queues = [
+            Queue(q, 1 / 3, x.max_capacity, partitions=dict.fromkeys(("", "x"), x))
+            for q, x in zip(QUEUES, shares, strict=True)
+        ]
         policy: Any = registry.make(self.name)
         more: dict[str, Any] = {}
         if self.cells is not None:
