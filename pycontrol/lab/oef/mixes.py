@@ -32,7 +32,7 @@ ABOUT: Mapping[str, str] = {
     "paper": "VGG 1.39x to LSTM 2.15x (the paper's range)",
     "lambda": "RTX 3070, 3080, 3090 (Lambda)",
     "gavel": "K80, P100, V100 (Gavel)",
-    "sia": "T4, RTX 6000, A100 (Sia)",
+    "sia": "T4, RTX 2080 Ti, A100 (Sia)",
 }
 VGG, LSTM = (1.0, 1.0 + 0.55 * 0.39, 1.39), (1.0, 1.0 + 0.55 * 1.15, 2.15)
 """Speedups on RTX 3070, 3080, 3090: the ends are the paper's; 55 % of the gain for the middle type is assumed."""

@@ -22,7 +22,7 @@ LAMBDA_TYPES = ("RTX 3070", "RTX 3080", "RTX 3090")
 GAVEL = "profiles/gavel_simulation_throughputs.json.gz"
 GAVEL_TYPES = ("k80", "p100", "v100")
 SIA = "profiles/sia"
-SIA_TYPES = {"aws": "T4", "rtx": "RTX 6000", "dgx-ext": "A100"}
+SIA_TYPES = {"aws": "T4", "rtx": "RTX 2080 Ti", "dgx-ext": "A100"}
 KEY = re.compile(r"\('(?P<model>[^']+)', (?P<gpus>\d+)\)")
 """Gavel's key of a job type: ('ResNet-18 (batch size 16)', 1)."""
 ALONE = "null"

@@ -218,6 +218,15 @@ def test_measured_speedups(name: str) -> None:
     assert {a.model for a in found.apps} <= set(vectors)
 
 
+def test_sias_types_are_the_cards_of_its_cluster(tmp_path: Path) -> None:
+    """As its simulator's configuration has them; its four Quadro RTX 6000 are `quad`, which is not read."""
+    folder = tmp_path / "profiles" / "sia" / "bert"
+    folder.mkdir(parents=True)
+    for short, step_s in {"aws": 4.0, "rtx": 2.0, "quad": 1.5, "dgx-ext": 1.0}.items():
+        (folder / f"placements-{short}.csv").write_text(f"placement,local_bsz,step_time\n1,8,{step_s}\n2,8,0.1\n")
+    assert profiles.load("sia", tmp_path) == {"bert": {"T4": 1.0, "RTX 2080 Ti": 2.0, "A100": 4.0}}
+
+
 def test_a_trace_of_steps_says_what_it_needs(tmp_path: Path) -> None:
     path = tmp_path / "t.trace"
     path.write_text("LM (batch size 10)\tcmd\t-n\t1\t1000\t5.0\t2\n")
