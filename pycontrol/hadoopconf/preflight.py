@@ -27,6 +27,7 @@ _REMOTE = ("nfs", "cifs", "ceph", "fuse", "gluster", "lustre")
 _LINUX = "yarn.nodemanager.linux-container-executor."
 PYTHON = "/opt/isonomy/venv/bin/python"
 """The Python of Isonomy's workers where submarine-site.xml names no other."""
+LDCONFIG = "/sbin/ldconfig"
 DENIES = "/usr/local/sbin/isonomy-devices"
 """confs/nodemanager/isonomy-devices where the executor calls it."""
 
@@ -132,6 +133,9 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
         yield error(HOST, "nvidia-smi", "does not answer, though there is /dev/nvidia0: is the driver loaded?")
     elif declared is not None and declared != str(found):
         yield error(NODE, key, f"is {declared}, and nvidia-smi names {found}")
+    if found is not None and "libcuda.so.1" not in (machine.says(str(machine.at(LDCONFIG)), "-p") or "libcuda.so.1"):
+        said = "lists no libcuda.so.1, and YARN gives containers no LD_LIBRARY_PATH: name its folder in a file in"
+        yield note(HOST, "ldconfig -p", f"{said} /etc/ld.so.conf.d and run ldconfig as root, else no job finds a GPU")
     for folder in names(yarn.get("yarn.nodemanager.local-dirs", "")):
         place = machine.at(folder.removeprefix("file://"))
         if not place.is_dir():

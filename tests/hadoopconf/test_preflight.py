@@ -49,6 +49,7 @@ class World:
     def gpu_node(self) -> None:
         program(self.bin, "nvidia-smi", "echo 0; echo 1")
         program(self.bin, "dmesg", "echo fine")
+        self.libraries("libc.so.6", "libcuda.so.1")
         program(self.bin, "sudo", f'[ "$*" = "-n {DENIES} --check" ]')
         program(self.root / "opt/isonomy/venv/bin", "python", '[ "$*" = "-c import submarine_patch.worker" ]')
         self.mkdir("/dev/nvidia0", "/data/nm-local", "/sys/fs/cgroup/devices/hadoop-yarn")
@@ -72,6 +73,11 @@ class World:
             "yarn.resourcemanager.recovery.enabled": "true",
             "isonomy.bridge.token-file": "/var/lib/isonomy/bridge.token",
         }
+
+    def libraries(self, *names: str) -> None:
+        """What the machine's ldconfig knows."""
+        rows = (f"\t{x} (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/{x}" for x in names)
+        program(self.root / "sbin", "ldconfig", "cat << END\n" + "\n".join(rows) + "\nEND")
 
     def mkdir(self, *paths: str) -> None:
         for path in paths:
@@ -115,6 +121,7 @@ def v2(w: World) -> None:
             lambda w: program(w.bin, "nvidia-smi", "echo 0"),
             "error: node-resources.xml: yarn.nodemanager.resource-type.yarn.io/gpu: is 2, and nvidia-smi names 1",
         ),
+        (lambda w: w.libraries("libc.so.6"), "note: host: ldconfig -p: lists no libcuda.so.1, and YARN gives containers"),
         (lambda w: (w.bin / "dmesg").unlink(), "note: host: dmesg: cannot be read"),
         (
             lambda w: w.machine.at("/data/nm-local").rmdir(),
