@@ -100,9 +100,10 @@ def _configured(scene: Scene, config: Config, file: Path) -> Scene:
 
 
 def _queues(scene: Scene, file: Path) -> Scene:
-    """With the queues of the file."""
-    queues = read_queues(file, scene.topology.gpus_in)
-    homes(queues, ((app.queue, None) for app in scene.cluster.apps), str(file))
+    """With the queues of the file; the mode in force says whose asks Isonomy serves."""
+    switch, found = scene.cluster.switch, read_queues(file, scene.topology.gpus_in)
+    homes(found, ((app.queue, None) for app in scene.cluster.apps), str(file))
+    queues = tuple(dataclasses.replace(q, unmanaged=q.leaf and not switch.serves(q.path)) for q in found)
     return dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=queues))
 
 

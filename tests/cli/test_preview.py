@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.cli import main
+from pycontrol.cli.preview_command import _queues
+from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.policies import registry
-from pycontrol.simulation.scene import picture
+from pycontrol.simulation.scene import picture, scene_from
 from pycontrol.web.router import Router
 from tests.hadoopconf.test_queues import written
 from tests.web.stage import QUEUES, Stage, busy, served
@@ -51,6 +54,21 @@ def test_queues_that_stay_take_nothing(server: str, tmp_path: Path) -> None:
     assert not found["restart"]
     assert all(x["anyway"] for x in found["losses"])
     assert found["changes"] == []
+
+
+def test_queues_that_capacity_scheduler_serves_stay_so(stage: Stage, tmp_path: Path) -> None:
+    """As the plugin reports them: those that the mode does not name, and in mode shadow all."""
+    scene = scene_from(picture(stage.arbiter, stage.now))
+    file = written(tmp_path, {**FULL, "root.queues": "prod,research,default,new", "root.new.capacity": "0"})
+    for mode, named, away in (
+        (Mode.ON, (), set()),
+        (Mode.ON, ("root.prod", "root.re"), {"root.research", "root.default", "root.new"}),
+        (Mode.ON, ("root",), set()),
+        (Mode.UNREADABLE, (), set()),
+        (Mode.SHADOW, (), {"root.prod", "root.research", "root.default", "root.new"}),
+    ):
+        now = replace(scene, cluster=replace(scene.cluster, switch=ModeSwitch(mode, named)))
+        assert {q.path for q in _queues(now, file).cluster.queues if q.unmanaged} == away
 
 
 def test_a_limit_of_users_takes_what_a_user_has_above_it(server: str, tmp_path: Path) -> None:
