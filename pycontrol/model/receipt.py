@@ -7,7 +7,7 @@ that a receipt of an older version lacks get their defaults.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -34,6 +34,7 @@ class Revoked:
     gpu: Gpu
     app_id: str
     deadline_s: float
+    why: str = ""
 
 
 @value
@@ -152,22 +153,6 @@ def _load(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: (_FORMS[name][1] if name in _FORMS else form)(data[name]) for name, form in known}
 
 
-def _names(gpus: Iterable[Gpu]) -> list[str]:
-    return [str(gpu) for gpu in gpus]
-
-
-def _gpus(names: Iterable[str]) -> tuple[Gpu, ...]:
-    return tuple(Gpu.parse(name) for name in names)
-
-
-def _dump_bid(x: BidReceipt) -> dict[str, Any]:
-    return {**{name: getattr(x, name) for name in _BID_FIELDS}, "won": dict(x.won)}
-
-
-def _load_bid(data: Mapping[str, Any]) -> BidReceipt:
-    return BidReceipt(**{name: data[name] for name in _BID_FIELDS if name in data})
-
-
 def _load_award(x: Mapping[str, Any]) -> Award:
     return Award(x["app_id"], tuple(tuple((h, n) for h, n in gang) for gang in x["gangs"]), x.get("leftover", False))
 
@@ -183,18 +168,20 @@ def _by_app(dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> _Form:
 _Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """How a field is dumped and loaded."""
 _FORMS: Mapping[str, _Form] = {
-    **dict.fromkeys(("bad_gpus", "owned", "lent", "renewed"), (_names, _gpus)),
-    "ending": _by_app(_names, _gpus),
+    **dict.fromkeys(("bad_gpus", "owned", "lent", "renewed"), _each(str, Gpu.parse)),
+    "ending": _by_app(*_each(str, Gpu.parse)),
     "out": _by_app(str, read_reason),
     "round_id": (str, str),
     "at_s": (float, float),
     "policy": (str, str),
-    "bids": _each(_dump_bid, _load_bid),
+    "bids": _each(lambda x: {**{name: getattr(x, name) for name in _BID_FIELDS}, "won": dict(x.won)},
+                  lambda x: BidReceipt(**{name: x[name] for name in _BID_FIELDS if name in x})),
     "awards": _each(lambda x: {"app_id": x.app_id, "gangs": list(x.gangs), "leftover": x.leftover}, _load_award),
     "granted": _each(lambda x: {"gpu": str(x.gpu), "app_id": x.app_id},
                      lambda x: Granted(Gpu.parse(x["gpu"]), x["app_id"])),
-    "revoked": _each(lambda x: {"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": x.deadline_s},
-                     lambda x: Revoked(Gpu.parse(x["gpu"]), x["app_id"], x.get("deadline_s", 0.0))),
+    "revoked": _each(lambda x: {"gpu": str(x.gpu), "app_id": x.app_id, "deadline_s": x.deadline_s}
+                     | ({"why": x.why} if x.why else {}),
+                     lambda x: Revoked(Gpu.parse(x["gpu"]), x["app_id"], x.get("deadline_s", 0.0), x.get("why", ""))),
     "holds": _each(lambda x: {"app_id": x.app_id, "gpus": dict(x.gang), "until_s": x.until_s},
                    lambda x: Hold(x["app_id"], gang_of(x["gpus"]), x["until_s"])),
 }  # fmt: skip

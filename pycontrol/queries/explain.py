@@ -43,9 +43,7 @@ def explain(
         "app": views.app_row(a, app_id, reasons.demands),
         "reason": {"code": code, "sentence": sentence},
         "rho": rho_terms(a, app_id, now_s),
-        "agent": None
-        if agent is None
-        else {"connected": agent.connected, "attempt_id": agent.attempt_id, "app_scheduler": agent.app_scheduler},
+        "agent": agent and picked(agent, "connected attempt_id app_scheduler"),
         "controls": controls(a, app_id),
         "links": [] if agent is None else [{"label": label, "url": url} for label, url in agent.links],
         "leases": [
@@ -128,14 +126,14 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
 
 
 def took_part(a: Arbiter, app_id: str, n: int) -> list[dict[str, Any]]:
-    """The newest `n` rounds that the app took part in or sat out, newest first; those without bids told it why, or had
-    its leases."""
-    lived = (
-        r
-        for r in reversed(a.receipts)
-        if app_id in r.rho or app_id in r.out or (not r.asked and (app_id in r.done.why or app_id in r.ending))
-    )
-    return [in_round(r, app_id) for r, _ in zip(lived, range(n), strict=False)]
+    """The newest `n` rounds that the app took part in, sat out, or lost GPUs in, newest first; those without bids told
+    it why, or had its leases."""
+
+    def lived(r: Receipt) -> bool:
+        told = not r.asked and (app_id in r.done.why or app_id in r.ending)
+        return app_id in r.rho or app_id in r.out or told or any(x.app_id == app_id for x in r.done.revoked)
+
+    return [in_round(r, app_id) for r, _ in zip(filter(lived, reversed(a.receipts)), range(n), strict=False)]
 
 
 def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
@@ -161,6 +159,7 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
         "leftover": [gang for x in mine if x.leftover for gang in x.gangs],
         "granted": [str(x.gpu) for x in done.granted if x.app_id == app_id],
         "revoked": [str(x.gpu) for x in done.revoked if x.app_id == app_id],
+        "revoked_why": "; ".join(dict.fromkeys(x.why for x in done.revoked if x.app_id == app_id and x.why)),
         "unsaved_gpu_s": done.unsaved_gpu_s.get(app_id, 0.0),
         "others": [_other(x, done.bids) for x in done.awards if x.app_id != app_id],
     }
@@ -169,6 +168,8 @@ def in_round(receipt: Receipt, app_id: str) -> dict[str, Any]:
 def _role(receipt: Receipt, app_id: str, bid: BidReceipt | None, mine: Sequence[Award]) -> str:
     if app_id in receipt.out:
         return "sat out"
+    if not (mine or app_id in receipt.rho or app_id in receipt.ending or app_id in receipt.participants):
+        return "gave way"
     if not receipt.asked:
         return "served" if mine else "outranked" if receipt.done.awards else "nobody"
     if bid is not None:
@@ -197,6 +198,7 @@ def _told(r: Mapping[str, Any], names: Mapping[str, str]) -> str:
         "offered": f"{rank}: offered, but no auction was held",
         "served": f"{r['why'] or r['policy']}; got {'; '.join(map(gang, r['got']))}",
         "outranked": f"others came first by {r['policy']}",
+        "gave way": "it took no part and gave way",
         "nobody": "nobody got any: there was none to use, or a limit held them",
     }.get(r["role"], "")
     if r["bid"] is not None and r["role"] in ("won", "lost"):
@@ -206,7 +208,7 @@ def _told(r: Mapping[str, Any], names: Mapping[str, str]) -> str:
     if r["corrected"]:
         text += f"; its Agent's report was corrected: {r['corrected']}"
     if r["revoked"]:
-        text += f"; lost {', '.join(r['revoked'])}"
+        text += f"; lost {', '.join(r['revoked'])}" + (f" ({r['revoked_why']})" if r["revoked_why"] else "")
         unsaved_gpu_s = r["unsaved_gpu_s"]
         text += f", {unsaved_gpu_s / 60:,.1f} GPU-min after its newest checkpoint" if unsaved_gpu_s else ""
     others = [

@@ -9,8 +9,11 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking
 from pycontrol.arbiter.state import SET_LIMITS
+from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason
+from pycontrol.model.receipt import Receipt
+from pycontrol.queries.explain import explain
 from tests.arbiter.mini import Mini
 from tests.arbiter.test_lease_table import (
     active,
@@ -150,6 +153,39 @@ def _() -> Mini:
             m.send(ev.ContainerGone(container.container_id))
     m.run(1300, 5)
     return m
+
+
+BY_ROUND = (EndReason.LOST_ROUND, EndReason.GUARANTEE, EndReason.BORROWED_SHARE, EndReason.MOVED)
+
+
+@pytest.mark.parametrize("reason", BY_ROUND, ids=lambda r: str(r))
+def test_receipts_name_what_rounds_took_and_why_and_explain_shows_it(reason: EndReason) -> None:
+    m = CASES[reason]()
+    gone = [f for f in m.facts if isinstance(f, LeaseEnded | LeaseRevoking) and f.cause is reason]
+    whys = {f.reason for f in gone} - {"revoked"}
+    named = [x for r in m.a.receipts for x in Receipt.load(r.dump()).done.revoked if x.why in whys]
+    assert {x.gpu for x in named} == {gpu for f in gone for gpu in f.gpus}
+    for app_id in {x.app_id for x in named}:
+        told = " ".join(r["text"] for r in explain(m.a, m.now, {"app": app_id, "n": "200"})["rounds"])
+        assert all(str(x.gpu) in told and f"({x.why})" in told for x in named if x.app_id == app_id)
+
+
+def test_loans_that_end_where_no_round_follows_have_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody wants GPUs, and nobody is to have those that are lent."""
+    m = celled(in_use=False)
+    for name in ("own", "b1", "b2", "b3"):
+        m.app(name, 2, 1, queue="root.b")
+        m.run(5)
+        m.start(name)
+    monkeypatch.setattr(CellSupply, "shares", lambda *_: {"root.b": 0})
+    m.run(800, 5)
+    (found,) = (r for r in m.a.receipts if not r.offered)
+    assert (found.vc, found.guaranteed, found.asked) == ("root.b", False, False)
+    assert {x.why for x in found.done.revoked} == {f"b{k} borrowed more than its share" for k in (1, 2)}
+    told = next(x["text"] for x in explain(m.a, m.now, {"app": "b1"})["rounds"] if x["round_id"] == found.round_id)
+    assert told.startswith(
+        "0 GPUs free or ending; it took no part and gave way; lost n2:0, n2:1 (b1 borrowed more than its share), "
+    )
 
 
 def test_every_reason_has_its_case() -> None:

@@ -40,6 +40,7 @@ def test_the_json_of_rounds_is_unchanged() -> None:
     said = [json.loads(json.dumps(r.dump() | {"solve_s": 0.0})) for r in themis_world().arbiter.receipts]
     for row in said:
         row.pop("unsaved_gpu_s", None)  # new in 0.3
+        assert all(x.pop("why") == f"lost round {row['round_id']}" for x in row["revoked"])  # new in 0.3
     assert said == GOLDEN
 
 

@@ -9,19 +9,7 @@ from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.resolve import (
-    Change,
-    Grant,
-    Lend,
-    Own,
-    Refuse,
-    Renew,
-    Revoke,
-    Work,
-    end_s,
-    left,
-    resolve,
-)
+from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, end_s, left, resolve
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.port import Placed, RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
@@ -63,8 +51,6 @@ def apply(s: Holdings, clerk: Clerk, work: Work, changes: Sequence[Change], now_
             case Grant():
                 done += _grant(s, clerk, work, change, now_s)
                 continue
-            case Refuse():
-                pass
         done.append(change)
     return done
 
@@ -129,9 +115,8 @@ def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: fl
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.grant_id in placed.evicted and lease.state != REVOKING:  # else with its gang
             gang = s.gang_at(gpu)
-            unsaved_gpu_s = s.unsaved_gpu_s(gang)
+            done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why, s.unsaved_gpu_s(gang)))
             leases.revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
-            done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why, unsaved_gpu_s))
     promised = [x for x in s.durable.reservations.each() if x.grant_id in placed.evicted]
     leases.cancel_reservations(s, clerk, promised, now_s, why)
     return done
@@ -171,10 +156,18 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
         why=dict(plan.why),
         renewed=tuple(gpu for x in done if isinstance(x, Renew) for gpu in gpus_in(x.leases)),
         granted=tuple(Granted(gpu, x.award.app_id) for x in done if isinstance(x, Grant) for gpu in x.gpus),
-        revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s) for x, gpu in lost),
+        revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s, x.cause.text) for x, gpu in lost),
         unsaved_gpu_s=summed((x.app_id, x.unsaved_gpu_s) for x in done if isinstance(x, Revoke) and x.unsaved_gpu_s),
         holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
     )
+
+
+def naming(outcome: Outcome, ended: list[tuple[Revoked, float]]) -> Outcome:
+    """The outcome with what ended without a plan (`RoundParts.ended`), which is named now."""
+    unsaved = summed((*outcome.unsaved_gpu_s.items(), *((x.app_id, lost_s) for x, lost_s in ended if lost_s)))
+    revoked = *outcome.revoked, *(x for x, _ in ended)
+    ended.clear()
+    return dataclasses.replace(outcome, revoked=revoked, unsaved_gpu_s=unsaved)
 
 
 NOWHERE: Collection[str] = ()

@@ -20,6 +20,7 @@ from pycontrol.auction.placing import FreeIndex, pack
 from pycontrol.model.auction import Demand
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason
+from pycontrol.model.receipt import Revoked
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative
@@ -46,6 +47,8 @@ class RoundParts:
         self._own = deque((vc, nobody) for vc in sorted(s.supply.virtual_clusters()) or [""])
         """(virtual cluster, apps excluded from its part) in the order of their turns."""
         self._borrowing: deque[tuple[str, Share | None]] | None = None
+        self.ended: list[tuple[Revoked, float]] = []
+        """(a GPU of a gang that ended where no plan decides, its seconds unsaved) that no receipt has named yet."""
 
     def next(self) -> RoundPart | None:
         """The next part with GPUs to share out; None after the last."""
@@ -85,7 +88,13 @@ class RoundParts:
             if all(map(s.durable.is_whole, gangs)):
                 end_s = max(x.end_s for gang in gangs for x in gang)
                 why = Cause(EndReason.BAD_GPU, "its cell has a bad GPU, and its queue can have a better cell")
-                leases.revoke(s, self.clerk, (x for gang in gangs for x in gang), self.now_s, end_s, why)
+                self._end(gangs, end_s, why)
+
+    def _end(self, gangs: Sequence[list[Lease]], end_s: float, why: Cause) -> None:
+        for gang in gangs:
+            lost_s, app_id = self.s.unsaved_s(gang), gang[0].app_id
+            self.ended += [(Revoked(gpu, app_id, end_s, why.text), lost_s) for gpu in gpus_in(gang)]
+        leases.revoke(self.s, self.clerk, (x for gang in gangs for x in gang), self.now_s, end_s, why)
 
     def again(self, part: RoundPart, without: frozenset[str] = frozenset()) -> None:
         """Repeats a part with own machines, before GPUs are borrowed, without some more apps."""
@@ -125,7 +134,7 @@ class RoundParts:
         for vc, gangs in lent.items():
             apps.setdefault(vc, []).extend((a, _count({a: mine})) for a, mine in gangs.items())
         wanted = {vc: n for vc, mine in apps.items() if (n := sum(gpus for _, gpus in mine)) > 0}
-        gpus = summed((self._type_of(host), n) for host, n in room.items() if n > 0)
+        gpus = summed((s.topology.type_of(host), n) for host, n in room.items() if n > 0)
         shares: Mapping[str, Share]
         if len(gpus) < 2:
             most = s.gpus.free.count + sum(map(_count, lent.values()))
@@ -135,9 +144,6 @@ class RoundParts:
         order = sorted(apps, key=lambda vc: (sum(shares.get(vc, {}).values()) - _count(lent.get(vc, {})), vc))
         rest: list[tuple[str, Share | None]] = [(vc, None) for vc in order if vc in self._wanting]
         return deque([*((vc, shares[vc]) for vc in order if vc in shares), *rest])
-
-    def _type_of(self, host: str) -> str:
-        return self.s.topology.type_of(host)
 
     def _unmet(self, app_id: str, free: FreeIndex) -> int:
         """GPUs that the app would borrow; 0 if no gang of it has room in `free`: then nobody need return any for it."""
@@ -156,17 +162,16 @@ class RoundParts:
         s, stay, left = self.s, dict[str, list[list[Lease]]](), dict(share)
         for app_id, gangs in self.ending_of(vc, False).items():
             for gang in gangs:
-                kind = self._type_of(gang[0].gpus[0].host) if ANY not in share else ANY
+                kind = ANY if ANY in share else s.topology.type_of(gang[0].gpus[0].host)
                 if left.get(kind, 0) > 0:
                     left[kind] -= len(gpus_in(gang))
                     stay.setdefault(app_id, []).append(gang)
                 else:
-                    deadline_s = max(min(x.end_s for x in gang), self.now_s + s.lead_s)
                     why = Cause(EndReason.BORROWED_SHARE, f"{app_id} borrowed more than its share")
-                    leases.revoke(s, self.clerk, gang, self.now_s, deadline_s, why)
+                    self._end([gang], max(min(x.end_s for x in gang), self.now_s + s.lead_s), why)
         free = dict[str, int]()
         for host, n in sorted(supply.idle().items(), key=lambda item: (-item[1], item[0])):
-            kind = self._type_of(host) if ANY not in share else ANY
+            kind = ANY if ANY in share else s.topology.type_of(host)
             if left.get(kind, 0) > 0:
                 free[host] = min(n, left[kind])
                 left[kind] -= free[host]

@@ -24,7 +24,7 @@ from pycontrol.arbiter.round.candidates import (
     receipt,
     remembered,
 )
-from pycontrol.arbiter.round.commit import commit, note_of, outcome_of, refused, relocate
+from pycontrol.arbiter.round.commit import commit, naming, note_of, outcome_of, refused, relocate
 from pycontrol.arbiter.round.eligibility import Eligibility, Openings
 from pycontrol.arbiter.round.parts import RoundParts, borrowers
 from pycontrol.arbiter.round.resolve import Work
@@ -159,13 +159,17 @@ class Rounds:
             late = False
 
     def _next_part(self, now_s: float) -> None:
-        """Holds the next part; without one, the parts are done."""
-        assert self._parts is not None
-        part = self._parts.next()
-        if part is None:
-            self._parts = None
-        else:
-            self._hold(self._parts, part, now_s)
+        """Holds the next part; without one, the parts are done, and loans that ended with none have receipts, too."""
+        parts = self._parts
+        assert parts is not None
+        part = parts.next()
+        if part is not None:
+            self._hold(parts, part, now_s)
+            return
+        self._parts = None
+        for vc, lost in grouped((self.s.durable.apps[x[0].app_id].vc, x) for x in parts.ended).items():
+            self._hand_out(Receipt(self._new_id(), now_s, self._policy_of(vc).name, False, vc, False,
+                                   cluster_gpus=self.s.gpus_of(vc), outcome=naming(Outcome(), lost)))  # fmt: skip
 
     def _begin(self, now_s: float) -> None:
         """Divides the round into parts and runs it, unless it would achieve nothing."""
@@ -398,7 +402,7 @@ class Rounds:
         outcome = outcome_of(r.part, plan, done)
         r.out.update((x.app_id, x.why) for x in refused(done) if x.why is not None)
         self._prepare_next(r, outcome, now_s)
-        return outcome, note_of(plan, done)
+        return naming(outcome, r.parts.ended), note_of(plan, done)
 
     def _amended(self, r: Round, plan: Plan) -> Plan:
         """The plan with new gangs where they may start, and with what it leaves given to other apps."""
