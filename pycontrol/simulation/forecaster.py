@@ -194,10 +194,8 @@ class Forecaster:
         try:
             return _answer(scene.now_s, self._widened(scene, self._helper.ask((scene,), PATIENCE_S, self._stop)))
         except (OSError, EOFError, TimeoutError) as e:
-            return _answer(
-                scene.now_s,
-                "the forecast took too long" if isinstance(e, TimeoutError) else "the forecast's process ended",
-            )
+            why = "the forecast took too long" if isinstance(e, TimeoutError) else "the forecast's process ended"
+            return _answer(scene.now_s, why)
 
     def _widened(self, scene: Scene, found: Any) -> Any:
         """The estimates, calibrated; a problem unchanged."""

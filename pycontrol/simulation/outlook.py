@@ -79,15 +79,11 @@ class Resumed(Simulator):
         rng = random.Random(seed)
         said = {x.up.app_id: x for x in scene.agents}
         asks, planned = _one_by_one(scene, said)
-        arbiter, effects = arbiter_of(
-            dataclasses.replace(
-                scene,
-                planned=planned,
-                settings=dataclasses.replace(scene.settings, seed=seed),
-                agents=tuple(dataclasses.replace(x, connected=True) for x in scene.agents),
-                cluster=dataclasses.replace(scene.cluster, asks=asks),
-            )
-        )
+        agents = tuple(dataclasses.replace(x, connected=True) for x in scene.agents)
+        settings = dataclasses.replace(scene.settings, seed=seed)
+        cluster = dataclasses.replace(scene.cluster, asks=asks)
+        now = dataclasses.replace(scene, planned=planned, settings=settings, agents=agents, cluster=cluster)
+        arbiter, effects = arbiter_of(now)
         costs = _costs(scene, SimulationSettings(arbiter=arbiter.settings), random.Random(seed) if error else None)
         load, queues = Workload("outlook", tuple(come)), scene.cluster.queues
         super().__init__(load, scene.topology, arbiter.rounds.policy, costs, seed, queues)
@@ -190,6 +186,10 @@ class Resumed(Simulator):
             if container_id is not None and container_id not in job.containers:
                 job.containers.append(container_id)
                 self.job_of[container_id] = job
+            worker = self.arbiter.workers.at.get(gpu)
+            if worker is not None and worker.container_id in job.containers:
+                worker.plan = dataclasses.replace(worker.plan, job_id=job.job_id)
+                job.worker_id = worker.plan.worker_id
         for lease in () if app.trace.agentless else gang:
             self.arbiter.durable.put(dataclasses.replace(lease, job_id=job.job_id))
         job.state, job.gpus, job.launches, job.up_s, job.since_s = RUNNING, gpus, 1, self.now, self.now
@@ -225,7 +225,9 @@ class Resumed(Simulator):
         open_ = set(waiting)
         began = {i: app.started_s for i, app in self.apps.items()}
         for _ in range(STEPS_MAX):
-            open_ = {x for x in open_ if x not in self.records and not (starts and self._started(x))}
+            if starts:
+                open_ -= {x for x in open_ if x in self.apps and self.apps[x].started_s is not None}
+            open_ -= self.records.keys()
             if not open_ or self.now >= end_s or not self._step():
                 break
             self._in_time()
@@ -236,10 +238,6 @@ class Resumed(Simulator):
             start_s = known.started_s if known is not None else began.get(app_id)
             found[app_id] = start_s, record.finished_s if record is not None else None
         return found
-
-    def _started(self, app_id: str) -> bool:
-        app = self.apps.get(app_id)
-        return app is not None and app.started_s is not None
 
     def _in_time(self) -> None:
         if time.process_time() > self._end_s:
@@ -271,7 +269,7 @@ def _split(jobs: int, work: float, rng: random.Random | None, shape: float) -> t
 def _one_by_one(scene: Scene, with_agent: Container[str]) -> tuple[tuple[Ask, ...], tuple[Planned, ...]]:
     """The asks of apps without an Agent as asks of one container, with ids that are unique here, and their plans.
 
-    Simulated Agents plan and ask anew.
+    Simulated Agents plan and ask anew; what their workers told of checkpoints stays.
     """
     asks, left, planned = list[Ask](), dict[AskKey, list[Ask]](), list[Planned]()
     for ask in scene.cluster.asks:
@@ -279,7 +277,10 @@ def _one_by_one(scene: Scene, with_agent: Container[str]) -> tuple[tuple[Ask, ..
             asks.append(dataclasses.replace(ask, allocation_request_id=len(asks) + 1, count=1))
             left.setdefault(ask.key, []).append(asks[-1])
     for app_id, use_id, plan, key, container_id, saved_s in scene.planned:
-        if key is not None and left.get(key):
+        if container_id:
+            plan = dataclasses.replace(plan, worker_id=f"{NEW}{plan.worker_id}")  # a simulated one may have its id
+            planned.append((app_id, use_id, plan, key, container_id, saved_s))
+        elif key is not None and left.get(key):
             mine = left[key].pop()
             plan = dataclasses.replace(plan, allocation_request_id=mine.allocation_request_id)
             planned.append((app_id, use_id, plan, mine.key, container_id, saved_s))

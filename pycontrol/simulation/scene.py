@@ -18,15 +18,8 @@ from typing import Any
 
 from pycontrol.agentlogic import offers
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import (
-    LeaseBorrowed,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseOwned,
-    LeaseRevoking,
-    NextDropped,
-)
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in, is_revoking
 from pycontrol.arbiter.state import PAUSED
 from pycontrol.arbiter.supply.cells import CellSupply
@@ -43,7 +36,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.accounts import Account, Accounts, Limits
 from pycontrol.model.auction import Demand, as_gang
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
-from pycontrol.model.topology import Gpu, Machine, Scope, Topology
+from pycontrol.model.topology import Gpu, Machine, Scope, Topology, count_by_host
 from pycontrol.model.value import value
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -51,7 +44,7 @@ from pycontrol.policies.port import Policy
 from pycontrol.queries.shadow import at_once
 from pycontrol.simulation.runs import own_policies
 
-CHANGES = (LeaseGranted, LeaseRevoking, LeaseEnded, LeaseBorrowed, LeaseOwned, NextDropped)
+CHANGES = f.LeaseGranted, f.LeaseRevoking, f.LeaseEnded, f.LeaseBorrowed, f.LeaseOwned, f.NextDropped
 ASKED = "asked"
 """The id of an app that has not been submitted."""
 Phases = tuple[tuple[float, ...], ...]
@@ -169,14 +162,10 @@ def _recent(a: Arbiter, now_s: float) -> Iterator[Recent]:
     """The newest first."""
     for x in itertools.islice(reversed(a.durable.apps.values()), RECENT_MAX):
         if x.submitted_s >= now_s - RECENT_S and x.demand_gpus > 0:
-            agent, total = a.agents.get(x.app_id), x.work_done_gpu_s or x.attained_gpu_s
-            if agent is None:
-                yield Recent(x.submitted_s, x.user, x.queue, total, x.demand_gpus, 0, x.kind)
-            else:
-                d = agent.demand
-                yield Recent(
-                    x.submitted_s, x.user, x.queue, d.work_total_gpu_s, x.demand_gpus, d.gang_gpus, agent.app_scheduler
-                )
+            agent, total, gang, kind = a.agents.get(x.app_id), x.work_done_gpu_s or x.attained_gpu_s, 0, x.kind
+            if agent is not None:
+                total, gang, kind = agent.demand.work_total_gpu_s, agent.demand.gang_gpus, agent.app_scheduler
+            yield Recent(x.submitted_s, x.user, x.queue, total, x.demand_gpus, gang, kind)
 
 
 # ---- as JSON
@@ -207,7 +196,7 @@ def scene_from(data: Mapping[str, Any]) -> Scene:
 def _dump(x: Any) -> Any:
     kind = type(x).__name__
     if dataclasses.is_dataclass(x):
-        values = {f.name: getattr(x, f.name) for f in dataclasses.fields(x)}
+        values = {y.name: getattr(x, y.name) for y in dataclasses.fields(x)}
         return {"is": kind, **{k: v if k in RAW else _dump(v) for k, v in values.items()}}
     if isinstance(x, Gpu):
         return {"is": kind, **x._asdict()}
@@ -244,13 +233,9 @@ def _away(a: Arbiter) -> Iterator[Node]:
 def with_app(s: Scene, user: str, queue: str, demand: Demand) -> Scene:
     """The scene with one more app, submitted now."""
     app = YarnApp(ASKED, user, queue, ASKED, "SUBMARINE", s.now_s, frozenset({"isonomy"}), ASKED)
+    agents = *s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None)
     cluster = dataclasses.replace(s.cluster, apps=(*s.cluster.apps, app))
-    return dataclasses.replace(
-        s,
-        round_s=s.now_s,
-        cluster=cluster,
-        agents=(*s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None)),
-    )
+    return dataclasses.replace(s, round_s=s.now_s, cluster=cluster, agents=agents)
 
 
 def arbiter_of(scene: Scene) -> tuple[Arbiter, list[ev.Effect]]:
@@ -320,16 +305,15 @@ class Stage:
         return [x for x in self.a.durable.claims_of(app_id) if not is_revoking(x)]
 
     def _gets(self, app_id: str, before: set[Gpu], held: int) -> Gets | None:
-        a, gpus, borrowed, from_s = self.a, dict[str, int](), 0, self.now_s
+        a, gpus, borrowed, from_s = self.a, list[Gpu](), 0, self.now_s
         if a.holdings.holding(app_id) <= held:
             return None
         for x in self._keeps(app_id):
             new = [gpu for gpu in x.gpus if gpu not in before]
-            for gpu in new:
-                gpus[gpu.host] = gpus.get(gpu.host, 0) + 1
+            gpus += new
             borrowed += len(new) * (not x.guaranteed)
             from_s = max(from_s, x.granted_s) if new and not isinstance(x, Lease) else from_s
-        return Gets(gpus, borrowed, from_s)
+        return Gets(count_by_host(gpus), borrowed, from_s)
 
     # ---- the Agents
 

@@ -73,6 +73,25 @@ def test_running_gangs_continue_in_place(stage: Stage, taken: Scene) -> None:
     assert world.now == stage.now
 
 
+def test_gangs_go_on_from_the_checkpoints_that_they_told(stage: Stage, taken: Scene) -> None:
+    """So that those are revoked that lose least, as they would be."""
+    told = {w.container_id: w.saved_s for w in stage.arbiter.workers if w.saved_s and w.container_id}
+    assert len(told) > 3
+    world = Resumed(taken, 1, error=0.0)
+
+    def lost_s(a: Arbiter) -> dict[str, float]:
+        gangs = (gang for app_id in a.durable.live for gang in a.holdings.gangs_of(app_id))
+        return {x.container_id: a.holdings.event_s - a.holdings.unsaved_s(gang) for gang in gangs for x in gang}
+
+    known, real = lost_s(world.arbiter), lost_s(stage.arbiter)
+    assert {x: known[x] for x in told if x in real} == pytest.approx({x: real[x] for x in told if x in real}, abs=1.0)
+    world.settings = dataclasses.replace(world.settings, until_s=taken.now_s + 1300.0)
+    world.run_out(taken.started)
+    later = {w.container_id: w.saved_s for w in world.arbiter.workers if w.container_id in told}
+    assert later
+    assert all(saved_s > told[x] for x, saved_s in later.items())
+
+
 def test_two_runs_of_a_scene_are_equal_and_do_not_change_it(stage: Stage, taken: Scene) -> None:
     first, second = (Resumed(taken, 7, error=0.2).run_out(taken.started) for _ in range(2))
     assert first == second
