@@ -20,6 +20,7 @@ from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.reading import read
 from pycontrol.hadoopconf.queues import homes, read_queues
+from pycontrol.model.cluster import Mode
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
 from pycontrol.simulation.runs import own_policies
@@ -100,10 +101,12 @@ def _configured(scene: Scene, config: Config, file: Path) -> Scene:
 
 
 def _queues(scene: Scene, file: Path) -> Scene:
-    """With the queues of the file; the mode in force says whose asks Isonomy serves."""
+    """With the queues of the file; as the plugin does, Isonomy serves those that the mode in force names, else all."""
     switch, found = scene.cluster.switch, read_queues(file, scene.topology.gpus_in)
     homes(found, ((app.queue, None) for app in scene.cluster.apps), str(file))
-    queues = tuple(dataclasses.replace(q, unmanaged=q.leaf and not switch.serves(q.path)) for q in found)
+    named = () if switch.mode in (Mode.OFF, Mode.SHADOW) else switch.queues or ("root",)
+    mine = {q.path for q in found if any(f"{q.path}.".startswith(f"{name}.") for name in named)}
+    queues = tuple(dataclasses.replace(q, unmanaged=q.leaf and q.path not in mine) for q in found)
     return dataclasses.replace(scene, cluster=dataclasses.replace(scene.cluster, queues=queues))
 
 

@@ -36,11 +36,6 @@ class ModeSwitch:
     problem: str = ""
     """Why the mode is unreadable."""
 
-    def serves(self, queue: str) -> bool:
-        """Whether Isonomy serves the asks of this queue: in mode on it or one above is named, or no queue is."""
-        named = not self.queues or any(f"{queue}.".startswith(f"{name}.") for name in self.queues)
-        return self.mode not in (Mode.SHADOW, Mode.OFF) and named
-
 
 @value
 class Node:

@@ -96,13 +96,13 @@ class Changes:
         """Kind -> its changes, smallest first."""
         has_agent = self.agent is not None
         return {
-            Kind.GANG: self._gangs() if has_agent else self._asks(),
+            Kind.GANG: self._gangs() if has_agent else _smallest_first(self._asks()),
             Kind.TYPE: self._types() if has_agent else iter(()),
             Kind.PLACE: self._places() if has_agent else self._no_terms(),
             Kind.QUEUE: self._queues(),
-            Kind.END: self._ends(),
-            Kind.LEASE: self._leases(),
-            Kind.NODE: self._nodes(),
+            Kind.END: _smallest_first(self._ends()),
+            Kind.LEASE: _smallest_first(self._leases()),
+            Kind.NODE: _smallest_first(self._nodes()),
             Kind.LIMIT: self._limits(),
         }
 
@@ -126,10 +126,8 @@ class Changes:
         """Whether a gang could fit, with these GPUs besides; if not, no round gives it any."""
         if self._loose_gpus + len(more) < demand.gang_gpus:
             return False
-        if more and demand.scope is Scope.MACHINE and not demand.members:  # only where these are
-            free = {gpu.host: self.loose.get(gpu.host, 0) for gpu in more}
-        else:
-            free = dict(self.loose)
+        only = more and demand.scope is Scope.MACHINE and not demand.members  # where these are
+        free = {gpu.host: self.loose.get(gpu.host, 0) for gpu in more} if only else dict(self.loose)
         for gpu in more:
             free[gpu.host] = free.get(gpu.host, 0) + 1
         return fits_one_type(demand, free, self.a.holdings.topology, self.typed)
@@ -180,7 +178,7 @@ class Changes:
 
     def _asks(self) -> Iterator[Change]:
         """Fewer containers of a gang, else smaller containers."""
-        a, asks, found = self.a, standin.open_asks(self.a.holdings, self.app_id), list[Change]()
+        a, asks = self.a, standin.open_asks(self.a.holdings, self.app_id)
         if standin.start_together(a.holdings, self.app_id):
             whole = sum(n for _, n in asks)
             for ask, n in asks:
@@ -190,13 +188,12 @@ class Changes:
                     retagged = ev.AppUpdated(replace(self.app, tags=kept | {tag}))
                     text = f"with {count(whole - fewer, 'container')} in its gang instead of {whole}"
                     events = (retagged, *_asked(ask, count=ask.count - fewer))
-                    found.append(Change(Kind.GANG, fewer * ask.gpus, text, events))
+                    yield Change(Kind.GANG, fewer * ask.gpus, text, events)
         else:
             for ask, _ in asks:
                 for gpus in range(1, min(ask.gpus, self.a.holdings.topology.largest_gpus + 1)):
                     text = f"with containers of {count(gpus, 'GPU')} instead of {ask.gpus}"
-                    found.append(Change(Kind.GANG, ask.gpus - gpus, text, _asked(ask, gpus=gpus)))
-        yield from sorted(found, key=lambda c: c.size)
+                    yield Change(Kind.GANG, ask.gpus - gpus, text, _asked(ask, gpus=gpus))
 
     def _no_terms(self) -> Iterator[Change]:
         """Asks without a strict locality, or for another node label that its queue may use."""
@@ -223,7 +220,7 @@ class Changes:
                 yield Change(Kind.QUEUE, 1, text, (ev.AppUpdated(replace(self.app, queue=q.path)),))
 
     def _ends(self) -> Iterator[Change]:
-        a, found, gone_of = self.a, list[Change](), dict[str, list[ev.Event]]()
+        a, gone_of = self.a, dict[str, list[ev.Event]]()
         for c in a.cluster.containers.values():
             gone_of.setdefault(c.app_id, []).append(ev.ContainerGone(c.container_id))
         helps = self._fits(self.demand)
@@ -232,11 +229,10 @@ class Changes:
             if app_id != self.app_id and gpus and (helps or self._fits(self.demand, gpus)):
                 gone = gone_of.get(app_id, [])
                 text = f"if {APP} ended, which holds {count(len(gpus), 'GPU')}"
-                found.append(Change(Kind.END, len(gpus), text, (*gone, ev.AppRemoved(app_id)), app_id))
-        yield from sorted(found, key=lambda c: (c.size, c.app_id))
+                yield Change(Kind.END, len(gpus), text, (*gone, ev.AppRemoved(app_id)), app_id)
 
     def _leases(self) -> Iterator[Change]:
-        a, found, helps = self.a, list[Change](), self._fits(self.demand)
+        a, helps = self.a, self._fits(self.demand)
         for app_id in a.durable.live:
             for gang in a.holdings.gangs_of(app_id) if app_id != self.app_id else ():
                 gpus = gpus_in(gang)
@@ -244,8 +240,7 @@ class Changes:
                     end_s = min(x.end_s for x in gang)
                     due_s = None if end_s == math.inf else end_s
                     text = f"if {APP} gave {count(len(gpus), 'GPU')} of one gang back"
-                    found.append(Change(Kind.LEASE, len(gpus), text, self._given_back(app_id, gang), app_id, due_s))
-        yield from sorted(found, key=lambda c: (c.size, c.due_s or math.inf, c.app_id))
+                    yield Change(Kind.LEASE, len(gpus), text, self._given_back(app_id, gang), app_id, due_s)
 
     def _given_back(self, app_id: str, gang: Sequence[Lease]) -> tuple[ev.Event, ...]:
         """Its containers end and, of an app with an Agent, the job that had the gang: else it would want it again."""
@@ -258,10 +253,10 @@ class Changes:
         return (*gone, ev.ProgressReported(app_id, left, ()), ev.GpusReleased(app_id, frozenset(gpus)))
 
     def _nodes(self) -> Iterator[Change]:
-        a, found = self.a, []
+        a = self.a
         for n in self.scene.away:
             text = f"if the machine {n.host} came back with its {count(n.gpus, 'GPU')}"
-            found.append(Change(Kind.NODE, n.gpus, text, (ev.NodeUp(n),)))
+            yield Change(Kind.NODE, n.gpus, text, (ev.NodeUp(n),))
         avoided = a.cluster.refusals.avoided(self.app_id)
         for n in a.cluster.nodes.values():
             clean = replace(n, bad_gpus=frozenset(), decommissioning=False, withheld="", untagged_gpus=0)
@@ -269,10 +264,8 @@ class Changes:
             if ill:
                 undrain = (ev.OperatorCommand("undrain", n.host),) if DRAINED + n.host in a.durable.switches else ()
                 size = n.gpus - a.gpus.usable.get(n.host, 0) or n.gpus
-                found.append(
-                    Change(Kind.NODE, size, f"if the machine {n.host} were in use, {ill}", (*undrain, ev.NodeUp(clean)))
-                )
-        yield from sorted(found, key=lambda c: (c.size, c.text))
+                text = f"if the machine {n.host} were in use, {ill}"
+                yield Change(Kind.NODE, size, text, (*undrain, ev.NodeUp(clean)))
 
     def _ill(self, n: Node, avoided: bool) -> str:
         """What keeps a machine from use, or a part of it; empty if nothing does."""
@@ -328,6 +321,10 @@ class Changes:
         return Change(Kind.LIMIT, size, text, (ev.OperatorCommand(SET_LIMITS, name, "", values=dict(values)),))
 
 
+def _smallest_first(changes: Iterator[Change]) -> Iterator[Change]:
+    yield from sorted(changes, key=lambda c: (c.size, c.due_s or math.inf, c.app_id, c.text))
+
+
 def _raised(q: Queue, at: str, rise: int, total: int, of_user: bool) -> tuple[Queue, int]:
     """The queue with a higher maximum (or limit of each user) of a partition's GPUs, and what that was."""
     share = q.share(at)
@@ -364,7 +361,7 @@ def why_not(scene: Scene, app_id: str, budget_s: float = BUDGET_S) -> dict[str, 
         played += 1
         gc.unfreeze()
     code, text = Reasons(a, scene.now_s).told(app_id)
-    said = {"reason": {"code": code, "sentence": text}, "gets": gets and _gets(gets), "changes": rows}
+    said = {"reason": {"code": code, "sentence": text}, "gets": gets and asdict(gets), "changes": rows}
     return {**said, "played": played, "complete": complete, "took_s": time.monotonic() - begin_s}
 
 
@@ -439,11 +436,7 @@ class Children:
 
 def as_json(c: Change, gets: Gets) -> dict[str, Any]:
     """A change and what it gives, as JSON values."""
-    return {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": _gets(gets)}
-
-
-def _gets(x: Gets) -> dict[str, Any]:
-    return {"gpus": dict(x.gpus), "borrowed_gpus": x.borrowed_gpus, "from_s": x.from_s}
+    return {"kind": c.kind, "size": c.size, "text": c.text, "app_id": c.app_id, "due_s": c.due_s, "gets": asdict(gets)}
 
 
 # ---- words

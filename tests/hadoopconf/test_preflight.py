@@ -121,7 +121,10 @@ def v2(w: World) -> None:
             lambda w: program(w.bin, "nvidia-smi", "echo 0"),
             "error: node-resources.xml: yarn.nodemanager.resource-type.yarn.io/gpu: is 2, and nvidia-smi names 1",
         ),
-        (lambda w: w.libraries("libc.so.6"), "note: host: ldconfig -p: lists no libcuda.so.1, and YARN gives containers"),
+        (
+            lambda w: w.libraries("libc.so.6"),
+            "note: host: ldconfig -p: lists no libcuda.so.1, and YARN gives containers",
+        ),
         (lambda w: (w.bin / "dmesg").unlink(), "note: host: dmesg: cannot be read"),
         (
             lambda w: w.machine.at("/data/nm-local").rmdir(),

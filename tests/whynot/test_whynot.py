@@ -144,13 +144,12 @@ def limited_user(**limits: float) -> Mini:
 
 
 def limited(mine: str = "", most: float = 0.25, factor: float = -1.0, above: float = 1.0) -> Mini:
-    """Machines n1 and, with the label fast, n2 to n4; root.q has half of those with the label `mine`, at most `most`."""
+    """Machines n1 and, with the label fast, n2 to n4; root.q has half of those labelled `mine`, at most `most`."""
     labels = {"": PartitionCapacity(0.5), "fast": PartitionCapacity(0.5), mine: PartitionCapacity(0.5, most)}
-    share, all_of = labels[""], {"": PartitionCapacity(), "fast": PartitionCapacity(), mine: PartitionCapacity(1, above)}
-    root = Queue("root", 1.0, all_of[""].max_capacity, leaf=False, partitions=all_of)
-    more = {"partitions": labels, "default_partition": mine, "user_limit_factor": factor}
-    q, other = Queue("root.q", share.capacity, share.max_capacity, **more), Queue("root.other", 0.5, partitions=labels)
-    m = Mini("isonomy", nodes=[(f"n{i}", 4) for i in range(1, 5)], queues=(root, q, other))
+    whole = dict.fromkeys(labels, PartitionCapacity()) | {mine: PartitionCapacity(1.0, above)}
+    root = Queue("root", 1.0, whole[""].max_capacity, leaf=False, partitions=whole)
+    q = Queue("root.q", 0.5, labels[""].max_capacity, True, 1.0, factor, labels, mine)
+    m = Mini("isonomy", nodes=[(f"n{i}", 4) for i in range(1, 5)], queues=(root, q))
     m.nodes = (m.nodes[0], *(replace(n, partition="fast") for n in m.nodes[1:]))
     m.send(m.snapshot())
     if factor >= 0:
@@ -173,7 +172,12 @@ CASES: dict[str, tuple[Callable[[], Mini], Kind, int, str]] = {
     ),
     "a queue with room": (other_queue, Kind.QUEUE, 1, "in the queue root.wide, if YARN lets its user submit there"),
     "a limit with room": (other_queue, Kind.LIMIT, 1, "if the limit of the queue root.q rose from 1 to 2 GPUs"),
-    "a limit in the default partition": (limited, Kind.LIMIT, 3, "if the limit of the queue root.q rose from 1 to 4 GPUs"),
+    "a limit in the default partition": (
+        limited,
+        Kind.LIMIT,
+        3,
+        "if the limit of the queue root.q rose from 1 to 4 GPUs",
+    ),
     "a limit in another partition": (
         lambda: limited("fast"),
         Kind.LIMIT,
