@@ -4,8 +4,10 @@ import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 from click.testing import CliRunner, Result
 
 from pycontrol.cli import main, screens
@@ -29,7 +31,7 @@ def server(stage: Stage) -> Iterator[str]:
         apps = {x: {"start_s": quantiles, "end_s": quantiles} for x in stage.arbiter.durable.live}
         return {"made_s": stage.now, "assumed": "all goes well", "problem": "", "apps": apps}
 
-    questions = Questions({}, slower=10.0)
+    questions = Questions({}, slower=30.0)
     router = Router(
         stage,
         issue=lambda a, u: "",
@@ -39,8 +41,16 @@ def server(stage: Stage) -> Iterator[str]:
         estimates=estimates,
         why_not=questions.answer,
     )
+    request = requests.Session.request
+
+    def patient(*args: Any, **more: Any) -> requests.Response:
+        return request(*args, **{**more, "timeout": 500.0})
+
     with served(router) as found, pytest.MonkeyPatch.context() as patch:
         patch.setattr("pycontrol.simulation.questions.SHARE", 1.0)
+        patch.setattr(
+            requests.Session, "request", patient
+        )  # a busy machine takes more than 20 s to start the process that answers
         yield found.url.partition("/ws/")[0]
     questions.stop()
 
