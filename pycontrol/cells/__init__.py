@@ -6,8 +6,8 @@ Pure and in memory: no I/O, no clock, no log. Use:
     machines(cells, vc)                  # machines: the VC's private cluster, with free GPUs and bindings to hosts
     cells.request(GroupRequest(group, vc, priority, members, inside=cells_inside(cells, gang)))
         # one gang, on the machines that a policy chose; with priority -1 (opportunistic) on=((host, gpus), ...)
-        # PLACED workers | PREEMPT victims (end them after their grace, release each) | WAIT
-    cells.release(group).ready           # preemptors with no victims left: request them again to place them
+        # its GPUs, and borrowers on them: release each; None: it does not fit
+    cells.release(group)
     cells.set_health(host, healthy, gpus)    # the groups that use these GPUs keep them
     adopt(cells, request, workers)       # recovery: a group that already runs there
     reconfigured(cells, new_layout)      # recovery: another configuration, running groups kept

@@ -1,36 +1,29 @@
-"""The cells of a cluster: ownership, placement of groups, preemption and health. Pure: no I/O, no clock."""
+"""The cells of a cluster: ownership, placement of groups, eviction and health. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import ClassVar
 
+from pycontrol.cells.geometry import Cell, overlaps
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_idle, take_inside
 from pycontrol.cells.space import ONE_A_NODE, AffinityGroup, Holding, Space
-from pycontrol.cells.transaction import Owners, Transaction, reflag_bad, unbind
-from pycontrol.cells.values import (
-    IDLE,
-    OPPORTUNISTIC,
-    CellsError,
-    Decision,
-    GroupRequest,
-    GroupState,
-    Key,
-    LeafState,
-    PlacementOutcome,
-    Released,
-    Worker,
-)
+from pycontrol.cells.transaction import Owners, Transaction, downgrade, reflag_bad, unbind
+from pycontrol.cells.values import IDLE, OPPORTUNISTIC, CellsError, GroupRequest, Key, Placed, Worker
+from pycontrol.model.topology import Gpu
 
 
 class Cells:
     """Virtual private clusters on physical cells; the package's docstring shows its use."""
 
+    _group: ClassVar[type[AffinityGroup]] = AffinityGroup
+    """Another class has groups that know more, as in the laboratory."""
+
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.groups: dict[str, AffinityGroup] = {}
         self.owners: Owners = {}
-        self.order = 0
         self.spaces: list[Space] = []
         for at, chain in enumerate(layout.chains):
             roots: list[tuple[Key, int]] = []
@@ -59,14 +52,13 @@ class Cells:
 
     # Requests
 
-    def request(self, request: GroupRequest) -> Decision:
-        """Places a group; if borrowers are in its way, reserves its cells and names them as victims; else it waits.
+    def request(self, request: GroupRequest) -> Placed | None:
+        """Takes cells for a new group, and GPUs from borrowers where there is no other way; None if it does not fit.
 
-        Requests may be repeated: an allocated group stays, a preempting one is placed once its victims are gone. Raises
-        CellsError, with nothing changed, for an invalid request.
+        The caller releases the evicted groups. Raises CellsError, with nothing changed, for an invalid request.
         """
         if request.group in self.groups:
-            return self._again(self.groups[request.group], request)
+            raise CellsError(f"group {request.group} exists already")
         if self.layout.vc(request.vc) is None:
             raise CellsError(f"there is no virtual cluster {request.vc}")
         tx = Transaction(IDLE if request.priority == OPPORTUNISTIC else (request.vc, request.pinned))
@@ -74,16 +66,10 @@ class Cells:
             fits = self._borrow(tx, request)
         else:
             fits = take_inside(tx, self.spaces, request.inside, (), request.avoid, request.within)
-        return self._commit(request, tx.held, borrowers(tx.held)) if fits else Decision(PlacementOutcome.WAIT)
-
-    def _again(self, group: AffinityGroup, request: GroupRequest) -> Decision:
-        if group.request.vc != request.vc or sorted(group.request.members) != sorted(request.members):
-            raise CellsError(f"group {request.group} exists already with other members or another virtual cluster")
-        if group.victims:
-            return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(group.victims))
-        if group.state is GroupState.PREEMPTING:
-            group.state = GroupState.ALLOCATED
-        return Decision(PlacementOutcome.PLACED, group.workers)
+        if not fits:
+            return None
+        evicted, workers = tuple(borrowers(tx.held)), self.add(request, tx.held).workers
+        return Placed(tuple(Gpu(host, index) for host, indices in workers for index in indices), evicted)
 
     def _borrow(self, tx: Transaction, request: GroupRequest) -> bool:
         """Takes idle GPUs of each chain alone, then of all chains of a GPU type, then of all chains."""
@@ -97,24 +83,11 @@ class Cells:
         tries = [[space] for space in each] + [spaces for spaces in of_type.values() if len(spaces) > 1]
         return any(take_idle(tx, spaces, request.on) for spaces in (*tries, *([each] if len(of_type) > 1 else [])))
 
-    def _commit(self, request: GroupRequest, held: list[Holding], victims: dict[str, AffinityGroup]) -> Decision:
-        """The answer for a new group with these cells, before whose start the victims must end."""
-        group = self.add(request, held)
-        if not victims:
-            return Decision(PlacementOutcome.PLACED, group.workers)
-        group.state, group.victims = GroupState.PREEMPTING, victims
-        for victim in victims.values():
-            victim.state = GroupState.BEING_PREEMPTED
-            victim.preemptors[group.name] = group
-        return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(victims))
-
     def add(self, request: GroupRequest, held: list[Holding]) -> AffinityGroup:
         """A new group that holds these cells; it is guaranteed if they are its own."""
         name, key, borrows = request.group, (request.vc, request.pinned), held[0].borrowed
         priority = OPPORTUNISTIC if borrows else request.priority
-        group = AffinityGroup(request, priority, self.order, key, held=held, workers=workers_of(held))
-        self.order += 1
-        self.groups[name] = group
+        group = self.groups[name] = self._group(request, priority, key, held, workers_of(held))
         for holding in held:
             (holding.space.add_borrower if borrows else holding.space.own)(group, holding.physical)
         if not borrows:
@@ -123,48 +96,40 @@ class Cells:
 
     # The end of groups
 
-    def release(self, name: str) -> Released:
-        """Releases the cells of a group that ended or is given up; cancels the preemption of a preempting group.
-
-        Raises CellsError if there is no such group.
-        """
+    def release(self, name: str) -> None:
+        """Releases the cells of a group that ended; raises CellsError if there is no such group."""
         group = self.groups.pop(name, None)
         if group is None:
             raise CellsError(f"there is no group {name}")
-        restored: tuple[str, ...] = ()
         if group.guaranteed:
             self.owners[group.key].pop(name)
             for holding in group.held:
                 holding.space.disown(holding.physical)
                 holding.pool.give(holding.cell)
-            restored = self._spare(group)
             self._unbind(group)
         else:
             for holding in group.held:
                 holding.space.remove_borrower(holding.physical)
             reflag_bad(group.held)
-        group.state = GroupState.DELETED
-        return Released(self._leave(group), restored)
-
-    def _spare(self, group: AffinityGroup) -> tuple[str, ...]:
-        """A preemptor is gone: returns those of its victims that no other group preempts."""
-        restored = []
-        for victim in group.victims.values():
-            victim.preemptors.pop(group.name, None)
-            if not victim.preemptors and victim.state is GroupState.BEING_PREEMPTED:
-                victim.state = GroupState.ALLOCATED
-                restored.append(victim.name)
-        return tuple(restored)
 
     def _unbind(self, group: AffinityGroup) -> None:
         """Unbinds the cells that a guaranteed group gave back."""
         unbind(group.held)
 
-    def _leave(self, group: AffinityGroup) -> tuple[str, ...]:
-        """A victim is gone: returns its preemptors with no victims left."""
-        for preemptor in group.preemptors.values():
-            preemptor.victims.pop(group.name, None)
-        return tuple(preemptor.name for preemptor in group.preemptors.values() if not preemptor.victims)
+    def vacate(self, space: Space, root: Cell) -> list[str]:
+        """Frees a tree: its groups continue in place as opportunistic ones; returns their names."""
+        names = []
+        for group in self.groups_in(space, root):
+            downgrade(self.owners, group)
+            names.append(group.name)
+        for leaf in list(space.root_marks.get(root, ())):
+            space.unmark(leaf)
+        return names
+
+    def groups_in(self, space: Space, root: Cell) -> list[AffinityGroup]:
+        """The guaranteed groups that hold cells of a tree."""
+        mine = self.owners.get(space.holder[root], {}).values()
+        return [g for g in mine if any(h.space is space and overlaps(space.chain, h.cell, root) for h in g.held)]
 
     # Health
 
@@ -180,15 +145,6 @@ class Cells:
             raise CellsError(f"the cells know no such GPUs on host {host}")
         for space, leaf in found:
             (space.set_healthy if healthy else space.set_bad)(leaf)
-
-    # States
-
-    def leaf_state(self, space: Space, leaf: int) -> LeafState:
-        """The state of a GPU."""
-        owner, borrower = space.owner_of(leaf), space.borrower[leaf]
-        if owner is not None and owner.state is GroupState.PREEMPTING:
-            return LeafState.RESERVING if borrower is not None else LeafState.RESERVED
-        return LeafState.FREE if owner is None and borrower is None else LeafState.USED
 
 
 def borrowers(held: Sequence[Holding]) -> dict[str, AffinityGroup]:

@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pycontrol.cells.core import Cells
-from pycontrol.cells.geometry import Cell, overlaps
+from pycontrol.cells.geometry import Cell
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cells.space import Space
-from pycontrol.cells.transaction import downgrade
-from pycontrol.cells.values import CellsError, GroupState
+from pycontrol.cells.values import CellsError
 from pycontrol.model.value import value
 
 HOUR_S = 3600.0
@@ -360,7 +359,6 @@ def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
     """Returns cells at the end of a deal; returns the groups that became opportunistic.
 
     If too few of the tenant's cells are unused, its groups on some of them continue as opportunistic ones.
-    Reservations there are cancelled and can be requested again.
     """
     space, level = place(cells, lot)
     downgraded: list[str] = []
@@ -370,32 +368,7 @@ def move_back(cells: Cells, lot: Lot, tenant: str, owner: str) -> list[str]:
             break
         if root in free_roots(cells, lot, tenant):
             continue
-        downgraded += _vacate(cells, space, root)
+        downgraded += cells.vacate(space, root)
         missing -= 1
     move(cells, lot, tenant, owner)
     return downgraded
-
-
-def _vacate(cells: Cells, space: Space, root: Cell) -> list[str]:
-    """Frees a tree: its groups continue in place as opportunistic ones; returns their names."""
-    key = space.holder[root]
-
-    def inside() -> list[Any]:
-        return [
-            g
-            for g in cells.owners.get(key, {}).values()
-            if any(h.space is space and overlaps(space.chain, h.cell, root) for h in g.held)
-        ]
-
-    here = inside()
-    claims = {g.name for g in here if g.state is GroupState.PREEMPTING} | {p for g in here for p in g.preemptors}
-    for name in sorted(claims & cells.groups.keys()):
-        if cells.groups[name].state is GroupState.PREEMPTING:
-            cells.release(name)
-    names = []
-    for group in inside():
-        downgrade(cells.owners, group)
-        names.append(group.name)
-    for leaf in list(space.root_marks.get(root, ())):
-        space.unmark(leaf)
-    return names

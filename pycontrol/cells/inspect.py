@@ -8,8 +8,7 @@ from typing import Any
 
 from pycontrol.cells.core import Cells
 from pycontrol.cells.machines import Place, Room, free_in
-from pycontrol.cells.space import FREE, AffinityGroup, Space
-from pycontrol.cells.values import GroupState
+from pycontrol.cells.space import FREE, Space
 
 AS_CONFIGURED = "as in isonomy.yaml"
 """Shown as the policy of a virtual cluster for which the cells file names none."""
@@ -22,11 +21,8 @@ def groups(cells: Cells) -> list[dict[str, Any]]:
             "group": group.name,
             "virtual_cluster": group.request.vc,
             "priority": group.priority,
-            "state": group.state.value,
             "lazily_preempted": group.lazily_preempted,
             "workers": [{"host": host, "gpus": list(indices)} for host, indices in group.workers],
-            "victims": list(group.victims),
-            "preemptors": list(group.preemptors),
         }
         for group in cells.groups.values()
     ]
@@ -85,15 +81,13 @@ def physical_cluster(cells: Cells) -> list[dict[str, Any]]:
     for space in cells.spaces:
         per_node = space.sizes[space.chain.node]
         for node, host in enumerate(space.chain.hosts):
-            gpus = [_gpu(cells, space, leaf) for leaf in range(node * per_node, (node + 1) * per_node)]
+            gpus = [_gpu(space, leaf) for leaf in range(node * per_node, (node + 1) * per_node)]
             found.append({"chain": space.chain.name, "host": host, "gpus": gpus})
     return found
 
 
-def _gpu(cells: Cells, space: Space, leaf: int) -> dict[str, Any]:
-    owner, borrower = space.owner_of(leaf), space.borrower[leaf]
-    user: AffinityGroup | None = borrower or (owner if owner and owner.state is not GroupState.PREEMPTING else None)
-    holder = None
+def _gpu(space: Space, leaf: int) -> dict[str, Any]:
+    user, holder = space.borrower[leaf] or space.owner_of(leaf), None
     for k, size in enumerate(space.sizes):
         virtual = space.p2v[k][leaf // size]
         if virtual != FREE:
@@ -101,17 +95,16 @@ def _gpu(cells: Cells, space: Space, leaf: int) -> dict[str, Any]:
             break
     return {
         "index": space.chain.indices[leaf],
-        "state": cells.leaf_state(space, leaf).value,
+        "state": "Used" if user else "Free",
         "healthy": leaf not in space.bad,
         "group": user.name if user else None,
-        "reserved_by": owner.name if owner and owner.state is GroupState.PREEMPTING else None,
         "priority": user.priority if user else None,
         "virtual_cluster": holder,
     }
 
 
 def idle_gpus(cells: Cells) -> dict[str, int]:
-    """Host -> healthy GPUs that are neither used nor reserved."""
+    """Host -> healthy GPUs that nobody uses."""
     found: dict[str, int] = {}
     for space in cells.spaces:
         free = space.borrowable.forest.free[space.chain.node]

@@ -10,19 +10,10 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.geometry import Cell, cover
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_inside, virtual_for
-from pycontrol.cells.space import Holding, Space
+from pycontrol.cells.space import AffinityGroup, Holding, Space
 from pycontrol.cells.transaction import Transaction
 from pycontrol.cells.trees import bind_trees
-from pycontrol.cells.values import (
-    OPPORTUNISTIC,
-    CellsError,
-    Decision,
-    GroupRequest,
-    GroupState,
-    Key,
-    PlacementOutcome,
-    Worker,
-)
+from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, Key, Worker
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
@@ -38,7 +29,7 @@ class Adopted:
     """Groups that could not be adopted: none of their GPUs is in the cluster, or another group uses one."""
 
 
-def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Decision:
+def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> AffinityGroup:
     """Adopts a group that already runs on these GPUs.
 
     It is guaranteed if cells of its virtual cluster can be bound there, else it continues as an opportunistic group.
@@ -56,9 +47,7 @@ def adopt(cells: Cells, request: GroupRequest, workers: Sequence[Worker]) -> Dec
         inside = bool(request.inside) and take_inside(tx, cells.spaces, request.inside, gpus)
         if not inside and not request.strictly:
             _bind_all(tx, found)
-    group = cells.add(request, tx.held or found)
-    group.lazily_preempted = group.priority < request.priority
-    return Decision(PlacementOutcome.PLACED, group.workers, downgraded=(group.name,) if group.lazily_preempted else ())
+    return cells.add(request, tx.held or found)
 
 
 def _locate(cells: Cells, workers: Sequence[Worker]) -> tuple[list[Holding], bool]:
@@ -129,7 +118,8 @@ def _one_by_one(cells: Cells, groups: Sequence[tuple[GroupRequest, Sequence[Work
     downgraded, gone = list[str](), list[str]()
     for request, workers in groups:
         try:
-            downgraded += adopt(cells, request, workers).downgraded
+            if adopt(cells, request, workers).lazily_preempted:
+                downgraded.append(request.group)
         except CellsError:
             gone.append(request.group)
     return Adopted(cells, tuple(downgraded), tuple(gone))
@@ -150,11 +140,10 @@ def _wanted(cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Seq
 def reconfigured(cells: Cells, layout: Layout) -> Adopted:
     """Adopts the running groups on a new layout, of each priority the oldest first, and keeps the health of GPUs.
 
-    `downgraded` has those that were not borrowing before. Groups with unfinished preemptions must be requested again.
+    `downgraded` has those that were not borrowing before.
     """
-    old = sorted(cells.groups.values(), key=lambda g: g.order)
     running = [  # virtual cells are numbered differently there
-        (replace(g.request, inside=(), strictly=False), g.workers) for g in old if g.state is not GroupState.PREEMPTING
+        (replace(g.request, inside=(), strictly=False), g.workers) for g in cells.groups.values()
     ]
     found = adopt_all(lambda: type(cells)(layout), running)
     bad = {space.chain.gpu(leaf) for space in cells.spaces for leaf in space.bad}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Cell, Chain
 from pycontrol.cells.pool import CellPool, Forest
-from pycontrol.cells.values import IDLE, GroupRequest, GroupState, Key, Worker
+from pycontrol.cells.values import IDLE, GroupRequest, Key, Worker
 from pycontrol.model.topology import Gpu
 
 FREE = -1
@@ -46,16 +46,10 @@ class AffinityGroup:
 
     request: GroupRequest
     priority: int
-    order: int
-    """Later groups are preempted first among equals."""
     key: Key
     """The holder of the cells that it is guaranteed."""
-    state: GroupState = GroupState.ALLOCATED
     held: list[Holding] = field(default_factory=list)
     workers: tuple[Worker, ...] = ()
-    victims: dict[str, AffinityGroup] = field(default_factory=dict)
-    preemptors: dict[str, AffinityGroup] = field(default_factory=dict)
-    lazily_preempted: bool = False
 
     @property
     def name(self) -> str:
@@ -65,13 +59,17 @@ class AffinityGroup:
     def guaranteed(self) -> bool:
         return self.priority >= 0
 
+    @property
+    def lazily_preempted(self) -> bool:
+        """Whether it lost its guarantee, and continues as an opportunistic group."""
+        return self.priority < self.request.priority
+
 
 class Space:
     """The state of a chain. `pools`: the free cells of each holder.
 
-    `v2p`, `p2v`: the binding by level, both ways. `owner[k]`: physical cell -> group that owns it (runs on it or has
-    reserved it). `borrower[leaf]`: group that uses a GPU without owning it. `marks`: bad GPU in a bound tree -> the
-    virtual GPU that is bound to it.
+    `v2p`, `p2v`: the binding by level, both ways. `owner[k]`: physical cell -> group that owns it. `borrower[leaf]`:
+    group that uses a GPU without owning it. `marks`: bad GPU in a bound tree -> the virtual GPU that is bound to it.
     """
 
     def __init__(self, chain: Chain, roots: Iterable[tuple[Key, int]], static: bool) -> None:

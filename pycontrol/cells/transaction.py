@@ -78,7 +78,7 @@ def downgrade(owners: Owners, group: AffinityGroup) -> list[Holding]:
         holding.pool.give(holding.cell)
     unbind(before)
     del owners[group.key][group.name]
-    group.priority, group.lazily_preempted = OPPORTUNISTIC, True
+    group.priority = OPPORTUNISTIC
     return before
 
 

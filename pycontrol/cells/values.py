@@ -1,8 +1,6 @@
-"""Requests to the cells, their decisions, and states."""
+"""Requests to the cells, and what they are given."""
 
 from __future__ import annotations
-
-import enum
 
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
@@ -18,32 +16,6 @@ IDLE: Key = ("", "")
 
 class CellsError(Exception):
     """An invalid request; nothing has changed."""
-
-
-class GroupState(enum.StrEnum):
-    """The states of an affinity group."""
-
-    PREEMPTING = "Preempting"
-    ALLOCATED = "Allocated"
-    BEING_PREEMPTED = "BeingPreempted"
-    DELETED = "Deleted"
-
-
-class LeafState(enum.StrEnum):
-    """The states of a GPU."""
-
-    FREE = "Free"
-    USED = "Used"
-    RESERVING = "Reserving"
-    RESERVED = "Reserved"
-
-
-class PlacementOutcome(enum.StrEnum):
-    """The outcome of a request."""
-
-    PLACED = "placed"
-    PREEMPT = "preempt"
-    WAIT = "wait"
 
 
 Worker = tuple[str, tuple[int, ...]]
@@ -81,30 +53,8 @@ class GroupRequest:
 
 
 @value
-class Decision:
-    """The answer to a request.
+class Placed:
+    """The GPUs of a placed gang, and the groups that borrow some of them and are evicted for it."""
 
-    PLACED: `workers` may run, largest first. PREEMPT: `victims` must end (after their grace period), then the group is
-    placed on `workers`. WAIT: `reason` says why.
-    """
-
-    outcome: PlacementOutcome
-    workers: tuple[Worker, ...] = ()
-    victims: tuple[str, ...] = ()
-    downgraded: tuple[str, ...] = ()
-    """Groups that continue as opportunistic ones (lazy preemption)."""
-    reason: str = ""
-
-    @property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """All GPUs of the group."""
-        return tuple(Gpu(host, index) for host, indices in self.workers for index in indices)
-
-
-@value
-class Released:
-    """The result of releasing a group. `ready`: groups with no victims left; request them again to place them."""
-
-    ready: tuple[str, ...] = ()
-    restored: tuple[str, ...] = ()
-    """Victims of a cancelled preemption that continue as before."""
+    gpus: tuple[Gpu, ...]
+    evicted: tuple[str, ...] = ()

@@ -9,11 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.supply.port import GroupGpus, Placed, RoundPart, Supply
+from pycontrol.arbiter.supply.port import GroupGpus, RoundPart, Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Terms
 from pycontrol.cells.machines import Room, VirtualMachine
+from pycontrol.cells.values import Placed
 from pycontrol.config import parse
 from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.events import SendRevoke, Solve

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pycontrol.cells.space import FREE, Space
-from pycontrol.cells.values import GroupState
 from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.states import GroupState
 
 
 def check(cells: GroupCells) -> None:
@@ -41,9 +41,9 @@ def _check_leaves(cells: GroupCells, space: Space) -> None:
         assert (owner.name if owner else None) == owners.get(leaf)
         assert (borrower.name if borrower else None) == guests.get(leaf)
         if owner and borrower:
-            assert owner.state is GroupState.PREEMPTING
-            assert borrower.state is GroupState.BEING_PREEMPTED
-            assert borrower.name in owner.victims
+            assert cells.groups[owner.name].state is GroupState.PREEMPTING
+            assert cells.groups[borrower.name].state is GroupState.BEING_PREEMPTED
+            assert borrower.name in cells.groups[owner.name].victims
         low_free = owner is None and borrower is None and leaf not in space.bad
         whole = any((k, leaf // space.sizes[k]) in space.borrowable.forest.whole for k in range(len(space.sizes)))
         assert (space.borrowable.forest.free[0][leaf] == 1 and not whole) == low_free, f"low view of leaf {leaf}"

@@ -15,12 +15,13 @@ from pycontrol.cells.geometry import hidden_fans
 from pycontrol.cells.idle import max_min
 from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
 from pycontrol.cells.machines import groups_to_move, machines, room_within
-from pycontrol.cells.recovery import adopt, reconfigured
-from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
+from pycontrol.cells.recovery import adopt
+from pycontrol.cells.values import CellsError
 from pycontrol.config import ConfigError
 from pycontrol.lab.hived import gang_fit
-from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.groups import GroupCells, reconfigured
 from pycontrol.lab.hived.preemption import PriorityRequest
+from pycontrol.lab.hived.states import GroupState, PlacementOutcome
 from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 
@@ -38,6 +39,10 @@ def ask(cells: GroupCells, group: str, vc: str, priority: int, *sizes: int, **mo
 
 def hosts(decision: Any) -> set[str]:
     return {host for host, _ in decision.workers}
+
+
+def leaf_states(cells: GroupCells) -> set[str]:
+    return {cells.leaf_state(space, leaf) for space in cells.spaces for leaf in range(len(space.borrower))}
 
 
 NODE4 = {"switch": 2, "node": 2}
@@ -164,12 +169,11 @@ def test_a_reservation_is_taken_over_by_a_higher_priority() -> None:
     cells = build(NODE4, 1, {"a": {"node": 1}})
     ask(cells, "low", "a", 0, 4, lazy=False)
     ask(cells, "mid", "a", 1, 4)
-    states = {g["state"] for g in physical_cluster(cells)[0]["gpus"]}
-    assert states == {"Reserving"}
+    assert leaf_states(cells) == {"Reserving"}
     assert ask(cells, "high", "a", 2, 4).victims == ("low",)
     assert "mid" not in cells.groups
     assert cells.release("low").ready == ("high",)
-    assert {g["state"] for g in physical_cluster(cells)[0]["gpus"]} == {"Reserved"}
+    assert leaf_states(cells) == {"Reserved"}
 
 
 def test_what_is_only_reserved_is_taken_before_preemption_may_start() -> None:
@@ -310,7 +314,7 @@ def test_static_binding_stays() -> None:
 def test_static_binding_keeps_the_order_of_a_trees_cells() -> None:
     cells = build({"node": 2, "pod": 2}, 2, {"a": {"pod": 1}}, binding="static")
     second = PriorityRequest("g", "a", 0, ((1, 2),), inside=((0, 1, 1, 2),), strictly=True)
-    assert adopt(cells, second, (("h0", (0, 1)),)).downgraded == ("g",)  # the pod's second node is h1
+    assert adopt(cells, second, (("h0", (0, 1)),)).lazily_preempted  # the pod's second node is h1
     cells.set_health("h0", False, [1])
     cells.release("g")
     assert hosts(ask(cells, "x", "a", 0, 2)) == {"h1"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.cells.exchange import Exchange, Lot, balanced
-from pycontrol.cells.values import CellsError, PlacementOutcome
+from pycontrol.cells.values import CellsError
 from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
+from pycontrol.lab.hived.states import PlacementOutcome
 from tests.cells.invariants import check
 from tests.cells.test_cells import ask, build
 

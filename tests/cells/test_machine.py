@@ -11,11 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange import Exchange, Lot, balanced
-from pycontrol.cells.recovery import adopt_all, reconfigured
-from pycontrol.cells.values import CellsError, GroupState, PlacementOutcome
+from pycontrol.cells.recovery import adopt_all
+from pycontrol.cells.values import CellsError
 from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
-from pycontrol.lab.hived.groups import GroupCells
+from pycontrol.lab.hived.groups import GroupCells, reconfigured
 from pycontrol.lab.hived.preemption import PriorityRequest
+from pycontrol.lab.hived.states import GroupState, PlacementOutcome
 from pycontrol.lab.solve.kept_cells import dump, load
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits

@@ -11,9 +11,10 @@ from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, end_s, left, resolve
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.port import Placed, RoundPart
+from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, divides
+from pycontrol.cells.values import Placed
 from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
 from pycontrol.model.events import HeldGrant, SendGrant
 from pycontrol.model.grouping import grouped, summed

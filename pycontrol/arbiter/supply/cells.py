@@ -12,7 +12,7 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.port import GroupGpus, Placed, Supply
+from pycontrol.arbiter.supply.port import GroupGpus, Supply
 from pycontrol.cells import idle
 from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Deal, Exchange, Lot, with_deals
@@ -29,7 +29,7 @@ from pycontrol.cells.machines import (
     room_within,
 )
 from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
-from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, PlacementOutcome, Worker
+from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, Placed, Worker
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.events import ExchangePosted
 from pycontrol.model.grouping import grouped
@@ -137,23 +137,19 @@ class CellSupply(Supply):
         request = self._request(group, vc, guaranteed, gang)
         if avoid or within:
             request = dataclasses.replace(request, avoid=tuple(avoid), within=within or None)
-        evicted: list[str] = []
         try:
             with as_shown(self._cells, vc if within and guaranteed else ""):  # the room there is that of these hosts
-                decision = self._cells.request(request)
-            if decision.outcome is PlacementOutcome.WAIT and avoid:
-                decision = self._cells.request(request)
-            if kept := [victim for victim in decision.victims if victim in spared]:
-                self._cells.release(group)
-                return Placed((), tuple(kept))
-            while decision.outcome is PlacementOutcome.PREEMPT:
-                for victim in decision.victims:
-                    evicted.append(victim)
-                    self._cells.release(victim)
-                decision = self._cells.request(request)
+                placed = self._cells.request(request)
+            if placed is None and avoid:
+                placed = self._cells.request(request)
         except CellsError:
             return None
-        return Placed(decision.gpus, tuple(evicted)) if decision.outcome is PlacementOutcome.PLACED else None
+        if placed is not None and (kept := tuple(name for name in placed.evicted if name in spared)):
+            self._cells.release(group)
+            return Placed((), kept)
+        for name in placed.evicted if placed is not None else ():
+            self._cells.release(name)
+        return placed
 
     def own(self, group: str, vc: str, gang: Gang) -> bool:
         """Makes a borrowing group guaranteed in place, if virtual cells of its own can be bound where it runs."""
@@ -163,8 +159,7 @@ class CellSupply(Supply):
         workers = known.workers
         self._cells.release(group)
         request = self._request(group, vc, True, gang)
-        adopt(self._cells, dataclasses.replace(request, strictly=True), workers)
-        return self._cells.groups[group].guaranteed
+        return adopt(self._cells, dataclasses.replace(request, strictly=True), workers).guaranteed
 
     def downgrade(self, group: str) -> bool:
         """Makes a guaranteed group a borrowing one in place (lazy preemption)."""
@@ -195,10 +190,9 @@ class CellSupply(Supply):
             return True
         self._cells.release(held.group)
         try:
-            adopt(self._cells, *_running(held))
+            return adopt(self._cells, *_running(held)).guaranteed or not held.guaranteed
         except CellsError:  # on machines that the file does not know
             return not held.guaranteed
-        return self._cells.groups[held.group].guaranteed or not held.guaranteed
 
     def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
         """Restores running groups on their GPUs; returns (as False) those that cannot be guaranteed."""

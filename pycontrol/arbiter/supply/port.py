@@ -13,6 +13,7 @@ from pycontrol.cells.core import Cells
 from pycontrol.cells.exchange import Deal, Exchange
 from pycontrol.cells.layout import Layout, Terms
 from pycontrol.cells.machines import Room, VirtualMachine
+from pycontrol.cells.values import Placed
 from pycontrol.model.auction import Demand, Gang
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.topology import Gpu, Topology
@@ -79,14 +80,6 @@ class GroupGpus:
     vc: str
     guaranteed: bool
     gpus: tuple[Gpu, ...]
-
-
-@value
-class Placed:
-    """The GPUs of a placed gang, and the groups that were evicted for it."""
-
-    gpus: tuple[Gpu, ...]
-    evicted: tuple[str, ...] = ()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have the simplest possible cells

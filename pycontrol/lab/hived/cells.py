@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.values import OPPORTUNISTIC, GroupState, PlacementOutcome
+from pycontrol.cells.values import OPPORTUNISTIC
 from pycontrol.lab.hived.cases import (
     CLUSTER_NODES,
     CONVENTIONS,
@@ -30,6 +30,7 @@ from pycontrol.lab.hived.groups import GroupCells
 from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.hived.sharing import by_seed
 from pycontrol.lab.hived.simulated import HOUR_S, NODE_GPUS, Ran
+from pycontrol.lab.hived.states import GroupState, PlacementOutcome
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.simulation.runs import interval

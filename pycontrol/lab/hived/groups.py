@@ -9,24 +9,17 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pycontrol.cells import recovery
 from pycontrol.cells.core import Cells, borrowers
 from pycontrol.cells.geometry import Cell, overlaps
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_inside
 from pycontrol.cells.space import AffinityGroup, Holding, Space
-from pycontrol.cells.values import (
-    IDLE,
-    OPPORTUNISTIC,
-    CellsError,
-    Decision,
-    GroupRequest,
-    GroupState,
-    Key,
-    PlacementOutcome,
-)
+from pycontrol.cells.values import IDLE, OPPORTUNISTIC, CellsError, GroupRequest, Key
 from pycontrol.lab.hived.gang_fit import Undecided
 from pycontrol.lab.hived.group_search import Hosts, find
 from pycontrol.lab.hived.preemption import Preemption, PriorityRequest, minus, unbind_inside, upgrade
+from pycontrol.lab.hived.states import Decision, GroupState, LeafState, PlacementOutcome, PriorityGroup, Released
 
 HIGHEST = 1000
 """The highest priority."""
@@ -37,12 +30,16 @@ Round = tuple[list[Space], int | None]
 class GroupCells(Cells):
     """Cells whose groups have priorities."""
 
+    _group = PriorityGroup
+    groups: dict[str, PriorityGroup]  # type: ignore[assignment]  # `_group` makes them
+
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self.lost: dict[str, dict[str, list[Holding]]] = {}
         """Group -> preemptor -> guaranteed cells that it took from this group, which still runs on their GPUs."""
-        self.downgraded: dict[str, list[tuple[AffinityGroup, list[Holding]]]] = {}
+        self.downgraded: dict[str, list[tuple[PriorityGroup, list[Holding]]]] = {}
         """Group -> groups that it made opportunistic, with what they held before."""
+        self.order = 0
 
     def _pin_key(self, vc: str, pin: str) -> Key:
         """A pinned cell has a holder of its own: only groups that name it use it."""
@@ -50,7 +47,7 @@ class GroupCells(Cells):
 
     # Requests
 
-    def request(self, request: GroupRequest, *, preempt: bool = True) -> Decision:
+    def request(self, request: GroupRequest, *, preempt: bool = True) -> Decision:  # type: ignore[override]
         """Places a group, starts a preemption for it, or says why it waits.
 
         Requests may be repeated: an allocated group stays, a preempting one is placed once its victims are gone. With
@@ -73,7 +70,34 @@ class GroupCells(Cells):
                 PlacementOutcome.WAIT, reason="the workers' sizes are too diverse to decide whether they fit"
             )
 
-    def _settled(self, group: AffinityGroup, request: PriorityRequest, preempt: bool) -> Decision | None:
+    def _again(self, group: PriorityGroup, request: GroupRequest) -> Decision:
+        if group.request.vc != request.vc or sorted(group.request.members) != sorted(request.members):
+            raise CellsError(f"group {request.group} exists already with other members or another virtual cluster")
+        if group.victims:
+            return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(group.victims))
+        if group.state is GroupState.PREEMPTING:
+            group.state = GroupState.ALLOCATED
+        return Decision(PlacementOutcome.PLACED, group.workers)
+
+    def _commit(self, request: GroupRequest, held: list[Holding], victims: dict[str, PriorityGroup]) -> Decision:
+        """The answer for a new group with these cells, before whose start the victims must end."""
+        group = self.add(request, held)
+        if not victims:
+            return Decision(PlacementOutcome.PLACED, group.workers)
+        group.state, group.victims = GroupState.PREEMPTING, victims
+        for victim in victims.values():
+            victim.state = GroupState.BEING_PREEMPTED
+            victim.preemptors[group.name] = group
+        return Decision(PlacementOutcome.PREEMPT, group.workers, tuple(victims))
+
+    def add(self, request: GroupRequest, held: list[Holding]) -> PriorityGroup:
+        """A new group that holds these cells; it is guaranteed if they are its own."""
+        super().add(request, held)
+        group = self.groups[request.group]
+        group.order, self.order = self.order, self.order + 1
+        return group
+
+    def _settled(self, group: PriorityGroup, request: PriorityRequest, preempt: bool) -> Decision | None:
         """The answer to a repeated request; None if it must be placed anew, because its cells do not suit any more."""
         reserved = group.state is GroupState.PREEMPTING
         answer = self._again(group, request)
@@ -159,7 +183,8 @@ class GroupCells(Cells):
         return waits
 
     def _take(self, request: PriorityRequest, tx: Preemption, preempt: bool) -> Decision:
-        victims = borrowers(tx.held) | {g.name: g for g in tx.lent if g.state is not GroupState.PREEMPTING}
+        victims = {name: self.groups[name] for name in borrowers(tx.held)}
+        victims |= {g.name: g for g in tx.lent if g.state is not GroupState.PREEMPTING}
         if victims and not preempt:
             tx.undo()
             return Decision(PlacementOutcome.PREEMPT, victims=tuple(victims))
@@ -175,7 +200,7 @@ class GroupCells(Cells):
             self.downgraded[request.group] = tx.downgraded
         return replace(answer, downgraded=tuple(victim.name for victim, _ in tx.downgraded))
 
-    def _transfer(self, victim: AffinityGroup, to: str, taken: Sequence[Holding]) -> None:
+    def _transfer(self, victim: PriorityGroup, to: str, taken: Sequence[Holding]) -> None:
         """Moves the cells that a preemptor took of a victim to the preemptor; a running victim stays as a borrower."""
         kept: list[Holding] = []
         for mine in victim.held:
@@ -195,7 +220,7 @@ class GroupCells(Cells):
         victim.held = kept
 
     def _split(
-        self, mine: Holding, victim: AffinityGroup, to: str, rest: list[Cell], lost: list[Cell]
+        self, mine: Holding, victim: PriorityGroup, to: str, rest: list[Cell], lost: list[Cell]
     ) -> list[Holding]:
         """Splits an owned cell into the parts that stay owned (returned) and those that the victim now only borrows."""
         space, (level, number) = mine.space, mine.physical
@@ -219,7 +244,19 @@ class GroupCells(Cells):
 
     # The end of groups
 
-    def _spare(self, group: AffinityGroup) -> tuple[str, ...]:
+    def release(self, name: str) -> Released:  # type: ignore[override]
+        """Releases the cells of a group that ended or is given up; cancels the preemption of a preempting group.
+
+        Raises CellsError if there is no such group.
+        """
+        group = self.groups.get(name)
+        super().release(name)
+        assert group is not None
+        group.state = GroupState.DELETED
+        restored = tuple(v.name for v in group.victims.values() if v.state is GroupState.ALLOCATED)
+        return Released(self._leave(group), restored)
+
+    def _spare(self, group: PriorityGroup) -> None:
         """A preemptor is gone: its victims own the cells again that it took."""
         for victim in group.victims.values():
             for part in self.lost.get(victim.name, {}).pop(group.name, []):
@@ -229,24 +266,54 @@ class GroupCells(Cells):
                 part.pool.take(part.cell)
                 part.space.own(victim, part.physical)
                 victim.held.append(part)
-        return super()._spare(group)
+        for victim in group.victims.values():
+            victim.preemptors.pop(group.name, None)
+            if not victim.preemptors and victim.state is GroupState.BEING_PREEMPTED:
+                victim.state = GroupState.ALLOCATED
 
     def _unbind(self, group: AffinityGroup) -> None:
         """The groups that it made opportunistic are guaranteed again, where that is possible."""
+        assert isinstance(group, PriorityGroup)
+        self._spare(group)
         super()._unbind(group)
         for victim, before in reversed(self.downgraded.get(group.name, ())):
             same = self.groups.get(victim.name) is victim
             if same and victim.state is GroupState.ALLOCATED and victim.lazily_preempted:
                 upgrade(self.owners, victim, before)
 
-    def _leave(self, group: AffinityGroup) -> tuple[str, ...]:
-        """A group is gone, and with it its use of its preemptors' cells."""
+    def _leave(self, group: PriorityGroup) -> tuple[str, ...]:
+        """A group is gone, and with it its use of its preemptors' cells: returns those with no victims left."""
         for parts in self.lost.pop(group.name, {}).values():
             for part in parts:
                 for piece in part.space.take_by_node(part.physical):
                     part.space.remove_borrower(piece)
         self.downgraded.pop(group.name, None)
-        return super()._leave(group)
+        for preemptor in group.preemptors.values():
+            preemptor.victims.pop(group.name, None)
+        return tuple(preemptor.name for preemptor in group.preemptors.values() if not preemptor.victims)
+
+    def vacate(self, space: Space, root: Cell) -> list[str]:
+        """As `Cells.vacate`; reservations there, and of groups there, are cancelled and can be requested again."""
+        here = [self.groups[g.name] for g in self.groups_in(space, root)]
+        claims = {g.name for g in here} | {name for g in here for name in g.preemptors}
+        for name in sorted(claims & self.groups.keys()):
+            if self.groups[name].state is GroupState.PREEMPTING:
+                self.release(name)
+        return super().vacate(space, root)
+
+    def leaf_state(self, space: Space, leaf: int) -> LeafState:
+        """The state of a GPU."""
+        owner, borrower = space.owner_of(leaf), space.borrower[leaf]
+        if owner is not None and self.groups[owner.name].state is GroupState.PREEMPTING:
+            return LeafState.RESERVING if borrower is not None else LeafState.RESERVED
+        return LeafState.FREE if owner is None and borrower is None else LeafState.USED
+
+
+def reconfigured(cells: GroupCells, layout: Layout) -> recovery.Adopted:
+    """As the cells' own `reconfigured`; preempting groups are released, and must be requested again."""
+    for name in [g.name for g in cells.groups.values() if g.state is GroupState.PREEMPTING]:
+        cells.release(name)
+    return recovery.reconfigured(cells, layout)
 
 
 def _workers_wanted(request: PriorityRequest) -> tuple[list[int], Hosts]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from pycontrol.cells.geometry import Cell, Chain, overlaps
-from pycontrol.cells.space import FREE, AffinityGroup, Holding, Space
+from pycontrol.cells.space import FREE, Holding, Space
 from pycontrol.cells.transaction import Owners, Transaction, downgrade, reflag_bad
-from pycontrol.cells.values import GroupRequest, GroupState, Key
+from pycontrol.cells.values import GroupRequest, Key
+from pycontrol.lab.hived.states import GroupState, PriorityGroup
 from pycontrol.model.value import value
 
 Mark = tuple[int, int, int]
@@ -34,9 +35,9 @@ class Preemption(Transaction):
     def __init__(self, owners: Owners, key: Key) -> None:
         super().__init__(key)
         self.owners = owners
-        self.lent: list[AffinityGroup] = []
+        self.lent: list[PriorityGroup] = []
         """Groups whose cells are free for now; they stay bound."""
-        self.downgraded: list[tuple[AffinityGroup, list[Holding]]] = []
+        self.downgraded: list[tuple[PriorityGroup, list[Holding]]] = []
         """Groups that became opportunistic, with what they held before."""
 
     def mark(self) -> Mark:
@@ -78,14 +79,15 @@ class Preemption(Transaction):
 
         Lazy victims are downgraded; `lent` has the others, which must end, and the reservations that are in the way.
         """
-        lower = [g for g in self.owners.get(self.key, {}).values() if g.priority < request.priority]
+        owners = [g for g in self.owners.get(self.key, {}).values() if isinstance(g, PriorityGroup)]
+        lower = [g for g in owners if g.priority < request.priority]
         lower.sort(key=lambda g: (g.priority, -g.order))
         found = self._victims(lower, spaces, find)
         # the lazy ones keep running as borrowers, if that is enough; else all of them end
         lazy = [g for g in found if is_lazy(g.request) and g.state is GroupState.ALLOCATED]
         return bool(found) and ((bool(lazy) and self._take_from(found, lazy, find)) or self._take_from(found, [], find))
 
-    def _victims(self, lower: list[AffinityGroup], spaces: Collection[Space], find: Find) -> list[AffinityGroup]:
+    def _victims(self, lower: list[PriorityGroup], spaces: Collection[Space], find: Find) -> list[PriorityGroup]:
         """The groups to preempt, the lowest priority and youngest first, and only those with needed cells; none if
         all of `lower` are not enough."""
         start = self.mark()
@@ -101,7 +103,7 @@ class Preemption(Transaction):
         self.undo(start)
         return needed
 
-    def _take_from(self, victims: list[AffinityGroup], soft: list[AffinityGroup], find: Find) -> bool:
+    def _take_from(self, victims: list[PriorityGroup], soft: list[PriorityGroup], find: Find) -> bool:
         """What `find` finds once the soft victims are downgraded and the others gone; False, and no change, if
         nothing."""
         start = self.mark()
@@ -116,7 +118,7 @@ class Preemption(Transaction):
         self.return_loans([g for g in self.lent if not self._needs(g)])
         return True
 
-    def _needs(self, group: AffinityGroup) -> bool:
+    def _needs(self, group: PriorityGroup) -> bool:
         """Whether cells that were taken are a group's."""
         return any(
             mine.space is other.space and overlaps(other.space.chain, mine.cell, other.cell)
@@ -124,7 +126,7 @@ class Preemption(Transaction):
             for other in self.held
         )
 
-    def borrow_from(self, group: AffinityGroup) -> None:
+    def borrow_from(self, group: PriorityGroup) -> None:
         """Frees a group's virtual cells for now, except those with bad GPUs; they stay bound."""
         self.lent.append(group)
         for holding in group.held:
@@ -132,7 +134,7 @@ class Preemption(Transaction):
                 holding.space.kept.add(holding.cell)
                 holding.pool.give(holding.cell)
 
-    def return_loans(self, groups: Sequence[AffinityGroup]) -> None:
+    def return_loans(self, groups: Sequence[PriorityGroup]) -> None:
         """Gives groups the cells again that they lent."""
         for group in groups:
             self.lent.remove(group)
@@ -147,7 +149,7 @@ def is_lazy(request: GroupRequest) -> bool:
     return isinstance(request, PriorityRequest) and request.lazy
 
 
-def upgrade(owners: Owners, group: AffinityGroup, before: list[Holding]) -> None:
+def upgrade(owners: Owners, group: PriorityGroup, before: list[Holding]) -> None:
     """Makes a downgraded group guaranteed again, if all that it held is still free."""
     for holding in before:
         if holding.bad:
@@ -168,11 +170,11 @@ def upgrade(owners: Owners, group: AffinityGroup, before: list[Holding]) -> None
     for holding in before:
         holding.space.own(group, holding.physical)
     group.held = before
-    group.priority, group.lazily_preempted = group.request.priority, False
+    group.priority = group.request.priority
     owners.setdefault(group.key, {})[group.name] = group
 
 
-def _bind_own(holding: Holding, group: AffinityGroup) -> None:
+def _bind_own(holding: Holding, group: PriorityGroup) -> None:
     """Binds a cell where its group runs; of the tree's bad GPUs those that the group borrows are not marked."""
     space = holding.space
     own = {leaf for leaf in space.bad if space.borrower[leaf] is group}

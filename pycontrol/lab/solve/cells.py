@@ -9,11 +9,11 @@ from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.inspect import vc_cells
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.recovery import adopt, adopt_all
-from pycontrol.cells.space import AffinityGroup
-from pycontrol.cells.values import CellsError, Decision, GroupState, LeafState, PlacementOutcome, Worker
+from pycontrol.cells.values import CellsError, Worker
 from pycontrol.config import ConfigError
 from pycontrol.lab.hived.groups import GroupCells
 from pycontrol.lab.hived.preemption import PriorityRequest
+from pycontrol.lab.hived.states import Decision, GroupState, LeafState, PlacementOutcome, PriorityGroup
 from pycontrol.lab.solve.kept_cells import dump, load
 
 OPERATIONS = frozenset(
@@ -138,7 +138,7 @@ class Replay:
     def _all_hosts(self) -> set[str]:
         return {host for space in self.cells.spaces for host in space.chain.hosts}
 
-    def _room(self, name: str, group: AffinityGroup, wanted: int, pod: str) -> int:
+    def _room(self, name: str, group: PriorityGroup, wanted: int, pod: str) -> int:
         """A worker's index in a placed group: its own, or the first free one of its size."""
         taken = self.members.setdefault(name, {})
         if taken.get(pod, -1) >= 0:

@@ -8,9 +8,10 @@ from typing import Any
 
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.space import AffinityGroup, Holding
-from pycontrol.cells.values import IDLE, GroupState
+from pycontrol.cells.values import IDLE
 from pycontrol.lab.hived.groups import GroupCells
 from pycontrol.lab.hived.preemption import PriorityRequest
+from pycontrol.lab.hived.states import GroupState, PriorityGroup
 
 
 def dump(cells: GroupCells) -> dict[str, Any]:
@@ -31,7 +32,6 @@ def dump(cells: GroupCells) -> dict[str, Any]:
                 "request": request,
                 "priority": group.priority,
                 "state": group.state.value,
-                "lazily_preempted": group.lazily_preempted,
                 "workers": [[host, list(indices)] for host, indices in group.workers],
                 "parts": listed(group.held),
                 "lost": {name: listed(held) for name, held in cells.lost.get(group.name, {}).items()},
@@ -67,10 +67,9 @@ def load(layout: Layout, data: Mapping[str, Any]) -> GroupCells:
 
     for saved in data["groups"]:
         request = _load_request(saved["request"])
-        group = AffinityGroup(request, saved["priority"], cells.order, (request.vc, request.pinned))
+        group = PriorityGroup(request, saved["priority"], (request.vc, request.pinned), order=cells.order)
         cells.order += 1
         group.state = GroupState(saved["state"])
-        group.lazily_preempted = saved["lazily_preempted"]
         group.workers = tuple((host, tuple(indices)) for host, indices in saved["workers"])
         group.held = held_by(group, saved["parts"])
         cells.lost[group.name] = {name: held_by(group, listed) for name, listed in saved["lost"].items()}
