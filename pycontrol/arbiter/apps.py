@@ -30,6 +30,7 @@ from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.plausible import Standing, app_left, held_bid, rho_range, slowdowns_of, within
 from pycontrol.fairness.seen import TOLERANCE, AppSeen, differences, joined, overstated, totalled
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.auction import Bid, Demand, as_gang
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import HeldGrant, JobProgress, RhoReported, WorkerSteps
@@ -67,7 +68,7 @@ def arrive(s: Holdings, clerk: Clerk, app_id: str, now_s: float) -> None:
     if app is None or app_id in s.durable.apps:
         return
     agent = s.agents.get(app_id)
-    kind = FOREIGN if not s.expects_agent(app) else "job"
+    kind = FOREIGN if not tags.expects_agent(app) else "job"
     if agent is not None and agent.app_scheduler != SINGLE:
         kind = agent.app_scheduler
     vc = s.supply.vc_of(app.queue)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Container as Contains
@@ -29,13 +28,12 @@ from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
 from pycontrol.model.auction import Gang, as_gang, gang_of
-from pycontrol.model.cluster import Container, Node, YarnApp
+from pycontrol.model.cluster import Container, Node
 from pycontrol.model.events import Contention, Effect, Kill, SendHosts, SendRevoke
 from pycontrol.model.grouping import grouped, summed
-from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
+from pycontrol.model.reasons import Cause, Pending, Reason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Topology
-from pycontrol.words import utc
 
 RECEIPTS_KEPT = 200
 KILL_RETRY_S = 5.0
@@ -172,12 +170,7 @@ class Holdings:
     def is_unmanaged(self, app_id: str) -> bool:
         """Whether YARN knows the app, and it neither has an Agent nor is expected to register one."""
         app = self.cluster.apps.get(app_id)
-        return app is not None and app_id not in self.agents and not self.expects_agent(app)
-
-    @staticmethod
-    def expects_agent(app: YarnApp) -> bool:
-        """Whether the app was submitted through Isonomy's Submarine runtime, and so brings an Agent."""
-        return "isonomy" in app.tags or app.application_type == "SUBMARINE"
+        return app is not None and app_id not in self.agents and not tags.expects_agent(app)
 
     def holding(self, app_id: str) -> int:
         """GPUs that the app holds or has reserved, less those being revoked."""
@@ -257,11 +250,6 @@ class Holdings:
         claims = self.durable.claims_of(app_id)
         return sum(len(x.gpus) for x in claims if not x.guaranteed and not is_revoking(x))
 
-    def attained_gpu_s(self, app_id: str, now_s: float) -> float:
-        """The app's attained service, GPU-s."""
-        running = sum(x.attained_gpu_s(now_s) for x in self.durable.leases.of(app_id))
-        return self.durable.apps[app_id].attained_gpu_s + running
-
     def contention(self, app_id: str, now_s: float) -> Contention:
         """What the app's Agent needs to compute rho."""
         app = self.durable.apps[app_id]
@@ -286,19 +274,13 @@ class Holdings:
         """The GPUs of the reference type for which a GPU counts in budgets."""
         return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
 
-    def default_partition(self, app_id: str) -> str:
-        """The partition of an app's asks without a node label."""
-        app = self.cluster.apps.get(app_id)
-        queue = self.cluster.queues.get(app.queue) if app is not None else None
-        return queue.default_partition if queue is not None else ""
-
     def partition_of(self, app_id: str) -> str:
         """The partition that the app's GPUs are in, or would be."""
         if not any(self.cluster.machines.topology.gpus_in):
             return ""
         nodes = (self.cluster.node_at.get(x.gpus[0].host) for x in self.durable.leases.of(app_id))
         known = (x.partition for x in (*nodes, *self.cluster.asks.of(app_id).values()) if x is not None)
-        return next((x for x in known if x is not None), self.default_partition(app_id))
+        return next((x for x in known if x is not None), self.cluster.default_partition(app_id))
 
     def queue_rooms(self, app_id: str) -> dict[str, int]:
         """Maximum of the app's queue or of one above, or limit of its user there -> GPUs that the app may still get.
@@ -341,22 +323,12 @@ class Holdings:
                 left = f", {room} GPUs left for gangs of {gpus}" if room > 0 else ""
                 if name not in self.limits.in_force:
                     return Reason(Pending.QUEUE_LIMIT, f"{name}{left}")
-                return Reason(Pending.ACCOUNT_LIMIT, f"{self._reached(name, now_s)}{left}")
+                return Reason(Pending.ACCOUNT_LIMIT, f"{self.limits.reached(name, now_s)}{left}")
         return None
 
     def over(self, app_id: str, now_s: float) -> Cause | None:
         """The limit of an account beyond which the app's gangs are not renewed; None: there is none."""
-        rooms = self.limits.rooms(self.durable.apps[app_id], now_s) if self.limits else {}
-        name = next((name for name, room in rooms.items() if room < 0), None)
-        return None if name is None else Cause(EndReason.LIMIT, self._reached(name, now_s))
-
-    def _reached(self, name: str, now_s: float) -> str:
-        """What an account has used of the limit that it reached, and when it frees."""
-        level = max(self.limits.levels(name, now_s), key=lambda x: (x.ends_s is not None and x.share >= 1, x.share))
-        if level.ends_s is not None:
-            return f"{level}; it is free again at {utc(level.ends_s)}"
-        end_s = self.limits.first_end_s(name)
-        return f"{level}; its next lease ends at {utc(end_s)}" if end_s < math.inf else str(level)
+        return self.limits.over(self.durable.apps[app_id], now_s) if self.limits else None
 
 
 class Clerk:
@@ -429,22 +401,8 @@ class Clerk:
         self.reindex(*(Gpu(host, i) for i in range(node.gpus if node else 0)))
 
     def update_closed(self, host: str = "") -> None:
-        """Recomputes which hosts (or whether this host) take no new container.
-
-        A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
-        """
-        closed = self.s.cluster.refusals.closed()
-        nodes = (
-            [n for n in (self.s.cluster.node_at.get(host),) if n is not None] if host else self.s.cluster.nodes.values()
-        )
-        for node in nodes:
-            if node.withheld:
-                closed[node.host] = node.withheld
-            elif node.untagged_gpus:
-                others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
-                closed[node.host] = f"{others}; which ones is not known"
-        changed = self.s.cluster.close_host(host, closed.get(host)) if host else self.s.cluster.close(closed)
-        for each in changed:
+        """Recomputes which hosts (or whether this host) take no new container."""
+        for each in self.s.cluster.close(host):
             self.reindex_host(each)
 
     def update_demand(self, app_id: str) -> None:

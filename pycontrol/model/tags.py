@@ -10,6 +10,11 @@ MAX_HOURS = "isonomy.max_hours"
 INTERACTIVE = "isonomy.interactive"
 
 
+def expects_agent(app: YarnApp) -> bool:
+    """Whether the app was submitted through Isonomy's Submarine runtime, and so brings an Agent."""
+    return "isonomy" in app.tags or app.application_type == "SUBMARINE"
+
+
 def tagged(app: YarnApp | None, name: str) -> str | None:
     """The value of the app's tag, empty if it has none; None without the tag."""
     found = (tag.partition("=") for tag in sorted(app.tags)) if app is not None else ()

@@ -72,7 +72,7 @@ class Fluid:
             now_s, cluster, apps = min(max(now_s, cluster.next_s), until_s), cluster.copy(), left
             for a in cluster.done(now_s + TOGETHER_S):
                 app = left[a]
-                cluster.user(self.weights.path(app)).remove(a, app)
+                cluster.user(self.weights.path(app)).those_with(app).remove(a, app.width_gpus)
                 if app.gone:
                     del left[a]
                 else:
@@ -86,9 +86,10 @@ class Fluid:
         for a, (app, left_gpu_s) in changes.items():
             old = apps.get(a)
             if old is not None and self.rate(a) is not None:
-                cluster.user(self.weights.path(old)).remove(a, old)
+                cluster.user(self.weights.path(old)).those_with(old).remove(a, old.width_gpus)
             if left_gpu_s > EPS:
-                cluster.user(self.weights.path(app)).put(a, app, left_gpu_s, self.at_s)
+                user = cluster.user(self.weights.path(app))
+                user.those_with(app).put(a, app.width_gpus, left_gpu_s, self.at_s)
             apps[a] = app
             if app.gone and left_gpu_s <= EPS:
                 del apps[a]
@@ -112,13 +113,13 @@ class Fluid:
         """The app's rate in GPUs; None if it has no work left."""
         app = self.apps[app_id]
         user = self.cluster.find(self.weights.path(app))
-        return user.rate(app_id, app) if user is not None else None
+        return user.those_with(app).rate(app_id, app.width_gpus) if user is not None else None
 
     def left_gpu_s(self, app_id: str) -> float:
         """The app's work left."""
         app = self.apps[app_id]
         user = self.cluster.find(self.weights.path(app))
-        return user.left_gpu_s(app_id, app, self.at_s) if user is not None else 0.0
+        return user.those_with(app).left_gpu_s(app_id, app.width_gpus, self.at_s) if user is not None else 0.0
 
     def finish_s(self, app_id: str) -> float:
         """The app's virtual finish time: the past one if it is done, else as if its user kept its present rate."""

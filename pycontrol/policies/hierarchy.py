@@ -180,13 +180,9 @@ class User:
         other.ended, other.going, other.width = self.ended.copy(), self.going.copy(), self.width
         return other
 
-    def put(self, app_id: str, app: VirtualApp, left_gpu_s: float, now_s: float) -> None:
-        """Adds an app with this work left."""
-        (self.ended if app.gone else self.going).put(app_id, app.width_gpus, left_gpu_s, now_s)
-
-    def remove(self, app_id: str, app: VirtualApp) -> None:
-        """Removes an app."""
-        (self.ended if app.gone else self.going).remove(app_id, app.width_gpus)
+    def those_with(self, app: VirtualApp) -> Sharing:
+        """Those of its apps that an app shares with."""
+        return self.ended if app.gone else self.going
 
     def measure(self, gpus: int, account: Account) -> bool:
         """Finds the width in a cluster of these GPUs; returns whether any app is left."""
@@ -201,14 +197,6 @@ class User:
     def done(self, now_s: float) -> list[str]:
         """The apps that are done now."""
         return self.ended.done(now_s) + self.going.done(now_s)
-
-    def rate(self, app_id: str, app: VirtualApp) -> float | None:
-        """The app's rate in GPUs; None if it is not here."""
-        return (self.ended if app.gone else self.going).rate(app_id, app.width_gpus)
-
-    def left_gpu_s(self, app_id: str, app: VirtualApp, now_s: float) -> float:
-        """The app's work left; 0 if it is not here."""
-        return (self.ended if app.gone else self.going).left_gpu_s(app_id, app.width_gpus, now_s)
 
     def finish_s(self, now_s: float) -> dict[str, float]:
         """App that has not ended -> when it is done if the user keeps its present share.

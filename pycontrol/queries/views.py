@@ -14,6 +14,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import Boosted, Switched
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, RECEIPTS_KEPT
+from pycontrol.model import tags
 from pycontrol.model.cluster import Mode
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Machine, count_by_host
@@ -162,9 +163,7 @@ def _short(r: Receipt) -> dict[str, Any]:
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The active apps: first those that can use more GPUs, in the order of their `standings`, then the others."""
     why = Reasons(a, now_s)
-    coming = [
-        x.app_id for x in a.cluster.apps.values() if x.app_id not in a.durable.apps and a.holdings.expects_agent(x)
-    ]
+    coming = [x.app_id for x in a.cluster.apps.values() if x.app_id not in a.durable.apps and tags.expects_agent(x)]
     rows = [
         _queue_row(a, app_id, now_s, why) | asdict(why.standings.get(app_id) or Standing(None))
         for app_id in [*a.durable.live, *coming]

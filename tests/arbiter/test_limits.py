@@ -75,7 +75,7 @@ def test_the_declared_time_is_the_declared_work() -> None:
     before = standin.demand(w.arbiter.holdings, "a", w.now)
     assert before.work_total_gpu_s == pytest.approx(3 * 2 * 7200)
     w.run(60)
-    running_gpu_s = w.arbiter.holdings.attained_gpu_s("a", w.now)
+    running_gpu_s = w.arbiter.durable.attained_gpu_s("a", w.now)
     now = standin.demand(w.arbiter.holdings, "a", w.now)
     assert running_gpu_s > 0
     assert now.work_total_gpu_s == pytest.approx(before.work_total_gpu_s)

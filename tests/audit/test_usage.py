@@ -34,7 +34,7 @@ def scene() -> Scene:
 
 def attained(scene: Scene) -> dict[str, float]:
     a = scene.world.arbiter
-    return {x: a.holdings.attained_gpu_s(x, scene.world.now) for x in a.durable.apps}
+    return {x: a.durable.attained_gpu_s(x, scene.world.now) for x in a.durable.apps}
 
 
 def test_the_gpu_time_equals_that_of_the_containers(scene: Scene) -> None:

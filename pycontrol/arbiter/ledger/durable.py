@@ -99,9 +99,9 @@ class Durable:
         """The apps that have not ended, in the order of their arrival."""
         self.ended: OrderedDict[str, AppRecord] = OrderedDict()
         """The apps that have ended, in the order of their end."""
-        self._table = LeaseTable()
-        self.leases, self.reservations = self._table.leases, self._table.reservations
-        self.held, self.grants = self._table.held, self._table.grants
+        self.table = LeaseTable()
+        self.leases, self.reservations = self.table.leases, self.table.reservations
+        self.held, self.grants = self.table.held, self.table.grants
         self.switches: set[str] = set()
         self.acts: tuple[facts.Switched, ...] = ()
         """The newest that operators did, the oldest first."""
@@ -159,6 +159,10 @@ class Durable:
         """Whether these leases are all that is left of one grant."""
         return len({x.grant_id for x in gang}) == 1 and self.grants.get(gang[0].grant_id) == len(gpus_in(gang))
 
+    def attained_gpu_s(self, app_id: str, now_s: float) -> float:
+        """The app's attained service, GPU-s."""
+        return self.apps[app_id].attained_gpu_s + sum(x.attained_gpu_s(now_s) for x in self.leases.of(app_id))
+
     # ---- the fold
 
     def apply(self, fact: facts.Fact) -> Step | None:
@@ -194,11 +198,11 @@ class Durable:
         """Folds a fact about leases; raises KeyError if one of its GPUs has none."""
         for gpu in f.gpus:
             self.leases[gpu]
-        return self._table.take(f)
+        return self.table.take(f)
 
     def _on_LeaseGranted(self, f: facts.LeaseGranted) -> Step:
         self.apps[f.app_id].leases += len(f.gpus)
-        return self._table.take(f)
+        return self.table.take(f)
 
     def _on_LeaseStarted(self, f: facts.LeaseStarted) -> Step:
         step = self._changed(f)
@@ -226,7 +230,7 @@ class Durable:
         return self._attain(self._changed(f), f.at_s)
 
     def _on_LeaseEnded(self, f: facts.LeaseEnded) -> Step:
-        return self._attain(self._table.take(f), f.at_s)
+        return self._attain(self.table.take(f), f.at_s)
 
     def _count(self, leases: Iterable[Lease], now_s: float, sign: int) -> None:
         """Turns the clocks of use: these leases begin to run, or end."""
@@ -288,7 +292,7 @@ class Durable:
 
     def _on_other(self, f: facts.Fact) -> Step | None:
         """Folds a fact that is about leases alone, or for accounting only."""
-        return self._table.take(f) if isinstance(f, facts.OF_LEASE) else None
+        return self.table.take(f) if isinstance(f, facts.OF_LEASE) else None
 
     def _on_Switched(self, f: facts.Switched) -> None:
         (self.switches.add if f.on else self.switches.discard)(f.switch)
@@ -390,9 +394,9 @@ class Durable:
         ended = [(a.finished_s, a) for a in state.apps.values() if a.finished_s is not None]
         state.ended = OrderedDict((a.app_id, a) for _, a in sorted(ended, key=lambda x: x[0]))
         for lease in map(load_lease, data["leases"]):
-            state._table.load(lease)
+            state.table.load(lease)
         for reservation in map(load_reservation, data["next"]):
-            state._table.load(reservation)
+            state.table.load(reservation)
         state.switches = set(data["switches"])
         state.acts = tuple(facts.Switched(**x) for x in data.get("acts", ()))
         state.boosts = {b["target"]: facts.Boosted(**b) for b in data.get("boosts", ())}
@@ -485,25 +489,8 @@ class Ledger:
 
     def validate(self) -> Iterator[tuple[Gpu | str | None, str]]:
         """Yields (GPU, app or None, what is wrong) where indexes and counts contradict the leases."""
-        d, counted = self.durable, LeaseTable()
-        for x in d.claims():
-            counted.load(x)
-        for claims, right in ((d.leases, counted.leases), (d.reservations, counted.reservations)):
-            for gpu in claims.keys() ^ right.keys():
-                yield gpu, "its lease does not name it, or names it and is not there"
-            for app_id in claims.by_app.keys() | right.by_app.keys():
-                mine, theirs = claims.by_app.get(app_id, {}), right.by_app.get(app_id, {})
-                for gpu in mine.keys() | theirs.keys():
-                    if mine.get(gpu) is not theirs.get(gpu):
-                        yield gpu, f"{app_id} does not have what the GPU says, or has more"
-        for gpu, reservation in d.reservations.items():
-            present = d.leases.get(gpu)
-            if present is None or present.state != REVOKING:
-                yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
-        for counts, right_counts in ((d.held, counted.held), (d.grants, counted.grants)):
-            for name in counts.keys() | right_counts.keys():
-                if counts.get(name, 0) != right_counts.get(name, 0):
-                    yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
+        d = self.durable
+        yield from d.table.validate()
         owners = ((d.apps[x.app_id], x) for x in d.leases.each())
         running = summed(((app.queue, app.user), x.running) for app, x in owners)
         for key, use in d.uses.items():

@@ -433,6 +433,28 @@ class LeaseTable:
             self.reservations.put(dataclasses.replace(coming, guaranteed=isinstance(f, LeaseOwned)))
         return Step(tuple(before), tuple(now), tuple(rest))
 
+    def validate(self) -> Iterator[tuple[Gpu | str, str]]:
+        """Yields (GPU, app or grant, what is wrong) where indexes and counts contradict the leases."""
+        counted, claims_here = LeaseTable(), list[Claim]([*self.leases.each(), *self.reservations.each()])
+        for x in claims_here:
+            counted.load(x)
+        for claims, right in ((self.leases, counted.leases), (self.reservations, counted.reservations)):
+            for gpu in claims.keys() ^ right.keys():
+                yield gpu, "its lease does not name it, or names it and is not there"
+            for app_id in claims.by_app.keys() | right.by_app.keys():
+                mine, theirs = claims.by_app.get(app_id, {}), right.by_app.get(app_id, {})
+                for gpu in mine.keys() | theirs.keys():
+                    if mine.get(gpu) is not theirs.get(gpu):
+                        yield gpu, f"{app_id} does not have what the GPU says, or has more"
+        for gpu, reservation in self.reservations.items():
+            present = self.leases.get(gpu)
+            if present is None or present.state != REVOKING:
+                yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
+        for counts, right_counts in ((self.held, counted.held), (self.grants, counted.grants)):
+            for name in counts.keys() | right_counts.keys():
+                if counts.get(name, 0) != right_counts.get(name, 0):
+                    yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
+
     def _hold(self, x: Claim, sign: int) -> None:
         for counts, name in ((self.held, x.app_id), (self.grants, x.grant_id)):
             held = counts.get(name, 0) + sign * len(x.gpus)

@@ -18,7 +18,9 @@ from pycontrol.fairness.use import Use, spans
 from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
 from pycontrol.model.auction import NO_ROOM
 from pycontrol.model.grouping import summed
+from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.value import value
+from pycontrol.words import utc
 
 KINDS = tuple(f.name for f in fields(Limits))
 TOLD = (1.0, 0.8, 0.0)
@@ -158,6 +160,19 @@ class LimitBook:
             elif (most := self.in_force[name].gpus) is not None:
                 found[name] = int(most) - self.held_in(name)
         return found
+
+    def over(self, app: Owned, now_s: float) -> Cause | None:
+        """The limit beyond which the app's gangs are not renewed; None: there is none."""
+        found = (name for name, room in self.rooms(app, now_s).items() if room < 0)
+        return next((Cause(EndReason.LIMIT, self.reached(name, now_s)) for name in found), None)
+
+    def reached(self, name: str, now_s: float) -> str:
+        """What an account has used of the limit that it reached, and when it frees."""
+        level = max(self.levels(name, now_s), key=lambda x: (x.ends_s is not None and x.share >= 1, x.share))
+        if level.ends_s is not None:
+            return f"{level}; it is free again at {utc(level.ends_s)}"
+        end_s = self.first_end_s(name)
+        return f"{level}; its next lease ends at {utc(end_s)}" if end_s < math.inf else str(level)
 
     def levels(self, name: str, now_s: float) -> tuple[Level, ...]:
         """How much of each limit of an account is used."""

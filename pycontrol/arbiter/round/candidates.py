@@ -272,7 +272,7 @@ class Candidates:
         """App -> attained service (GPU-s), for apps that the policy remembers and that are gone."""
         known = self.s.durable.apps
         gone = (a for a in memory.get("apps", ()) if a not in present)
-        return {a: self.s.attained_gpu_s(a, now_s) for a in gone if a in known}
+        return {a: self.s.durable.attained_gpu_s(a, now_s) for a in gone if a in known}
 
     # ---- the table
 
@@ -363,7 +363,7 @@ def view(
         rooms={name: room + mine for name, room in rooms.items()} if rooms else rooms,
         submitted_s=app.submitted_s,
         user=app.user,
-        attained_gpu_s=s.attained_gpu_s(app_id, now_s),
+        attained_gpu_s=s.durable.attained_gpu_s(app_id, now_s),
         slowed_gpu_s=app.slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in held),
         launching_gpu_s=app.launching_gpu_s + sum(s.durable.launching_gpu_s(x, now_s) for x in held),
         revoked_gpus=app.revocations,

@@ -131,7 +131,7 @@ class Eligibility:
         if not self._mixed and not any(a.only_on for a in asks):
             return None
         if not asks:
-            return False, frozenset({(s.default_partition(app_id), ())})
+            return False, frozenset({(s.cluster.default_partition(app_id), ())})
         together = unmanaged and standin.start_together(s, app_id)
         if not together:
             size = size or max(x.gpus for x in asks)

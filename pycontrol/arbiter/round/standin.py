@@ -132,7 +132,7 @@ def demand(s: Holdings, app_id: str, now_s: float, size: int = 0) -> Demand:
         wanted = sum(n for ask, n in asks if ask.gpus == size)
     keys = (s.gang_key(x, gpu) for x in s.durable.leases.of(app_id) for gpu in x.gpus)
     size = size or max(Counter(keys).values(), default=1)
-    attained = s.attained_gpu_s(app_id, now_s)
+    attained = s.durable.attained_gpu_s(app_id, now_s)
     work_left = _work_left_gpu_s(s, app_id, whole, attained, now_s)
     return Demand(
         gang_gpus=size,
@@ -232,7 +232,7 @@ Terms = tuple[str, tuple[str, ...]]
 
 def terms(s: Holdings, ask: Ask) -> Terms:
     """The terms of an ask; without a node label, its partition is the queue's default."""
-    return s.default_partition(ask.app_id) if ask.partition is None else ask.partition, ask.only_on
+    return s.cluster.default_partition(ask.app_id) if ask.partition is None else ask.partition, ask.only_on
 
 
 def allows(on: Terms, node: Node) -> bool:

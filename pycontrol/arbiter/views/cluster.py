@@ -135,20 +135,24 @@ class ClusterView:
         node = self.node_at.get(gpu.host)
         return node is not None and (gpu.index >= node.gpus or gpu.index in node.bad_gpus)
 
-    def close(self, closed: Mapping[str, str]) -> set[str]:
-        """Replaces the closed hosts (host -> why); returns the hosts that were closed or opened."""
-        changed = closed.keys() ^ self.closed.keys()
-        self.closed = dict(closed)
-        self.hosts_changes += 1
-        return changed
+    def close(self, host: str = "") -> set[str]:
+        """Decides anew which hosts take no new container, or only whether this one does; returns those that changed.
 
-    def close_host(self, host: str, why: str | None) -> set[str]:
-        """Closes one host, or opens it (`why` None); returns the host if that changed it."""
-        changed = {host} if (why is not None) != (host in self.closed) else set()
-        self.closed.pop(host, None)
+        A host is closed if the plugin withholds it, if it refuses all apps, or if foreign containers use unknown GPUs.
+        """
+        closed, here = self.refusals.closed(), self.node_at.get(host)
+        for node in self.nodes.values() if not host else [here] if here is not None else ():
+            if node.withheld:
+                closed[node.host] = node.withheld
+            elif node.untagged_gpus:
+                others = f"{node.untagged_gpus} of {node.gpus} GPUs are used by containers that Isonomy did not place"
+                closed[node.host] = f"{others}; which ones is not known"
+        if host:
+            others_closed = {h: why for h, why in self.closed.items() if h != host}
+            closed = {**others_closed, host: closed[host]} if host in closed else others_closed
+        changed = closed.keys() ^ self.closed.keys()
+        self.closed = closed
         self.hosts_changes += 1
-        if why is not None:
-            self.closed[host] = why
         return changed
 
     # ---- applications and containers
@@ -185,6 +189,12 @@ class ClusterView:
         self.apps.pop(app_id, None)
         self.asks.drop(app_id)
         self.refusals.forget_app(app_id)
+
+    def default_partition(self, app_id: str) -> str:
+        """The partition of an app's asks without a node label."""
+        app = self.apps.get(app_id)
+        queue = self.queues.get(app.queue) if app is not None else None
+        return queue.default_partition if queue is not None else ""
 
     def plain(self, gpu: Gpu) -> bool:
         """Whether a container that CapacityScheduler placed uses the GPU."""
