@@ -31,9 +31,9 @@ from pycontrol.fairness.plausible import Standing, app_left, held_bid, rho_range
 from pycontrol.fairness.seen import TOLERANCE, AppSeen, differences, joined, overstated, totalled
 from pycontrol.model import events as ev
 from pycontrol.model import tags
-from pycontrol.model.auction import Bid, Demand, as_gang
+from pycontrol.model.auction import Bid, Demand, HeldGrant, as_gang
 from pycontrol.model.cluster import YarnApp
-from pycontrol.model.events import HeldGrant, JobProgress, RhoReported, WorkerSteps
+from pycontrol.model.events import JobProgress, RhoReported, WorkerSteps
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Gpu

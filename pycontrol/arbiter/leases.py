@@ -17,9 +17,9 @@ from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
 from pycontrol.arbiter.supply.port import GroupGpus
 from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
 from pycontrol.auction.placing import FreeIndex, divides
-from pycontrol.model.auction import SLOWDOWN_PRIOR, Demand, as_gang, gang_of, gangs_by_host
+from pycontrol.model.auction import SLOWDOWN_PRIOR, Demand, HeldGrant, as_gang, gang_of, gangs_by_host
 from pycontrol.model.cluster import Container
-from pycontrol.model.events import GpusReleased, HeldGrant, Preempt, SendGrant
+from pycontrol.model.events import GpusReleased, Preempt, SendGrant
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import PREEMPTIONS, Cause, EndReason
 from pycontrol.model.topology import Gpu, Scope

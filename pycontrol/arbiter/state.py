@@ -27,9 +27,9 @@ from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans
 from pycontrol.model import tags
-from pycontrol.model.auction import Gang, as_gang, gang_of
+from pycontrol.model.auction import Contention, Gang, as_gang, gang_of
 from pycontrol.model.cluster import Container, Node
-from pycontrol.model.events import Contention, Effect, Kill, SendHosts, SendRevoke
+from pycontrol.model.events import Effect, Kill, SendHosts, SendRevoke
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, Pending, Reason
 from pycontrol.model.receipt import Receipt

@@ -256,6 +256,17 @@ class Snapshot:
 
 
 @value
+class Contention:
+    """What an Agent needs to compute rho (Themis, section 4.3)."""
+
+    cluster_gpus: int
+    n_avg: float
+    now_s: float
+    submitted_s: float
+    lease_s: float
+
+
+@value
 class Offer:
     """The apps that are asked for bids on `Snapshot.free`, worst rho first."""
 
@@ -321,3 +332,13 @@ class Plan:
     """JSON values for the next round's `Snapshot.memory`; journaled, so they survive a restart."""
     holds: tuple[Hold, ...] = ()
     """Free GPUs that are held for gangs."""
+
+
+@value
+class HeldGrant:
+    """The GPUs that an app holds under one grant, with the end of their leases and when they are available."""
+
+    grant_id: str
+    gpus: tuple[Gpu, ...]
+    end_s: float
+    available_s: float = 0.0

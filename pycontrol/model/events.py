@@ -1,7 +1,6 @@
 """The inputs (events) and the outputs (effects) of the Arbiter.
 
-The Arbiter is a pure state machine: `handle(event, now) -> [effect]`. Its driver on a cluster and the simulator send
-it events and carry out the effects.
+The Arbiter is a pure state machine: `handle(event, now) -> [effect]`. Its driver, or the simulator, carries them out.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
+from pycontrol.model.auction import Bid, Contention, Demand, HeldGrant, Plan, Snapshot
 from pycontrol.model.cluster import Ask, Container, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
@@ -107,8 +106,6 @@ class ContainerGone:
     """A container ended."""
 
     container_id: str
-    exit_status: int = 0
-    diagnostics: str = ""
 
 
 @value
@@ -230,7 +227,6 @@ class GpusReleased:
 
     app_id: str
     gpus: frozenset[Gpu]
-    reason: str = ""
 
 
 @value
@@ -372,27 +368,6 @@ OfControlPlane = OperatorCommand | ExchangePosted | StandbyRestored | Tick | Clo
 Event = OfApps | OfCluster | OfAgents | OfControlPlane
 
 # ---- effects: to Agents
-
-
-@value
-class Contention:
-    """What an Agent needs to compute rho (Themis, section 4.3)."""
-
-    cluster_gpus: int
-    n_avg: float
-    now_s: float
-    submitted_s: float
-    lease_s: float
-
-
-@value
-class HeldGrant:
-    """The GPUs that an app holds under one grant, with the end of their leases and when they are available."""
-
-    grant_id: str
-    gpus: tuple[Gpu, ...]
-    end_s: float
-    available_s: float = 0.0
 
 
 @value

@@ -11,7 +11,17 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from pycontrol.fairness.plausible import alike
-from pycontrol.model.auction import SEGMENTS_MAX, SLOWDOWN_PRIOR, Bid, BidRow, Demand, Gang, gang_of, segments
+from pycontrol.model.auction import (
+    SEGMENTS_MAX,
+    SLOWDOWN_PRIOR,
+    Bid,
+    BidRow,
+    Demand,
+    Gang,
+    HeldGrant,
+    gang_of,
+    segments,
+)
 from pycontrol.model.bounds import COUNT_MAX, DURATION_S, METRIC, SLOWDOWN, SPEEDUP, WORK_GPU_S
 from pycontrol.model.events import (
     AgentDone,
@@ -20,7 +30,6 @@ from pycontrol.model.events import (
     BidReceived,
     Event,
     GpusReleased,
-    HeldGrant,
     JobProgress,
     ProgressReported,
     RhoReported,
@@ -297,7 +306,7 @@ def event_of(app_id: str, message: pb.AgentMessage, hosts: Container[str]) -> Ev
             return use_planned(app_id, message.use)
         case "released":
             gpus = frozenset(gpus_of(message.released.gpus, "released.gpus"))
-            return GpusReleased(app_id, gpus, message.released.reason[:TEXT_MAX_CHARS])
+            return GpusReleased(app_id, gpus)
         case "progress":
             progress = message.progress
             few(progress.jobs, "progress.jobs", JOBS_MAX)

@@ -13,8 +13,8 @@ from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gangs import AppWork, PhaseWork
-from pycontrol.model.auction import Bid, Demand, gang_sizes
-from pycontrol.model.events import BidReceived, Contention, RhoReported, SendAskRho, SendOffer, WorkerSteps
+from pycontrol.model.auction import Bid, Contention, Demand, gang_sizes
+from pycontrol.model.events import BidReceived, RhoReported, SendAskRho, SendOffer, WorkerSteps
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp
 

@@ -23,7 +23,7 @@ from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Queue
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import policies_in
 from pycontrol.policies.port import Policy
@@ -39,7 +39,6 @@ NAP_S = 0.02
 FRUITLESS = 200
 """Consecutive wake-ups without a running job or a future event after which the remaining apps can never run."""
 TICK = ev.Tick()
-TAGS = frozenset({"isonomy"})
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests override and observe steps
@@ -90,12 +89,9 @@ class Simulator:
         """Whether apps report then that they wrote checkpoints."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
-        self.do = self._all_handlers()
-
-    def _all_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
-        """What carries out each kind of effect."""
-        return {
-            **dict.fromkeys((ev.SendRegistered, ev.SendHosts, ev.SendFinish), self._nothing),
+        self.do: dict[type[Any], Callable[[Any], None]] = {
+            # Nothing is held at registration, simulated Agents see the whole cluster, and there is no operator.
+            **dict.fromkeys((ev.SendRegistered, ev.SendHosts, ev.SendFinish), lambda _: None),
             **dict.fromkeys((ev.SendAskRho, ev.SendOffer), self._answer),
             ev.SendGrant: self._grant,
             ev.SendRevoke: self._revoke,
@@ -105,6 +101,7 @@ class Simulator:
             ev.Kill: self._kill,
             ev.Solve: self._solve,
         }
+        """What carries out each kind of effect."""
 
     # ---- time
 
@@ -201,20 +198,16 @@ class Simulator:
         app_id = trace.app_id
         if not app.next_phase():
             app.finished_s = app.started_s = self.now
-            self.records[app_id] = app.record(1.0, self._cluster_gpus(trace), self.now)
+            self._close(app)
             return
         self.apps[app_id] = app
-        one = "single" if len(app.jobs) == 1 else "median"  # all jobs train, without rungs
-        kind = one if len(trace.phases) == 1 else "successive_halving"
-        brand, tags = ("YARN", frozenset[str]()) if app.trace.agentless else ("SUBMARINE", TAGS)
-        yarn_app = YarnApp(app_id, trace.user, trace.queue, app_id, brand, trace.submitted_s, tags, app.attempt_id)
         if app_id in self.settings.ends_s:
             self.at(self.settings.ends_s[app_id], self._give_up, app)
-        self.inbox.append(ev.AppAdded(yarn_app))
+        self.inbox.append(ev.AppAdded(app.in_yarn))
         if app.trace.agentless:
             self._ask(app)
         else:
-            self.inbox.append(ev.AgentUp(app_id, app.attempt_id, kind, self._demand(app)))
+            self.inbox.append(ev.AgentUp(app_id, app.attempt_id, app.scheduler, self._demand(app)))
             if trace.partition is not None:  # no job's: it tells the partition before any has GPUs
                 self._ask_yarn(app, next(self.requests), trace.gang_gpus)
 
@@ -284,18 +277,14 @@ class Simulator:
         if found.unused:
             for gpu in found.unused:
                 del app.held[gpu]
-            self.inbox.append(ev.GpusReleased(app.trace.app_id, frozenset(found.unused), "no job can use them"))
+            self.inbox.append(ev.GpusReleased(app.trace.app_id, frozenset(found.unused)))
         if app.trace.elastic:
             for job in app.jobs if found.unused else ():
                 job.settled = job.state in (PLANNED, RUNNING)
-            self._tell_changed(app)
-
-    def _tell_changed(self, app: SimApp) -> None:
-        """Report an elastic app's demand if it has changed."""
-        demand = self._demand(app)
-        if demand.gangs != app.told_gangs:
-            app.told_gangs = demand.gangs
-            self.inbox.append(ev.ProgressReported(app.trace.app_id, demand, ()))
+            demand = self._demand(app)
+            if demand.gangs != app.told_gangs:
+                app.told_gangs = demand.gangs
+                self.inbox.append(ev.ProgressReported(app.trace.app_id, demand, ()))
 
     def _demand(self, app: SimApp) -> Demand:
         return agents.demand(app, self.now, self.topology, self.change_s)
@@ -392,13 +381,6 @@ class Simulator:
         app = self.apps.get(app_id)
         return None if app is None or app.trace.agentless else app
 
-    def _nothing(self, e: ev.Effect) -> None:
-        """Ignore an effect that has no meaning here.
-
-        Nothing is held at registration, simulated Agents see the whole cluster, a Revoke comes with each Preempt, and
-        there is no operator.
-        """
-
     def _answer(self, e: ev.SendAskRho | ev.SendOffer) -> None:
         app = self.apps.get(e.app_id)
         if app is not None:
@@ -408,15 +390,14 @@ class Simulator:
 
     def _grant(self, e: ev.SendGrant) -> None:
         app = self._with_agent(e.app_id)
-        if app is not None and e.renewal and app.trace.elastic:
-            for gpu in e.grant.gpus:
-                if gpu in app.job_at:
-                    app.job_at[gpu].settled = False
-            self.dirty[e.app_id] = app
-        if app is not None and not e.renewal:
-            for gpu in e.grant.gpus:
+        if app is None or (e.renewal and not app.trace.elastic):
+            return
+        for gpu in e.grant.gpus:
+            if not e.renewal:
                 app.held[gpu] = e.grant.available_s
-            self.dirty[e.app_id] = app
+            elif gpu in app.job_at:
+                app.job_at[gpu].settled = False
+        self.dirty[e.app_id] = app
 
     def _revoke(self, e: ev.SendRevoke) -> None:
         app = self._with_agent(e.app_id)
@@ -443,7 +424,7 @@ class Simulator:
             self._end_gang(job, IDLE)
             for gpu in gpus:
                 app.held.pop(gpu, None)
-            self.inbox.append(ev.GpusReleased(e.app_id, frozenset(gpus), f"refused: {e.reason}"))
+            self.inbox.append(ev.GpusReleased(e.app_id, frozenset(gpus)))
 
     # ---- effects: to YARN
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pycontrol.fairness.bidding import speed_of
 from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import YarnApp
 from pycontrol.model.topology import Gpu, Scope, Topology
 from pycontrol.simulation.apps import TraceApp
 from pycontrol.simulation.result import AppResult
@@ -96,6 +97,19 @@ class SimApp:
         self.launches = self.restarts = 0
         self.told_gangs = 0
         """Gangs in the demand that was last reported."""
+
+    @property
+    def in_yarn(self) -> YarnApp:
+        """The app as YARN knows it."""
+        t = self.trace
+        brand, tags = ("YARN", frozenset[str]()) if t.agentless else ("SUBMARINE", frozenset({"isonomy"}))
+        return YarnApp(t.app_id, t.user, t.queue, t.app_id, brand, t.submitted_s, tags, self.attempt_id)
+
+    @property
+    def scheduler(self) -> str:
+        """The app scheduler that it names; without rungs all jobs of its first phase train."""
+        one = "single" if len(self.jobs) == 1 else "median"
+        return one if len(self.trace.phases) == 1 else "successive_halving"
 
     def next_phase(self) -> bool:
         """Enter the next phase that has work; False if there is none."""

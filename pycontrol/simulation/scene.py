@@ -34,7 +34,7 @@ from pycontrol.fairness.gangs import AppWork
 from pycontrol.fairness.plausible import alike, app_left, slowdowns_of
 from pycontrol.model import events as ev
 from pycontrol.model.accounts import Account, Accounts, Limits
-from pycontrol.model.auction import Demand, as_gang
+from pycontrol.model.auction import Contention, Demand, as_gang
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology, count_by_host
 from pycontrol.model.value import value
@@ -337,7 +337,7 @@ class Stage:
         )  # fmt: skip
         return ev.BidReceived(effect.app_id, effect.round_id, bid)
 
-    def _work(self, app_id: str, c: ev.Contention) -> tuple[Phases, AppWork]:
+    def _work(self, app_id: str, c: Contention) -> tuple[Phases, AppWork]:
         """The work left, as last reported and brought to what its demand says now, and what follows for rho."""
         a, d = self.a, self.a.agents[app_id].demand
         phases = self._phases.get(app_id) or alike(d)

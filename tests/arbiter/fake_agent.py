@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid, BidRow, Demand, as_gang
+from pycontrol.model.auction import Bid, BidRow, Contention, Demand, as_gang
 from pycontrol.model.topology import Gpu, Scope
 
 
@@ -43,7 +43,7 @@ class FakeAgent:
         gangs = len(self.work)
         return Demand(self.gang_gpus, gangs, self.gang_gpus, left, self.total, self.total - left, **self.wishes)
 
-    def rho(self, gangs: int, c: ev.Contention) -> float:
+    def rho(self, gangs: int, c: Contention) -> float:
         t_id = self.total / min(c.cluster_gpus, self.gang_gpus * 4) * c.n_avg
         elapsed = c.now_s - c.submitted_s
         left = sum(self.work.values())

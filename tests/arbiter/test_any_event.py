@@ -59,7 +59,7 @@ class Noise:
             lambda: ev.BidReceived(self.name(), self.round(), self.bid()),
             lambda: ev.UsePlanned(self.name(), f"u{self.r.randrange(9)}", self.plans()),
             lambda: ev.UsePlanned(self.name(), f"u{self.r.randrange(9)}", self.plans()),
-            lambda: ev.GpusReleased(self.name(), frozenset(self.gpus()), "x"),
+            lambda: ev.GpusReleased(self.name(), frozenset(self.gpus())),
             self.progress,
             lambda: ev.AgentDone(self.name(), self.r.random() < 0.5, best_job_id="j"),
             lambda: ev.OperatorCommand(

@@ -114,7 +114,7 @@ def test_an_app_that_returns_everything_does_not_cause_endless_rounds(
 
     def give_back(agent: FakeAgent) -> None:
         given, agent.held = frozenset(agent.held), set()
-        w.submit(ev.GpusReleased(agent.app_id, given, "no use"))
+        w.submit(ev.GpusReleased(agent.app_id, given))
 
     with monkeypatch.context() as m:
         m.setattr(w, "use", give_back)

@@ -53,7 +53,7 @@ def test_a_part_of_a_grant_that_ended_is_free_for_the_cells_too(queue: str) -> N
     w.run(30)
     gone, owned = sorted(app.held)[1], guaranteed_gpus(w, "app")
     app.held.discard(gone)
-    w.submit(GpusReleased("app", frozenset({gone}), "no use"))
+    w.submit(GpusReleased("app", frozenset({gone})))
     w.run(5)
     assert guaranteed_gpus(w, "app") == owned
     assert w.arbiter.supply.idle()[gone.host] == 1

@@ -33,8 +33,8 @@ def idle() -> Mini:
     m.app("b", gang=2)
     m.app("c", gang=2)
     m.send(ev.OperatorCommand("pause"))  # no further round
-    m.send(ev.GpusReleased("b", frozenset(m.held("b")), ""))
-    m.send(ev.GpusReleased("c", frozenset(m.held("c")), ""))
+    m.send(ev.GpusReleased("b", frozenset(m.held("b"))))
+    m.send(ev.GpusReleased("c", frozenset(m.held("c"))))
     return m
 
 

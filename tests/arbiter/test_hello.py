@@ -55,7 +55,7 @@ def test_events_before_the_first_snapshot_count_after_it(with_cells: bool, last:
     if last.startswith("done"):
         again.send(ev.AgentDone("a", True, "the best", "j", {}, 0.9))
     elif last == "released":
-        again.send(ev.GpusReleased("a", frozenset(container.gpus), "no use"))
+        again.send(ev.GpusReleased("a", frozenset(container.gpus)))
     elif last == "drain":
         again.send(ev.OperatorCommand("drain", container.gpus[0].host, "root"))
     if last.endswith("lost"):
@@ -78,7 +78,7 @@ def test_messages_of_an_unregistered_app_are_ignored() -> None:
     m, _, container = running(False)
     replies = len(m.of(ev.SendUseReply))
     m.send(ev.AgentDone("b", True))
-    m.send(ev.GpusReleased("b", frozenset(container.gpus), ""))
+    m.send(ev.GpusReleased("b", frozenset(container.gpus)))
     m.send(ev.UsePlanned("b", "u", (ev.WorkerPlan("w", "j", container.gpus, 1),)))
     assert len(m.of(ev.SendUseReply)) == replies
     assert len(m.a.durable.leases) == 2

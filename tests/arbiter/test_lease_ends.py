@@ -33,7 +33,7 @@ def test_an_agent_that_keeps_returning_revoked_gpus_does_not_move_the_deadline()
     m, (container,) = losing()
     deadline_s = m.a.durable.leases.of("greedy")[0].end_s
     while m.now < deadline_s + 30:
-        m.send(ev.GpusReleased("greedy", frozenset(m.held("greedy")), "soon"))
+        m.send(ev.GpusReleased("greedy", frozenset(m.held("greedy"))))
         m.run(5)
     assert container.container_id in {k.container_id for k in m.of(ev.Kill)}
     m.send(ev.ContainerGone(container.container_id))
@@ -68,7 +68,7 @@ def test_gpus_given_back_while_their_container_is_being_placed_stay_leased_until
     gpus = m.held("thief")
     m.use("thief")
     (place,) = m.places()
-    m.send(ev.GpusReleased("thief", frozenset(gpus), "no use"))
+    m.send(ev.GpusReleased("thief", frozenset(gpus)))
     assert m.held("thief") == gpus
     container = m.up(place)
     m.app("victim", gang=4, work=1.0)
@@ -130,7 +130,7 @@ def test_the_next_owners_plan_does_not_hide_a_container_that_is_being_placed() -
     gpus = m.held("first")
     m.use("first")
     (place,) = m.places()
-    m.send(ev.GpusReleased("first", frozenset(gpus), "no use"))
+    m.send(ev.GpusReleased("first", frozenset(gpus)))
     m.app("second", gang=4, work=1.0)
     m.run(10)
     assert m.a.holdings.holding("second") == 4
@@ -182,7 +182,7 @@ def test_an_ask_withdrawn_during_its_placement_frees_the_gpus_when_it_is_refused
     m.run(2)
     plan = m.use("a")[0]
     (place,) = m.places()
-    m.send(ev.GpusReleased("a", frozenset(plan.gpus), "no use"))
+    m.send(ev.GpusReleased("a", frozenset(plan.gpus)))
     m.send(ev.AskChanged(Ask("a_1", "a", plan.allocation_request_id, 4, 0)))
     m.send(ev.DirectiveDone(place.directive_id, False, "", "attempt a_1 does not ask"))
     assert [f.reason for f in m.facts if isinstance(f, LeaseEnded) for _ in f.gpus] == ["released"] * 4

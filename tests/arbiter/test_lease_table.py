@@ -100,11 +100,11 @@ def gone(m: Mini) -> None:
 
 
 def gives_back(m: Mini) -> None:
-    m.send(ev.GpusReleased("a", frozenset({GPU}), ""))
+    m.send(ev.GpusReleased("a", frozenset({GPU})))
 
 
 def next_gives_back(m: Mini) -> None:
-    m.send(ev.GpusReleased("b", frozenset({GPU}), ""))
+    m.send(ev.GpusReleased("b", frozenset({GPU})))
 
 
 def ends(m: Mini) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from pycontrol.fairness.bidding import app_work, rho_of
 from pycontrol.fairness.gangs import PhaseWork
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid
+from pycontrol.model.auction import Bid, Contention
 from pycontrol.policies.themis import Themis
 from pycontrol.queries.explain import in_round
 from pycontrol.queries.metrics import Metrics
@@ -23,7 +23,7 @@ class Exact(FakeAgent):
 
     lie = 1.0
 
-    def rho(self, gangs: int, c: ev.Contention) -> float:
+    def rho(self, gangs: int, c: Contention) -> float:
         left = tuple(self.work.values())
         elapsed_s, done = c.now_s - c.submitted_s, self.total - sum(left)
         work = app_work((PhaseWork(left),), self.gang_gpus, 4, c.cluster_gpus, c.n_avg, elapsed_s, done)

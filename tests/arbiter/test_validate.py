@@ -13,6 +13,7 @@ from pycontrol.arbiter.validate import Inconsistent, classify
 from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
+from pycontrol.model.auction import HeldGrant
 from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Gpu
 from tests.arbiter.mini import Mini
@@ -178,7 +179,7 @@ def test_what_facts_are_about_is_always_checked(breaks: Callable[[Mini], None], 
 def test_no_effect_is_carried_out_on_gpus_of_another() -> None:
     m = unvalidated()
     place = ev.Place("d1", Ask("b_1", "b", 1, 1, 1), "n1:1", (GPU,), "r1.0")
-    grant = ev.SendGrant("b", "r1", ev.HeldGrant("r1.0", (GPU,), 5000.0))
+    grant = ev.SendGrant("b", "r1", HeldGrant("r1.0", (GPU,), 5000.0))
     for effect in (place, grant):
         with pytest.raises(Inconsistent, match="b is to use it, and has no lease of it"):
             m.a.check([], [effect])

@@ -149,12 +149,12 @@ def never_reported(m: Workers) -> None:
 
 
 def released(m: Workers) -> None:
-    m.send(ev.GpusReleased("a", frozenset(m.plans[0].gpus), ""))
+    m.send(ev.GpusReleased("a", frozenset(m.plans[0].gpus)))
 
 
 def revoked_while_placing(m: Workers) -> None:
     m.placed()
-    m.send(ev.GpusReleased("a", frozenset(m.plans[0].gpus), ""))
+    m.send(ev.GpusReleased("a", frozenset(m.plans[0].gpus)))
 
 
 def app_ended(m: Workers) -> None:

@@ -213,7 +213,7 @@ class World:
             self.launch(agent, job, gpus)
         if free:
             agent.held -= set(free)
-            self.submit(ev.GpusReleased(agent.app_id, frozenset(free), "no use"))
+            self.submit(ev.GpusReleased(agent.app_id, frozenset(free)))
 
     def launch(self, agent: FakeAgent, job: str, gpus: tuple[Gpu, ...]) -> None:
         plans = []

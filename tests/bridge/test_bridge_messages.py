@@ -108,7 +108,7 @@ CONTAINER = Container("c1", "app", "n1:8041", (Gpu("n1", 0), Gpu("n1", 2)), "l1"
         ({"container_running": WIRE_CONTAINER}, ContainerUp(CONTAINER, running=True)),
         (
             {"container_completed": pb.ContainerCompleted(container_id="c1", exit_status=-102, diagnostics="d")},
-            ContainerGone("c1", -102, "d"),
+            ContainerGone("c1"),
         ),
         (
             {"directive_result": pb.DirectiveResult(directive_id="d1", ok=True, container_id="c1", reason="r")},

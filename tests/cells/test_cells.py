@@ -13,7 +13,7 @@ import pytest
 from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.geometry import hidden_fans
 from pycontrol.cells.idle import max_min
-from pycontrol.cells.inspect import physical_cluster, summary, vc_cells
+from pycontrol.cells.inspect import summary, vc_cells
 from pycontrol.cells.machines import groups_to_move, machines, room_within
 from pycontrol.cells.recovery import adopt
 from pycontrol.cells.values import CellsError

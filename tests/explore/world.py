@@ -372,7 +372,7 @@ class World:
                 self._lose(set(e.gpus))
             case ev.SendUseReply() if not e.accepted and e.use_id in self.plans:
                 gone = {g for w in self.plans[e.use_id] for g in w.gpus}
-                self.said.append(ev.GpusReleased(AGENT, frozenset(gone & self.held), "refused"))
+                self.said.append(ev.GpusReleased(AGENT, frozenset(gone & self.held)))
                 self._lose(gone)
 
     def _plan(self) -> None:
@@ -381,7 +381,7 @@ class World:
         if len(free) < GANG:
             if free:
                 self.held -= set(free)
-                self.said.append(ev.GpusReleased(AGENT, frozenset(free), "no use"))
+                self.said.append(ev.GpusReleased(AGENT, frozenset(free)))
             return
         use_id, plan = f"u{next(self.ids)}", []
         for _, group in itertools.groupby(free[:GANG], key=lambda g: g.host):

@@ -38,6 +38,7 @@ from pycontrol.lab.workloads import CATALOGUE
 from pycontrol.lab.workloads.imports import CSV_FORMATS
 from pycontrol.model import events as ev
 from pycontrol.model import tags
+from pycontrol.model.auction import Contention, HeldGrant
 from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
@@ -156,11 +157,11 @@ def bridge_message(data: bytes) -> None:
 def effects(data: bytes) -> None:
     """A random effect reaches its Agent or the plugin as a message that can be parsed again."""
     rng = random.Random(data)
-    known = ev.Contention(8, rng.choice((1.0, math.inf, 1e300)), NOW_S, 0.0, 600.0)
+    known = Contention(8, rng.choice((1.0, math.inf, 1e300)), NOW_S, 0.0, 600.0)
     gpus = tuple(Gpu("n1", i) for i in range(rng.randrange(5)))
     text = data.decode("utf-8", "replace")[:100]
     for effect in (
-        ev.SendRegistered(APP, known, (ev.HeldGrant("g", gpus, 1.0, 0.0),)),
+        ev.SendRegistered(APP, known, (HeldGrant("g", gpus, 1.0, 0.0),)),
         ev.SendHosts(APP),
         ev.SendFinish(APP, text),
         ev.SendAskRho(APP, "r", known, frozenset(gpus), 1.0),

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from pycontrol.model import bounds
-from pycontrol.model.auction import Bid, BidRow, Demand
+from pycontrol.model.auction import Bid, BidRow, Contention, Demand, HeldGrant
 from pycontrol.model.events import (
     AgentDone,
     AgentUp,
-    Contention,
     GpusReleased,
-    HeldGrant,
     JobProgress,
     ProgressReported,
     RhoReported,
@@ -102,7 +100,7 @@ def test_messages_become_events() -> None:
     told = RhoReported(APP, "r1", 2.5, DEMAND, ((3.5, 3.5, 3.5),))
     assert _event(rho=pb.Rho(round_id="r1", rho=2.5, demand=WIRE_DEMAND)) == told
     released = _event(released=pb.Released(gpus=N1, reason="rung"))
-    assert released == GpusReleased(APP, frozenset({Gpu("n1", 0), Gpu("n1", 2)}), "rung")
+    assert released == GpusReleased(APP, frozenset({Gpu("n1", 0), Gpu("n1", 2)}))
     worker = pb.WorkerPlan(worker_id="w1", job_id="j1", host="n1", gpu_ids=[2, 0], allocation_request_id=7)
     plan = WorkerPlan("w1", "j1", (Gpu("n1", 0), Gpu("n1", 2)), 7)
     assert _event(use=pb.Use(use_id="u1", workers=[worker])) == UsePlanned(APP, "u1", (plan,))

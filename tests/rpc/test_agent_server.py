@@ -13,12 +13,12 @@ import grpc
 import pytest
 
 from pycontrol.config import Tls
+from pycontrol.model.auction import Contention
 from pycontrol.model.events import (
     AgentDone,
     AgentLost,
     AgentUp,
     BidReceived,
-    Contention,
     SendFinish,
     SendOffer,
     SendRegistered,

@@ -11,7 +11,7 @@ from pycontrol.arbiter.ledger.facts import AppArrived, Fact, LeaseGranted, Switc
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Demand
+from pycontrol.model.auction import Demand, HeldGrant
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.registry import make
@@ -232,7 +232,7 @@ def _granted_and_free(a: Arbiter, now_s: float) -> None:
     """A lease whose GPU the index has as free."""
     a.clerk.record(LeaseGranted((Gpu("n1", 0),), "application_1_0000", "r9.0", now_s, now_s + 600))
     a.gpus.free.put(Gpu("n1", 0))
-    a.clerk.emit(ev.SendGrant("application_1_0000", "r9", ev.HeldGrant("r9.0", (Gpu("n1", 0),), now_s + 600)))
+    a.clerk.emit(ev.SendGrant("application_1_0000", "r9", HeldGrant("r9.0", (Gpu("n1", 0),), now_s + 600)))
 
 
 @pytest.mark.parametrize("met_before", [False, True])

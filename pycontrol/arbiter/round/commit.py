@@ -15,8 +15,8 @@ from pycontrol.arbiter.supply.port import RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, divides
 from pycontrol.cells.values import Placed
-from pycontrol.model.auction import AppView, Award, Gang, Plan, gang_gpus, gang_of
-from pycontrol.model.events import HeldGrant, SendGrant
+from pycontrol.model.auction import AppView, Award, Gang, HeldGrant, Plan, gang_gpus, gang_of
+from pycontrol.model.events import SendGrant
 from pycontrol.model.grouping import grouped, summed
 from pycontrol.model.reasons import Cause, EndReason, Pending, Reason
 from pycontrol.model.receipt import Granted, Outcome, Revoked
