@@ -13,7 +13,7 @@ plane it is seen anew. Three checks, each with a tolerance that an honest Agent 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from pycontrol.arbiter import leases
 from pycontrol.arbiter import placements as workers
 from pycontrol.arbiter.ledger import facts
-from pycontrol.arbiter.ledger.durable import FOREIGN, AppRecord, Durable
+from pycontrol.arbiter.ledger.durable import FOREIGN, AppRecord
 from pycontrol.arbiter.ledger.lease import ACTIVE, REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.state import Clerk, Holdings
@@ -42,21 +42,6 @@ ENDED_APPS_MAX = 10_000
 """Beyond this many records, the oldest are dropped before their time."""
 ENDED_APPS_MIN_S = 600.0
 """No record is dropped sooner than this after the app's end."""
-
-
-def forgettable(d: Durable, is_known: Callable[[str], bool], keep_s: float, now_s: float) -> Iterator[str]:
-    """The apps that ended first and have records to drop, at most 100; none that YARN may know (`is_known`), or that
-    has a lease or a reservation. `keep_s`: how long records are retained."""
-    too_many, found = len(d.ended) - ENDED_APPS_MAX, 0
-    for app_id, app in islice(d.ended.items(), 100):
-        age_s = now_s - (app.finished_s or now_s)
-        if age_s < keep_s and (found >= too_many or age_s < ENDED_APPS_MIN_S):
-            return
-        if not is_known(app_id) and app_id not in d.leases.by_app and app_id not in d.reservations.by_app:
-            found += 1
-            yield app_id
-
-
 SINGLE = "single"
 FINISHED = "FINISHED"
 """YARN's final state of an app that reported none to it."""
@@ -127,14 +112,20 @@ def end(s: Holdings, clerk: Clerk, app_id: str, final_state: str, now_s: float) 
 
 
 def _forget_ended(s: Holdings, clerk: Clerk, now_s: float) -> None:
-    """Drops records of apps that ended long ago, except those that YARN knows or that have a lease."""
+    """Drops the records of the apps that ended first, at most 100, if they ended long ago or records are too many.
 
-    def is_known(app_id: str) -> bool:
-        return app_id in s.cluster.apps or not s.cluster.ready
-
-    gone = tuple(forgettable(s.durable, is_known, s.settings.ended_apps_s, now_s))
+    Those of apps that YARN may know, or that have a lease or a reservation, stay.
+    """
+    d, gone = s.durable, list[str]()
+    too_many = len(d.ended) - ENDED_APPS_MAX
+    for app_id, app in islice(d.ended.items(), 100) if s.cluster.ready else ():
+        age_s = now_s - (app.finished_s or now_s)
+        if age_s < s.settings.ended_apps_s and (len(gone) >= too_many or age_s < ENDED_APPS_MIN_S):
+            break
+        if app_id not in s.cluster.apps and app_id not in d.leases.by_app and app_id not in d.reservations.by_app:
+            gone.append(app_id)
     if gone:
-        clerk.record(facts.AppsForgotten(gone))
+        clerk.record(facts.AppsForgotten(tuple(gone)))
         s.agents.forget(gone)
 
 

@@ -122,7 +122,8 @@ class Arbiter:
 
     def validate(self, now_s: float) -> None:
         """Raises `Inconsistent`, with the story, if parts of the state contradict each other."""
-        validate(self.holdings, now_s, self.story, (self.rounds.eligibility, self.rounds.candidates))
+        rounds = self.rounds
+        validate(self.holdings, now_s, self.story, rounds.eligibility.validate(), rounds.candidates.validate())
 
     def _cycle(self, events: Iterable[ev.Event], now_s: float) -> list[ev.Effect]:
         """Handles the events of one moment, in these steps.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import REVOKING
@@ -148,15 +148,10 @@ def _lost(gpu: Gpu, told: Iterable[facts.Fact]) -> bool:
     return any(type(f) in LOSES and gpu in f.gpus for f in told)  # type: ignore[union-attr]
 
 
-class Owner(Protocol):
-    """A part of the state that stands between rounds and follows from the others."""
+def validate(s: Holdings, now_s: float, story: Story, *derived: Iterable[tuple[str | None, str]]) -> None:
+    """Raises Inconsistent for the first contradiction, with the story of its GPU or app.
 
-    def validate(self) -> Iterable[tuple[str | None, str]]:
-        """Yields (app or None, what is wrong) where it is not what a recomputation makes it."""
-
-
-def validate(s: Holdings, now_s: float, story: Story, owners: Iterable[Owner] = ()) -> None:
-    """Raises Inconsistent for the first contradiction, with the story of its GPU or app."""
-    derived = (found for owner in owners for found in owner.validate())
-    for about, problem in itertools.chain(problems(s, now_s), derived):
+    `derived`: (app or None, what is wrong) where what stands between rounds is not what a recomputation makes it.
+    """
+    for about, problem in itertools.chain(problems(s, now_s), *derived):
         raise Inconsistent(problem, about, story)

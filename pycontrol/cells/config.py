@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -196,16 +197,12 @@ def _pool_chains(
     named = [(gpu_type, 1)] + [(name + suffix, fan) for name, fan in levels]
     node = file.node + suffix
     at = next(k for k, (name, _) in enumerate(named) if name == node)
-    size = 1
-    for _, fan in named[: at + 1]:
-        size *= fan
+    size = math.prod(fan for _, fan in named[: at + 1])
     if size != gpus:
         raise LayoutError(
             [f"levels: a {file.node} has {size} GPUs, but {members[0].host} has {gpus}; change levels to match"]
         )
-    group = 1
-    for _, fan in named[at + 1 :]:
-        group *= fan
+    group = math.prod(fan for _, fan in named[at + 1 :])
     whole = len(members) // group * group
     hosts = [m.host for m in members]
     chains = []
@@ -302,12 +299,8 @@ class _ChainReader:
             self.read(child, level - 1, f"{where}.children[{at}]")
 
     def _hosts(self, cell: PhysicalCell, level: int, where: str) -> None:
-        count = per_node = 1
-        for k, (_, fan) in enumerate(self.levels[: level + 1]):
-            if k <= self.node_level:
-                per_node *= fan
-            else:
-                count *= fan
+        fans = [fan for _, fan in self.levels[: level + 1]]
+        per_node, count = math.prod(fans[: self.node_level + 1]), math.prod(fans[self.node_level + 1 :])
         if level < self.node_level or len(cell.hosts) != count:
             raise LayoutError([f"{where}.hosts: a {cell.type} has {count} (got {len(cell.hosts)})"])
         for host in cell.hosts:

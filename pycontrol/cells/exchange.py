@@ -7,7 +7,7 @@ each level never changes, so every assignment stays feasible and other virtual c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -87,31 +87,28 @@ class Board:
     """Tenant -> GPU-hours ever contributed, the credit score."""
 
 
-@value
-class Match:
-    """A request and the offer that a policy chose for it."""
-
-    request: ExchangeRequest
-    offer: ExchangeOffer
-
-
-Choose = Callable[[Board, Mapping[str, list[ExchangeOffer]]], Match | None]
-"""A policy: the next match, None if there is none, of (board, request id -> offers that can serve it now)."""
+Match = tuple[ExchangeRequest, ExchangeOffer]
+"""A request and the offer that serves it."""
 
 
 def balanced(board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
-    """Algorithm 2: the request of the tenant with the highest surplus, served by the offer of the lowest surplus."""
+    """Algorithm 2: the request of the tenant with the highest surplus, served by the offer of the lowest surplus.
+
+    `qualified`: request id -> offers that can serve it now. None if there are none.
+    """
     if not qualified:
         return None
     name = min(qualified, key=lambda n: -board.surplus.get(board.requests[n].tenant, 0.0))
-    return Match(board.requests[name], min(qualified[name], key=lambda o: board.surplus.get(o.tenant, 0.0)))
+    return board.requests[name], min(qualified[name], key=lambda o: board.surplus.get(o.tenant, 0.0))
 
 
 class Exchange:
     """HiveD's Exchange Arbiter. Time is an argument; `dump` has all state."""
 
-    def __init__(self, cells: Cells, choose: Choose = balanced) -> None:
-        self.cells, self._choose = cells, choose
+    _choose = staticmethod(balanced)
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
         self.board = Board()
         self.deals: dict[str, Deal] = {}
         self.number = 0
@@ -216,7 +213,7 @@ class Exchange:
         return held
 
     def _carry_out(self, match: Match, now_s: float) -> Deal:
-        request, offer, board = match.request, match.offer, self.board
+        (request, offer), board = match, self.board
         move(self.cells, request.lot, offer.tenant, request.tenant)
         lot, back, end_s = request.lot, request.in_return, request.end_s
         gpus = self.gpus(lot)
@@ -268,9 +265,9 @@ class Exchange:
         }
 
     @classmethod
-    def load(cls, cells: Cells, data: Mapping[str, Any], choose: Choose = balanced) -> Exchange:
+    def load(cls, cells: Cells, data: Mapping[str, Any]) -> Exchange:
         """The inverse of `dump`; of an earlier version's, what is missing is empty, and prices are ignored."""
-        exchange = cls(cells, choose)
+        exchange = cls(cells)
         board = data.get("board", {})
         exchange.board = Board(
             {k: ExchangeOffer(**_with_lots(o)) for k, o in board.get("offers", {}).items()},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from pycontrol.model.topology import Gpu
 
@@ -46,11 +48,7 @@ class Chain:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """GPUs per cell, by level."""
-        sizes, size = [], 1
-        for fan in self.fans:
-            size *= fan
-            sizes.append(size)
-        return tuple(sizes)
+        return tuple(accumulate(self.fans, operator.mul))
 
     @property
     def top(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pycontrol.cells.core import Cells
-from pycontrol.cells.machines import Place, Room, free_in
+from pycontrol.cells.machines import Place, Room, free_in, virtual_leaf
 from pycontrol.cells.space import FREE, Space
 
 AS_CONFIGURED = "as in isonomy.yaml"
@@ -87,19 +87,14 @@ def physical_cluster(cells: Cells) -> list[dict[str, Any]]:
 
 
 def _gpu(space: Space, leaf: int) -> dict[str, Any]:
-    user, holder = space.borrower[leaf] or space.owner_of(leaf), None
-    for k, size in enumerate(space.sizes):
-        virtual = space.p2v[k][leaf // size]
-        if virtual != FREE:
-            holder = space.holder[space.root_of((k, virtual))][0]
-            break
+    user, inside = space.borrower[leaf] or space.owner_of(leaf), virtual_leaf(space, leaf)
     return {
         "index": space.chain.indices[leaf],
         "state": "Used" if user else "Free",
         "healthy": leaf not in space.bad,
         "group": user.name if user else None,
         "priority": user.priority if user else None,
-        "virtual_cluster": holder,
+        "virtual_cluster": None if inside is None else space.holder[space.root_of((0, inside))][0],
     }
 
 

@@ -116,6 +116,10 @@ class Demand:
         """GPUs that must lie in one cell of the type `within`."""
         return self.members[0] if self.members else self.gang_gpus
 
+    def speed_on(self, gpu_type: str) -> float:
+        """Its speed on a type; 1 if it was not measured, 0 if it does not take the type."""
+        return float(self.speedups.get(gpu_type, 1.0)) if self.gpu_type in ("", gpu_type) else 0.0
+
     def room(self, free: Sequence[int]) -> int:
         """GPUs of a machine's cells of the type `within` that one of its gangs could use, by the free GPUs of each."""
         piece = self.piece_gpus

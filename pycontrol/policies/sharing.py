@@ -120,21 +120,16 @@ class Shared:
         mean = {t: sum(v.demand.speedups.get(t, 1.0) for v in self.views) for t in self.supply}
         return sorted(self.supply, key=lambda t: (mean[t], t))
 
-    def _speedup(self, view: AppView, gpu_type: str) -> float:
-        """The app's speed on a type; 1 if it was not measured, 0 if it does not take the type."""
-        wish = view.demand.gpu_type
-        return 0.0 if wish and wish != gpu_type else float(view.demand.speedups.get(gpu_type, 1.0))
-
     def _name(self, view: AppView) -> str:
         """The name of the app's virtual user."""
-        kinds = ", ".join(f"{t} {self._speedup(view, t):g}" for t in self.known_types)
+        kinds = ", ".join(f"{t} {view.demand.speed_on(t):g}" for t in self.known_types)
         return f"{self._tenant(view)} ({kinds})"
 
     def _tenant(self, view: AppView) -> str:
         return {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
 
     def _user(self, view: AppView) -> _User:
-        vector = tuple(self._speedup(view, t) for t in self.types)
+        vector = tuple(view.demand.speed_on(t) for t in self.types)
         return _User(self.user_of[view.app_id], self._tenant(view), vector)
 
     def _carried(self) -> dict[str, dict[str, float]]:
@@ -221,7 +216,7 @@ class Shared:
     def _jobs(self, view: AppView) -> list[tuple[PlacerJob, Gang | None]]:
         """(job, its running gang or None) for each gang that the app could run, gangs on offer first."""
         d, user = view.demand, self.users[view.app_id]
-        fast = sorted((t for t in self.types if self._speedup(view, t) > 0), key=lambda t: -self._speedup(view, t))
+        fast = sorted((t for t in self.types if view.demand.speed_on(t) > 0), key=lambda t: -view.demand.speed_on(t))
         if fast and all(self.whole[t] < d.gang_gpus for t in fast) and not d.gpu_type:
             fast = [ANY_TYPE]
         waited = 0.0 if view.retained_gpus or view.ending_gangs else self._waited(view)

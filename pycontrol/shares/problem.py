@@ -76,10 +76,6 @@ class ShareProblem:
         """k, the number of types."""
         return len(self.devices)
 
-    def equal_split(self) -> Matrix:
-        """(n, k): each user's part of each type by weight, which is max-min fairness for each type on its own."""
-        return np.outer(self.weights / self.weights.sum(), self.devices)
-
     def efficiency(self, x: Matrix) -> Vector:
         """(n,): w.x of each user."""
         return np.asarray((self.speedups * x).sum(axis=1))

@@ -201,8 +201,6 @@ class Simulator:
             self._close(app)
             return
         self.apps[app_id] = app
-        if app_id in self.settings.ends_s:
-            self.at(self.settings.ends_s[app_id], self._give_up, app)
         self.inbox.append(ev.AppAdded(app.in_yarn))
         if app.trace.agentless:
             self._ask(app)
@@ -236,16 +234,6 @@ class Simulator:
         self._drain()  # so that N_avg is read at the app's end, before other events of this time
         self.inbox.append(ev.AppRemoved(app_id, "FINISHED"))
         self._close(app)
-
-    def _give_up(self, app: SimApp, _: int) -> None:
-        """End an app that its user gives up."""
-        if app.finished_s is not None:
-            return
-        for job in app.jobs:
-            if job.state in (PLANNED, RUNNING, STOPPING):
-                job.settle(self.now, False, 1.0)
-                self._end_gang(job, DONE)
-        self._finish(app)
 
     def _close(self, app: SimApp) -> None:
         app_id = app.trace.app_id

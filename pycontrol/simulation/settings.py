@@ -70,8 +70,6 @@ class SimulationSettings:
     lies: Mapping[str, Misreport] = field(default_factory=dict)
     """By app id."""
     faults: tuple[Fault, ...] = ()
-    ends_s: Mapping[str, float] = field(default_factory=dict)
-    """App id -> when its user ends it, whatever it has done by then."""
     until_s: float = math.inf
     """The simulation ends here at the latest."""
 

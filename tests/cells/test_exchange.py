@@ -6,7 +6,7 @@ import pytest
 
 from pycontrol.cells.exchange import Exchange, Lot, balanced
 from pycontrol.cells.values import CellsError
-from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
+from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score, exchange_by
 from pycontrol.lab.hived.states import PlacementOutcome
 from tests.cells.invariants import check
 from tests.cells.test_cells import ask, build
@@ -16,10 +16,8 @@ NODE = Lot("node", "node", 1)
 
 
 def market(policy=None) -> Exchange:
-    return Exchange(
-        build({"switch": 2, "node": 2}, 4, {"a": {"node": 2}, "b": {"node": 1}, "c": {"switch": 2}}),
-        policy or balanced,
-    )
+    cells = build({"switch": 2, "node": 2}, 4, {"a": {"node": 2}, "b": {"node": 1}, "c": {"switch": 2}})
+    return exchange_by(policy or balanced)(cells)
 
 
 def test_cells_are_lent_and_come_back_without_a_kill() -> None:

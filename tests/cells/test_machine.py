@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.exchange import Exchange, Lot, balanced
+from pycontrol.cells.exchange import Lot, balanced
 from pycontrol.cells.recovery import adopt_all
 from pycontrol.cells.values import CellsError
-from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score
+from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score, exchange_by
 from pycontrol.lab.hived.groups import GroupCells, reconfigured
 from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.hived.states import GroupState, PlacementOutcome
@@ -41,8 +41,8 @@ class Machine(RuleBasedStateMachine):
         binding = "static" if static else "dynamic"
         self.file = {**cluster, "hosts": [f"h{i}" for i in range(4)], "binding": binding}
         self.cells = GroupCells(layout(CellsFile.model_validate(self.file)))
-        self.exchange = Exchange(self.cells, policy)
-        self.policy, self.static = policy, static
+        self.exchange = exchange_by(policy)(self.cells)
+        self.static = static
         self.number, self.now_s = 0, 0.0
 
     def frees(self, vc: str, priority: int) -> list[int]:
@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
     def crash(self) -> None:
         state, market = dump(self.cells), self.exchange.dump()
         self.cells = load(self.cells.layout, json.loads(json.dumps(state)))
-        self.exchange = Exchange.load(self.cells, json.loads(json.dumps(market)), self.policy)
+        self.exchange = type(self.exchange).load(self.cells, json.loads(json.dumps(market)))
         assert (dump(self.cells), self.exchange.dump()) == (state, market)
 
     @rule(more=st.sampled_from("ab"))

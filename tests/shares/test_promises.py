@@ -12,7 +12,14 @@ from scipy.optimize import linprog
 
 from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
 from pycontrol.lab.shares.gavel import GavelShares
-from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, capacity_rows, efficiency_rows
+from pycontrol.lab.shares.simple import (
+    MaxEfficiency,
+    MaxMinRatio,
+    MaxMinShares,
+    capacity_rows,
+    efficiency_rows,
+    equal_split,
+)
 from pycontrol.shares.cooperative import OefCooperative, ratio_ordered
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
@@ -117,7 +124,7 @@ def test_devices_are_divided_and_promises_kept(name: str, problem: ShareProblem)
     if SchemeProperty.EF in PROMISES[name]:
         assert envy(problem, x) <= 1e-7 * size
     if SchemeProperty.SI in PROMISES[name]:
-        floor = problem.efficiency(problem.equal_split())
+        floor = problem.efficiency(equal_split(problem))
         assert (problem.efficiency(x) >= floor - 1e-7 * size).all()
     if SchemeProperty.PE in PROMISES[name] and (problem.speedups > 0).all():  # else equal shares may leave a type idle
         assert pareto_gain(problem, x) <= 1e-6 * size

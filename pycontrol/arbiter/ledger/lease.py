@@ -155,18 +155,6 @@ class Reservation:
         return dataclasses.replace(lease, gang=self.gang, guaranteed=self.guaranteed)
 
 
-def granted(f: LeaseGranted, gpus: tuple[Gpu, ...]) -> Lease:
-    """The lease of these of a grant's GPUs."""
-    return Lease(
-        gpus, f.app_id, f.grant_id, f.at_s, f.end_s, unused_since_s=f.at_s, gang=f.gang, guaranteed=f.guaranteed
-    )
-
-
-def reserved(f: LeaseGranted) -> Reservation:
-    """The reservation of the GPUs of a grant that are not available yet."""
-    return Reservation(tuple(sorted(f.after)), f.app_id, f.grant_id, f.at_s, f.end_s, f.gang, f.guaranteed)
-
-
 Claim = Lease | Reservation
 """What an app has of a GPU."""
 
@@ -399,17 +387,17 @@ class LeaseTable:
         return found
 
     def _granted(self, f: LeaseGranted) -> Step:
-        step, coming = Step(), list[Reservation]()
+        now, about = tuple(sorted(set(f.gpus).difference(f.after))), (f.app_id, f.grant_id, f.at_s, f.end_s)
+        step, begun, coming = Step(), list[Lease](), list[Reservation]()
         if f.after:
             self.cancel(f.after)
-            coming = [reserved(f)]
-        now = tuple(sorted(set(f.gpus).difference(f.after) if f.after else f.gpus))
-        begun = [granted(f, now)] if now else []
+            coming = [Reservation(tuple(sorted(f.after)), *about, f.gang, f.guaranteed)]
         if now:
             step = self.forget(now)
+            begun = [Lease(now, *about, unused_since_s=f.at_s, gang=f.gang, guaranteed=f.guaranteed)]
+            here = set(now)
+            self.leases.update((gpu, begun[0]) for gpu in f.gpus if gpu in here)  # in the order of their choice
         claims: list[Claim] = [*begun, *coming]
-        for gpu, lease in ((gpu, lease) for lease in begun for gpu in f.gpus if gpu not in f.after):
-            self.leases[gpu] = lease  # in the order in which they were chosen
         for x in claims:
             self.load(x)
         return Step(step.before, tuple(begun), step.rest, tuple(coming))

@@ -93,6 +93,7 @@ class Round:
 
 def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receipt:
     """The receipt of a round; `outcome` is None if the round was given up."""
+    granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
     return Receipt(
         round_id=r.round_id,
         at_s=r.at_s,
@@ -110,7 +111,7 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         out=dict(r.out),
         bid_s=dict(r.bid_s),
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
-        asked_s=_asked_s(r, outcome),
+        asked_s={app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s},
         corrected=dict(r.corrected),
         boosted={a: by.user for a in r.views if (by := s.boost_of(a)) is not None} if s.durable.boosts else {},
         f=s.f_of(r.part.vc),
@@ -118,12 +119,6 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
         note=note,
         outcome=outcome,
     )
-
-
-def _asked_s(r: Round, outcome: Outcome | None) -> dict[str, float]:
-    """App -> since when it wanted GPUs, for apps that were granted some."""
-    granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
-    return {app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}
 
 
 REMEMBERED_BY = "remembered_by"

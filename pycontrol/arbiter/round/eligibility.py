@@ -106,18 +106,14 @@ class Eligibility:
         if terms not in self._closed:
             self._closed[terms] = self._closed_to(terms)
         limited, closed = self._closed[terms]
-        avoided = self._avoided(app_id)
+        refusals = self.s.cluster.refusals
+        avoided = refusals.avoided(app_id) if len(refusals) else {}
         return {**self.s.cluster.closed, **avoided, **limited} if avoided else closed
 
     def _closed_to(self, terms: _Terms | None) -> tuple[dict[str, str], dict[str, str]]:
         nodes = self.s.cluster.nodes.values() if terms is not None else ()
         limited = {n.host: "" for n in nodes if not _allows(terms, n)}
         return limited, {**self.s.cluster.closed, **limited}
-
-    def _avoided(self, app_id: str) -> Mapping[str, str]:
-        """Hosts that refused the app until it avoids them -> why."""
-        refusals = self.s.cluster.refusals
-        return refusals.avoided(app_id) if len(refusals) else {}
 
     def terms(self, app_id: str, size: int = 0) -> _Terms | None:
         """The terms of the app's asks, or its queue's partition before it asks; None: it may start anywhere.

@@ -258,36 +258,26 @@ def _count(ending: Ending) -> int:
     return sum(len(gpus_in(gang)) for gangs in ending.values() for gang in gangs)
 
 
-ByType = Mapping[str, int]
-"""GPUs by type."""
-
-
 def speed_vector(demands: Sequence[tuple[Demand, int]], types: Sequence[str]) -> list[float]:
     """The mean speed of a virtual cluster's apps on each type, weighted by the GPUs that each app wants.
 
     An app counts 1 on a type that was not measured, and 0 on a type that it does not take.
     """
     total = sum(gpus for _, gpus in demands) or 1
-    return [sum(_speed(d, t) * gpus for d, gpus in demands) / total for t in types]
-
-
-def _speed(demand: Demand, gpu_type: str) -> float:
-    if demand.gpu_type and demand.gpu_type != gpu_type:
-        return 0.0
-    return demand.speedups.get(gpu_type, 1.0)
+    return [sum(d.speed_on(t) * gpus for d, gpus in demands) / total for t in types]
 
 
 def shares_by_type(
     s: Holdings,
     wanting: Mapping[str, Sequence[tuple[str, int]]],
     wanted: Mapping[str, int],
-    gpus: ByType,
+    gpus: Mapping[str, int],
     weights: Mapping[str, float],
 ) -> dict[str, dict[str, int]]:
     """Virtual cluster -> type -> whole GPUs that it may borrow.
 
     `wanting`: virtual cluster -> (app, further GPUs that it could use). `wanted`: virtual cluster -> GPUs of the
-    offer `gpus` that it could use.
+    offer `gpus` (by type) that it could use.
     """
     vcs, types = sorted(wanted), sorted(t for t, n in gpus.items() if n > 0)
     if not vcs or not types:

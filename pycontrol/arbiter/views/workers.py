@@ -1,6 +1,6 @@
 """Asks, and the workers planned to serve them: by app, GPU and directive, and the gangs that wait to be placed.
 
-The table `TRANSITIONS` has the states of a worker and what changes them; docs/architecture.md draws it.
+The table `LEADS` has what changes the state of a worker; docs/architecture.md draws it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pycontrol.model.cluster import Ask
@@ -111,31 +111,16 @@ class WorkerChange(enum.StrEnum):
     DROP = "drop"
 
 
-WAITING, PLACING, PLACED, REPORTED = (
-    WorkerState.WAITING,
-    WorkerState.PLACING,
-    WorkerState.PLACED,
-    WorkerState.REPORTED,
-)
-TRANSITIONS: Mapping[tuple[WorkerState | None, WorkerChange], WorkerState | None] = {
-    (None, WorkerChange.ADD): WAITING,
-    (WAITING, WorkerChange.SENT): PLACING,
-    (WAITING, WorkerChange.CARRIED): REPORTED,
-    (WAITING, WorkerChange.BACK): WAITING,
-    (WAITING, WorkerChange.DROP): None,
-    (PLACING, WorkerChange.ACKNOWLEDGED): PLACED,
-    (PLACING, WorkerChange.CARRIED): REPORTED,
-    (PLACING, WorkerChange.BACK): WAITING,
-    (PLACING, WorkerChange.DROP): None,
-    (PLACED, WorkerChange.ACKNOWLEDGED): PLACED,
-    (PLACED, WorkerChange.CARRIED): REPORTED,
-    (PLACED, WorkerChange.BACK): WAITING,
-    (PLACED, WorkerChange.DROP): None,
-    (REPORTED, WorkerChange.CARRIED): REPORTED,
-    (REPORTED, WorkerChange.BACK): WAITING,
-    (REPORTED, WorkerChange.DROP): None,
+WAITING, PLACING, PLACED, REPORTED = EACH = tuple(WorkerState)
+LEADS: Mapping[WorkerChange, tuple[Sequence[WorkerState | None], WorkerState | None]] = {
+    WorkerChange.ADD: ((None,), WAITING),
+    WorkerChange.SENT: ((WAITING,), PLACING),
+    WorkerChange.ACKNOWLEDGED: ((PLACING, PLACED), PLACED),
+    WorkerChange.CARRIED: (EACH, REPORTED),
+    WorkerChange.BACK: (EACH, WAITING),
+    WorkerChange.DROP: (EACH, None),
 }
-"""(state, change) -> the next state; None: there is no such worker."""
+"""Change -> the states in which it may come, and the state to which it leads; None: there is no such worker."""
 
 
 @dataclass(slots=True)
@@ -357,4 +342,7 @@ class WorkerPlans:
 
 
 def _change(worker: PlannedWorker, change: WorkerChange) -> None:
-    worker.state = TRANSITIONS[worker.state, change]
+    states, then = LEADS[change]
+    if worker.state not in states:
+        raise ValueError(f"{worker.plan.worker_id} is {worker.state}: no {change}")
+    worker.state = then

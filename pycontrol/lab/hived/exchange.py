@@ -100,7 +100,7 @@ def exchange(hours: HourlySeries, own: dict[str, int]) -> Exchanged:
             match = balance(board, {r: offers for r, offers in pairs.items() if offers})
             if match is None:
                 break
-            taker, owner = match.request.tenant, match.offer.tenant
+            taker, owner = match[0].tenant, match[1].tenant
             board.surplus[owner] = board.surplus.get(owner, 0.0) + NODE_GPUS
             board.surplus[taker] = board.surplus.get(taker, 0.0) - NODE_GPUS
             gave[owner] += 1

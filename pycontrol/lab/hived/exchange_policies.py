@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pycontrol.cells.exchange import Board, ExchangeOffer, Match
+from pycontrol.cells.exchange import Board, Exchange, ExchangeOffer, Match
+
+
+def exchange_by(choose: Callable[[Board, Mapping[str, list[ExchangeOffer]]], Match | None]) -> type[Exchange]:
+    """An exchange with another policy, which chooses the next match."""
+    return type("ExchangeBy", (Exchange,), {"_choose": staticmethod(choose)})
 
 
 def credit_score(board: Board, qualified: Mapping[str, list[ExchangeOffer]]) -> Match | None:
     """Serves the tenant with the largest total contribution first; offers are taken in the order of posting."""
     for name in sorted(qualified, key=lambda n: -board.score.get(board.requests[n].tenant, 0.0)):
-        return Match(board.requests[name], qualified[name][0])
+        return board.requests[name], qualified[name][0]
     return None
 
 
@@ -35,7 +40,7 @@ class SecondPrice:
             if bids:
                 rivals = [self._bid(bid.id) for bid in bids[1:] if bid.tenant != bids[0].tenant]
                 self.paid[bids[0].id] = max([least, *rivals])
-                return Match(bids[0], offer)
+                return bids[0], offer
         return None
 
     def _bid(self, request: str) -> float:

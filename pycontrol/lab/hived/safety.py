@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.lab.hived import simulated
@@ -17,6 +19,7 @@ from pycontrol.model.cluster import Queue
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.jobs import DONE, PLANNED, RUNNING, STOPPING, SimApp
 from pycontrol.simulation.result import Result
 
 POLICY = "yarn_cs"
@@ -38,6 +41,27 @@ class Opened:
     """GPUs taken back from borrowers."""
 
 
+class Ended(Simulator):
+    """A simulation whose apps their users end at given times, whatever they have done by then."""
+
+    def __init__(self, ends_s: Mapping[str, float], *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.ends_s = ends_s
+        """App id -> when."""
+
+    def _arrive(self, trace: TraceApp, stamp: int) -> None:
+        super()._arrive(trace, stamp)
+        self.at(self.ends_s[trace.app_id], self._give_up, self.apps[trace.app_id])
+
+    def _give_up(self, app: SimApp, _: int) -> None:
+        if app.finished_s is None:
+            for job in app.jobs:
+                if job.state in (PLANNED, RUNNING, STOPPING):
+                    job.settle(self.now, False, 1.0)
+                    self._end_gang(job, DONE)
+            self._finish(app)
+
+
 def open_loop(case: TraceCase, alone: Ran, cells: bool, most: int | None = None) -> Opened:
     """Replay each job's start and end on its private cluster as request and release on the shared one.
 
@@ -54,15 +78,14 @@ def open_loop(case: TraceCase, alone: Ran, cells: bool, most: int | None = None)
     ends_s = {str(n): alone.finished_s[n] for _, n, *_ in rows}
     ends_s["guests"] = max(ends_s.values()) + 1.0
     work = Workload(case.name, tuple(sorted([guests, *asks], key=lambda app: app.submitted_s)))
-    how = dataclasses.replace(simulated.settings(), ends_s=ends_s)
     topology = simulated.machines([NODE_GPUS] * case.nodes)
     policy = simulated.policy_of(POLICY)
     if cells:
         supply = CellSupply(simulated.cells_of(case))
-        sim = Simulator(work, topology, ByVirtualCluster(policy), how, supply=supply)
+        sim = Ended(ends_s, work, topology, ByVirtualCluster(policy), simulated.settings(), supply=supply)
     else:
         queues = (*(Queue(t, case.gpus(t) / gpus) for t in case.owned), Queue(STRANGERS, 0.0))
-        sim = Simulator(work, topology, policy, how, queues=queues)
+        sim = Ended(ends_s, work, topology, policy, simulated.settings(), queues=queues)
     taken: list[int] = []
     sim.watchers.append(lambda facts: taken.append(simulated.taken_back(facts)))
     return Opened(len(rows), _refused(sim.run(), cells), sum(taken))

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
 from pycontrol.lab.shares.gavel import GavelShares
-from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinShares, capacity_rows, efficiency_rows
+from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinShares, capacity_rows, efficiency_rows, equal_split
 from pycontrol.lab.workloads import load
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.noncooperative import OefNoncooperative
@@ -120,7 +120,7 @@ def envy(problem: ShareProblem, x: Matrix) -> float:
 
 def shortfall(problem: ShareProblem, x: Matrix) -> float:
     """How far the worst-off is below its equal split, as a part of it; at most 0 if nobody is."""
-    split = problem.efficiency(problem.equal_split())
+    split = problem.efficiency(equal_split(problem))
     own: Vector = problem.efficiency(x)
     return float(np.max(1 - own / np.maximum(split, 1e-12)))
 

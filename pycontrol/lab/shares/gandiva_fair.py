@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pycontrol.lab.shares.simple import equal_split
 from pycontrol.shares.problem import Matrix, ShareError, ShareProblem
 
 NOTHING = 1e-12
@@ -42,7 +43,7 @@ class GandivaFairShares:
 
     def trades(self, problem: ShareProblem) -> tuple[Matrix, list[Trade]]:
         """The shares, and the trades in order; raises ShareError if trading does not end."""
-        x, done = problem.equal_split(), list[Trade]()
+        x, done = equal_split(problem), list[Trade]()
         least = NOTHING * np.maximum(problem.devices, 1.0)
         most = 50 * problem.users * problem.types**2
         while (trade := _widest(problem, x, least)) is not None:

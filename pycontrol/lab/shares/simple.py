@@ -10,6 +10,11 @@ from scipy.sparse import csr_array, hstack, identity, kron, vstack
 from pycontrol.shares.problem import Matrix, ShareError, ShareProblem, Vector
 
 
+def equal_split(problem: ShareProblem) -> Matrix:
+    """(n, k): each user's part of each type by weight, which is max-min fairness for each type on its own."""
+    return np.outer(problem.weights / problem.weights.sum(), problem.devices)
+
+
 def capacity_rows(n: int, k: int) -> csr_array:
     """(k, n k): rows that sum each type over users, for x in row-major order."""
     return csr_array(kron(np.ones((1, n)), identity(k)))
@@ -48,7 +53,7 @@ class MaxMinShares:
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""
-        return problem.equal_split()
+        return equal_split(problem)
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class MaxEfficiency:
             best = (w == w.max(axis=0)) & (w > 0)
             part = best * problem.weights[:, None]
             return np.asarray(m * part / np.maximum(part.sum(axis=0), np.finfo(float).tiny))
-        floor = problem.efficiency(problem.equal_split())
+        floor = problem.efficiency(equal_split(problem))
         rows = vstack([capacity_rows(*w.shape), -efficiency_rows(w)], format="csr")
         x, _ = optimum(w.ravel(), csr_array(rows), np.concatenate([m, -floor]))
         return x.reshape(w.shape)
@@ -77,7 +82,7 @@ class MaxMinRatio:
 
     def shares(self, problem: ShareProblem) -> Matrix:
         """(n, k): devices by user and type."""
-        floor = problem.efficiency(problem.equal_split())
+        floor = problem.efficiency(equal_split(problem))
         return common_level(problem.speedups, problem.devices, floor, np.full(problem.users, np.inf))[0]
 
 

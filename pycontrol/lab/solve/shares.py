@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pycontrol.lab.shares import gavel
 from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
-from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, common_level
+from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, common_level, equal_split
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem
@@ -86,7 +86,7 @@ def solve_shares(case: SharesCase) -> dict[str, Any]:
     if isinstance(scheme, OefNoncooperative):
         more["common_per_weight"] = float((own / problem.weights).max())
     if isinstance(scheme, gavel.GavelShares | MaxMinRatio):
-        floor = problem.efficiency(problem.equal_split())
+        floor = problem.efficiency(equal_split(problem))
         more["ratio"] = float((own[floor > 0] / floor[floor > 0]).min(initial=np.inf))
     return _result(problem, x) | more
 
