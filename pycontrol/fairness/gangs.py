@@ -61,7 +61,12 @@ class _Jobs:
         """Number of equal gangs of speed 1, fewer than jobs -> makespan."""
 
     def makespan_s(self, fastest: Sequence[float], speed: float) -> float:
-        """The makespan on gangs of these speeds, the fastest first; `speed`: their sum."""
+        """The makespan (s) on gangs of these speeds (serial seconds per second), the fastest first; `speed`: their sum.
+
+        With a gang for each job, the longest job runs on the fastest gang, which is optimal. With fewer gangs, it is
+        the best packing that a short search finds on as many equal gangs of their mean speed; for gangs of one speed
+        it is within half a percent of the optimum, or that of longest-first (at most 4/3 of the optimum).
+        """
         work, gangs = self.work, len(fastest)
         if not work:
             return 0.0
@@ -93,16 +98,6 @@ def _equal_gangs_s(work: Sequence[float], gangs: int) -> float:
 def _jobs(jobs: tuple[float, ...]) -> _Jobs:
     """The prepared jobs, cached: many rows of many bids need the same packings."""
     return _Jobs(jobs)
-
-
-def phase_s(jobs: Sequence[float], speeds: Sequence[float]) -> float:
-    """Makespan in seconds of jobs (serial seconds) on gangs of these speeds (serial seconds per second).
-
-    With a gang for each job, the longest job runs on the fastest gang, which is optimal. With fewer gangs, the result
-    is the best packing that a short search finds on the same number of equal gangs of their mean speed; for gangs of
-    one speed it is within half a percent of the optimum, or that of longest-first (at most 4/3 of the optimum).
-    """
-    return _jobs(tuple(jobs)).makespan_s(sorted(speeds, reverse=True), sum(speeds))
 
 
 def _elastic_s(jobs: Sequence[float], speed: float, job_gpus_max: int) -> float:

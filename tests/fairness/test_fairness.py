@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.fairness.figure7 import JobInfo
-from pycontrol.fairness.gangs import AppWork, PhaseWork, phase_s, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.fairness.gangs import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.fairness.makespan import longest_first, pack
 from pycontrol.lab.solve.estimate import Halving, curve_t_sh, phase_end
 
@@ -107,7 +107,8 @@ def test_gpus_are_shared_among_jobs_optimally(jobs: list[int], spare: int, most:
 @settings(deadline=None)
 @given(st.lists(st.floats(1, 1000), min_size=1, max_size=12), st.integers(1, 8), st.sampled_from([1.0, 1.1, 1.3]))
 def test_more_gangs_of_one_kind_never_end_later(jobs: list[float], gangs: int, s: float) -> None:
-    fewer, more = phase_s(jobs, [1 / s] * gangs), phase_s(jobs, [1 / s] * (2 * gangs))
+    app = AppWork((PhaseWork(tuple(jobs)),), 1, 0.0, 1.0)
+    fewer, more = t_sh(app, [s] * gangs), t_sh(app, [s] * (2 * gangs))
     assert more <= fewer * (1 + 1e-9)
 
 

@@ -16,10 +16,20 @@ from pycontrol.cli.tables import Data, lines, table
 from pycontrol.lab.workloads import hived, oef
 from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.workloads import models
-from pycontrol.simulation.workloads.building import DAY_S, ROOT, Imported, columns
+from pycontrol.simulation.workloads.building import DAY_S, ROOT, Imported
 from pycontrol.simulation.workloads.reading import Floats
 
 HOUR_S = 3600.0
+
+
+def _columns(apps: Sequence[TraceApp]) -> dict[str, Any]:
+    """Arrays over the jobs of all apps and phases: app (index), phase, gang, work_gpu_s, duration_s (at S = 1)."""
+    counts = [len(jobs) for a in apps for jobs in a.phases]
+    app = np.repeat([i for i, a in enumerate(apps) for _ in a.phases], counts)
+    phase = np.repeat([p for a in apps for p, _ in enumerate(a.phases)], counts)
+    work = np.fromiter((w for a in apps for jobs in a.phases for w in jobs), float, sum(counts))
+    gang = np.array([a.gang_gpus for a in apps], dtype=float)[app] if len(apps) else np.zeros(0)
+    return {"app": app, "phase": phase, "gang": gang, "work_gpu_s": work, "duration_s": work / gang}
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ def app_gpu_days(workload: Workload) -> Floats:
 
 def task_gpu_h(workload: Workload) -> Floats:
     """GPU-hours of each task, one GPU of one job (Themis, Figure 4)."""
-    c = columns(workload.apps)
+    c = _columns(workload.apps)
     return np.asarray(np.repeat(c["duration_s"], c["gang"].astype(int)) / HOUR_S)
 
 
@@ -54,7 +64,7 @@ def demand(workload: Workload, step_s: float = HOUR_S) -> tuple[Floats, Floats]:
 
     In demand: what would run on a cluster without limits, each job from its phase's begin for its run time at S = 1.
     """
-    c = columns(workload.apps)
+    c = _columns(workload.apps)
     begin_s = _begins_s(workload.apps)
     end_s = begin_s + c["duration_s"]
     edges = np.arange(0.0, max(float(end_s.max(initial=0.0)), step_s) + step_s, step_s)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from pycontrol.simulation.apps import TraceApp, Workload
@@ -109,13 +108,3 @@ class Selection:
         kept = [a for a in apps if keep(a)]
         skipped.drop(reason, len(apps) - len(kept))
         return kept
-
-
-def columns(apps: Sequence[TraceApp]) -> dict[str, Any]:
-    """Arrays over the jobs of all apps and phases: app (index), phase, gang, work_gpu_s, duration_s (at S = 1)."""
-    counts = [len(jobs) for a in apps for jobs in a.phases]
-    app = np.repeat([i for i, a in enumerate(apps) for _ in a.phases], counts)
-    phase = np.repeat([p for a in apps for p, _ in enumerate(a.phases)], counts)
-    work = np.fromiter((w for a in apps for jobs in a.phases for w in jobs), float, sum(counts))
-    gang = np.array([a.gang_gpus for a in apps], dtype=float)[app] if len(apps) else np.zeros(0)
-    return {"app": app, "phase": phase, "gang": gang, "work_gpu_s": work, "duration_s": work / gang}
