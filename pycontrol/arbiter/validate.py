@@ -139,13 +139,10 @@ def contradicted(s: Holdings, told: Iterable[facts.Fact], effects: Iterable[ev.E
             app_id, gpus = (e.ask.app_id, e.gpus) if isinstance(e, ev.Place) else (e.app_id, e.grant.gpus)
             for gpu in gpus:
                 known = (leases.get(gpu), coming.get(gpu))
-                if not any(x is not None and x.app_id == app_id for x in known) and not _lost(gpu, told):
+                # unless its lease changed hands after the effect: what comes next tells its app
+                lost = (f for f in told if type(f) in LOSES and gpu in f.gpus)  # type: ignore[union-attr]
+                if not any(x is not None and x.app_id == app_id for x in known) and not any(lost):
                     yield gpu, f"{app_id} is to use it, and has no lease of it"
-
-
-def _lost(gpu: Gpu, told: Iterable[facts.Fact]) -> bool:
-    """Whether its lease changed hands after the effect: what comes next tells its app."""
-    return any(type(f) in LOSES and gpu in f.gpus for f in told)  # type: ignore[union-attr]
 
 
 def validate(s: Holdings, now_s: float, story: Story, *derived: Iterable[tuple[str | None, str]]) -> None:

@@ -97,9 +97,13 @@ class Shared:
         """App -> GPUs by type that it holds and that are not on offer, for all apps of this round's virtual users."""
         self.supply = _total([offered, *self.held.values()])
         """GPUs by type that this round divides: those on offer, and those that its virtual users hold."""
-        self.types = self._types()
-        self.whole = self._whole()
-        self.users = {v.app_id: self._user(v) for v in self.views}
+        mean = {t: sum(v.demand.speedups.get(t, 1.0) for v in self.views) for t in self.supply}
+        self.types = sorted(self.supply, key=lambda t: (mean[t], t))
+        """The GPU types from slow to fast, by the apps' mean speedup."""
+        self.whole = {**self.supply, **gpus_by_type(snapshot.topology.gpus_by_host.items(), snapshot.topology)}
+        """GPUs of the cluster by type: a gang mixes types only if it is larger than a whole type."""
+        each = ((v, tuple(map(v.demand.speed_on, self.types))) for v in self.views)
+        self.users = {v.app_id: _User(self.user_of[v.app_id], self._tenant(v), speeds) for v, speeds in each}
         self.carried = self._carried()
 
     @cached_property
@@ -111,15 +115,6 @@ class Shared:
         """GPUs by type."""
         return gpus_by_type((pair for gang in gangs for pair in gang if pair[1] > 0), self.s.topology)
 
-    def _whole(self) -> Mapping[str, int]:
-        """GPUs of the cluster by type: a gang mixes types only if it is larger than a whole type."""
-        return {**self.supply, **gpus_by_type(self.s.topology.gpus_by_host.items(), self.s.topology)}
-
-    def _types(self) -> list[str]:
-        """The GPU types from slow to fast, by the apps' mean speedup."""
-        mean = {t: sum(v.demand.speedups.get(t, 1.0) for v in self.views) for t in self.supply}
-        return sorted(self.supply, key=lambda t: (mean[t], t))
-
     def _name(self, view: AppView) -> str:
         """The name of the app's virtual user."""
         kinds = ", ".join(f"{t} {view.demand.speed_on(t):g}" for t in self.known_types)
@@ -127,10 +122,6 @@ class Shared:
 
     def _tenant(self, view: AppView) -> str:
         return {"user": view.user, "queue": view.queue, "app": view.app_id}[self.policy.tenant]
-
-    def _user(self, view: AppView) -> _User:
-        vector = tuple(view.demand.speed_on(t) for t in self.types)
-        return _User(self.user_of[view.app_id], self._tenant(view), vector)
 
     def _carried(self) -> dict[str, dict[str, float]]:
         """Virtual user -> type -> deviation now, also for virtual users that are not in this round.

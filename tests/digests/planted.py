@@ -26,7 +26,11 @@ PLANTED: dict[str, tuple[str, str, str]] = {
         "extend(s, clerk, ((x.end_s, gpus_in(x.leases))",
         "extend(s, clerk, ((x.end_s - 0.5, gpus_in(x.leases))",
     ),
-    "no_last_pass": (ARBITER, "return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)", "return plan"),
+    "no_last_pass": (
+        ARBITER,
+        "return last_pass(plan, r.snapshot, lambda app_id: r.openings.kept_out(app_id, ending=False))",
+        "return plan",
+    ),
     "the_last_pass_likes_the_largest": (
         POLICIES,
         "caps.gpus(v), v.submitted_s, v.app_id",

@@ -255,10 +255,6 @@ class Openings:
             found = {**found, **{name: "" for name in self.part.usable if not self._admits(agent.demand, name, ending)}}
         return found
 
-    def kept_out_of_rest(self, app_id: str) -> Mapping[str, str]:
-        """As `kept_out`, for the GPUs that a plan leaves: ending leases do not count as free, they may be renewed."""
-        return self.kept_out(app_id, ending=False)
-
     def _admits(self, demand: Demand, name: str, ending: bool) -> bool:
         """Whether a machine is in the requested pinned cell and has a cell of the requested type with room."""
         part = self.part

@@ -411,7 +411,8 @@ class Rounds:
         r.leave_out()
         if not self.s.settings.last_pass or r.snapshot is None:
             return plan
-        return last_pass(plan, r.snapshot, r.openings.kept_out_of_rest)
+        # what a plan leaves: ending leases do not count as free, as they may be renewed
+        return last_pass(plan, r.snapshot, lambda app_id: r.openings.kept_out(app_id, ending=False))
 
     def _prepare_next(self, r: Round, outcome: Outcome, now_s: float) -> None:
         """Repeats the part if it has more to give at once, and requests the next round."""
