@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from pycontrol.auction.handout import ByKey, Caps, Shape, hand_out
 from pycontrol.auction.placing import ELSE, FreeIndex
+from pycontrol.fairness.plausible import slowdowns_of
 from pycontrol.model.auction import BOOSTED, AppView, Award, Bid, Demand, Gang, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 
@@ -77,12 +78,8 @@ class Filling(ABC):
         """The GPUs on offer; it says where new gangs go: as close together as possible."""
         return FreeIndex(snapshot.free, snapshot.topology)
 
-    def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
-        """Whether to restart a gang that could stay in a narrower scope."""
-        return False
-
-    def regains(self, speedup: float, lease_s: float) -> bool:
-        """Whether to restart a gang that could stay on a type on which its app is this many times as fast."""
+    def moves(self, view: AppView, old: Gang, new: Gang, pool: Offered) -> bool:
+        """Whether to restart a gang in `new` that could stay in `old`; never if it is not faster there."""
         return False
 
     def offer(self, snapshot: Snapshot) -> Offer | None:
@@ -109,6 +106,10 @@ class Offered:
     def slowdown(self, demand: Demand) -> float:
         """S of a gang in the narrowest scope in which the whole offer has room for it."""
         return demand.slowdown[self.tightest(demand) - 1]
+
+    def slowdown_in(self, gang: Gang, demand: Demand) -> float:
+        """S of a gang where it lies / its app's speed on its slowest GPU."""
+        return slowdowns_of(gang, demand, self.snapshot.topology)[1]
 
     def tightest(self, demand: Demand) -> Scope:
         """The narrowest scope in which the whole offer has room for a gang."""
@@ -372,29 +373,21 @@ class _Filler:
         return None
 
     def _better(self, pick: _Pick, home: Gang) -> Gang | None:
-        """A place of a type that suits it better, else a narrower one, on spare GPUs, if that is worth the restart."""
-        view, old = self.apps[pick.app], self._scope(home)
-        d = view.demand
-        if not self.policy.migrates or pick.gpus not in d.sizes:
+        """A place of the type that suits it best, and close together, on spare GPUs, if that is worth the restart."""
+        view, narrow = self.apps[pick.app], self._scope(home) is Scope.MACHINE
+        d, stays = view.demand, view.new_gangs_max < MANY  # containers of an app without an Agent cannot move
+        if not self.policy.migrates or stays or pick.gpus not in d.sizes or (narrow and not self.types):
             return None
-        kinds = self.shapes[pick.app][2]
         here = {self.s.topology.type_of(host) for host, _ in home}
-        own = min(d.speedups.get(kind, 1.0) for kind in here)
-        for kind in kinds.split(ELSE) if self.types and d.speedups else ():
-            if here == {kind}:
+        for kind in self.shapes[pick.app][2].split(ELSE):
+            if narrow and here == {kind}:
                 break
-            if self.policy.regains(d.speedups.get(kind, 1.0) / own, self.s.lease_s):
-                gang = self.spare.place(pick.gpus, d.scope, kind, d.members)
-                if gang is not None:
-                    return gang
-        if old is Scope.MACHINE:
-            return None
-        self.spare.give(home)
-        gang = self.spare.place(pick.gpus, min(d.scope, Scope(old - 1)), kinds, d.members)
-        self.spare.take(home)
-        if gang is None or not self.policy.moves(view, old, self._scope(gang), self.s.lease_s):
-            return None
-        return gang
+            self.spare.give(home)
+            gang = self.spare.place(pick.gpus, d.scope, kind, d.members)
+            self.spare.take(home)
+            if gang is not None and self.policy.moves(view, home, gang, self.offered):
+                return gang
+        return None
 
     def _displace(self, shape: Shape) -> Gang | None:
         """Takes the homes of the last picks in the order for a gang; None if even those are not enough."""

@@ -12,8 +12,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from pycontrol.model.auction import AppView
-from pycontrol.model.topology import Scope
+from pycontrol.model.auction import AppView, Gang
 from pycontrol.policies.filling import Filling, Offered
 
 
@@ -32,10 +31,10 @@ class Gandiva(Filling):
         """Minus the placement preference, which is at least 1."""
         return -_preference(view, pool)
 
-    def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
+    def moves(self, view: AppView, old: Gang, new: Gang, pool: Offered) -> bool:
         """Whether a gang makes more progress in a lease with the move: (lease - restart) / S_new > lease / S_old."""
-        slowdown = view.demand.slowdown
-        return (lease_s - self.restart_s) * slowdown[old - 1] > lease_s * slowdown[new - 1]
+        s_old, s_new = (pool.slowdown_in(gang, view.demand) for gang in (old, new))
+        return (pool.lease_s - self.restart_s) * s_old > pool.lease_s * s_new
 
     def why(self, view: AppView, pool: Offered) -> str:
         """Names its placement preference."""

@@ -15,9 +15,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from pycontrol.fairness.bidding import speed_of
 from pycontrol.model.accounts import UNLIMITED, Account, Limits
-from pycontrol.model.auction import AppView, Bid, Plan, Snapshot
-from pycontrol.model.topology import Scope
+from pycontrol.model.auction import AppView, Bid, Gang, Plan, Snapshot
 from pycontrol.policies.filling import Filling, Offered, runs
 from pycontrol.policies.fluid import Fluid, joined
 from pycontrol.policies.gandiva import Gandiva
@@ -26,6 +26,8 @@ from pycontrol.policies.past_use import PastUse
 
 CANNOT_WAIT_S = 1e9
 """By how much the key of an app that cannot wait is earlier."""
+ALIKE = 0.95
+"""A gang whose time changes by less is as fast: figures of its speed are measured, and differ a little each time."""
 STAYS_LEASES = 6.0
 """The most that work without a checkpoint counts, in leases: what hiding checkpoints could gain (docs/policy.md)."""
 
@@ -37,7 +39,7 @@ class Isonomy(Filling):
     overrun: Annotated[float, Field(ge=1)] = 4.0
     """Factor by which service beyond the declared work counts; with 1, declaring too little would pay off."""
     restart_s: Annotated[float, Field(ge=0)] = 40.0
-    """Seconds that a restart costs. A badly placed gang moves at its lease's end if it regains them within a lease, and
+    """Seconds that a restart costs. At its lease's end a gang moves where its work left ends earlier nevertheless, and
     for each revoked GPU the same number of GPU-seconds does not count as overrun; if it is more, what launches on new
     grants were measured to take here does not."""
 
@@ -94,13 +96,27 @@ class Isonomy(Filling):
         slack_s = self.standing(view, pool) - left_gpu_s / app.width_gpus
         return left_gpu_s > 0 and not view.demand.guessed and slack_s < pool.lease_s
 
-    def moves(self, view: AppView, old: Scope, new: Scope, lease_s: float) -> bool:
-        """Whether a gang regains the restart within a lease, as in `Gandiva.moves`."""
-        return Gandiva(restart_s=self.restart_s).moves(view, old, new, lease_s)
+    def moves(self, view: AppView, old: Gang, new: Gang, pool: Offered) -> bool:
+        """Whether a gang's declared work left ends earlier there, with a restart and what it would train again if it
+        does not save at a stop; if what is left is not known, whether it does more in a lease, as in `Gandiva.moves`.
 
-    def regains(self, speedup: float, lease_s: float) -> bool:
-        """Whether a gang makes more progress in a lease there, its restart included."""
-        return (lease_s - self.restart_s) * speedup > lease_s
+        Either way it is faster there by its app's figures. So no gang moves back, and no two go on changing places.
+        """
+        slow, fast = (pool.slowdown_in(gang, view.demand) for gang in (old, new))
+        left_s = self._left_s(view, old, pool)
+        if left_s <= 0:
+            return Gandiva(restart_s=self.restart_s).moves(view, old, new, pool)
+        unsaved_s = dict(zip(view.ending_gangs, view.unsaved_s, strict=False)) if view.demand.unsaved else {}
+        return fast < ALIKE * slow and left_s > self.restart_s + (left_s + unsaved_s.get(old, 0.0)) * fast / slow
+
+    def _left_s(self, view: AppView, gang: Gang, pool: Offered) -> float:
+        """Seconds of declared work left for a gang where it is, if its app had all GPUs that it can use and attained
+        all on this type, perhaps too few; 0 or less: not known.
+        """
+        app, d = pool.snapshot.memory["ideal"].apps[view.app_id], view.demand
+        speed = speed_of(d.speedups, (host for host, _ in gang), pool.snapshot.topology)
+        left_gpu_s = -self._beyond_gpu_s(view, app.declared_gpu_s) - (speed - 1) * view.attained_gpu_s
+        return 0.0 if d.guessed else left_gpu_s / app.width_gpus * pool.slowdown_in(gang, d)
 
     def stays_s(self, view: AppView, lease_s: float) -> float:
         """The app's gangs that run give way only to apps whose virtual finish time is earlier by more than this."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pycontrol.fairness.plausible import slowdowns_of
 from pycontrol.lab.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.model.accounts import Account, Accounts
-from pycontrol.model.auction import AppView, Plan, Snapshot
+from pycontrol.model.auction import AppView, Plan, Snapshot, gang_gpus, gang_of
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.isonomy import Isonomy
@@ -294,6 +296,98 @@ def test_a_gang_moves_to_a_faster_type_if_that_regains_the_restart() -> None:
     assert decide(typed(gains(held, {"k80": 1.0, "v100": 1.01}))).awards[0].gangs == (gang,)
     busy = {"k80-0": 4, "k80-1": 4}
     assert decide(typed(gains(held, FASTER), free=busy)).awards[0].gangs == (gang,)
+
+
+def moved(view: AppView, lease_s: float = 600.0, free: Mapping[str, int] | None = None) -> bool:
+    """Whether the app's only gang gets another place, on two V100 machines unless `free` says otherwise."""
+    (award,) = decide(replace(typed(view, free=free), lease_s=lease_s)).awards
+    return award.gangs != view.ending_gangs
+
+
+def on_k80(work_gpu_s: float, fast: float, **more: object) -> AppView:
+    """An app whose gang of four runs on K80s; V100s are `fast` times as fast."""
+    view = app("a", 4, 1, ending_gangs=((("k80-0", 4),),), work_total_gpu_s=work_gpu_s, **more)
+    return gains(view, {"k80": 1.0, "v100": fast})
+
+
+def test_a_move_counts_against_the_work_left_however_short_leases_are() -> None:
+    """400 s left end after 200 s on V100s, and 40 s for the restart; 100 s left do not end earlier at 1.2 times the
+    speed, though a lease's progress would be more."""
+    for lease_s in (60.0, 600.0):
+        assert moved(on_k80(4 * 400.0, 2.0), lease_s)
+        assert not moved(on_k80(4 * 100.0, 1.2), lease_s)
+        assert not moved(on_k80(4 * 1000.0, 2.0, attained_gpu_s=4 * 930.0), lease_s), "35 s and a restart, not 70 s"
+        assert not moved(on_k80(4 * 1e5, 1.04), lease_s), "two measurements may differ by as much"
+
+
+def test_a_move_counts_what_the_gang_would_train_again_unless_it_saves_when_it_is_told_to_stop() -> None:
+    assert moved(on_k80(4 * 400.0, 2.0, unsaved_s=(300.0,), unsaved=True))
+    assert not moved(on_k80(4 * 400.0, 2.0, unsaved_s=(340.0,), unsaved=True))
+    assert moved(on_k80(4 * 400.0, 2.0, unsaved_s=(340.0,)))
+
+
+def test_where_the_work_left_is_not_known_a_move_must_be_regained_within_a_lease() -> None:
+    for unknown in (on_k80(4e5, 2.0, guessed=True), on_k80(4e3, 2.0, attained_gpu_s=5e3)):
+        assert moved(unknown, 600.0)
+        assert not moved(unknown, 60.0)
+
+
+def test_what_was_attained_on_a_fast_type_counts_by_its_speed() -> None:
+    """Of 1,000 s of work on K80s 100 are left after 450 s on V100s: another type, twice as fast, saves 25 s."""
+    three = Topology.of(Machine(kind, "r", 4, kind) for kind in ("a100", "k80", "v100"))
+    view = app("a", 4, 1, ending_gangs=((("v100", 4),),), work_total_gpu_s=4 * 1000.0, attained_gpu_s=4 * 450.0)
+    view = gains(view, {"k80": 1.0, "v100": 2.0, "a100": 4.0})
+    (award,) = decide(snapshot(view, top=three)).awards
+    assert award.gangs == view.ending_gangs
+    (award,) = decide(snapshot(replace(view, attained_gpu_s=4 * 300.0), top=three)).awards
+    assert award.gangs == ((("a100", 4),),)
+
+
+def test_a_gang_does_not_leave_a_fast_type_to_lie_closer_together() -> None:
+    """It came from one K80 machine to V100s of two machines, and would go back, and so on."""
+    spread = gains(app("a", 4, 1, ending_gangs=((("v100-0", 2), ("v100-1", 2)),), work_total_gpu_s=1e6), FASTER)
+    assert not moved(spread, free={"k80-0": 4, "k80-1": 4, "v100-0": 2, "v100-1": 2})
+    assert moved(spread), "to one V100 machine"
+
+
+def test_containers_of_an_app_without_an_agent_do_not_move() -> None:
+    spread: dict[str, Any] = {
+        "ending_gangs": ((("k80-0", 2), ("k80-1", 2)),),
+        "members": (2, 2),
+        "work_total_gpu_s": 1e6,
+    }
+    assert not moved(app("a", 4, 1, new_gangs_max=0, **spread))
+    assert moved(app("a", 4, 1, **spread))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), lease_s=st.sampled_from([60.0, 600.0]))
+def test_a_gang_that_moves_is_faster_there_so_moves_come_to_an_end(data: st.DataObject, lease_s: float) -> None:
+    """Gangs whose leases end together, round by round: none is slower than before, and in the end none moves."""
+    left, views = {h: m.gpus for h, m in TYPES.machines.items()}, []
+    for k in range(data.draw(st.integers(1, 5))):
+        gang = gang_of({h: data.draw(st.integers(0, min(2, n))) for h, n in left.items()})
+        size = gang_gpus(gang)
+        if size:
+            left = {h: n - dict(gang).get(h, 0) for h, n in left.items()}
+            speeds = {"k80": 1.0, "v100": data.draw(st.sampled_from([0.5, 1.0, 1.05, 1.2, 5.0]))}
+            slowdown = data.draw(st.sampled_from([(1.0, 1.0, 1.0), (1.0, 1.1, 1.3), (1.0, 1.5, 2.5)]))
+            work, done = data.draw(st.sampled_from([1e3, 1e4, 1e6])), data.draw(st.sampled_from([0.0, 900.0, 9e3]))
+            view = app(f"a{k}", size, 1, slowdown=slowdown, work_total_gpu_s=work, attained_gpu_s=done)
+            views.append(replace(gains(view, speeds, mixes=data.draw(st.booleans())), ending_gangs=(gang,)))
+    racks = Topology.of(replace(m, rack=m.host[-1]) for m in TYPES.machines.values())
+    s, kinds_and_scopes = replace(snapshot(*views, top=racks), lease_s=lease_s), 3 * 3
+    for _ in range(1 + kinds_and_scopes * len(views)):
+        plan = decide(s)
+        got = {award.app_id: award.gangs for award in plan.awards}
+        assert all(len(got[v.app_id]) == 1 for v in s.apps)
+        for v in s.apps:
+            old, new = (slowdowns_of(gang, v.demand, racks)[1] for gang in (*v.ending_gangs, *got[v.app_id]))
+            assert new < old or got[v.app_id] == v.ending_gangs
+        if all(got[v.app_id] == v.ending_gangs for v in s.apps):
+            return
+        s = later(s, plan, lease_s, [replace(v, ending_gangs=got[v.app_id]) for v in s.apps])
+    raise AssertionError("gangs still move")
 
 
 def stays(by_s: float, unsaved_s: float) -> bool:
