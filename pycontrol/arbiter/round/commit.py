@@ -198,6 +198,10 @@ def relocate(
     each = [to for own in takers for to in own]
     if all(to.own for to in each):
         return plan
+    for award, own in zip(plan.awards, takers, strict=True):  # a gang that may not move there stays, if it still can
+        homes = less(views[award.app_id].ending_gangs, award.gangs)
+        for to in own:
+            to.own = to.own or [home for home in homes if gang_gpus(home) == to.shape[0]]
     room = FreeIndex(offered, topology)
     stay = [less(reversed(award.gangs), new)[::-1] for award, new in zip(plan.awards, fresh, strict=True)]
     for gang in (gang for gangs in stay for gang in gangs):
