@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
-from pycontrol.auction.placing import FreeIndex, take
+from pycontrol.auction.placing import ELSE, FreeIndex, fitting, take
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.policies.filling import Filling
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.port import Policy
 from pycontrol.policies.private import PrivateSchedule, next_end_s
@@ -97,7 +98,7 @@ class OnSchedule:
         schedule.advance(snapshot, self.policy)
         next_leases = schedule.with_next_leases(snapshot, self.policy)
         first = _first(schedule, next_leases, snapshot)
-        got, why = _placed(first, snapshot)
+        got, why = _placed(first, snapshot, one_type(self.policy))
         rest = _without(replace(snapshot, memory=policy_memory(memory)), got)
         holds = _held(first, got, rest)
         held = dict(pair for hold in holds for pair in hold.gang)
@@ -115,6 +116,12 @@ class OnSchedule:
             holds=(*plan.holds, *holds),
             unused_gpus={**plan.unused_gpus, **held},
         )
+
+
+def one_type(policy: Policy) -> bool:
+    """Whether a gang gets GPUs of one type, unless its app mixes types; with a private schedule as without."""
+    alone = policy.policy if isinstance(policy, OnSchedule) else policy
+    return alone.asks_agents or (isinstance(alone, Filling) and alone.one_type)
 
 
 def policy_memory(memory: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -151,14 +158,13 @@ def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot)
     return [entry for group in (overdue, mirrored, behind) for *_, entry in sorted(group, key=lambda x: x[:2])]
 
 
-def _placed(first: list[_First], s: Snapshot) -> tuple[dict[str, list[Gang]], dict[str, str]]:
+def _placed(first: list[_First], s: Snapshot, typed: bool) -> tuple[dict[str, list[Gang]], dict[str, str]]:
     """(app -> its gangs, app -> why) for the apps that go first.
 
     They stay where they run. Only if an earlier app is served worse by that than if all moved to their places in the
-    schedule, where they fit together, do they move.
+    schedule, where they fit together, do they move. `typed`: as `one_type`.
     """
-    staying = _fill(first, s, stay=True)
-    moved = _fill(first, s, stay=False)
+    staying, moved = (_fill(first, s, typed, stay) for stay in (True, False))
     served, otherwise = ([len(got.get(f.view.app_id, ())) for f in first] for got in (staying, moved))
     if otherwise > served:
         staying = moved
@@ -170,7 +176,7 @@ def _wanted(f: _First) -> int:
     return max(0, min(f.gangs, f.view.demand.gangs) - len(f.view.retained_gangs))
 
 
-def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]:
+def _fill(first: list[_First], s: Snapshot, typed: bool, stay: bool) -> dict[str, list[Gang]]:
     """App -> its gangs; with `stay` every app keeps its present ones before any gets others."""
     wanted = {f.view.app_id: _wanted(f) for f in first}
     got: dict[str, list[Gang]] = {}
@@ -179,8 +185,9 @@ def _fill(first: list[_First], s: Snapshot, stay: bool) -> dict[str, list[Gang]]
         takers = []
         for f in first:
             d, ending = f.view.demand, f.view.ending_gangs
+            types = ELSE.join(fitting(d, s.topology)) if typed else d.gpu_type
             own = ending if staying else f.places if stay else (*f.places, *ending)
-            shape = 0 if staying else d.gang_gpus, d.scope, d.gpu_type, d.members
+            shape = 0 if staying else d.gang_gpus, d.scope, types, d.members
             takers.append(Taker(f.view, shape, [gang for gang in own if gang not in f.view.retained_gangs]))
         order = ByKey(takers, lambda to: 0 if len(got.get(to.view.app_id, ())) < wanted[to.view.app_id] else None)
         for to, gang in hand_out(order, give):

@@ -11,7 +11,7 @@ import pytest
 from pycontrol.model.auction import AppView, Demand, Hold, Plan, Snapshot
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
-from pycontrol.policies.on_schedule import KEEPS, NoSchedule, OnSchedule, policy_memory
+from pycontrol.policies.on_schedule import KEEPS, NoSchedule, OnSchedule, one_type, policy_memory
 from pycontrol.policies.private import PrivateSchedule
 from pycontrol.policies.registry import make
 
@@ -303,3 +303,15 @@ def test_memory_under_its_former_name_is_continued() -> None:
     ]
     assert plans[0] == plans[1]
     assert policy_memory(former) == policy_memory(first.memory)
+
+
+@pytest.mark.parametrize(("policy", "mixed"), [("isonomy", False), ("themis", False), ("tiresias", True)])
+def test_a_gang_that_goes_first_mixes_types_only_if_its_app_or_the_policy_does(policy: str, mixed: bool) -> None:
+    """On the private cluster the app would run on one machine; of each type one GPU is free."""
+    two = Topology.of([Machine("k", "r", 2, "k80"), Machine("v", "r", 2, "v100")])
+    on_schedule, wide = OnSchedule(make(policy)), Demand(2, 1, 2, 4000.0, 4000.0)
+    for mixes in (False, True):
+        view = AppView("a", "root.a", None, dataclasses.replace(wide, mixes=mixes), submitted_s=0.0)
+        s = dataclasses.replace(snapshot(10.0, 0, view), topology=two, free={"k": 1, "v": 1})
+        assert won(on_schedule.decide(s, {}, random.Random(0))) == (["a"] if mixes or mixed else [])
+    assert one_type(on_schedule) == one_type(make(policy)) == (not mixed)

@@ -39,14 +39,9 @@ from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import policy_for
-from pycontrol.policies.filling import Filling
 from pycontrol.policies.last_pass import last_pass
+from pycontrol.policies.on_schedule import one_type
 from pycontrol.policies.port import Policy
-
-
-def _one_type(policy: Policy) -> bool:
-    return policy.asks_agents or (isinstance(policy, Filling) and policy.one_type)
-
 
 WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
 SOLVE_PATIENCE = 10.0
@@ -74,7 +69,7 @@ class Rounds:
 
     def typed(self, vc: str) -> bool:
         """Whether gangs get GPUs of one type, unless their app mixes types: so with policies that ask Agents."""
-        return _one_type(self._policy_of(vc))
+        return one_type(self._policy_of(vc))
 
     # ---- when
 
@@ -210,7 +205,7 @@ class Rounds:
         if not part.free or not (ending or first or parts.borrowers_of(part)):
             return
         ending_gpus = {gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang)}
-        openings = Openings(self.eligibility, part, ending_gpus, _one_type(policy))
+        openings = Openings(self.eligibility, part, ending_gpus, one_type(policy))
         self.current = r = Round(self._new_id(), now_s, ending, part, parts, policy, openings)
         r.since_s = dict(s.agents.unmet_since_s)
         r.seed = s.settings.seed * 1_000_003 + s.durable.rounds
