@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.exchange import Lot, balanced
+from pycontrol.cells.exchange import Lot, balanced, with_deals
 from pycontrol.cells.recovery import adopt_all
 from pycontrol.cells.values import CellsError
 from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score, exchange_by
@@ -161,7 +161,8 @@ class Machine(RuleBasedStateMachine):
             return  # exchange changes bindings, which no layout describes: the control plane refuses it
         was = {g.name for g in running if g.guaranteed}
         held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
-        found = adopt_all(lambda: GroupCells(self.cells.layout), held)
+        owned, _ = with_deals(layout(CellsFile.model_validate(self.file)), self.exchange.deals.values())
+        found = adopt_all(lambda: GroupCells(owned), held)
         assert not found.gone
         assert {g.name for g in found.cells.groups.values() if g.guaranteed} == was
         check(found.cells)
