@@ -375,8 +375,11 @@ class _Filler:
     def _better(self, pick: _Pick, home: Gang) -> Gang | None:
         """A place of the type that suits it best, and close together, on spare GPUs, if that is worth the restart."""
         view, narrow = self.apps[pick.app], self._scope(home) is Scope.MACHINE
-        d, stays = view.demand, view.new_gangs_max < MANY  # containers of an app without an Agent cannot move
-        if not self.policy.migrates or stays or pick.gpus not in d.sizes or (narrow and not self.types):
+        d = view.demand
+        # Containers of an app without an Agent cannot move; and machines do not say where cells inside them have room.
+        if not self.policy.migrates or view.new_gangs_max < MANY or d.within:
+            return None
+        if pick.gpus not in d.sizes or (narrow and not self.types):
             return None
         here = {self.s.topology.type_of(host) for host, _ in home}
         for kind in self.shapes[pick.app][2].split(ELSE):

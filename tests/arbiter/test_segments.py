@@ -154,8 +154,9 @@ def starts(seed: int, within: str, queue: str) -> bool:
     scope = rng.choice(list(Scope)) if within else Scope.CLUSTER
     members = segments(count * each, count, Scope.MACHINE if within else Scope.RACK)
     w.add_app("me", count * each, 1, EVER, queue, members=members, within=within, scope=scope)
-    later(w, 15)
+    later(w, 35)
     got = {Gpu(h, k) for h, found in places(w, "me").items() for k in found}
+    assert w.history.count(("grant", "me")) <= 1, f"{seed}: it restarts at the end of a lease of its own"
     wide = {Scope.MACHINE: lambda g: g.host, Scope.RACK: lambda g: rack_of(g.host), Scope.CLUSTER: lambda g: ""}
     rooms = grouped((wide[scope](gpu), gpu) for gpu in good).values()
     cell_of = switch_of if within else wide[Scope.RACK]
