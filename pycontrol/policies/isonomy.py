@@ -145,12 +145,15 @@ class Isonomy(Filling):
         return PastUse.load(snapshot.memory.get("use"), snapshot.now_s).seen(snapshot, self.half_life_s)
 
     def weights(self, snapshot: Snapshot, use: PastUse | None = None) -> Weights:
-        """Weights and limits of the accounts in the snapshot's virtual cluster; queues have their capacities."""
-        gpus = max(1, snapshot.cluster_gpus)
-        queues = {
-            q.path: Account(q.capacity or 1.0, Limits(q.max_capacity * gpus) if 0 < q.max_capacity < 1 else UNLIMITED)
-            for q in snapshot.queues.values()
-        }
+        """Weights and limits of the accounts in the snapshot's virtual cluster; queues have their capacities, and with
+        node labels those of all partitions.
+        """
+        gpus, gpus_in, queues = max(1, snapshot.cluster_gpus), snapshot.topology.gpus_in, dict[str, Account]()
+        parts = gpus_in if any(gpus_in) else {"": 1}
+        for q in snapshot.queues.values():
+            shares = [(q.share(partition), n / max(1, sum(parts.values()))) for partition, n in parts.items()]
+            least, most = sum(x.capacity * part for x, part in shares), sum(x.max_capacity * part for x, part in shares)
+            queues[q.path] = Account(least or 1.0, Limits(most * gpus) if 0 < most < 1 else UNLIMITED)
         root = snapshot.accounts.tree(queues)
         if use is not None:
             root = use.weighed(root, snapshot.accounts, gpus, self.half_life_s)

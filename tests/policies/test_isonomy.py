@@ -14,6 +14,7 @@ from pycontrol.fairness.plausible import slowdowns_of
 from pycontrol.lab.conformance.snapshots import CLUSTER, QUEUES, app, snapshot, snapshots
 from pycontrol.model.accounts import Account, Accounts
 from pycontrol.model.auction import AppView, Plan, Snapshot, gang_gpus, gang_of
+from pycontrol.model.cluster import PartitionCapacity, Queue
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.isonomy import Isonomy
@@ -69,6 +70,17 @@ def test_queues_share_by_their_capacities_unless_weights_are_given() -> None:
     s = replace(snapshot(app("b", 1, ALL, queue="root.b"), app("a", 1, ALL, queue="root.a")), queues=QUEUES)
     assert first(s) == "a"
     assert first(replace(s, accounts=Accounts(queue_weights={"root.b": 2.0}))) == "b"
+
+
+def test_queues_share_by_their_capacities_in_all_partitions() -> None:
+    """root.b has nothing of the 4 unlabelled GPUs, and all of the 12 labelled ones: 12 of 16 GPUs."""
+    two = Topology.of([Machine("m", "r", 4), Machine("n", "r", 12, partition="x")])
+    all_there, none_there = PartitionCapacity(1.0, 1.0), PartitionCapacity(0.0, 0.0)
+    own = Queue("root.a", 1.0, partitions={"x": none_there}), Queue("root.b", 0.0, 0.0, partitions={"x": all_there})
+    s = snapshot(app("a", 1, ALL, queue="root.a"), app("b", 1, ALL, queue="root.b"), top=two)
+    weights = Isonomy().weights(replace(s, queues={q.path: q for q in own}))
+    accounts = [weights.root.at(path) for path in ("root.a", "root.b")]
+    assert [(x.weight, x.limits.gpus) for x in accounts] == [(0.25, 4.0), (0.75, 12.0)]
 
 
 def test_users_with_weights_share_by_them() -> None:
