@@ -58,6 +58,8 @@ def difference(policy: str, names: list[str], validate: bool = False) -> list[st
 
 def _update(policy: str) -> tuple[str, int]:
     found = decisions(policy, list(workloads.names()))
+    if wrong := [line for line in found.lines if line.startswith("# violation")]:
+        raise SystemExit(f"{policy}: not kept: {wrong[0]}")
     KEPT.mkdir(exist_ok=True)
     (KEPT / f"{policy}.xz").write_bytes(lzma.compress("\n".join(found.lines).encode(), preset=9))
     return policy, found.starts

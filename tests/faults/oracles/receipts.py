@@ -13,10 +13,18 @@ from tests.faults.oracles.oracle import Oracle
 class Receipts(Oracle):
     """Kinds `receipt`, `round fails`, `queue limit`, `account limit`, `frozen` and `granted to the dead`."""
 
+    def __init__(self, oracles: Any) -> None:
+        super().__init__(oracles)
+        self.ended: set[str] = set()
+        """GPUs whose leases ended, or are to end, since the last receipt."""
+
     def after(self, plane: Any, fact: Fact, facts: list[Fact]) -> None:
-        """Checks a round."""
-        if isinstance(fact, RoundHeld):
+        """Checks a round. It names, too, what ended before it asked for bids, since the receipt before."""
+        if isinstance(fact, LeaseRevoking | LeaseEnded):
+            self.ended.update(map(str, fact.gpus))
+        elif isinstance(fact, RoundHeld):
             self._receipt(plane, fact, facts)
+            self.ended.clear()
 
     def _receipt(self, plane: Any, fact: RoundHeld, facts: list[Fact]) -> None:
         r, arbiter = fact.receipt.dump(), plane.arbiter
@@ -29,7 +37,7 @@ class Receipts(Oracle):
         if told != done:
             raise Violation("receipt", f"{fact.round_id} says that it granted {told}, it granted {done}")
         revoked = {x["gpu"] for x in r.get("revoked", ())}
-        ended = {str(gpu) for f in facts if isinstance(f, LeaseRevoking | LeaseEnded) for gpu in f.gpus}
+        ended = {str(gpu) for f in facts if isinstance(f, LeaseRevoking | LeaseEnded) for gpu in f.gpus} | self.ended
         if not revoked <= ended:
             raise Violation("receipt", f"{fact.round_id} says that it revoked {revoked - ended}")
         extended = {str(gpu) for f in facts if isinstance(f, LeaseExtended) for gpu in f.gpus}
