@@ -67,7 +67,7 @@ class Advice:
         return said
 
     def report(self, leases: Iterable[LeaseInterval]) -> list[dict[str, Any]]:
-        """The answers that name another app's GPUs, and whether these, once they were given back, went to it."""
+        """The answers that name another app's GPUs, and whether as many went to it when it got some of these."""
         had, rows = list(leases), []
         for app_id, answer in self.answers.items():
             for c in (c for c in answer["changes"] if c["kind"] in ("lease", "end")):
@@ -76,12 +76,13 @@ class Advice:
                     for x in had
                     if x.lease.app_id == c["app_id"] and (x.ended_s or 0.0) >= answer["now_s"]
                 }
-                got = {
-                    x.gpu
-                    for x in had
-                    if x.lease.app_id == app_id
-                    and any(gpu == x.gpu and ended_s <= x.granted_s + SOON_S for gpu, ended_s in given)
+                mine = [x for x in had if x.lease.app_id == app_id]
+                with_these_s = {
+                    x.granted_s
+                    for x in mine
+                    if any(gpu == x.gpu and ended_s <= x.granted_s + SOON_S for gpu, ended_s in given)
                 }
+                got = {x.gpu for x in mine if x.granted_s in with_these_s}
                 rows.append(
                     {
                         "app_id": app_id,

@@ -215,6 +215,9 @@ def test_advice_is_asked_for_once_and_comes_true_when_the_gpus_are_given_back(ki
     assert not advice.report([*before, lease("s", 0, 30.0, None)])[0]["came_true"], "one GPU of two"
     assert not advice.report([*before, *(lease("s", i, 10.0, None) for i in range(2))])[0]["came_true"], "earlier"
     assert advice.report([*before, *(lease("s", i, 30.0, None) for i in range(2))])[0]["came_true"]
+    one = [*before, lease("s", 0, 30.0, None)]
+    assert advice.report([*one, lease("s", 7, 30.0, None)])[0]["came_true"], "with one that was free already"
+    assert not advice.report([*one, lease("s", 7, 31.0, None)])[0]["came_true"], "that one came later"
 
 
 def test_the_cells_of_demo_all_are_on_its_machines_and_of_one_type_each() -> None:
