@@ -328,6 +328,7 @@ class Simulator:
         elif job.state == RUNNING:
             noticed = deadline_s - self.now >= self.settings.checkpoint_s
             lost = not (noticed and self.settings.saves)
+            job.app.unsaved |= noticed and lost
             job.app.lost += job.settle(self.now, lost, self.settings.checkpoint_every_s)
             job.state = STOPPING
             job.stamp += 1

@@ -72,8 +72,26 @@ class SimApp:
     """One app: its present phase's jobs, its GPUs, and its counters."""
 
     __slots__ = (
-        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open", "owned_s",
-        "phase", "placed", "report", "restarts", "started_s", "told_gangs", "total", "trace",
+        "attempt_id",
+        "finished_s",
+        "future",
+        "gpu_s",
+        "held",
+        "job_at",
+        "jobs",
+        "launches",
+        "lost",
+        "open",
+        "owned_s",
+        "phase",
+        "placed",
+        "report",
+        "restarts",
+        "started_s",
+        "told_gangs",
+        "total",
+        "trace",
+        "unsaved",
     )  # fmt: skip
 
     def __init__(self, trace: TraceApp, report: Misreport) -> None:
@@ -97,6 +115,8 @@ class SimApp:
         self.launches = self.restarts = 0
         self.told_gangs = 0
         """Gangs in the demand that was last reported."""
+        self.unsaved = False
+        """Whether a job lost work although it was warned, which its Agent then tells."""
 
     @property
     def in_yarn(self) -> YarnApp:
@@ -165,6 +185,7 @@ class SimApp:
             (done + said) * self.report.total, done, trace.scope, False,
             (self.slowdown(Scope.MACHINE), self.slowdown(Scope.RACK), self.slowdown(Scope.CLUSTER)),
             self.report.loss * k / total * math.exp(-k * done / total), self.speedups, mixes=trace.mixes,
+            unsaved=self.unsaved,
         )  # fmt: skip
 
     def record(self, n_avg: float, cluster_gpus: int, now_s: float) -> AppResult:
