@@ -72,26 +72,8 @@ class SimApp:
     """One app: its present phase's jobs, its GPUs, and its counters."""
 
     __slots__ = (
-        "attempt_id",
-        "finished_s",
-        "future",
-        "gpu_s",
-        "held",
-        "job_at",
-        "jobs",
-        "launches",
-        "lost",
-        "open",
-        "owned_s",
-        "phase",
-        "placed",
-        "report",
-        "restarts",
-        "started_s",
-        "told_gangs",
-        "total",
-        "trace",
-        "unsaved",
+        "attempt_id", "finished_s", "future", "gpu_s", "held", "job_at", "jobs", "launches", "lost", "open", "owned_s",
+        "phase", "placed", "report", "restarts", "started_s", "told_gangs", "total", "trace", "unsaved",
     )  # fmt: skip
 
     def __init__(self, trace: TraceApp, report: Misreport) -> None:
