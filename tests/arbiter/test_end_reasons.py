@@ -170,6 +170,7 @@ def test_receipts_name_what_rounds_took_and_why_and_explain_shows_it(reason: End
         assert all(str(x.gpu) in told and f"({x.why})" in told for x in named if x.app_id == app_id)
 
 
+@pytest.mark.interpreted
 def test_loans_that_end_where_no_round_follows_have_a_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody wants GPUs, and nobody is to have those that are lent."""
     m = celled(in_use=False)
