@@ -110,6 +110,11 @@ class Queue:
         given = PartitionCapacity(self.capacity, self.max_capacity)
         return self.partitions.get(partition, PartitionCapacity(0.0)) if partition and self.partitions else given
 
+    def across(self, gpus_in: Mapping[str, int]) -> tuple[float, float]:
+        """Its capacity and its maximum in all these partitions together, GPUs; `gpus_in`: partition -> GPUs."""
+        shares = [(self.share(partition), gpus) for partition, gpus in gpus_in.items()]
+        return sum(x.capacity * gpus for x, gpus in shares), sum(x.max_capacity * gpus for x, gpus in shares)
+
 
 @value
 class YarnApp:

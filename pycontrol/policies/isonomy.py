@@ -103,20 +103,20 @@ class Isonomy(Filling):
         Either way it is faster there by its app's figures. So no gang moves back, and no two go on changing places.
         """
         slow, fast = (pool.slowdown_in(gang, view.demand) for gang in (old, new))
-        left_s = self._left_s(view, old, pool)
+        left_s = self._left_s(view, old, pool) * slow
         if left_s <= 0:
             return Gandiva(restart_s=self.restart_s).moves(view, old, new, pool)
         unsaved_s = dict(zip(view.ending_gangs, view.unsaved_s, strict=False)) if view.demand.unsaved else {}
         return fast < ALIKE * slow and left_s > self.restart_s + (left_s + unsaved_s.get(old, 0.0)) * fast / slow
 
     def _left_s(self, view: AppView, gang: Gang, pool: Offered) -> float:
-        """Seconds of declared work left for a gang where it is, if its app had all GPUs that it can use and attained
-        all on this type, perhaps too few; 0 or less: not known.
+        """Seconds of declared work left for a gang at full speed, if its app had all GPUs that it can use and attained
+        all on this gang's type, perhaps too few; 0 or less: not known.
         """
         app, d = pool.snapshot.memory["ideal"].apps[view.app_id], view.demand
         speed = speed_of(d.speedups, (host for host, _ in gang), pool.snapshot.topology)
         left_gpu_s = -self._beyond_gpu_s(view, app.declared_gpu_s) - (speed - 1) * view.attained_gpu_s
-        return 0.0 if d.guessed else left_gpu_s / app.width_gpus * pool.slowdown_in(gang, d)
+        return 0.0 if d.guessed else left_gpu_s / app.width_gpus
 
     def stays_s(self, view: AppView, lease_s: float) -> float:
         """The app's gangs that run give way only to apps whose virtual finish time is earlier by more than this."""
@@ -150,9 +150,9 @@ class Isonomy(Filling):
         """
         gpus, gpus_in, queues = max(1, snapshot.cluster_gpus), snapshot.topology.gpus_in, dict[str, Account]()
         parts = gpus_in if any(gpus_in) else {"": 1}
+        total = max(1, sum(parts.values()))
         for q in snapshot.queues.values():
-            shares = [(q.share(partition), n / max(1, sum(parts.values()))) for partition, n in parts.items()]
-            least, most = sum(x.capacity * part for x, part in shares), sum(x.max_capacity * part for x, part in shares)
+            least, most = (x / total for x in q.across(parts))
             queues[q.path] = Account(least or 1.0, Limits(most * gpus) if 0 < most < 1 else UNLIMITED)
         root = snapshot.accounts.tree(queues)
         if use is not None:

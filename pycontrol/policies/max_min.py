@@ -20,9 +20,7 @@ ANY = Queue("", 1.0)
 def guaranteed_gpus(view: AppView, pool: Offered) -> float:
     """The GPUs of the capacity of the app's queue, in all partitions."""
     queue, gpus_in = pool.snapshot.queues.get(view.queue, ANY), pool.snapshot.topology.gpus_in
-    if not any(gpus_in):
-        return queue.capacity * pool.cluster_gpus
-    return sum(queue.share(partition).capacity * gpus for partition, gpus in gpus_in.items())
+    return queue.across(gpus_in if any(gpus_in) else {"": pool.cluster_gpus})[0]
 
 
 def used_capacity(view: AppView, used_gpus: int, pool: Offered) -> float:

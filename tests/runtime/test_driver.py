@@ -138,9 +138,10 @@ def test_a_full_lane_stops_only_its_own_senders(monkeypatch: pytest.MonkeyPatch)
     driver.submit(ev.Decided("r1.1", None))
 
 
-def test_the_stand_ins_grants_are_sent_to_nobody() -> None:
+def until_leased(*events: ev.Event) -> list[ev.Effect]:
+    """The effects of these events until GPUs are leased, or for ten seconds."""
     driver, arbiter, told = made()
-    for event in [SNAPSHOT, *app(1)]:
+    for event in events:
         driver.submit(event)
     driver.start()
     driver.settle()
@@ -151,24 +152,18 @@ def test_the_stand_ins_grants_are_sent_to_nobody() -> None:
             break
         done.wait(0.05)
     driver.stop()
-    assert [e for e in told.effects if isinstance(e, ev.Place)]
-    assert not [e for e in told.effects if isinstance(e, ev.SendGrant)]
+    return list(told.effects)
+
+
+def test_the_stand_ins_grants_are_sent_to_nobody() -> None:
+    effects = until_leased(SNAPSHOT, *app(1))
+    assert [e for e in effects if isinstance(e, ev.Place)]
+    assert not [e for e in effects if isinstance(e, ev.SendGrant)]
 
 
 def test_an_agent_hears_of_its_grants() -> None:
-    driver, arbiter, told = made()
-    for event in [SNAPSHOT, *app(1), ev.AgentUp("application_1_0001", "a", "single", Demand(1, 1, 1, 1.0, 1.0))]:
-        driver.submit(event)
-    driver.start()
-    driver.settle()
-    arbiter.cluster.recovering_until_s = 0.0
-    done = threading.Event()
-    for _ in range(200):
-        if driver.call(lambda a, now_s: bool(a.durable.leases)):
-            break
-        done.wait(0.05)
-    driver.stop()
-    assert {type(e).__name__ for e in told.effects} >= {"SendRegistered", "SendGrant"}
+    up = ev.AgentUp("application_1_0001", "a", "single", Demand(1, 1, 1, 1.0, 1.0))
+    assert {type(e).__name__ for e in until_leased(SNAPSHOT, *app(1), up)} >= {"SendRegistered", "SendGrant"}
 
 
 @pytest.mark.parametrize("wake_s", [1.8e12, 1e300, float("inf")])
