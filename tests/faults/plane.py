@@ -138,7 +138,10 @@ class Call:
     async def requests(self) -> AsyncIterator[Any]:
         while True:
             while self.waiting:
-                yield self.waiting.pop(0)
+                message = self.waiting.pop(0)
+                if owner := getattr(self.stream, "app_id", ""):
+                    self.plane.world.relay.arrived(self.plane, self.kind, owner, message)
+                yield message
             if self.over:
                 return
             self._wake = self.plane.loop.create_future()
@@ -146,9 +149,6 @@ class Call:
 
     def arrived(self, message: Any) -> None:
         """Handles a message of the peer."""
-        owner = getattr(self.stream, "app_id", "")
-        if owner:
-            self.plane.world.relay.arrived(self.plane, self.kind, owner, message)
         self.waiting.append(message)
         self._go_on()
 

@@ -27,7 +27,7 @@ class Relay:
         """Since when the reader could have had it."""
 
     def arrived(self, plane: Any, kind: str, app_id: str, message: Any) -> None:
-        """Notes a message that reached the control plane."""
+        """Notes a message that the control plane has read: what a stream held that broke before may be lost."""
         sessions, sort = plane.agents.service.sessions, message.WhichOneof("kind")
         if kind == "worker" and sort in TOLD and app_id not in sessions.agents:
             worker_id, reader, what = message.worker_id, self.world.masters.get(app_id), message
