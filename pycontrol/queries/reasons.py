@@ -9,7 +9,7 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.eligibility import fits_one_type, too_large, types_for
+from pycontrol.arbiter.round.eligibility import fits_one_type, shape_of, too_large, types_for
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.state import Holdings
 from pycontrol.arbiter.supply.port import RoundPart, Supply, deals_of
@@ -45,6 +45,7 @@ class Reasons:
 
     def __init__(self, a: Arbiter, now_s: float) -> None:
         self.a, self.now_s, self.demands = a, now_s, Demands(a, now_s)
+        self._errors: dict[tuple[object, ...], Reason | None] = {}
         self._in_cells: dict[tuple[object, ...], Reason | None] = {}
         self._ranks: dict[str, dict[str, int]] = {}
 
@@ -72,11 +73,21 @@ class Reasons:
         if record.finished_s is not None:
             return Reason(Pending.FINISHED, record.final_state)
         demand = self.demands.of(app_id) or standin.demand(a.holdings, app_id, now_s)
-        for rung in (_your_error, _cluster, _incomplete, _starting, self._cells, self._last_round):
+        for rung in (self._your_error, _cluster, _incomplete, _starting, self._cells, self._last_round):
             found = rung(a, app_id, demand, now_s)
             if found is not None:
                 return found
         return Reason(Pending.WAITING_FOR_ROUND if a.gpus.free.count else Pending.NO_FREE_GPUS)
+
+    def _your_error(self, a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
+        """What rounds say of a gang that fits on no GPUs."""
+        if not a.cluster.ready:
+            return None
+        typed = a.rounds.typed(a.durable.apps[app_id].vc)
+        alike = typed, shape_of(demand)
+        if alike not in self._errors:
+            self._errors[alike] = _too_large(a, demand, typed)
+        return self._errors[alike]
 
     def _cells(self, a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
         """Why the cells of its virtual cluster have no room; None if they have, so that rounds decide."""
@@ -129,11 +140,9 @@ class Reasons:
         return self._ranks[r.round_id]
 
 
-def _your_error(a: Arbiter, app_id: str, demand: Demand, now_s: float) -> Reason | None:
-    """What rounds say of a gang that fits on no GPUs, of all that are up, with the most that there are."""
-    if not a.cluster.ready:
-        return None
-    topology, typed = a.holdings.topology, a.rounds.typed(a.durable.apps[app_id].vc)
+def _too_large(a: Arbiter, demand: Demand, typed: bool) -> Reason | None:
+    """Why such a gang fits on no GPUs of all that are up, with the most that there are; None if it does."""
+    topology = a.holdings.topology
     why = too_large(demand, topology.gpus_by_host, topology, typed)
     if why is None or why.code is Pending.EXCEEDS_GPU_TYPE:
         return why

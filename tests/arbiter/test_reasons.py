@@ -11,7 +11,8 @@ import pytest
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid
-from pycontrol.queries.reasons import REASONS, reason
+from pycontrol.queries import reasons
+from pycontrol.queries.reasons import REASONS, Reasons, reason
 from tests.arbiter.mini import Mini
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -51,3 +52,17 @@ def test_an_app_that_bids_nothing_on_an_idle_cluster_is_served_nevertheless(poli
     m.run(5)
     assert m.a.holdings.holding("a") > 0
     assert any("idle otherwise" in r.done.why.get("a", "") for r in m.a.receipts)
+
+
+def test_whether_all_machines_hold_a_gang_is_asked_once_for_apps_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view of 2,000 apps on 1,250 machines took 2 s, nearly all of it for this."""
+    m = Mini("tiresias", Settings(lease_s=30, recovery_s=0))
+    for app_id in "abcdef":
+        m.app(app_id)
+    m.run(5)
+    asked: list[int] = []
+    before = reasons.too_large
+    monkeypatch.setattr(reasons, "too_large", lambda d, *rest: asked.append(d.gang_gpus) or before(d, *rest))
+    why = Reasons(m.a, m.now)
+    assert len({why.of(app_id).code for app_id in "abcdef"}) > 1
+    assert len(asked) == 1
