@@ -111,8 +111,8 @@ def apps(cluster: Path, slower: float) -> list[App]:
     """
     rungs = "--app-scheduler hyperband --max-iterations 64 --min-iterations 16 --budget 130"
     vision = search("vision.yaml", f"{rungs} --gpus-per-job 4 --seed 1 --iteration-s 3.0 --slowdown 1.0,1.3,1.8")
-    speech = search("speech.yaml", f"{rungs} --gpus-per-job 2 --seed 2 --iteration-s 2.3 --slowdown 1.0,1.05,1.1")
-    plain = ["--max-iterations", "130", "--iteration-s", "1.4"]
+    speech = search("speech.yaml", f"{rungs} --gpus-per-job 2 --seed 2 --iteration-s 1.9 --slowdown 1.0,1.05,1.1")
+    plain = ["--max-iterations", "95", "--iteration-s", "1.4"]
     foreign = [str(REPO / "dev-cluster/hadoop"), "--dir", str(cluster), "distributedshell"]
     foreign += ["-shell_command", KNOWS_NOTHING, "-queue", "prod", "-appname", HOSTILE, "-master_memory", "256"]
     foreign += ["-num_containers", "1", "-container_resources", "memory-mb=256,vcores=1,yarn.io/gpu=1"]
@@ -130,7 +130,7 @@ def by_size(slower: float) -> list[App]:
 
     Split evenly, the large one would end about half a minute after the small ones.
     """
-    rung = "--app-scheduler successive_halving --jobs 6 --max-iterations 50 --min-iterations 50"
+    rung = "--app-scheduler successive_halving --jobs 6 --max-iterations 30 --min-iterations 30"
     large = search("speech.yaml", f"{rung} --gpus-per-job 2 --seed 3 --iteration-s 2.0")
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
     other = ["--framework", "command", "--localization", f"{DEMO / 'own.py'}:."]
