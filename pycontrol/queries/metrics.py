@@ -145,15 +145,15 @@ class Metrics:
                 for key in [k for k in self._revoked_jobs if k[0] == fact.app_id]:
                     del self._revoked_jobs[key]
             case f.LeaseGranted():
-                self._granted.inc(len(fact.gpus))
+                self._granted.inc()
             case f.LeaseStarted():
                 since_s = self._waiting.pop(app_id, None)
                 if since_s is not None:
                     self._first.labels(queue).observe(max(0.0, fact.at_s - since_s))
             case f.LeaseExtended():
-                self._renewed.inc(len(fact.gpus) * fact.counted)
+                self._renewed.inc(fact.counted)
             case f.LeaseRevoking():
-                self._revoked.labels(fact.cause or "other").inc(len(fact.gpus))
+                self._revoked.labels(fact.cause or "other").inc()
                 for span in spans if fact.cause in PREEMPTIONS else ():
                     if span.started_s is not None:
                         self._preempted.labels(queue, user, fact.cause).inc()
@@ -161,7 +161,7 @@ class Metrics:
                         self._revoked_jobs[key] = fact.cause, self._revoked_jobs.get(key, ("", 0))[1] + 1
             case f.LeaseEnded():
                 if fact.cause is EndReason.LAPSED:
-                    self._lapsed.labels(queue).inc(len(fact.gpus))
+                    self._lapsed.labels(queue).inc()
                 for span in spans:
                     if span.stop_s and span.started_s and span.cause in PREEMPTIONS:
                         self._lost.labels(queue, span.cause).inc(span.stop_s)

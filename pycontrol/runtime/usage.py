@@ -230,7 +230,7 @@ class Usage:
         if before.running_s is not None and cause in PREEMPTIONS:
             self.stopped.setdefault(after.app_id, {})[after.job_id] = cause
         revoked = before.running_s is not None and before.revoking_s is None and after.revoking_s is not None
-        if app is not None and revoked and self.since_s <= time_s:
+        if app is not None and revoked and after.gpu == after.lease.gpus[0] and self.since_s <= time_s:
             self._tally(time_s, app.who, after.lease.gpu_type).revocations += 1
 
     def _count(self, span: LeaseInterval, at_s: float, gpu_type: str = "") -> None:

@@ -114,6 +114,9 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
     for lease in (*expected["leases"], *expected["next"]):
         if "gpu" in lease:
             lease["gpus"] = [lease.pop("gpu")]  # before version 3, a lease had one GPU
+    for app in expected["apps"]:
+        for counted in ("leases", "renewals", "revocations"):
+            del app[counted]  # before 0.3.0, they counted the GPUs of leases
     before = list(read_facts(path))
     kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21, "version-4": 24, "version-5": 27}[golden.stem]
     assert len({type(fact) for _, _, fact in before}) == kinds, "every kind of fact of that version"

@@ -84,7 +84,9 @@ def test_gpus_are_counted_by_queue_user_and_reason(stage: Stage, seen: Samples) 
 def test_first_waits_and_preemptions_with_their_cost(stage: Stage, seen: Samples) -> None:
     a = stage.arbiter
     assert total(seen["isonomy_first_gpu_wait_seconds_count"]) == sum(x.leases > 0 for x in a.durable.apps.values())
-    assert total(seen["isonomy_preemptions_total"]) == sum(x.revocations for x in a.durable.apps.values())
+    assert total(seen["isonomy_leases_granted_total"]) == sum(x.leases for x in a.durable.apps.values())
+    taken = total(seen["isonomy_preemptions_total"])
+    assert taken > sum(x.revocations for x in a.durable.apps.values()) > 0, "a lease may have several GPUs"
     assert total(seen["isonomy_preemptions_total"], reason=EndReason.LOST_ROUND) > 0
     assert total(seen["isonomy_preemptions_total"], reason=EndReason.DRAINED) == 8
     cost = total(seen["isonomy_preempted_gpu_seconds_total"], reason=EndReason.LOST_ROUND)

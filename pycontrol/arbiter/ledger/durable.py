@@ -201,7 +201,7 @@ class Durable:
         return self.table.take(f)
 
     def _on_LeaseGranted(self, f: facts.LeaseGranted) -> Step:
-        self.apps[f.app_id].leases += len(f.gpus)
+        self.apps[f.app_id].leases += 1
         return self.table.take(f)
 
     def _on_LeaseStarted(self, f: facts.LeaseStarted) -> Step:
@@ -213,7 +213,7 @@ class Durable:
     def _on_LeaseExtended(self, f: facts.LeaseExtended) -> Step:
         step = self._changed(f)
         for lease in step.before if f.counted else ():
-            self.apps[lease.app_id].renewals += len(lease.gpus)
+            self.apps[lease.app_id].renewals += 1
         return step
 
     def _on_LeaseRevoking(self, f: facts.LeaseRevoking) -> Step:
@@ -221,7 +221,7 @@ class Durable:
         for before in step.before:
             if before.state != REVOKING and before.container_id:
                 app = self.apps[before.app_id]
-                app.revocations += len(before.gpus)
+                app.revocations += 1
                 if app.kind == FOREIGN and f.cause is EndReason.LOST_ROUND and f.end_s not in app.preempted_s:
                     app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
         return step
