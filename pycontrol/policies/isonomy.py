@@ -132,7 +132,7 @@ class Isonomy(Filling):
         over_gpu_s = self.over_gpu_s(view, declared_gpu_s)
         more = f" and used {over_gpu_s:.0f} more, which count {self.overrun:g} times" if over_gpu_s > 0 else ""
         gpus = ideal.rate(view.app_id)
-        now = "; it cannot wait a lease" if self.cannot_wait(view, pool) else ""
+        now = "; it would end later if it waited a lease" if self.cannot_wait(view, pool) else ""
         share = f"; its share is {gpus:.1f} GPUs of {pool.cluster_gpus}" if gpus is not None else ""
         if share and pool.snapshot.accounts.groups:
             share += f" (as {'/'.join(ideal.weights.path(ideal.apps[view.app_id]))})"

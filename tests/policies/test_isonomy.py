@@ -229,11 +229,11 @@ def test_the_receipt_says_the_share_and_when_equal_sharing_would_be_done() -> No
     s = snapshot(view, other)
     assert decide(s).why["a"] == (
         "equal sharing would finish it in 325 s: it declared 1300 GPU-s; its share is 4.0 GPUs of 13; "
-        "it cannot wait a lease"
+        "it would end later if it waited a lease"
     )
     s = later(s, decide(s), 345.0, [view, other])
     assert decide(s).why["a"] == (
-        "equal sharing would have finished it 20 s ago: it declared 1300 GPU-s; it cannot wait a lease"
+        "equal sharing would have finished it 20 s ago: it declared 1300 GPU-s; it would end later if it waited a lease"
     )
     s = replace(s, apps=(replace(view, attained_gpu_s=1365.0), other))
     assert decide(s).why["a"] == (
