@@ -130,7 +130,7 @@ def by_size(slower: float) -> list[App]:
 
     Split evenly, the large one would end about half a minute after the small ones.
     """
-    rung = "--app-scheduler successive_halving --jobs 6 --max-iterations 30 --min-iterations 30"
+    rung = "--app-scheduler successive_halving --jobs 6 --max-iterations 50 --min-iterations 50"
     large = search("speech.yaml", f"{rung} --gpus-per-job 2 --seed 3 --iteration-s 2.0")
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
     other = ["--framework", "command", "--localization", f"{DEMO / 'own.py'}:."]
