@@ -300,10 +300,11 @@ class AgentEvents:
         self._early.pop(app_id, None)
 
     def _want_if_unmet(self, app_id: str, now_s: float) -> None:
-        """Requests a round if the app wants more and GPUs are free, or its virtual cluster may recall lent ones."""
+        """Requests a round if the app wants more and GPUs are free or have no end, or its virtual cluster may recall
+        lent ones."""
         s = self.s
         owner = app_id in s.durable.live and bool(s.durable.live[app_id].vc)
-        if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or owner):
+        if app_id in s.agents.unmet and s.timer.wanted_s is None and (s.gpus.free.count or s.gpus.open or owner):
             since_s = s.receipts[-1].at_s if s.receipts else 0.0
             self.clerk.request_round(max(now_s + s.settings.settle_s, since_s + s.settings.round_retry_s))
 

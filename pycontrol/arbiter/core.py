@@ -134,7 +134,7 @@ class Arbiter:
         4. Due leases end, lapse or are renewed; boosts end.
         5. Gangs whose asks have arrived and whose GPUs are free are placed.
         6. The cells learn which grants lost some of their GPUs; exchange deals end and are made; new machines are
-           announced to Agents.
+           announced to Agents; open-ended leases get ends, if some may have to.
         7. A round begins or continues (`Rounds`).
         8. It is told which budgets of accounts are nearly used, used up, or free again, and for accounting, on how
            many GPUs containers run whose GPUs nobody leases.
@@ -164,6 +164,9 @@ class Arbiter:
         self.exchange_service.tick(now_s)
         if self.clerk.hosts_due_s is not None and self.clerk.hosts_due_s <= now_s:
             self.clerk.announce_hosts()
+        if self.clerk.ends_open:
+            self.clerk.ends_open = False
+            leases.set_expiry(self.holdings, self.clerk, now_s + self.holdings.lead_s)
         self.rounds.tick(now_s)
         if (limits := self.holdings.ledger.limits).in_force and limits.look_s <= now_s:
             self._watch_budgets(now_s)
@@ -208,6 +211,7 @@ class Arbiter:
         self.clerk.announce_hosts()
         self.clerk.update_closed()
         self.clerk.reindex_all()
+        self.clerk.ends_open = True
         self._resync_cells(now_s)
         for app in e.apps:
             self._note_app(app, now_s)

@@ -32,23 +32,30 @@ def end_s(s: Holdings, from_s: float, host: str, app_id: str) -> float:
     cluster) that is at least half a lease away. Leases of a machine then come on offer together; without that, a large
     gang would have to wait until enough of them happen to end at the same time.
     """
-    lease_s = s.lease_s_of(s.durable.apps[app_id].vc)
+    vc = s.durable.apps[app_id].vc
+    return common_end_s(s, from_s if s.settings.lease_timing == "spread" else from_s + s.lease_s_of(vc) / 2, host, vc)
+
+
+def common_end_s(s: Holdings, from_s: float, host: str, vc: str) -> float:
+    """The first common end of a virtual cluster's leases at `from_s` or later; if they are spread, a lease later."""
+    lease_s = s.lease_s_of(vc)
     if s.settings.lease_timing == "spread":
         return from_s + lease_s
-    return _common_end_s(s, from_s + lease_s / 2, host, lease_s)
-
-
-def _common_end_s(s: Holdings, from_s: float, host: str, lease_s: float) -> float:
-    """The first common end of leases at `from_s` or later."""
     phase_s = zlib.crc32(host.encode()) / 2**32 * lease_s if s.settings.lease_timing == "machine" else 0.0
     return math.ceil((from_s - phase_s) / lease_s) * lease_s + phase_s
 
 
-def set_expiry(s: Holdings, clerk: Clerk, now_s: float) -> None:
-    """Sets the ends of open-ended leases, since an app wants GPUs: as for a lease that begins a lead from now."""
-    at, from_s = s.durable.leases, now_s + s.lead_s
-    ends = [(end_s(s, from_s, gpu.host, at[gpu].app_id), [gpu]) for gpu in sorted(s.gpus.open)]
-    extend(s, clerk, ends, counted=False)
+def set_expiry(s: Holdings, clerk: Clerk, from_s: float, vcs: Collection[str] | None = None) -> None:
+    """Gives open-ended leases, all or those of apps in these virtual clusters, the first common end from `from_s` on.
+
+    If that is a lead from now, these are the ends that they would have if rounds had renewed them all the time.
+    """
+    if not s.gpus.open or (vcs is not None and not vcs):
+        return
+    vc_of = {a: s.durable.apps[a].vc for a in s.durable.leases.by_app}
+    found = (x for a, vc in vc_of.items() if vcs is None or vc in vcs for x in s.durable.leases.of(a))
+    gpus = sorted((gpu, vc_of[x.app_id]) for x in found if x.end_s == math.inf for gpu in x.gpus)
+    extend(s, clerk, ((common_end_s(s, from_s, gpu.host, vc), [gpu]) for gpu, vc in gpus), counted=False)
 
 
 def extend(s: Holdings, clerk: Clerk, ends: Iterable[tuple[float, Sequence[Gpu]]], *, counted: bool = True) -> None:
@@ -462,10 +469,7 @@ def _adopted_end_s(s: Holdings, now_s: float, host: str, app_id: str) -> float:
     That is the end the lease had or an earlier one; a later one would make waiting apps wait longer after every
     takeover. With `lease_timing` "spread", which has no common ends: one lease length from now.
     """
-    if s.settings.lease_timing == "spread":
-        return end_s(s, now_s, host, app_id)
-    common_s = _common_end_s(s, now_s, host, s.lease_s_of(s.durable.apps[app_id].vc))
-    return max(common_s, now_s + 2 * s.lead_s)
+    return max(common_end_s(s, now_s, host, s.durable.apps[app_id].vc), now_s + 2 * s.lead_s)
 
 
 def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None:

@@ -10,11 +10,14 @@ from pycontrol.arbiter.ledger.durable import Durable, Ledger
 from pycontrol.arbiter.ledger.facts import (
     APP,
     USER,
+    AppMoved,
     Boosted,
     Fact,
+    LeaseBorrowed,
     LeaseEnded,
     LeaseGranted,
     LeaseRevoking,
+    LimitsSet,
     NextDropped,
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
@@ -47,6 +50,8 @@ COPIED = "cluster", "agents", "gpus", "groups", "workers", "timer", "receipts"
 """The parts that a picture copies with their `copy()`."""
 LOSES = frozenset({LeaseEnded, LeaseRevoking, NextDropped})
 """Facts after which an app holds fewer GPUs."""
+ENDS_OPEN = frozenset({AppMoved, LeaseBorrowed, LimitsSet})
+"""Facts after which open-ended leases get ends again, as a round may have to take what they hold."""
 
 
 class Holdings:
@@ -342,11 +347,14 @@ class Clerk:
         """Ids of rounds that tags of adopted containers name (of a lost journal); they are not used again."""
         self.hosts_due_s: float | None = None
         """When to announce new machines to the Agents; None: there are none."""
+        self.ends_open = False
+        """Whether open-ended leases must get ends before the next round."""
         self._ids = 0
 
     def record(self, fact: Fact) -> None:
         """Applies a fact, queues it for the journal, and updates what is derived from it."""
         step = self.s.ledger.write(fact)
+        self.ends_open |= type(fact) in ENDS_OPEN
         if step is None:
             return
         for lease in (*step.after, *step.rest):

@@ -124,7 +124,7 @@ def test_a_gang_on_one_machine_is_spread_only_where_no_other_machine_has_room_fo
 
 def test_a_lease_that_lasts_until_another_app_wants_gpus_is_mended_with_such_a_one() -> None:
     open_ended = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, open_leases=True)
-    w = World(make("isonomy"), settings=open_ended, machines=MACHINES)
+    w = World(make("tiresias"), settings=open_ended, machines=MACHINES)
     w.add_app("wide", 4, 1, EVER)
     later(w, 150)
     assert w.arbiter.gpus.open, "nobody else wants GPUs"

@@ -53,34 +53,56 @@ class Warm(Exception):
     """The measured part of a simulation is over."""
 
 
-def calm(policy: str, machines: int, apps: int) -> dict[str, float]:
-    """An event where each app finds room at once: single jobs of an hour, 32 machines' worth of load a machine."""
+def _owned(policy: str, machines: int) -> tuple[Any, Any]:
+    """The policy, and the virtual clusters of the tenants if it is "cells": isonomy in eleven virtual clusters."""
+    from pycontrol.cells.config import CellsFile, layout
+    from pycontrol.policies.by_vc import ByVirtualCluster
+    from pycontrol.policies.registry import make
+    from pycontrol.simulation.clusters import uniform
+
+    if policy != "cells":
+        return make(policy), None
+    file = CellsFile.model_validate(
+        {
+            "levels": {"node": 8},
+            "hosts": sorted(uniform(machines, 8).machines),
+            "virtual_clusters": {f"root.t{k}": {"node": machines // TENANTS} for k in range(TENANTS)},
+        }
+    )
+    supply = _either("arbiter.supply.cells", "arbiter.cells").CellSupply(layout(file))
+    return ByVirtualCluster(make("isonomy")), supply
+
+
+def calm(policy: str, machines: int, apps: int, open_leases: bool) -> dict[str, float]:
+    """An event where each app finds room at once: single jobs of an hour, 32 machines' worth of load a machine.
+
+    `open_leases`: renewals that nobody contests are no events.
+    """
     from pycontrol.simulation.apps import TraceApp, Workload
     from pycontrol.simulation.clusters import uniform
-    from pycontrol.simulation.runs import simulate
+    from pycontrol.simulation.engine import Simulator
     from pycontrol.simulation.settings import ARBITER, SimulationSettings
 
     rng, at_s, load = random.Random(7), 0.0, []
     for i in range(apps):
         at_s += rng.expovariate(machines / (60.0 * 32))
-        gang = rng.choice([1, 1, 1, 2, 4, 8])
-        load.append(TraceApp(f"j{i}", at_s, gang, ((rng.expovariate(1 / 3600) * gang,),)))
-    settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, open_leases=True))
+        gang, queue = rng.choice([1, 1, 1, 2, 4, 8]), f"root.t{i % TENANTS}" if policy == "cells" else "root.default"
+        load.append(TraceApp(f"j{i}", at_s, gang, ((rng.expovariate(1 / 3600) * gang,),), queue))
+    settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, open_leases=open_leases))
+    chosen, supply = _owned(policy, machines)
+    sim = Simulator(Workload("jobs", tuple(load)), uniform(machines, 8), chosen, settings, supply=supply)
     begin_s = time.process_time()
-    c = simulate(Workload("jobs", tuple(load)), uniform(machines, 8), policy, settings).counters
-    return {"us": 1e6 * (time.process_time() - begin_s) / (c.events + c.steps), "rounds": c.rounds}
+    c = sim.run().counters
+    cpu_s = time.process_time() - begin_s
+    return {"us": 1e6 * cpu_s / (c.events + c.steps), "ms_an_app": 1e3 * cpu_s / apps, "rounds": c.rounds}
 
 
 def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
     """An event while twice the GPUs are wanted, by 40 users, and nine tenths are held.
 
-    An app that ends is followed by another. `policy` "cells": isonomy in eleven virtual clusters. Measured is a window
-    around the first common end of leases.
+    An app that ends is followed by another. Measured is a window around the first common end of leases.
     """
-    from pycontrol.cells.config import CellsFile, layout
     from pycontrol.model.topology import Scope
-    from pycontrol.policies.by_vc import ByVirtualCluster
-    from pycontrol.policies.registry import make
     from pycontrol.simulation.apps import TraceApp, Workload
     from pycontrol.simulation.clusters import uniform
     from pycontrol.simulation.engine import Simulator
@@ -94,22 +116,10 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
         queue, user = f"root.t{k % TENANTS}", f"u{k % USERS}"
         return TraceApp(f"j{k}", at_s, gang, (work,), queue, user, scope=Scope.MACHINE)
 
-    chosen, supply, cluster = make("isonomy" if policy == "cells" else policy), None, uniform(machines, 8)
-    if policy == "cells":
-        file = CellsFile.model_validate(
-            {
-                "levels": {"node": 8},
-                "hosts": sorted(cluster.machines),
-                "virtual_clusters": {f"root.t{k}": {"node": machines // TENANTS} for k in range(TENANTS)},
-            }
-        )
-        supply, chosen = (
-            _either("arbiter.supply.cells", "arbiter.cells").CellSupply(layout(file)),
-            ByVirtualCluster(chosen),
-        )
+    chosen, supply = _owned(policy, machines)
     settings = SimulationSettings(arbiter=dataclasses.replace(ARBITER, lease_s=LEASE_S))
     load = Workload("two", tuple(app(0.0) for _ in range(2 * machines)))
-    sim = Simulator(load, cluster, chosen, settings, supply=supply)
+    sim = Simulator(load, uniform(machines, 8), chosen, settings, supply=supply)
     begun: list[float] = []
     ended: set[str] = set()
 
@@ -261,9 +271,11 @@ Row = tuple[str, str, Callable[[], dict[str, float]]]
 def rows() -> list[Row]:
     """All rows."""
     found: list[Row] = []
-    for policy in ("tiresias", "isonomy"):
-        for n in MACHINES:
-            found.append((f"event calm {policy} {n}", "us", lambda p=policy, n=n: calm(p, n, 600)))  # type: ignore[misc]
+    for policy, n in itertools.product(("tiresias", "isonomy", "cells"), MACHINES):
+        for name, is_open in (("", True), (", renewals are events", False)):
+            found.append(
+                (f"event calm {policy} {n}{name}", "us", lambda p=policy, n=n, o=is_open: calm(p, n, 600, o))  # type: ignore[misc]
+            )
     for policy in ("tiresias", "isonomy", "themis", "cells"):
         for n in MACHINES:
             window_s = LEASE_S if n == MACHINES[0] else LEASE_S / 3

@@ -38,11 +38,14 @@ ANY = ""
 class RoundParts:
     """The parts of one round, each computed when its turn comes."""
 
-    def __init__(self, s: Holdings, clerk: Clerk, wanting: Sequence[str], ending: Ending, now_s: float) -> None:
-        self.s, self.clerk, self.ending, self.now_s = s, clerk, ending, now_s
+    def __init__(self, s: Holdings, clerk: Clerk, wanting: Sequence[str], now_s: float) -> None:
+        self.s, self.clerk, self.now_s = s, clerk, now_s
+        self.ending: Ending = {}
         self._wanting = grouped((s.durable.apps[app_id].vc, app_id) for app_id in wanting)
         self.borrowers = borrowers(s)
         """Virtual cluster -> its apps that borrow; they take part where its own machines are shared out."""
+        self.busy = {*self._wanting, *self.borrowers}
+        """The virtual clusters with apps that want GPUs, or that borrow and may own some."""
         nobody = frozenset[str]()
         self._own = deque((vc, nobody) for vc in sorted(s.supply.virtual_clusters()) or [""])
         """(virtual cluster, apps excluded from its part) in the order of their turns."""

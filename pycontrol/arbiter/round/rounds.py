@@ -63,6 +63,8 @@ class Rounds:
         self._named = False
         """Whether the round ids that leases name were collected."""
         self._parts: RoundParts | None = None
+        self._looked_s = -math.inf
+        """Until when the last round looked for leases that end, Unix seconds."""
 
     def _policy_of(self, vc: str) -> Policy:
         return policy_for(self.policy, vc)
@@ -162,6 +164,9 @@ class Rounds:
             self._hold(parts, part, now_s)
             return
         self._parts = None
+        if self.s.gpus.open:
+            wanting = (self.s.durable.apps[app_id].vc for app_id in self.candidates.wanting())
+            leases.set_expiry(self.s, self.clerk, self._unseen_s(now_s), {*wanting, *borrowers(self.s)})
         for vc, lost in grouped((self.s.durable.apps[x[0].app_id].vc, x) for x in parts.ended).items():
             self._hand_out(Receipt(self._new_id(), now_s, self._policy_of(vc).name, False, vc, False,
                                    cluster_gpus=self.s.gpus_of(vc), outcome=naming(Outcome(), lost)))  # fmt: skip
@@ -172,21 +177,45 @@ class Rounds:
         self.s.timer.begun()
         if self.clerk.hosts_due_s is not None:
             self.clerk.announce_hosts()
-        wanting = self.candidates.wanting()
-        ending = self._ending(now_s)
-        if s.supply.whole and s.settings.open_leases and not s.limits and not (wanting and ending):
-            if not wanting:
-                gangs = (gang for theirs in ending.values() for gang in theirs)
-                leases.extend(s, self.clerk, ((math.inf, gpus_in(gang)) for gang in gangs))  # until an app wants them
-                return
-            if not s.gpus.free.count and not s.gpus.revoking:
-                leases.set_expiry(s, self.clerk, now_s)
-                return
-        if not ending and self._grants_unused(now_s):
+        parts, from_s = RoundParts(s, self.clerk, self.candidates.wanting(), now_s), self._unseen_s(now_s)
+        self._looked_s = now_s + 1.5 * s.lead_s
+        near = [vc for vc in parts.busy if leases.common_end_s(s, from_s, "", vc) <= self._looked_s]
+        leases.set_expiry(s, self.clerk, from_s, near)
+        parts.ending = self._ending(now_s)
+        if not parts.ending and self._grants_unused(now_s):
             return
-        if ending or wanting or borrowers(s):
-            self._parts = RoundParts(s, self.clerk, wanting, ending, now_s)
+        if s.settings.open_leases and parts.ending:
+            self._leave_open(parts, now_s)
+        if parts.ending or parts.busy:
+            self._parts = parts
             self._run(now_s)
+
+    def _unseen_s(self, now_s: float) -> float:
+        """The first time at which leases can end that no round has renewed."""
+        return max(now_s + self.s.lead_s, math.nextafter(self._looked_s, math.inf))
+
+    def _leave_open(self, parts: RoundParts, now_s: float) -> None:
+        """Takes gangs that a round would only renew out of it: their leases have no end until their apps' virtual
+        cluster is busy, as nobody else may have what it owns.
+
+        A private schedule or a limit may end gangs though no app waits, and some policies move gangs that are spread.
+        """
+        s, rest, stay = self.s, dict[str, list[list[Lease]]](), list[list[Lease]]()
+        for app_id, gangs in parts.ending.items():
+            app = s.durable.apps[app_id]
+            limited = s.limits.of(app.queue, app.user) or min(s.queue_rooms(app_id).values(), default=0) < 0
+            quiet = app.vc not in parts.busy and not limited and not s.supply.terms(app.vc).private_schedule
+            migrates = getattr(self._policy_of(app.vc), "migrates", False)
+            for gang in gangs:
+                moves = migrates and (len(s.places(gpus_in(gang), bool(app.vc))) > 1 or len(s.topology.types) > 1)
+                if quiet and not moves and all(x.guaranteed for x in gang):
+                    stay.append(gang)
+                else:
+                    rest.setdefault(app_id, []).append(gang)
+        leases.extend(s, self.clerk, ((math.inf, gpus_in(gang)) for gang in stay))
+        if stay:
+            s.timer.held(now_s, moved=True, more_to_do=False, same_again=True)  # as by a round that renews them
+        parts.ending = rest
 
     def _grants_unused(self, now_s: float) -> bool:
         """Whether to postpone the round, as apps return whatever they get (for its type, say) and would do so again."""
@@ -411,18 +440,15 @@ class Rounds:
 
     def _prepare_next(self, r: Round, outcome: Outcome, now_s: float) -> None:
         """Repeats the part if it has more to give at once, and requests the next round."""
-        s, refused_gang = self.s, frozenset(outcome.refused)
+        refused_gang = frozenset(outcome.refused)
         if refused_gang:  # cells may have no place for a gang that the machines' GPUs could hold
             if r.part.owner is not None and not refused_gang <= r.part.without:
                 r.parts.again(r.part, refused_gang)
         elif not r.ending and self._more_sizes(outcome):
             r.parts.again(r.part)
-        wanting = self.candidates.wanting()
-        if wanting and s.gpus.open:
-            leases.set_expiry(s, self.clerk, now_s)
         if outcome.granted:
             self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
-        more_to_do = bool(outcome.unused_gpus and wanting)
+        more_to_do = bool(outcome.unused_gpus and self.candidates.wanting())
         self.s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
 
     def _more_sizes(self, outcome: Outcome) -> bool:

@@ -64,7 +64,7 @@ class GpuIndex:
         self.revoking: set[Gpu] = set()
         """GPUs with leases that are being revoked."""
         self.open: set[Gpu] = set()
-        """GPUs with open-ended leases: they last until another app wants GPUs."""
+        """GPUs with open-ended leases: they last until a round could do more than renew them."""
         self.alarms = DeadlineHeap()
         """Times at which `leases.expire` must look at a GPU."""
         self.ends = DeadlineHeap()
@@ -183,6 +183,8 @@ class GpuIndex:
         ):
             for gpu in sorted(mine ^ right):
                 yield gpu, f"it is {'not ' if gpu in mine else ''}{name}, but the index disagrees"
+        for gpu in sorted(g for g in self.open if g in leases and not leases[g].guaranteed):
+            yield gpu, "it is borrowed, and its lease has no end"
         if (self.free.counts(), self.free.count) != (count_by_host(free), len(free)):
             yield None, "the counts of free GPUs do not match the free GPUs"
 

@@ -44,7 +44,7 @@ class Settings:
     lease_timing: str = "aligned"
     """When leases end: a lease after they began (spread), or together: on each machine, or everywhere (aligned)."""
     open_leases: bool = False
-    """Whether leases with GPUs that no other app wants are open-ended instead of being renewed."""
+    """Whether leases that a round could only renew are open-ended instead, until it could do more."""
     last_pass: bool = True
     """Whether a round gives GPUs that its policy leaves free to apps that can use them; off to measure a published
     rule exactly."""

@@ -27,7 +27,7 @@ from tests.faults.oracles.planes import Planes
 from tests.faults.oracles.queues import Queues
 from tests.faults.oracles.receipts import Receipts
 from tests.faults.oracles.rest import Rest
-from tests.faults.oracles.rounds import RoundsEnd
+from tests.faults.oracles.rounds import OpenEnded, RoundsEnd
 from tests.faults.oracles.served import Served
 from tests.faults.oracles.strays import Strays
 from tests.faults.oracles.undone import Undone
@@ -43,6 +43,7 @@ OTHERS: tuple[type[Oracle], ...] = (
     Leases,
     Queues,
     RoundsEnd,
+    OpenEnded,
     Undone,
     YarnView,
     Idle,
