@@ -61,7 +61,7 @@ class Holdings:
         self, settings: Settings, durable: Durable, configured: Topology | None = None, supply: Supply | None = None
     ) -> None:
         self.settings, self.durable, self.ledger = settings, durable, Ledger(durable, settings.accounts)
-        self.limits.partition_of = self.partition_of
+        self.limits.partition_of, self.limits.labelled = self.partition_of, self.labelled
         self.lead_s = settings.lead
         """`Settings.lead`, cached."""
         self.supply: Supply = supply or Supply(self.pick)
@@ -279,9 +279,13 @@ class Holdings:
         """The GPUs of the reference type for which a GPU counts in budgets."""
         return self.settings.gpu_speeds.get(self.topology.type_of(gpu.host), 1.0) if self.settings.gpu_speeds else 1.0
 
+    def labelled(self) -> bool:
+        """Whether nodes have labels."""
+        return any(self.cluster.machines.topology.gpus_in)
+
     def partition_of(self, app_id: str) -> str:
         """The partition that the app's GPUs are in, or would be."""
-        if not any(self.cluster.machines.topology.gpus_in):
+        if not self.labelled():
             return ""
         nodes = (self.cluster.node_at.get(x.gpus[0].host) for x in self.durable.leases.of(app_id))
         known = (x.partition for x in (*nodes, *self.cluster.asks.of(app_id).values()) if x is not None)

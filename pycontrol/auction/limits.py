@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from pycontrol.auction.instance import Limit
 from pycontrol.model.auction import AppView, Bid, Snapshot, gang_gpus
-from pycontrol.model.grouping import grouped
 
 
 def limits_of(snapshot: Snapshot) -> tuple[Limit, ...]:
@@ -22,9 +21,13 @@ def rooms(views: Iterable[AppView]) -> dict[str, int]:
 
     GPUs with leases that end count for all of them, so that an app can win GPUs that another app at the limit held.
     """
-    limited = ((v, ending_gpus(v)) for v in views if v.rooms)
-    each = grouped((name, (room, n)) for v, n in limited for name, room in v.rooms.items())
-    return {name: max(0, min(room - n for room, n in x) + sum(n for _, n in x)) for name, x in each.items()}
+    least, ending = dict[str, int](), dict[str, int]()
+    for v in views:
+        n = ending_gpus(v) if v.rooms and v.ending_gangs else 0
+        for name, room in v.rooms.items():
+            least[name] = min(least.get(name, room - n), room - n)
+            ending[name] = ending.get(name, 0) + n
+    return {name: max(0, room + ending[name]) for name, room in least.items()}
 
 
 def ending_gpus(view: AppView) -> int:

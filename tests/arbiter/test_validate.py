@@ -14,7 +14,7 @@ from pycontrol.arbiter.views.gpus import GpuState
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import HeldGrant
-from pycontrol.model.cluster import Ask
+from pycontrol.model.cluster import Ask, Queue
 from pycontrol.model.topology import Gpu
 from tests.arbiter.mini import Mini
 
@@ -102,9 +102,19 @@ def _none_alike(m: Mini) -> None:
     m.a.rounds.candidates._alike.clear()
 
 
+def _one_more_in_its_queue(m: Mini) -> None:
+    m.a.holdings.limits.held_in("root.q")
+    m.a.holdings.limits._counts[0]["root.q"] += 1
+
+
 @pytest.mark.parametrize(
     ("breaks", "problem"),
-    [(_another_rho, "its view is outdated"), (_a_label, "labels is outdated"), (_none_alike, "among the apps like it")],
+    [
+        (_another_rho, "its view is outdated"),
+        (_a_label, "labels is outdated"),
+        (_none_alike, "among the apps like it"),
+        (_one_more_in_its_queue, "root.q holds 1 GPUs, 2 were counted"),
+    ],
 )
 def test_what_stands_between_rounds_is_compared_with_a_recomputation(
     breaks: Callable[[Mini], None], problem: str
@@ -114,6 +124,17 @@ def test_what_stands_between_rounds_is_compared_with_a_recomputation(
     m.run(5)
     breaks(m)
     with pytest.raises(Inconsistent, match=problem):
+        m.send(ev.Tick())
+
+
+def test_the_view_of_an_app_that_waits_below_a_limit_is_compared_too() -> None:
+    m = Mini(queues=(Queue("root.q", 0.5, 0.5),))
+    m.app("a", gang=2)
+    m.app("b", gang=2)
+    m.run(5)
+    assert (len(m.held("a")), len(m.held("b"))) == (2, 0), "the queue has room for one of them"
+    _another_rho(m)
+    with pytest.raises(Inconsistent, match="its view is outdated"):
         m.send(ev.Tick())
 
 

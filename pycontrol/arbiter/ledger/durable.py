@@ -252,10 +252,6 @@ class Durable:
                 app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
         return step
 
-    def lease_ends(self) -> Iterator[tuple[AppRecord, float]]:
-        """Each lease's app and end, Unix seconds."""
-        return ((self.apps[x.app_id], x.end_s) for x in self.leases.each())
-
     def launching_gpu_s(self, lease: Lease, now_s: float) -> float:
         """The part of the attained service in its present container that a launch takes on this cluster, GPU-s.
 
@@ -459,16 +455,18 @@ class Ledger:
         """Applies a fact and queues it for the journal; returns what it did to leases (`Durable.apply`)."""
         self.facts.append(fact)
         step = self.durable.apply(fact)
-        self.limits.outdated()
+        app_ids: Iterable[str] = ()
+        if step is not None:
+            app_ids = {x.app_id for x in step.all}
+        elif isinstance(fact, facts.AppArrived | facts.AppChanged | facts.AppEnded | facts.AppMoved):
+            app_ids = (fact.app_id,)
+        elif isinstance(fact, facts.AppsForgotten | facts.Restored):
+            app_ids = fact.app_ids if isinstance(fact, facts.AppsForgotten) else self.durable.apps
+        self.limits.outdated(app_ids)
         if isinstance(fact, facts.LimitsSet | facts.Restored):
             self.limits.set_anew()
         if self.touched is not None:
-            if step is not None:
-                self.touched.update(x.app_id for x in step.all)
-            elif isinstance(fact, facts.AppArrived | facts.AppChanged | facts.AppEnded | facts.AppMoved):
-                self.touched.add(fact.app_id)
-            elif isinstance(fact, facts.AppsForgotten | facts.Restored):
-                self.touched.update(fact.app_ids if isinstance(fact, facts.AppsForgotten) else self.durable.apps)
+            self.touched.update(app_ids)
         return step
 
     def note_demand(self, app_id: str, gpus: int) -> None:
@@ -491,6 +489,7 @@ class Ledger:
         """Yields (GPU, app or None, what is wrong) where indexes and counts contradict the leases."""
         d = self.durable
         yield from d.table.validate()
+        yield from self.limits.validate()
         owners = ((d.apps[x.app_id], x) for x in d.leases.each())
         running = summed(((app.queue, app.user), x.running) for app, x in owners)
         for key, use in d.uses.items():

@@ -11,16 +11,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from pycontrol.arbiter.ledger.facts import BudgetSpent, LimitsSet
+from pycontrol.arbiter.ledger.facts import BudgetSpent
 from pycontrol.fairness.use import Use, spans
 from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
 from pycontrol.model.auction import NO_ROOM
-from pycontrol.model.grouping import summed
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.value import value
 from pycontrol.words import utc
+
+if TYPE_CHECKING:
+    from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 
 KINDS = tuple(f.name for f in fields(Limits))
 TOLD = (1.0, 0.8, 0.0)
@@ -63,33 +65,13 @@ def places(queue: str, user: str, partition: str) -> tuple[str, ...]:
     return tuple(f"{name}{at}" for name in (queue, *reversed(above), f"{user} in {queue}"))
 
 
-class Owned(Protocol):
-    """An app's record."""
-
-    queue: str
-    user: str
-
-
-class Known(Protocol):
-    """The part of the durable state that limits follow from."""
-
-    limits: dict[str, LimitsSet]
-    held: dict[str, int]
-    uses: dict[tuple[str, str], Use]
-    spent: dict[tuple[str, str], BudgetSpent]
-
-    @property
-    def live(self) -> Mapping[str, Owned]:
-        """The apps that have not ended."""
-
-    def lease_ends(self) -> Iterable[tuple[Owned, float]]:
-        """Each lease's app and end, Unix seconds."""
+Counts = tuple[dict[str, int], dict[str, tuple[tuple[str, ...], int]]]
 
 
 class LimitBook:
     """The limits in force, and how much of them is used."""
 
-    def __init__(self, accounts: Accounts, durable: Known) -> None:
+    def __init__(self, accounts: Accounts, durable: Durable) -> None:
         self.accounts, self._durable = accounts, durable
         self.in_force: dict[str, Limits] = {}
         """By account, named as in `Accounts.names`."""
@@ -97,10 +79,12 @@ class LimitBook:
         """(queue, user) -> the accounts with limits that its apps count for."""
         self.partition_of: Callable[[str], str] = lambda _: ""
         """App -> the partition that its GPUs are in."""
-        self._held: dict[str, int] | None = None
-        """As `held_in`; None: to be counted again, as a fact came."""
-        self._ends: dict[str, float] | None = None
-        """Account -> the first end of its apps' leases; None as `_held`."""
+        self.labelled: Callable[[], bool] = lambda: False
+        """Whether nodes have labels: then asks and nodes move apps between partitions without a fact."""
+        self._counts: Counts = {}, {}
+        """As `held_in`; and app -> what its GPUs were counted for, and how many."""
+        self._changed: set[str] | None = None
+        """The apps to be counted again, as facts came; None: all."""
         self._used: tuple[float, dict[str, tuple[Level, ...]]] = -math.inf, {}
         """The levels of all budgets at a time; leases that begin and end at that time do not change them."""
         self.look_s = -math.inf
@@ -119,9 +103,13 @@ class LimitBook:
         self._used = -math.inf, {}
         self.outdated()
 
-    def outdated(self) -> None:
-        """Notes that a fact came."""
-        self._held, self._ends, self.look_s = None, None, -math.inf
+    def outdated(self, app_ids: Iterable[str] | None = None) -> None:
+        """Notes that a fact came, about these apps; None: about any."""
+        self.look_s = -math.inf
+        if app_ids is None or self.labelled():
+            self._changed = None
+        elif self._changed is not None:
+            self._changed.update(app_ids)
 
     def of(self, queue: str, user: str) -> tuple[str, ...]:
         """The accounts with limits that the user's apps in the queue count for."""
@@ -135,23 +123,43 @@ class LimitBook:
     def held_in(self, name: str) -> int:
         """GPUs that the apps of an account with limits, or of one of `places`, hold or have reserved, less those being
         revoked."""
-        if self._held is None:
-            live, held = self._durable.live, self._durable.held
-            apps = ((live[app_id], self.partition_of(app_id), n) for app_id, n in held.items() if app_id in live)
-            named = ((places(app.queue, app.user, at) + self.of(app.queue, app.user), n) for app, at, n in apps)
-            self._held = summed((each, n) for names, n in named for each in names)
-        return self._held.get(name, 0)
+        if self._changed is None:  # readers of a picture share it: they see none or all
+            self._counts, self._changed = self._counted(({}, {}), self._durable.held), set()
+        elif self._changed:
+            self._counted(self._counts, self._changed)
+            self._changed.clear()
+        return self._counts[0].get(name, 0)
+
+    def _counted(self, counts: Counts, app_ids: Iterable[str]) -> Counts:
+        """With what these apps hold now, in place of what was counted for them."""
+        (held, of), live = counts, self._durable.live
+        for app_id in app_ids:
+            names, n = of.pop(app_id, ((), 0))
+            for each in names:
+                held[each] -= n
+            if (n := self._durable.held.get(app_id, 0)) and app_id in live:
+                app = live[app_id]
+                names = places(app.queue, app.user, self.partition_of(app_id)) + self.of(app.queue, app.user)
+                of[app_id] = names, n
+                for each in names:
+                    held[each] = held.get(each, 0) + n
+        return counts
+
+    def validate(self) -> Iterator[tuple[None, str]]:
+        """Yields (None, what is wrong) where the standing counts contradict the leases."""
+        if self._changed is not None and not self.labelled():
+            right = self._counted(({}, {}), self._durable.held)[0]
+            for name in {*right, *self._counts[0]}:
+                if self.held_in(name) != right.get(name, 0):
+                    yield None, f"{name} holds {right.get(name, 0)} GPUs, {self.held_in(name)} were counted"
 
     def first_end_s(self, name: str) -> float:
         """When the first lease of an account ends; infinite if none does."""
-        if self._ends is None:
-            self._ends = {}
-            for app, end_s in self._durable.lease_ends():
-                for each in self.of(app.queue, app.user):
-                    self._ends[each] = min(end_s, self._ends.get(each, math.inf))
-        return self._ends.get(name, math.inf)
+        apps = ((self._durable.apps[app_id], mine) for app_id, mine in self._durable.leases.by_app.items())
+        ours = (mine for app, mine in apps if name in self.of(app.queue, app.user))
+        return min((x.end_s for mine in ours for x in mine.values()), default=math.inf)
 
-    def rooms(self, app: Owned, now_s: float) -> dict[str, int]:
+    def rooms(self, app: AppRecord, now_s: float) -> dict[str, int]:
         """Account that the app counts for -> GPUs that it may still get; negative: its apps have too many."""
         found = {}
         for name in self.of(app.queue, app.user):
@@ -161,7 +169,7 @@ class LimitBook:
                 found[name] = int(most) - self.held_in(name)
         return found
 
-    def over(self, app: Owned, now_s: float) -> Cause | None:
+    def over(self, app: AppRecord, now_s: float) -> Cause | None:
         """The limit beyond which the app's gangs are not renewed; None: there is none."""
         found = (name for name, room in self.rooms(app, now_s).items() if room < 0)
         return next((Cause(EndReason.LIMIT, self.reached(name, now_s)) for name in found), None)

@@ -151,8 +151,9 @@ class Candidates:
         """App that takes no part -> (until when, why)."""
         self._waiting: dict[str, dict[str, AppView]] = {}
         """Virtual cluster -> app with an Agent that wants more -> its view; for policies that do not ask Agents."""
-        self._moving: dict[str, str] = {}
-        """App -> its virtual cluster, for views that change with time: the app holds GPUs or counts for a limit."""
+        self._moving: dict[str, bool] = {}
+        """App whose view changes with time -> whether it holds GPUs; else it counts for a limit, and what that leaves
+        changes."""
         self._alike: dict[str, dict[_Alike, dict[str, None]]] = {}
         """Virtual cluster -> apps with gangs alike."""
         self._gpus = 0
@@ -217,7 +218,12 @@ class Candidates:
                 views[app_id] = view(s, app_id, agent.rho, gangs, now_s, part)
             elif app_id not in s.agents.unmanaged_apps:
                 r.out[app_id] = NOT_CONNECTED
-        views.update(self._that_wait(r, now_s))
+        for app_id, known in self._that_wait(r, now_s).items():
+            if self._moving.get(app_id):
+                known = view(s, app_id, s.agents[app_id].rho, (), now_s, part)
+            elif app_id in self._moving and (rooms := s.rooms(app_id, now_s)) != known.rooms:
+                known = replace(known, rooms=rooms)
+            views[app_id] = known
         others, borrowing = [a for a in r.ending if a in views], r.parts.borrowers_of(part)
         for app_id in borrowing:
             agent = s.agents.get(app_id)
@@ -241,7 +247,7 @@ class Candidates:
 
     def _that_wait(self, r: Round, now_s: float) -> dict[str, AppView]:
         """Views of the apps with Agents that wait, hold nothing that is on offer, and could use some of the offer."""
-        part, found = r.part, self._up_to_date(r.part, now_s)
+        part, found = r.part, self._known(r.part.vc, now_s)
         for app_id in (*r.ending, *part.without):
             found.pop(app_id, None)
         if not r.openings.rules.alike:
@@ -271,8 +277,8 @@ class Candidates:
 
     # ---- the table
 
-    def _up_to_date(self, part: RoundPart, now_s: float) -> dict[str, AppView]:
-        """A copy of the views of the virtual cluster's waiting apps, as they are now."""
+    def _known(self, vc: str, now_s: float) -> dict[str, AppView]:
+        """A copy of the views of the virtual cluster's waiting apps; of those in `_moving`, of when they changed."""
         s = self.s
         for app_id in list(s.agents.stale):
             self._refresh(app_id, now_s)
@@ -280,11 +286,7 @@ class Candidates:
             self._gpus = s.cluster.machines.gpus
             for views in self._waiting.values():
                 views.update((a, _resized(s, v)) for a, v in views.items())
-        mine = self._waiting.get(part.vc, {})
-        for app_id, whose in self._moving.items():
-            if whose == part.vc:
-                mine[app_id] = view(s, app_id, s.agents[app_id].rho, (), now_s, part)
-        return dict(mine)
+        return dict(self._waiting.get(vc, {}))
 
     def _refresh(self, app_id: str, now_s: float) -> None:
         s = self.s
@@ -294,8 +296,8 @@ class Candidates:
             return
         fresh = view(s, app_id, agent.rho, (), now_s)
         limited = bool(fresh.rooms or s.limits.of(app.queue, app.user))  # a budget has no room once it is used up
-        if s.holding(app_id) or app_id in s.durable.leases.by_app or limited:
-            self._moving[app_id] = app.vc
+        if (holds := bool(s.holding(app_id) or app_id in s.durable.leases.by_app)) or limited:
+            self._moving[app_id] = holds
         self._waiting.setdefault(app.vc, {})[app_id] = fresh
         self._alike.setdefault(app.vc, {}).setdefault(_alike(fresh.demand), {})[app_id] = None
 
@@ -319,9 +321,11 @@ class Candidates:
         for app_id, (vc, known) in kept.items():
             if app_id not in self._alike.get(vc, {}).get(_alike(known.demand), ()):
                 yield app_id, "it is not among the apps like it"
-            if app_id in s.agents.stale or app_id in self._moving or self._gpus != s.cluster.machines.gpus:
+            if app_id in s.agents.stale or self._moving.get(app_id) or self._gpus != s.cluster.machines.gpus:
                 continue
-            if operator.ne(known, view(s, app_id, s.agents[app_id].rho, (), s.event_s)):  # compiled, `!=` is `is not`
+            now = view(s, app_id, s.agents[app_id].rho, (), s.event_s)
+            known = replace(known, rooms=now.rooms) if app_id in self._moving else known
+            if operator.ne(known, now):  # compiled, `!=` is `is not`
                 yield app_id, "its view is outdated, and nothing says that it changed"
 
 

@@ -111,8 +111,8 @@ def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: fl
     if not placed.evicted:
         return done
     why = Cause(EndReason.GUARANTEE, f"the cells of {part.vc} need it")
-    evicted = [x for x in s.durable.leases.each() if x.grant_id in placed.evicted and x.state != REVOKING]
-    for gpu in gpus_in(evicted):
+    ours = (x for gpu, x in s.durable.leases.items() if x.grant_id in placed.evicted and x.gpus[0] == gpu)
+    for gpu in gpus_in([x for x in ours if x.state != REVOKING]):
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.grant_id in placed.evicted and lease.state != REVOKING:  # else with its gang
             gang = s.gang_at(gpu)
