@@ -21,6 +21,7 @@ from pycontrol.config import Config, ConfigError, load_config
 from pycontrol.config.reading import read
 from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.model.cluster import Mode
+from pycontrol.policies.registry import UnknownPolicy
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
 from pycontrol.simulation.runs import own_policies
@@ -49,7 +50,7 @@ def preview_command(
     """
     if not (capacity_scheduler or config or cells):
         raise Misused("give a changed file: --capacity-scheduler, --config or --cells")
-    with failing(ConfigError, NoOutlook):
+    with failing(ConfigError, NoOutlook, UnknownPolicy):
         data = _found(snapshot, capacity_scheduler, config, cells)
     emit(data, output, _draw)
 
@@ -103,7 +104,7 @@ def _configured(scene: Scene, config: Config, file: Path) -> Scene:
 def _queues(scene: Scene, file: Path) -> Scene:
     """With the queues of the file; as the plugin does, Isonomy serves those that the mode in force names, else all."""
     switch, found = scene.cluster.switch, read_queues(file, scene.topology.gpus_in)
-    homes(found, ((app.queue, None) for app in scene.cluster.apps), str(file))
+    homes(found, ((app.queue, None) for app in scene.cluster.apps), str(file), found[0].partitions)
     named = () if switch.mode in (Mode.OFF, Mode.SHADOW) else switch.queues or ("root",)
     mine = {q.path for q in found if any(f"{q.path}.".startswith(f"{name}.") for name in named)}
     queues = tuple(dataclasses.replace(q, unmanaged=q.leaf and q.path not in mine) for q in found)

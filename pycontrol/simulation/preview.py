@@ -13,7 +13,9 @@ from typing import Any
 from pycontrol.arbiter.ledger.facts import OF_LEASE, Fact, LeaseBorrowed, LeaseEnded, LeaseRevoking, LeaseStarted
 from pycontrol.arbiter.ledger.lease import REVOKING, LeaseTable
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.model.topology import count_by_host
+from pycontrol.model.grouping import grouped
+from pycontrol.model.reasons import EndReason
+from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.simulation.outlook import NoOutlook, Resumed
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.scene import Scene
@@ -32,8 +34,8 @@ class Played(Resumed):
             dataclasses.replace(after, layout=scene.layout) if apply else after, after.settings.seed, error=0.0
         )
         a = self.arbiter
-        self.losses: list[tuple[str, LeaseRevoking]] = []
-        """(app, the loss of GPUs in use)."""
+        self.losses: dict[tuple[str, float, str, str], list[Gpu]] = {}
+        """(app, when they must be free, rule, why) -> GPUs in use that it loses."""
         self.borrows: dict[str, int] = {}
         """App -> GPUs that it owned and only borrows from then on."""
         self.starts: dict[str, float] = {}
@@ -69,12 +71,21 @@ class Played(Resumed):
                 lost = tuple(gpu for gpu in x.gpus if gpu in self._running)
                 self._running.difference_update(lost)
                 if lost and isinstance(fact, LeaseRevoking):
-                    self.losses.append((x.app_id, dataclasses.replace(fact, gpus=lost)))
+                    self.losses.setdefault((x.app_id, fact.end_s, fact.cause, self._why(x.app_id, fact)), []).extend(
+                        lost
+                    )
             for x in step.after:
                 if isinstance(fact, LeaseBorrowed):
                     self.borrows[x.app_id] = self.borrows.get(x.app_id, 0) + len(x.gpus)
                 elif isinstance(fact, LeaseStarted) and x.app_id in self._waiting:
                     self.starts.setdefault(x.app_id, fact.at_s)
+
+    def _why(self, app_id: str, f: LeaseRevoking) -> str:
+        """Without the name of a round that is not held; a round takes what is above a queue's limit, too."""
+        if f.cause is not EndReason.LOST_ROUND:
+            return f.reason
+        full = self.arbiter.holdings.full(app_id, 1, self.now)
+        return full.sentence if full is not None else "it loses a round"
 
 
 def until_s(scene: Scene, after: Scene, restart: bool) -> float:
@@ -94,13 +105,14 @@ def preview(scene: Scene, after: Scene, restart: bool = False) -> dict[str, Any]
         raise NoOutlook("no round is held at present")
     end_s = until_s(scene, after, restart)
     as_is, then = Played(scene, end_s), Played(scene, end_s, after, restart)
-    lost_anyway = {(app_id, gpu) for app_id, x in as_is.losses for gpu in x.gpus}
+    lost_anyway = {(app_id, gpu) for (app_id, *_), gpus in as_is.losses.items() for gpu in gpus}
+    lost = grouped(((*key, (key[0], gpu) in lost_anyway), gpu) for key, gpus in then.losses.items() for gpu in gpus)
     more = {app_id: n - as_is.holds.get(app_id, 0) for app_id, n in then.holds.items()}
     return {
         "now_s": scene.now_s, "until_s": end_s, "restart": restart, "assumed": ASSUMED,
-        "losses": [{**_of(then, app_id), "gpus": count_by_host(x.gpus), "gpu_ids": sorted(map(str, x.gpus)),
-                    "at_s": x.end_s, "rule": x.cause, "why": x.reason,
-                    "anyway": all((app_id, gpu) in lost_anyway for gpu in x.gpus)} for app_id, x in then.losses],
+        "losses": [{**_of(then, app_id), "gpus": count_by_host(gpus), "gpu_ids": sorted(map(str, gpus)),
+                    "at_s": at_s, "rule": rule, "why": why, "anyway": anyway}
+                   for (app_id, at_s, rule, why, anyway), gpus in lost.items()],
         "borrows": [{**_of(then, app_id), "gpus": n} for app_id, n in sorted(then.borrows.items())],
         "changes": [{**_of(then, app_id), "gpus": n} for app_id, n in sorted(more.items()) if n],
         "starts": [{**_of(then, x), "at_s": at_s, "anyway_s": as_is.starts.get(x)}

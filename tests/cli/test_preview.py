@@ -89,6 +89,10 @@ def test_a_lower_maximum_takes_what_is_above_it(server: str, stage: Stage, tmp_p
     assert {x["queue"] for x in mine} == {queue}
     assert all(found["now_s"] < x["at_s"] <= found["until_s"] and x["rule"] and x["why"] for x in mine)
     assert sum(x["gpus"] for x in found["changes"] if x["queue"] == queue) < 0
+    rows = [(x["app_id"], x["at_s"], x["rule"], x["why"], x["anyway"]) for x in found["losses"]]
+    assert len(rows) == len(set(rows)), "one row for all gangs of an app that go alike"
+    assert any(len(x["gpu_ids"]) > 1 for x in mine)
+    assert {x["why"] for x in mine if x["rule"] == "lost_round"} == {f"its queue is at its limit: {queue}"}
     text = run(server, "--capacity-scheduler", few)
     assert "The change would take " in text
     assert all(x["why"] in text for x in mine)
@@ -126,3 +130,10 @@ def test_what_cannot_be_previewed_is_one_line(server: str, tmp_path: Path) -> No
     assert "has no leaf queue root." in run(server, "--capacity-scheduler", str(other), code=1)
     assert "cannot be read" in run(server, "--cells", str(tmp_path / "none.yaml"), code=1)
     assert "is not a snapshot" in run(server, "none.zip", "--capacity-scheduler", str(other), code=2)
+    (config := tmp_path / "isonomy.yaml").write_text("policy: nosuch\n")
+    assert "there is no policy nosuch" in run(server, "--config", str(config), code=1)
+    label = f"{next(iter(QUEUES))}.default-node-label-expression"
+    ghost = {**FULL, "root.accessible-node-labels": "*", label: "ghost"}
+    text = run(server, "--capacity-scheduler", str(written(tmp_path, ghost)), code=1)
+    assert "no machine has the node label ghost" in text
+    assert f"{label})" in text

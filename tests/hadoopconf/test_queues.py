@@ -85,12 +85,44 @@ def test_limits_of_users_and_stopped_queues(tmp_path: Path) -> None:
     assert (b.user_limit, b.user_limit_factor, b.stopped, b.max_capacity) == (0.5, 1.0, True, 1.0)
 
 
+ONE = {"root.queues": "a", "root.a.capacity": "100"}
+TWO = {"root.queues": "a,b", "root.a.capacity": "50", "root.b.capacity": "50"}
+
+
+def test_without_the_legacy_mode_of_queues_kinds_mix(tmp_path: Path) -> None:
+    values = {
+        "legacy-queue-mode.enabled": "false",
+        "root.queues": "a,b,c,d",
+        "root.a.capacity": "[memory=10%, vcores=2w, yarn.io/gpu=25%]",
+        "root.b.capacity": "[memory=10%, yarn.io/gpu=4]",
+        "root.c.capacity": "[memory=10%, yarn.io/gpu=1w]",
+        "root.d.capacity": "0",
+    }
+    found = read(tmp_path, values)
+    assert [found[f"root.{x}"].capacity for x in "abd"] == [0.25, 0.1, 0.0]
+
+
+@pytest.mark.parametrize("of", ["0", "0.0", "100"])
+def test_capacities_may_all_be_zero(tmp_path: Path, of: str) -> None:
+    assert read(tmp_path, {"root.queues": "a,b", "root.a.capacity": of, "root.b.capacity": "0.0"})
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({}, "root.queues is missing"),
         ({"root.queues": "a"}, "root.a.capacity: must be percent, a weight"),
         ({"root.queues": "a", "root.a.capacity": "half"}, "(got half)"),
+        ({"root.queues": "a", "root.a.capacity": "[yarn.io/gpu=4.5]"}, "root.a.capacity: must be percent, a weight"),
+        ({**ONE, "root.a.maximum-capacity": "-5"}, "root.a.maximum-capacity: must be percent, a weight"),
+        ({**ONE, "root.a.user-limit-factor": "x"}, "root.a.user-limit-factor: must be a number (got x)"),
+        ({**ONE, "minimum-user-limit-percent": "x"}, "minimum-user-limit-percent: must be a number (got x)"),
+        (
+            {**TWO, "root.b.capacity": "30"},
+            "the capacities of the queues below root: YARN takes 100 percent in all (got 80)",
+        ),
+        ({**TWO, "root.b.capacity": "[yarn.io/gpu=8]"}, "one kind for all (got percent and resources)"),
+        ({**TWO, "root.b.capacity": "2w"}, "one kind for all (got percent and weights)"),
     ],
 )
 def test_a_mistake_names_file_and_key(tmp_path: Path, values: dict[str, str], said: str) -> None:
