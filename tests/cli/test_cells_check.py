@@ -39,8 +39,8 @@ def said(tmp_path: Path, text: str) -> tuple[int, str]:
         (", policy: themis, policy_options: {leftover: 1}", "themis has no option leftover"),
         (", policy: tiresias, policy_options: {threshold_gpu_s: much}", "threshold_gpu_s"),
         (
-            ", policy: srtf, private_schedule: true",
-            "worst_first, oef, gavel, gandiva_fair, max_min (got srtf)",
+            ", policy: slaq, private_schedule: true",
+            "worst_first, oef, gavel, gandiva_fair, max_min (got slaq)",
         ),
         (", f: 2", "virtual_clusters.root.a.f: must be <= 1"),
     ],

@@ -11,10 +11,12 @@ from pycontrol.lab.hived import example, simulated
 from pycontrol.lab.hived import exchange as hived_exchange
 from pycontrol.lab.hived import safety as hived_safety
 from pycontrol.lab.hived.cases import CaseRuns, apportioned, by_level
+from pycontrol.lab.hived.closed_loop import ALLOWED_S
 from pycontrol.lab.hived.simulated import LEASE_S, POLICIES
 from pycontrol.lab.hived.simulated import HourlySeries as Hours
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Setup
+from pycontrol.policies import on_schedule, registry
 from pycontrol.simulation.apps import TraceApp
 
 HOUR_S = 3600.0
@@ -179,3 +181,21 @@ def test_the_private_schedule_is_that_the_private_cluster_has(policy: str) -> No
     off_s = [abs(s - run.private.finished_s[n]) for n, s in run.on_schedule.private_s.items()]
     assert len(off_s) > 30
     assert max(off_s) < 120.0
+
+
+COUNTEREXAMPLES = {"slaq": (1, 60)}
+"""Refused policy -> (seed, jobs) of a random case where a job ends too late although a schedule is kept."""
+
+
+def test_each_policy_that_is_refused_a_private_schedule_has_a_counterexample() -> None:
+    assert COUNTEREXAMPLES.keys() == registry.POLICIES.keys() - set(on_schedule.KEEPS)
+
+
+@pytest.mark.parametrize("policy", COUNTEREXAMPLES)
+def test_a_job_of_a_refused_policy_ends_later_than_a_lease_and_a_minute(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restarts cost nothing. Under slaq 71 minutes: its schedule still has each job's loss of when it was declared."""
+    monkeypatch.setattr(on_schedule, "KEEPS", (policy,))
+    run = CaseRuns(hived_safety.random_case(*COUNTEREXAMPLES[policy]), policy)
+    assert max(s - run.private.finished_s[n] for n, s in run.on_schedule.finished_s.items()) > ALLOWED_S

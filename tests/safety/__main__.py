@@ -10,7 +10,8 @@ import time
 import traceback
 
 from tests.safety.cases import Case, draw
-from tests.safety.oracle import complaints, shrunk
+from tests.safety.oracle import complaints
+from tests.safety.shrink import shrunk
 
 
 def problems(case: Case) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pycontrol.policies import registry
+from pycontrol.policies.on_schedule import KEEPS
 
 TENANTS = ("root.a", "root.b")
 """The queues that own cells; `root.x` owns none."""
@@ -19,7 +20,8 @@ POLICIES = (*STABLE, "tiresias", "themis", "gandiva", "srtf")
 ALL_POLICIES = tuple(registry.POLICIES)
 REPEATED = ("yarn_cs", "gandiva", "tiresias", "isonomy")
 """Policies whose private schedule is that of the private cluster at each moment, though it knows an app only from its
-first round on its queue's own cells; with lots, and with shares, such an app may change what all later ones get."""
+first round on its queue's own cells. With lots, and with shares, such an app may change what all later ones get; by the
+work left it may since no app of a case reports progress."""
 LENGTH_S = 300
 FAILOVERS = ("crash", "takeover", "lost journal")
 GPU = "gpu"
@@ -271,6 +273,9 @@ def draw(seed: int, strained: bool = False) -> Case:
     plain = Case(seed, policy, kinds, tuple(cells), tuple(_asks(rng, cells, kinds)), **more)
     odd = _odd(random.Random(f"{seed} odd"), _dressed(random.Random(f"{seed} dressed"), plain))
     found = _strained(random.Random(f"{seed} strained"), _again(random.Random(f"{seed} again"), odd), strained)
+    kept = random.Random(f"{seed} schedule")
+    if kept.random() < 0.2:
+        found = replace(found, policy=kept.choice(KEEPS), private_schedule=True)
     few = found.policy == "themis" and random.Random(f"{seed} f").random() < 0.5
     lend = random.Random(f"{seed} lend")
     found = replace(found, min_lend_s=lend.choice((15, 30, 90))) if lend.random() < 0.15 else found
@@ -285,15 +290,13 @@ def _again(rng: random.Random, case: Case) -> Case:
 
 
 def _odd(rng: random.Random, case: Case) -> Case:
-    """The case with tenants' apps that have no Agents, any policy, a private schedule, a loan and then no journal."""
+    """The case with tenants' apps that have no Agents, any policy, a loan and then no journal."""
     if rng.random() < 0.5:
         return case
     if rng.random() < 0.5:
         case = replace(case, asks=tuple(_without_agent(rng, case, ask) for ask in case.asks))
     if rng.random() < 0.4:
         case = replace(case, policy=rng.choice(ALL_POLICIES))
-    if case.policy in REPEATED and rng.random() < 0.25:
-        case = replace(case, private_schedule=True)
     if case.lent and rng.random() < 0.6:
         case = replace(case, failovers=((rng.randint(20, case.lent[0] - 20), "lost journal"),))
     return case

@@ -31,13 +31,13 @@ from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.on_schedule import OnSchedule
 from pycontrol.policies.port import Policy
 from pycontrol.queries.reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import World
 from tests.arbiter.world import node as node_of
-from tests.safety.cases import STABLE, TENANTS, Ask, Case, Cell, Machine, as_machines, pin_of
+from tests.safety.cases import REPEATED, STABLE, TENANTS, Ask, Case, Cell, Machine, as_machines, pin_of
+from tests.safety.schedule import Noted
 
 LEASE_S, LEAD_S = 60.0, 6.0
 GRACE_S = LEAD_S + 2.0 + 7.0
@@ -92,8 +92,10 @@ class Watched(World):
         how = Settings(**times, f=case.f, seed=case.seed, validate=True)
         options = {"loss": 0.0} if case.policy == "isonomy" and supply is None else {}
         policy: Policy = registry.make(case.policy, **options)  # inside a virtual cluster lost work does not count
+        self.scheduled: dict[str, list[tuple[float, int]]] = {}
+        """App -> (Unix seconds, gangs that it has in its private schedule from then on)."""
         mine = (
-            ByVirtualCluster(OnSchedule(policy) if case.private_schedule else policy)
+            ByVirtualCluster(Noted(policy, self.scheduled) if case.private_schedule else policy)
             if supply
             else Prioritised(policy, {a.name: a.priority for a in case.asks})
         )
@@ -375,7 +377,8 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     been promised only: then it begins a lead later, and lasts to the common end at least half a lease away.
 
     With a private schedule an app may wait a lease from the start: its promise (docs/cells.md) is one lease, and cells
-    are kept for an app that borrows where its private cluster would run it.
+    are kept for an app that borrows where its private cluster would run it. It is compared with that schedule, too, to
+    the end, whatever waits there.
     """
     asks = [a for a in case.asks if a.queue == queue and a.private]
     until_s = float(case.length_s)
@@ -384,26 +387,43 @@ def _compare(case: Case, shared: Shared, private: Watched, queue: str) -> list[s
     bound_anew = any(kind == "lost journal" for _, kind in case.failovers)
     more_here = any(a.one_rack or (a.together and _side_by_side(case, queue, a.gang_gpus)) for a in asks)
     stable = case.policy in STABLE and not bound_anew and not more_here and not any(a.foreign for a in asks)
-    if not stable and not case.private_schedule:
+    scheduled_until_s = until_s
+    if not stable and not (case.private_schedule and case.policy in REPEATED):
         until_s = min([until_s, *(_first_wait_s(private.log[a.name], a) for a in asks)])
-    found = []
     overloaded_s = min(_first_wait_s(private.log[a.name], a) for a in asks) if asks and not STRICT else math.inf
     if case.private_schedule:
         overloaded_s = 0.0
     broken_s = case.bad[0] if case.bad and queue in shared.struck else math.inf
+    found = [_late(case, shared, a, private.log[a.name], until_s, overloaded_s, broken_s) for a in asks]
     for ask in asks:
-        logs = private.log[ask.name], shared.log[ask.name]
-        late = _longest_gap(*logs, min(until_s, ask.end_s), case, overloaded_s, broken_s)
-        if late is not None:
-            since_s, gap_s, have, here = late
-            agent = shared.arbiter.durable.apps.get(ask.name)
-            why = reason(shared.arbiter, ask.name, shared.now).sentence if agent else ""
-            found.append(
-                f"{ask.name} ({ask.gangs} x {ask.gang_gpus} GPUs{' together' if ask.together else ''}{ask.more or ''}"
-                f"{' as one' if ask.one_gang else ''}, {queue}) runs"
-                f" {here} of {have} gangs from {since_s:.0f} s on for {gap_s:.0f} s; at the end: {why}"
-            )
-    return found
+        if not ask.more:  # its gangs are of the size that the round is about
+            there = [(at_s - 1000.0, n) for at_s, n in shared.scheduled.get(ask.name, ())]
+            found.append(_late(case, shared, ask, there, scheduled_until_s, overloaded_s, broken_s, "of its schedule"))
+    return [said for said in found if said]
+
+
+def _late(
+    case: Case,
+    shared: Shared,
+    ask: Ask,
+    there: Sequence[tuple[float, int]],
+    until_s: float,
+    overloaded_s: float,
+    broken_s: float,
+    whose: str = "",
+) -> str:
+    """Says if and when an app runs fewer gangs than there for too long; empty if it never does."""
+    late = _longest_gap(there, shared.log[ask.name], min(until_s, ask.end_s), case, overloaded_s, broken_s)
+    if late is None:
+        return ""
+    since_s, gap_s, have, here = late
+    known = shared.arbiter.durable.apps.get(ask.name)
+    why = reason(shared.arbiter, ask.name, shared.now).sentence if known else ""
+    shape = f"{ask.gangs} x {ask.gang_gpus} GPUs{' together' if ask.together else ''}{ask.more or ''}"
+    return (
+        f"{ask.name} ({shape}{' as one' if ask.one_gang else ''}, {ask.queue}) runs {here} of {have} gangs {whose}"
+        f" from {since_s:.0f} s on for {gap_s:.0f} s; at the end: {why}"
+    )
 
 
 def _side_by_side(case: Case, queue: str, gpus: int) -> bool:
@@ -459,49 +479,3 @@ def _allowed_s(case: Case, since_s: float, until_s: float, overloaded_s: float, 
 
 def _standstill_s(case: Case, since_s: float, until_s: float) -> float:
     return sum(FAILOVER_S for at_s, _ in case.failovers if since_s - FAILOVER_S <= at_s <= until_s)
-
-
-def shrunk(case: Case) -> Case:
-    """A smaller case that still fails: asks and events are left out one by one."""
-    while True:
-        for smaller in _smaller(case):
-            try:
-                failing = bool(complaints(smaller))
-            except Exception:
-                failing = True
-            if failing:
-                case = smaller
-                break
-        else:
-            return case
-
-
-def _smaller(case: Case) -> list[Case]:
-    tries = [dataclasses.replace(case, asks=tuple(a for a in case.asks if a is not ask)) for ask in case.asks]
-    if case.failovers:
-        tries += [
-            dataclasses.replace(case, failovers=case.failovers[:k] + case.failovers[k + 1 :])
-            for k in range(len(case.failovers))
-        ]
-    tries += [
-        dataclasses.replace(case, **{name: None})
-        for name in ("lost", "bad", "gained", "returns_s", "vanishes_s")
-        if getattr(case, name) is not None
-    ]
-    tries += [dataclasses.replace(case, private_schedule=False)] if case.private_schedule else []
-    tries += [dataclasses.replace(case, f=0.0)] if case.f else []
-    tries += [dataclasses.replace(case, min_lend_s=0)] if case.min_lend_s else []
-    for ask in case.asks:
-        if ask.gangs > 1:
-            fewer = dataclasses.replace(ask, gangs=1)
-            tries.append(dataclasses.replace(case, asks=tuple(fewer if a is ask else a for a in case.asks)))
-        less = [
-            dataclasses.replace(ask, **{name: value})
-            for name, value in (("more", ()), ("one_gang", False))
-            if getattr(ask, name) != value
-        ]
-        tries += [dataclasses.replace(case, asks=tuple(a if b is ask else b for b in case.asks)) for a in less]
-        plain = Ask(ask.name, ask.queue, ask.gang_gpus, ask.gangs, ask.start_s, ask.end_s, ask.together)
-        if plain != ask:
-            tries.append(dataclasses.replace(case, asks=tuple(plain if a is ask else a for a in case.asks)))
-    return tries

@@ -8,6 +8,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.model.reasons import Reason
+from pycontrol.policies import on_schedule
 from pycontrol.queries.reasons import reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
 from tests.safety.oracle import GRACE_S, Shared, complaints, play_private, play_shared
@@ -23,6 +24,21 @@ EVER_S = 10_000
 def test_what_the_private_cluster_runs_runs_here_one_revocation_later(first: int) -> None:
     """One seed again: `make safety SEED=n EXAMPLES=1`, which also makes the case smaller."""
     assert {seed: found for seed in range(first, first + BATCH) if (found := complaints(draw(seed)))} == {}
+
+
+def test_all_policies_that_may_have_a_private_schedule_are_drawn_with_one() -> None:
+    found = [c for c in map(draw, range(BATCH * BATCHES)) if c.private_schedule]
+    assert {c.policy for c in found} == set(on_schedule.KEEPS)
+    assert {c.f for c in found if c.policy == "themis"} == {0.0, 0.8}
+
+
+@pytest.mark.parametrize(("policy", "seed"), [("tiresias", 44), ("oef", 46), ("oef", 50)])
+def test_the_oracle_sees_that_a_schedule_is_not_kept(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An app waits for gangs that it has in the schedule, also after another one waited on the private cluster."""
+    found = dataclasses.replace(draw(seed), policy=policy, private_schedule=True, f=0.0)
+    assert not complaints(found)
+    monkeypatch.setattr(on_schedule, "_first", lambda *_: [])
+    assert "of its schedule" in complaints(found)[0]
 
 
 def cell(kind: str, gpus: int, owner: str, host: str, first: int = 0, pinned: bool = False) -> Cell:

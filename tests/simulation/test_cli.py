@@ -160,7 +160,7 @@ def test_an_apps_queue_is_its_virtual_cluster(tmp_path: Path, monkeypatch: pytes
         ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 9}}\n", "falls short"),
         ("levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: nope}}\n", "there is no policy nope"),
         (
-            "levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: srtf, private_schedule: true}}\n",
+            "levels: {node: 2}\nvirtual_clusters: {root.a: {node: 1, policy: slaq, private_schedule: true}}\n",
             "private_schedule: true: is for the policies",
         ),
         ("levels: {node: 2}\nhosts: [elsewhere]\nvirtual_clusters: {root.a: {node: 1}}\n", "no machine elsewhere"),
