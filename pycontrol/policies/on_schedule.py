@@ -144,13 +144,13 @@ def _first(schedule: PrivateSchedule, next_leases: PrivateSchedule, s: Snapshot)
     for v in s.apps:
         app = next_leases.apps[v.app_id]
         ahead = v.demand.work_done_gpu_s - schedule.done(v.app_id, s.now_s, s.topology)
-        places = tuple(gang for gang, _ in app.gangs)
+        places = tuple(gang for gang, _ in app.gangs if gang_gpus(gang) in v.demand.sizes)  # its size now
         if app.ended_s is not None:
             why = f"on its private cluster it would have ended {max(0.0, s.now_s - app.ended_s):.0f} s ago"
             overdue.append((app.ended_s, v.app_id, _First(v, max(1, app.width), (), why)))
-        elif places:
+        elif app.gangs:
             why = "on its private cluster it would run now"
-            mirrored.append((app.submitted_s, v.app_id, _First(v, len(places), places, why)))
+            mirrored.append((app.submitted_s, v.app_id, _First(v, len(app.gangs), places, why)))
         elif -ahead > BEHIND * app.need:
             why = f"it is {-ahead:.0f} GPU-s behind its private cluster"
             behind.append((ahead, v.app_id, _First(v, max(1, app.width), (), why)))

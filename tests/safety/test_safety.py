@@ -314,6 +314,16 @@ def test_a_gang_that_a_bad_gpu_spared_stays_while_nobody_of_its_queue_waits() ->
     assert [n for _, n in w.log["a0"]] == [0, 1]
 
 
+def test_an_app_of_several_sizes_is_given_no_gang_of_another_size_because_its_schedule_has_one() -> None:
+    """It got 4 GPUs for a container of 2, used none of them, and was given them again for ever: seed 910217."""
+    kind = Kind(("gpu", "node"), (1, 4), ("n0", "n1", "n2"))
+    cells = (cell("node", 4, "root.a", "n1"), cell("node", 4, "root.a", "n2"))
+    wide = Ask("a0", "root.a", 4, 3, 13, 163)
+    mixed = Ask("a1", "root.a", 4, 1, 120, 270, foreign=True, more=((2, 1),))
+    found = case(kind, cells, Ask("x", "root.x", 1, 12, 1, EVER_S, foreign=True), wide, mixed, policy="tiresias")
+    assert not complaints(dataclasses.replace(found, private_schedule=True))
+
+
 def lent(min_lend_s: int) -> Shared:
     """root.a's app wants its node at 40 s, which a stranger borrows since about 5 s; root.b has the other."""
     cells = (cell("node", 4, "root.a", "n0"), cell("node", 4, "root.b", "n1"))
