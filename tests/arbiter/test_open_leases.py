@@ -101,9 +101,36 @@ def test_an_open_lease_that_an_app_of_its_owner_wants_ends_when_a_renewed_one_wo
     assert found[0] == found[1]
 
 
-def test_what_is_borrowed_always_has_an_end_and_its_owner_calls_it_back_at_once() -> None:
+def test_an_end_that_a_round_of_others_looked_at_is_past_as_where_that_round_renews() -> None:
+    """Half a lead before leases go on offer by themselves, any round renews them."""
+    ends = []
+    for how in (OPEN, SETTINGS):
+        m = cells(settings=how)
+        running(m, "a", 4, A)
+        running(m, "guest", 2)
+        later(m, 3 * LEASE_S - m.now % LEASE_S - 1.4 * LEAD_S)
+        m.app("b", 2, queue=B)
+        m.run(5)
+        m.app("rival", 4, queue=A, work=1.0)
+        m.run(5)
+        ends.append({x.end_s for x in leases(m, "a")})
+    assert ends == [{(math.ceil(m.now / LEASE_S) + 1) * LEASE_S}] * 2
+
+
+def test_leases_left_without_an_end_count_as_renewed_for_the_wait_after_rounds_that_moved_nothing() -> None:
+    for how in (OPEN, SETTINGS):
+        m = Mini("tiresias", how)
+        running(m, "a", 4)
+        m.a.timer.idle_rounds = 3
+        later(m, 2 * LEASE_S)
+        assert is_open(m, "a") == (how is OPEN)
+        assert m.a.timer.idle_rounds == 0
+
+
+@pytest.mark.parametrize("queue", [B, "root.q"])
+def test_what_is_borrowed_always_has_an_end_and_its_owner_calls_it_back_at_once(queue: str) -> None:
     m = cells()
-    running(m, "guest", 8, B)
+    running(m, "guest", 8, queue)
     for _ in range(8):
         later(m, LEASE_S / 2)
         assert {x.guaranteed for x in leases(m, "guest")} == {False}
