@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.model.reasons import Reason
+from pycontrol.model.reasons import EndReason, Reason
 from pycontrol.policies import on_schedule
 from pycontrol.queries.reasons import reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
@@ -343,6 +344,25 @@ def test_a_borrower_keeps_its_gpus_for_the_time_that_the_owner_grants_and_the_ow
     borrowed_s = next(at_s for at_s, n in w.log["x"] if n)
     assert back_s >= borrowed_s + min_lend_s - 1
     assert begins_s <= max(40, borrowed_s + min_lend_s) + GRACE_S
+
+
+def test_a_borrower_that_is_evicted_gets_its_own_cells_though_others_borrow_them() -> None:
+    """Others borrowed those kept for it, and no round was held until leases ended: seed 910307."""
+    nodes = Kind(("gpu", "switch", "socket", "node"), (1, 2, 4, 8), ("n0", "n1", "n2"))
+    cells = (cell("node", 8, "root.a", "n1"), cell("node", 8, "root.b", "n2"))
+    wide, owner = Ask("a0", "root.a", 8, 1, 183, 263), Ask("b0", "root.b", 8, 1, 239, EVER_S)
+    few = (
+        Ask("a1", "root.a", 1, 3, 188, EVER_S),
+        Ask("a2", "root.a", 1, 1, 219, 369),
+        Ask("a3", "root.a", 1, 1, 155, 305),
+    )
+    asks = (Ask("x", "root.x", 4, 3, 11, EVER_S), wide, *few, owner, Ask("b1", "root.b", 2, 1, 94, 244))
+    found = dataclasses.replace(case(nodes, cells, *asks), seed=910307, lost=(234, "n0"), min_lend_s=90)
+    assert not complaints(found)
+    w = play_shared(found)
+    assert any(f.cause == EndReason.GUARANTEE and f.at_s > 1263 for f in w.journal if isinstance(f, LeaseEnded))
+    assert [(at_s < 263, n) for at_s, n in w.log["a2"]] == [(True, 0), (True, 1)]
+    assert [x.guaranteed for x in w.arbiter.durable.leases.of("a2")] == [True]
 
 
 def test_what_was_borrowed_after_the_owner_wanted_it_is_called_back_at_once() -> None:

@@ -118,6 +118,8 @@ def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: fl
             gang = s.gang_at(gpu)
             done.append(Revoke(lease.app_id, tuple(gang), now_s + s.lead_s, why, s.unsaved_gpu_s(gang)))
             leases.revoke(s, clerk, gang, now_s, now_s + s.lead_s, why)
+    if any(s.durable.apps[x.app_id].vc not in ("", part.vc) for x in evicted):
+        clerk.request_round(now_s + s.settings.settle_s)  # an owner of other cells, kept for it while it borrowed
     promised = [x for x in s.durable.reservations.each() if x.grant_id in placed.evicted]
     leases.cancel_reservations(s, clerk, promised, now_s, why)
     return done
