@@ -107,12 +107,12 @@ def _lent(s: Holdings, part: RoundPart, app_id: str, now_s: float) -> dict[str, 
 
 def _evict(s: Holdings, clerk: Clerk, part: RoundPart, placed: Placed, now_s: float) -> list[Change]:
     """Takes back whole gangs of the borrowers in the way of a guaranteed one, and what is promised to them."""
-    done: list[Change] = []
     if not placed.evicted:
-        return done
-    why = Cause(EndReason.GUARANTEE, f"the cells of {part.vc} need it")
+        return []
+    done, why = list[Change](), Cause(EndReason.GUARANTEE, f"the cells of {part.vc} need it")
     ours = (x for gpu, x in s.durable.leases.items() if x.grant_id in placed.evicted and x.gpus[0] == gpu)
-    for gpu in gpus_in([x for x in ours if x.state != REVOKING]):
+    evicted = [x for x in ours if x.state != REVOKING]
+    for gpu in gpus_in(evicted):
         lease = s.durable.leases.get(gpu)
         if lease is not None and lease.grant_id in placed.evicted and lease.state != REVOKING:  # else with its gang
             gang = s.gang_at(gpu)
