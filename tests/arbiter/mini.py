@@ -13,6 +13,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.ledger.lease import gpus_in
+from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
@@ -20,6 +21,7 @@ from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry, salvage
 from pycontrol.policies.port import Policy
+from tests.cells.files import supply_of
 
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
 T = TypeVar("T")
@@ -47,12 +49,15 @@ class Mini:
         nodes: Iterable[tuple[str, int]] = (("n1", 4),),
         queues: Iterable[Queue] = (),
         durable: Durable | None = None,
+        supply: Supply | str | None = None,
         **more: Any,
     ) -> None:
+        """`supply`: or a cells file; `more`: for the Arbiter."""
         self.policy = registry.make(policy) if isinstance(policy, str) else policy
         self.nodes = tuple(Node(f"{h}:1", h, "r", n) for h, n in nodes)
         self.queues = tuple(queues)
-        self.a = Arbiter(dataclasses.replace(settings, validate=True), self.policy, durable, **more)
+        supply = supply_of(supply) if isinstance(supply, str) else supply
+        self.a = Arbiter(dataclasses.replace(settings, validate=True), self.policy, durable, supply=supply, **more)
         self.now = 1000.0
         self.effects: list[tuple[float, ev.Effect]] = []
         self.facts: list[Fact] = []

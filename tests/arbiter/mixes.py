@@ -9,18 +9,17 @@ from tests.arbiter.world import World
 Mix = list[tuple[str, int, int, int, int]]
 """For each app: queue, GPUs of a gang, jobs, work in s, arrival in s."""
 
-MIXES = st.lists(
-    st.tuples(
-        st.sampled_from(["root.a", "root.b", "root.x"]),
-        st.sampled_from([1, 2, 4]),
-        st.integers(1, 4),
-        st.integers(20, 300),
-        st.integers(0, 90),
-    ),
-    min_size=1,
-    max_size=5,
-)
+
+def mixes(most_s: int = 300) -> st.SearchStrategy[Mix]:
+    """Mixes in which no job has more work than this."""
+    queues, gangs = st.sampled_from(["root.a", "root.b", "root.x"]), st.sampled_from([1, 2, 4])
+    app = st.tuples(queues, gangs, st.integers(1, 4), st.integers(20, most_s), st.integers(0, 90))
+    return st.lists(app, min_size=1, max_size=5)
+
+
 SOMETIMES_S = st.none() | st.integers(5, 150)
+BAD_GPUS = st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2)
+"""For each: when, where, and how many GPUs are marked bad."""
 
 
 def plan(w: World, apps: Mix, crash_s: int | None, lost_s: int | None) -> None:

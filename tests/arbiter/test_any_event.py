@@ -13,10 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand, as_gang
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
@@ -210,19 +207,14 @@ def holds(m: Mini) -> None:
 def test_no_sequence_of_events_raises(policy: str, with_cells: bool) -> None:
     for seed in range(4):
         noise = Noise(seed)
-        chosen = registry.make(policy)
-        more = {}
-        if with_cells:
-            chosen = ByVirtualCluster(chosen, {})
-            more = {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}
-        m = Mini(chosen, SETTINGS, durable=Durable(), **more)
+        chosen = ByVirtualCluster(registry.make(policy)) if with_cells else registry.make(policy)
+        supply = CELLS if with_cells else None
+        m = Mini(chosen, SETTINGS, durable=Durable(), supply=supply)
         for step in range(250):
             if step % 80 == 79:  # killed and restarted
                 durable = Durable.load(json.loads(json.dumps(m.a.durable.dump())))
-                if with_cells:
-                    more = {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}
                 now = m.now
-                m = Mini(chosen, SETTINGS, durable=durable, epoch=2 + step, **more)
+                m = Mini(chosen, SETTINGS, durable=durable, supply=supply, epoch=2 + step)
                 m.now = now
             m.send(noise.event())
             holds(m)

@@ -11,19 +11,17 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import AllocationChanged
 from pycontrol.arbiter.ledger.lease import Reservation
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry
-from pycontrol.policies.themis import Themis
-from pycontrol.queries.reasons import REASONS, reason
+from pycontrol.queries.reasons import REASONS
 from tests.arbiter.fake_agent import FakeAgent
+from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, plan
 from tests.arbiter.world import TROUBLES, World
 
 
-def world(**changes: float) -> World:
-    defaults = {"lease_s": 30, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0}
-    return World(Themis(), settings=Settings(**{**defaults, **changes}))  # type: ignore[arg-type]
+def world(**changes: object) -> World:
+    return World("themis", **{"f": 0.0, **changes})
 
 
 def test_a_malformed_bid_costs_the_round_and_is_named() -> None:
@@ -34,7 +32,7 @@ def test_a_malformed_bid_costs_the_round_and_is_named() -> None:
     )
     w.run(20)
     assert not app.held
-    assert reason(w.arbiter, "bad", w.now).code == "BadBid"
+    assert w.why("bad") == "BadBid"
 
 
 def test_agents_hear_of_new_machines_but_not_of_those_that_come_back() -> None:
@@ -58,7 +56,7 @@ def test_the_time_from_a_grant_to_training_is_measured_once_per_launch() -> None
     agent = w.add_app("app1", 4, 1, 4000)
 
     def measured(step: int, after_s: float) -> list[float]:
-        w.run(w.now - 1000 + after_s)
+        w.wait(after_s)
         launches = agent.launches["j0"]
         job = ev.JobProgress("j0", "running", step, launches=launches)
         w.submit(ev.ProgressReported("app1", agent.demand(), (job,)))
@@ -109,7 +107,7 @@ def test_uncontested_leases_stay_open_until_another_app_wants_them() -> None:
 def test_an_app_that_returns_everything_does_not_cause_endless_rounds(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    w = World(registry.make(policy), settings=Settings(lease_s=30, round_retry_s=3, f=0.0))
+    w = World(policy, f=0.0)
     fussy = w.add_app("fussy", 2, 2, 100)
 
     def give_back(agent: FakeAgent) -> None:
@@ -139,8 +137,9 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
     assert len(w.arbiter.receipts) - rounds < 2 * (w.now - at_s) / w.settings.round_retry_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
+    policy=st.sampled_from(registry.names()),
     seed=st.integers(0, 10_000),
     apps=st.lists(
         st.tuples(st.sampled_from([1, 2, 4, 6]), st.integers(1, 5), st.integers(20, 400), st.integers(0, 90)),
@@ -148,86 +147,50 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
         max_size=4,
     ),
     foreign=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 3)), max_size=1),
-    f=st.sampled_from([0.0, 0.5, 0.8]),
-    crash_s=st.none() | st.integers(5, 150),
-    lost_s=st.none() | st.integers(5, 150),
-    bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
-    timing=st.sampled_from(["aligned", "machine", "spread"]),
-    open_leases=st.booleans(),
+    terms=st.fixed_dictionaries(
+        {
+            "f": st.sampled_from([0.0, 0.5, 0.8]),
+            "lease_timing": st.sampled_from(["aligned", "machine", "spread"]),
+            "open_leases": st.booleans(),
+        }
+    ),
+    troubles=st.lists(st.tuples(st.floats(3, 150), st.sampled_from(TROUBLES)), max_size=6),
+    crash_s=SOMETIMES_S,
+    lost_s=SOMETIMES_S,
+    bad=BAD_GPUS,
 )
 @example(  # a lease that is idle when its round decides is free immediately, and was given to the gang of four twice
+    policy="themis",
     seed=0,
     apps=[(1, 1, 20, 0), (1, 4, 20, 22), (4, 2, 41, 34)],
     foreign=[],
-    f=0.0,
+    terms={"f": 0.0},
+    troubles=[],
     crash_s=None,
     lost_s=None,
     bad=[],
-    timing="aligned",
-    open_leases=False,
 )
-def test_any_mix_of_apps_finishes_and_no_gpu_is_ever_in_two_containers(
-    seed: int,
-    apps: list[tuple[int, int, int, int]],
-    foreign: list[tuple[int, int]],
-    f: float,
-    crash_s: int | None,
-    lost_s: int | None,
-    bad: list[tuple[int, str, int]],
-    timing: str,
-    open_leases: bool,
-) -> None:
-    how = Settings(
-        lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=f, lease_timing=timing, open_leases=open_leases
-    )
-    w = World(Themis(), seed, how)
-    for i, (gang, jobs, work, arrival) in enumerate(apps):
-        w.at(arrival, lambda i=i, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k))
-    for i, (gpus, count) in enumerate(foreign):
-        w.at(30, lambda i=i, g=gpus, c=count: w.add_foreign(f"shell{i}", g, c))
-        w.at(400, lambda i=i: w.end_app(f"shell{i}"))
-    if crash_s is not None:
-        w.at(crash_s, w.crash)
-    if lost_s is not None:
-        w.at(lost_s, lambda: w.lose_node("n1"))
-        w.at(lost_s + 60, lambda: w.node_back("n1"))
-    w.marks(bad)
-    w.run(4000)
-    stuck = [a.app_id for a in w.agents.values() if not a.finished]
-    assert not stuck, w.history[-40:]
-    assert not w.arbiter.durable.leases
-    assert not w.arbiter.durable.reservations
-    for app_id in w.agents:
-        assert reason(w.arbiter, app_id, w.now).code in REASONS
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    policy=st.sampled_from(registry.names()),
-    seed=st.integers(0, 10_000),
-    apps=st.lists(
-        st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 5), st.integers(20, 300), st.integers(0, 60)),
-        min_size=1,
-        max_size=4,
-    ),
-    troubles=st.lists(st.tuples(st.floats(3, 150), st.sampled_from(TROUBLES)), max_size=6),
-    crash_s=st.none() | st.floats(5, 150),
-)
-def test_under_any_policy_all_apps_finish_whatever_goes_wrong(
+def test_under_any_policy_all_apps_finish_whatever_goes_wrong_and_no_gpu_is_ever_in_two_containers(
     policy: str,
     seed: int,
     apps: list[tuple[int, int, int, int]],
+    foreign: list[tuple[int, int]],
+    terms: dict[str, object],
     troubles: list[tuple[float, str]],
-    crash_s: float | None,
+    crash_s: int | None,
+    lost_s: int | None,
+    bad: list[tuple[int, str, int]],
 ) -> None:
-    how = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.5)
-    w = World(registry.make(policy), seed, how)
-    for i, (gang, jobs, work, arrival) in enumerate(apps):
-        w.at(arrival, lambda i=i, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k))
+    w = World(policy, seed, **terms)
+    plan(w, [("root.q", *app) for app in apps], crash_s, lost_s)
+    for i, (gpus, count) in enumerate(foreign):
+        w.at(30, lambda i=i, g=gpus, c=count: w.add_foreign(f"shell{i}", g, c))
+        w.at(400, lambda i=i: w.end_app(f"shell{i}"))
     w.troubles(troubles)
-    if crash_s is not None:
-        w.at(crash_s, w.crash)
+    w.marks(bad)
     w.run(5000)
     assert [a.app_id for a in w.agents.values() if not a.finished] == [], w.history[-40:]
     assert not w.arbiter.durable.leases
     assert not w.arbiter.durable.reservations
+    for app_id in w.agents:
+        assert w.why(app_id) in REASONS

@@ -8,11 +8,8 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
-from pycontrol.policies import registry
-from pycontrol.policies.themis import Themis
 from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
@@ -20,12 +17,11 @@ BAD = Gpu("n1", 2)
 
 
 def world(**changes: object) -> World:
-    how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0, **changes}
-    return World(Themis(), settings=Settings(**how))  # type: ignore[arg-type]
+    return World("themis", **{"lease_s": 300, "lead_s": 6, "f": 0.0, **changes})
 
 
 def held_by(w: World, app_id: str) -> set[Gpu]:
-    return {g for c in w.containers.values() if c.app_id == app_id for g in c.gpus}
+    return {g for c in w.of(app_id) for g in c.gpus}
 
 
 def test_nobody_gets_a_bad_gpu_until_it_is_repaired() -> None:
@@ -68,7 +64,7 @@ def test_an_app_without_an_agent_has_the_same_grace(revocable: bool) -> None:
 
 @pytest.mark.parametrize("policy", ["isonomy", "tiresias", "yarn_cs"])
 def test_a_free_gpu_goes_to_an_app_one_of_whose_gpus_is_bad(policy: str) -> None:
-    w = World(registry.make(policy), settings=Settings(lease_s=300, lead_s=6, recovery_s=2, grant_timeout_s=20))
+    w = World(policy, lease_s=300, lead_s=6)
     w.add_foreign("shell", 1, 11)
     w.add_app("app1", 1, 1, 60)
     w.run(20)
@@ -88,7 +84,7 @@ def test_the_reservation_of_a_gpu_that_goes_bad_is_cancelled() -> None:
     w.run(10)
     w.add_app("late", 4, 3, 4000)
     while not w.arbiter.durable.reservations:
-        w.run(w.now - 1000 + 0.1)
+        w.wait(0.1)
     promised = dict(w.arbiter.durable.reservations)
     bad, lease = min(promised.items())
     w.mark(bad.host, bad.index)

@@ -10,9 +10,6 @@ import pytest
 
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Boosted, Fact
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model.cluster import Queue
 from pycontrol.model.events import OperatorCommand
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -21,6 +18,7 @@ from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from tests.cells.files import supply_of
 
 CELLS = """
 cell_types: {box: {child: gpu, count: 4, node_level: true}}
@@ -45,7 +43,7 @@ class Run:
         cells: str = "",
         queues: tuple[Queue, ...] = (),
     ) -> None:
-        supply = CellSupply(layout(parse(cells, CellsFile, "cells.yaml"), name="cells.yaml")) if cells else None
+        supply = supply_of(cells) if cells else None
         control = dataclasses.replace(ARBITER, lease_s=60.0, validate=True, f=0.5)
         world = SimulationSettings(arbiter=control, checkpoint_s=1.0, restart_s=1.0)
         chosen = ByVirtualCluster(make(policy)) if cells else make(policy)

@@ -7,16 +7,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model.events import GpusReleased, Tick
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
-from tests.arbiter.mixes import MIXES, SOMETIMES_S, Mix, plan
+from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, Mix, mixes, plan
 from tests.arbiter.world import NODES, TROUBLES, World
+from tests.cells.files import layout_of
 
 CELLS = """
 cell_types:
@@ -35,10 +33,9 @@ virtual_clusters:
 
 
 def world(seed: int = 0, **changes: object) -> World:
-    how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0, **changes}
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
     policies = {"root.a": Themis(), "root.b": Tiresias()}
-    return World(ByVirtualCluster(Themis(), policies), seed, Settings(**how), supply)  # type: ignore[arg-type]
+    terms = {"lease_s": 300, "lead_s": 6, "f": 0.0, **changes}
+    return World(ByVirtualCluster(Themis(), policies), seed, supply=CELLS, **terms)
 
 
 def guaranteed_gpus(w: World, app_id: str) -> int:
@@ -64,10 +61,10 @@ def test_a_lost_machine_takes_spare_cells_first() -> None:
     w = world()
     w.add_app("a", 4, 1, 4000, "root.a")
     w.run(10)
-    (container,) = [c for c in w.containers.values() if c.app_id == "a"]
+    (container,) = w.of("a")
     w.lose_node(container.gpus[0].host)
     w.run(40)
-    (again,) = [c for c in w.containers.values() if c.app_id == "a"]
+    (again,) = w.of("a")
     assert again.gpus[0].host != container.gpus[0].host
     assert guaranteed_gpus(w, "a") == 4, "the other big cell is spare enough"
 
@@ -76,11 +73,11 @@ def test_a_bad_gpu_takes_spare_cells_first_and_is_shown_and_lent_to_nobody() -> 
     w = world()
     w.add_app("a", 4, 1, 4000, "root.a")
     w.run(10)
-    (container,) = [c for c in w.containers.values() if c.app_id == "a"]
+    (container,) = w.of("a")
     bad = container.gpus[1]
     w.mark(bad.host, bad.index)
     w.run(40)
-    (again,) = [c for c in w.containers.values() if c.app_id == "a"]
+    (again,) = w.of("a")
     assert again.gpus[0].host != bad.host
     assert guaranteed_gpus(w, "a") == 4
     assert isinstance(w.supply, CellSupply)
@@ -129,7 +126,7 @@ def test_a_crash_gives_the_same_cells_back() -> None:
 
 def apply(w: World, text: str, until_s: float) -> None:
     """`cells apply`, and what follows."""
-    w.arbiter.reconfigure(layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml"), w.now)
+    w.arbiter.reconfigure(layout_of(text), w.now)
     w.submit(Tick())
     w.run(until_s)
 
@@ -164,7 +161,7 @@ def test_a_changed_assignment_keeps_running_gangs() -> None:
     held = set(w.agents["b"].held)
     assert guaranteed_gpus(w, "b") == 4
     smaller = CELLS.replace("root.b: {pair: 1, small: 1", "root.b: {pair: 1")
-    w.arbiter.reconfigure(layout(parse(smaller, CellsFile, "cells.yaml"), name="cells.yaml"), w.now)
+    w.arbiter.reconfigure(layout_of(smaller), w.now)
     assert w.agents["b"].held == held
     assert guaranteed_gpus(w, "b") == 2, "what its queue does not own any more is borrowed"
     assert not [k for k, _ in w.history if k in ("kill", "preempt")]
@@ -173,10 +170,10 @@ def test_a_changed_assignment_keeps_running_gangs() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    apps=MIXES,
+    apps=mixes(),
     crash_s=SOMETIMES_S,
     lost_s=SOMETIMES_S,
-    bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
+    bad=BAD_GPUS,
     troubles=st.lists(st.tuples(st.floats(3, 150), st.sampled_from(TROUBLES)), max_size=4),
 )
 @example(  # the app with a reservation on the drained machine was not told, and waited for it forever
@@ -192,6 +189,14 @@ def test_a_changed_assignment_keeps_running_gangs() -> None:
     lost_s=None,
     bad=[],
     troubles=[(135.0, "drain")],
+)
+@example(  # a machine is lost after a round began and before its GPUs are offered
+    seed=0,
+    apps=[("root.a", 1, 1, 20, 0), ("root.a", 1, 2, 51, 0), ("root.a", 1, 3, 52, 0), ("root.b", 4, 2, 73, 38)],
+    crash_s=None,
+    lost_s=56,
+    bad=[],
+    troubles=[],
 )
 def test_any_mix_of_tenants_finishes_and_all_cells_are_free_in_the_end(
     seed: int,

@@ -9,20 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.placing import pack
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import Pending
 from pycontrol.model.tags import GANG as GANG_TAG
-from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.registry import make
 from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
-SETTINGS = Settings(lease_s=60, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
 TWO = (("n1", "r", 4), ("n2", "r", 4))
 CELLS = """
 levels: {pair: 2, node: 2}
@@ -33,13 +26,11 @@ POLICIES = ("isonomy", "themis", "tiresias", "worst_first", "oef", "drf", "gandi
 
 
 def world(policy: str = "isonomy", cells: bool = False, machines: Sequence[tuple[str, str, int]] = TWO) -> World:
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")) if cells else None
-    chosen = make(policy)
-    return World(ByVirtualCluster(chosen) if cells else chosen, 0, SETTINGS, supply, machines)
+    return World(policy, supply=CELLS if cells else None, machines=machines, lease_s=60, lead_s=6, f=0.0)
 
 
 def sizes(w: World, app_id: str) -> list[int]:
-    return sorted(len(c.gpus) for c in w.containers.values() if c.app_id == app_id)
+    return sorted(len(c.gpus) for c in w.of(app_id))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -5,13 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
 
 from pycontrol.arbiter.ledger.limits import LimitBook
 from pycontrol.arbiter.round import candidates, eligibility
 from pycontrol.arbiter.round.candidates import Candidates
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
 from pycontrol.queries import reasons as cellreasons
@@ -39,7 +36,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Counted]:
 
 
 def test_apps_alike_wait_for_their_cells_for_one_reason(count: Callable[[Any, str], Counted]) -> None:
-    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=CellSupply(layout(CellsFile.model_validate(yaml.safe_load(CELLS)))))
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=CELLS)
     for k in range(APPS):
         m.app(f"a{k}", gang=4, queue="root.a")
     m.run(5)

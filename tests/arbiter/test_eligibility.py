@@ -7,10 +7,7 @@ from collections import deque
 
 import pytest
 
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
@@ -49,8 +46,7 @@ PLAIN = Container("p1", "other", "n1:1", (Gpu("n1", 3),), plain=True)
 
 @pytest.mark.parametrize("cells", [False, True])
 def test_gpus_beside_a_container_of_capacity_scheduler_are_leased_and_it_is_left_alone(cells: bool) -> None:
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")) if cells else None
-    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=supply)
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=CELLS if cells else None)
     m.send(ev.ContainerUp(PLAIN, True))
     m.app("a", gang=1, gangs=8, queue="root.a")
     m.run(10)
@@ -267,8 +263,7 @@ def test_a_gang_larger_than_the_type_that_it_names_is_told_its_size(policy: str)
 
 def test_cells_that_hold_a_gang_only_by_mixing_types_are_too_small_for_it() -> None:
     file = CELLS.replace("root.a: {big: 1}", "root.a: {big: 2}").replace("root.b: {pair: 1}", "root.b: {}")
-    supply = CellSupply(layout(parse(file, CellsFile, "cells.yaml"), name="cells.yaml"))
-    m = Mini("themis", nodes=(("n1", 4), ("n2", 4)), supply=supply)
+    m = Mini("themis", nodes=(("n1", 4), ("n2", 4)), supply=file)
     for k, kind in enumerate(("K80", "V100")):
         change(m, k, attributes={"gpu_type": kind})
     m.nodes += (Node("n3:1", "n3", "r", 8, attributes={"gpu_type": "K80"}),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,17 +12,12 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.layout import Layout
 from pycontrol.cells.values import CellsError
-from pycontrol.config import parse
 from pycontrol.model import events as ev
-from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, Mix, mixes, plan
 from tests.arbiter.test_cells import CELLS, guaranteed_gpus
 from tests.arbiter.world import World
+from tests.cells.files import layout_of, supply_of
 from tests.cells.invariants import check
 
 A, B = "root.a", "root.b"
@@ -34,13 +30,7 @@ class Trading(World):
     """A world with cells whose exchange is checked after every event."""
 
     def __init__(self, seed: int = 0) -> None:
-        how = {"lease_s": 300, "lead_s": 6, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3, "f": 0.0}
-        super().__init__(
-            ByVirtualCluster(Tiresias(), {A: Tiresias(), B: Tiresias()}),
-            seed,
-            Settings(**how),
-            cells(),
-        )  # type: ignore[arg-type]
+        super().__init__("tiresias", seed, supply=CELLS, lease_s=300, lead_s=6, f=0.0)
 
     @property
     def service(self):  # type: ignore[no-untyped-def]
@@ -79,19 +69,11 @@ class Trading(World):
         if self.arbiter.cluster.ready:
             exchange = self.service.exchange
             assert sum(exchange.board.surplus.values()) == pytest.approx(0)
-            assert sum(self.owned().values()) == sum(cells().gpus_of(vc) for vc in (A, B))
+            assert sum(self.owned().values()) == sum(supply_of(CELLS).gpus_of(vc) for vc in (A, B))
             kept = self.arbiter.durable.exchange
             assert not kept or kept == exchange.dump(), "something changed and was not recorded"
             for space in exchange.cells.spaces:
                 space.buddy.check()
-
-
-def cells(text: str = CELLS) -> CellSupply:
-    return CellSupply(assignment(text))
-
-
-def assignment(text: str = CELLS) -> Layout:
-    return layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
 
 
 def test_a_deal_lends_the_guarantee_and_the_end_gives_it_back() -> None:
@@ -139,7 +121,7 @@ def test_a_standby_control_plane_takes_over_deals_and_accounts() -> None:
     w = Trading()
     w.post("offer", "o", A)
     w.post("request", "r", B, for_s=50)
-    supply = cells()
+    supply = supply_of(CELLS)
     other = Arbiter(w.settings, w.policy, supply=supply)
     other.handle(ev.StandbyRestored(json.loads(json.dumps(w.arbiter.durable.kept()))), w.now)
     other.handle(w.snapshot(), w.now)
@@ -202,11 +184,11 @@ def test_a_changed_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
     w = Trading()
     w.post("offer", "o", A)
     w.post("request", "r", B, for_s=100)
-    w.arbiter.reconfigure(assignment(), w.now)
+    w.arbiter.reconfigure(layout_of(CELLS), w.now)
     assert w.owned() == {A: 4, B: 6}
     w.now += 50
     less = CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")
-    w.arbiter.reconfigure(assignment(less), w.now)
+    w.arbiter.reconfigure(layout_of(less), w.now)
     assert w.owned() == {A: 4, B: 4}
     assert w.service.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
 
@@ -225,7 +207,7 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
 
     monkeypatch.setattr("pycontrol.arbiter.supply.cells.reconfigured", fails)
     with pytest.raises(CellsError):
-        w.arbiter.reconfigure(assignment(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
+        w.arbiter.reconfigure(layout_of(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
     assert guaranteed_gpus(w, "b") == before
     assert w.service.exchange.deals == deals
     assert w.owned() == {A: 4, B: 6}
@@ -247,40 +229,26 @@ POSTS = st.tuples(
 @given(
     seed=st.integers(0, 1000),
     posts=st.lists(POSTS, max_size=8),
-    apps=st.lists(
-        st.tuples(
-            st.sampled_from([A, B, "root.x"]),
-            st.sampled_from([1, 2, 4]),
-            st.integers(1, 4),
-            st.integers(20, 120),
-            st.integers(0, 90),
-        ),
-        min_size=1,
-        max_size=5,
-    ),
+    apps=mixes(120),
     crashes=st.lists(st.integers(5, 200), max_size=2),
-    lost_s=st.none() | st.integers(5, 150),
-    bad=st.lists(st.tuples(st.integers(5, 150), st.sampled_from(["n1", "n2", "n4"]), st.integers(1, 3)), max_size=2),
+    lost_s=SOMETIMES_S,
+    bad=BAD_GPUS,
 )
 def test_any_trade_conserves_surplus_and_ends_where_it_began(
     seed: int,
-    posts: list,
-    apps: list,
+    posts: list[Any],
+    apps: Mix,
     crashes: list[int],
     lost_s: int | None,
-    bad: list,  # type: ignore[type-arg]
+    bad: list[tuple[int, str, int]],
 ) -> None:
     w = Trading(seed)
     for i, (at, verb, vc, lot, for_s, back) in enumerate(posts):
         back = back if verb == "request" else None
         w.at(at, lambda i=i, v=verb, q=vc, x=lot, f=for_s, r=back: w.post(v, f"p{i}", q, x, f, r))
-    for i, (queue, gang, jobs, work, arrival) in enumerate(apps):
-        w.at(arrival, lambda i=i, q=queue, g=gang, j=jobs, k=work: w.add_app(f"app{i}", g, j, k, q))
+    plan(w, apps, None, lost_s)
     for crash_s in crashes:
         w.at(crash_s, w.crash)
-    if lost_s is not None:
-        w.at(lost_s, lambda: w.lose_node("n1"))
-        w.at(lost_s + 60, lambda: w.node_back("n1"))
     w.marks(bad)
     w.run(600)
     assert not w.service.exchange.deals

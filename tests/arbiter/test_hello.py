@@ -10,9 +10,6 @@ import pytest
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseIdle
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container, Queue, YarnApp
 from pycontrol.model.topology import Gpu
@@ -25,7 +22,7 @@ RECOVERING = dataclasses.replace(SETTINGS, recovery_s=5)
 
 
 def cells() -> dict[str, object]:
-    return {"supply": CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))}
+    return {"supply": CELLS}
 
 
 def running(with_cells: bool, queue: str = "root.a") -> tuple[Mini, YarnApp, Container]:

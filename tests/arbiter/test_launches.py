@@ -12,7 +12,6 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node, YarnApp
-from pycontrol.policies.registry import make
 from pycontrol.policies.themis import Themis
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import Feed
@@ -77,7 +76,7 @@ def test_what_a_launch_on_a_grant_takes_here_is_known_once_it_was_measured_and_c
         record, leases = w.arbiter.durable.apps["a"], w.arbiter.durable.leases.of("a")
         return record.launching_gpu_s + sum(w.arbiter.durable.launching_gpu_s(x, w.now) for x in leases)
 
-    w = World(make("isonomy"), 0, Settings(lease_s=600, grant_timeout_s=20, recovery_s=2), None, [("n1", "r", 2)])
+    w = World("isonomy", machines=[("n1", "r", 2)], lease_s=600)
     w.add_app("a", 2, 1, 5_000.0)
     w.run(60)
     assert launching_gpu_s() == 0, "nothing was measured"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Mapping
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
+from pycontrol.model.auction import Plan, Snapshot
 from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.topology import Gpu
-from pycontrol.policies.port import Policy
 from pycontrol.policies.registry import make
 from tests.arbiter.mini import SETTINGS, Mini
+from tests.policies.scripted import Scripted
 
 
 def losing() -> tuple[Mini, list[Container]]:
@@ -188,28 +187,15 @@ def test_an_ask_withdrawn_during_its_placement_frees_the_gpus_when_it_is_refused
     assert [f.reason for f in m.facts if isinstance(f, LeaseEnded) for _ in f.gpus] == ["released"] * 4
 
 
-class Lends:
-    """A policy that lends all its awards until a stated time."""
-
-    name, asks_agents = "lends", False
-
-    def __init__(self, until_s: float) -> None:
-        self.until_s = until_s
-        self.inner: Policy = make("isonomy")
-
-    def offer(self, snapshot: Snapshot) -> Offer | None:
-        return None
-
-    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        plan = self.inner.decide(snapshot, bids, rng)
-        return dataclasses.replace(
-            plan, awards=tuple(dataclasses.replace(a, until_s=self.until_s) for a in plan.awards)
-        )
+def lends(s: Snapshot) -> Plan:
+    """All its awards end at 1150 s."""
+    plan = make("isonomy").decide(s, {}, random.Random(0))
+    return dataclasses.replace(plan, awards=tuple(dataclasses.replace(a, until_s=1150.0) for a in plan.awards))
 
 
 def test_gpus_lent_until_a_time_are_not_held_longer_for_a_start() -> None:
     """The start of its container used to give it a whole lease."""
-    m = Mini(Lends(1150.0))
+    m = Mini(Scripted(lends))
     m.app("a", gang=4)
     m.run(2)
     m.start("a")

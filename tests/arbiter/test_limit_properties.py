@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,14 +18,10 @@ from pycontrol.arbiter.ledger.facts import (
     LeaseStarted,
 )
 from pycontrol.arbiter.state import SET_LIMITS
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
-from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
@@ -52,11 +47,9 @@ class Limited(World):
         self.running: dict[Gpu, tuple[str, float]] = {}
         self.told = 0
         self.ended_by_limit = 0
-        chosen: Any = registry.make(policy)
-        supply = CellSupply(layout(CellsFile.model_validate(CELLS))) if cells else None
-        how = Settings(lease_s=LEASE_S, lead_s=LEAD_S, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
+        machines = [("n1", "r", 4), ("n2", "r", 4)]
         super().__init__(
-            ByVirtualCluster(chosen) if cells else chosen, seed, how, supply, [("n1", "r", 4), ("n2", "r", 4)]
+            policy, seed, supply=CELLS if cells else None, machines=machines, lease_s=LEASE_S, lead_s=LEAD_S
         )
 
     def submit(self, event: ev.Event) -> None:

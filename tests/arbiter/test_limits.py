@@ -11,28 +11,19 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model import tags
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import EndReason, Pending
-from pycontrol.policies.registry import make
-from pycontrol.queries.reasons import reason
 from tests.arbiter.world import World
 
-SETTINGS = Settings(
-    lease_s=60, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, interactive_gpus=2, interactive_idle_s=100
-)
+TERMS = {"lease_s": 60, "lead_s": 6, "interactive_gpus": 2, "interactive_idle_s": 100}
 MACHINES = (("n1", "r", 4), ("n2", "r", 4))
 MINUTE = 1 / 60
 
 
 def world(policy: str = "isonomy", **changes: object) -> World:
-    return World(make(policy), 0, dataclasses.replace(SETTINGS, **changes), None, MACHINES)  # type: ignore[arg-type]
-
-
-def running(w: World, app_id: str) -> int:
-    return sum(c.app_id == app_id for c in w.containers.values())
+    return World(policy, machines=MACHINES, **{**TERMS, **changes})
 
 
 def causes(w: World) -> Counter[str]:
@@ -45,9 +36,9 @@ def test_a_container_ends_when_its_declared_time_is_over(policy: str, revocable:
     w = world(policy, standin_revocable=revocable)
     w.add_foreign("a", 2, 1, tags=[f"{tags.MAX_HOURS}={5 * MINUTE}"])
     w.run(290)
-    assert running(w, "a") == 1
+    assert len(w.of("a")) == 1
     w.run(330)
-    assert running(w, "a") == 0
+    assert len(w.of("a")) == 0
     w.check()
 
 
@@ -58,7 +49,7 @@ def test_the_declared_time_survives_a_restart_of_the_control_plane(crash_s: floa
     w.run(crash_s)
     w.crash()
     w.run(340)
-    assert running(w, "a") == 0
+    assert len(w.of("a")) == 0
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "1e999"])
@@ -92,7 +83,7 @@ def test_who_declares_less_comes_first() -> None:
     w.run(30)
     w.container_ends(next(iter(w.containers)))
     w.run(60)
-    assert (running(w, "short"), running(w, "long")) == (1, 0)
+    assert (len(w.of("short")), len(w.of("long"))) == (1, 0)
 
 
 def test_interactive_apps_of_a_user_share_a_limit() -> None:
@@ -102,12 +93,12 @@ def test_interactive_apps_of_a_user_share_a_limit() -> None:
     w.add_foreign("c", 1, 1, tags=[tags.INTERACTIVE])
     w.add_foreign("batch", 1, 2)
     w.run(30)
-    assert [running(w, x) for x in ("a", "b", "c", "batch")] == [1, 1, 0, 2]
-    assert reason(w.arbiter, "c", w.now).code is Pending.INTERACTIVE_LIMIT
+    assert [len(w.of(x)) for x in ("a", "b", "c", "batch")] == [1, 1, 0, 2]
+    assert w.why("c") is Pending.INTERACTIVE_LIMIT
     w.end_app("a")
     w.end_app("b")
     w.run(60)
-    assert running(w, "c") == 1
+    assert len(w.of("c")) == 1
 
 
 def test_an_interactive_gang_starts_whole_within_the_limit_or_waits() -> None:
@@ -115,8 +106,8 @@ def test_an_interactive_gang_starts_whole_within_the_limit_or_waits() -> None:
     w.add_foreign("large", 1, 3, tags=[tags.INTERACTIVE, f"{tags.GANG}=3"], user="u")
     w.add_foreign("small", 1, 2, tags=[tags.INTERACTIVE, f"{tags.GANG}=2"], user="v")
     w.run(30)
-    assert [running(w, x) for x in ("large", "small")] == [0, 2]
-    assert reason(w.arbiter, "large", w.now).code is Pending.INTERACTIVE_LIMIT
+    assert [len(w.of(x)) for x in ("large", "small")] == [0, 2]
+    assert w.why("large") is Pending.INTERACTIVE_LIMIT
 
 
 def test_an_idle_interactive_container_ends_and_a_busy_or_plain_one_does_not() -> None:
@@ -137,13 +128,13 @@ def test_an_idle_interactive_container_ends_and_a_busy_or_plain_one_does_not() -
     w.run(100)
     says({})  # someone typed
     w.run(200)
-    assert running(w, "a") == 1
+    assert len(w.of("a")) == 1
     idle = dict.fromkeys(idle, w.now)
     says(None)
     w.run(295)
-    assert running(w, "a") == 1
+    assert len(w.of("a")) == 1
     w.run(320)
-    assert (running(w, "a"), running(w, "plain")) == (0, 1)
+    assert (len(w.of("a")), len(w.of("plain"))) == (0, 1)
 
 
 @settings(max_examples=30, deadline=None)
@@ -170,7 +161,7 @@ def test_neither_limit_is_ever_exceeded(apps: list[tuple[str, int, int, float, b
         held = Counter[str]()
         for c in w.containers.values():
             first_s.setdefault(c.container_id, w.now)
-            assert w.now - first_s[c.container_id] <= longest_s[c.app_id] + SETTINGS.lead + 10
+            assert w.now - first_s[c.container_id] <= longest_s[c.app_id] + w.settings.lead + 10
             held[of[c.app_id]] += len(c.gpus)
-        assert all(n <= SETTINGS.interactive_gpus for user, n in held.items() if user)
+        assert all(n <= TERMS["interactive_gpus"] for user, n in held.items() if user)
     assert causes(w)[EndReason.TIME_LIMIT] > 0 or not first_s

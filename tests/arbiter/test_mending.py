@@ -8,11 +8,10 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseMended, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, Scope
-from pycontrol.policies.registry import make, names
-from tests.arbiter.test_controls import later, places, world
+from pycontrol.policies.registry import names
+from tests.arbiter.test_controls import world
 from tests.arbiter.world import World
 
 EVER = 1e6
@@ -21,10 +20,10 @@ MACHINES = [("a1", "a", 2), ("a2", "a", 2), ("a3", "a", 2), ("b1", "b", 2)]
 
 def running(policy: str = "isonomy", gang: int = 4, **wishes: Any) -> World:
     """A gang of four on a1 and a2."""
-    w = World(make(policy), machines=MACHINES)
+    w = World(policy, machines=MACHINES)
     w.add_app("wide", gang, 1, EVER, **wishes)
-    later(w, 10)
-    assert {h[0] for h in places(w, "wide")} == {"a"}
+    w.wait(10)
+    assert {h[0] for h in w.places("wide")} == {"a"}
     return w
 
 
@@ -44,105 +43,104 @@ def mended(w: World) -> list[LeaseMended]:
 @pytest.mark.parametrize("how", ["machine", "gpu"])
 def test_the_rest_of_a_gang_keeps_its_places(policy: str, how: str) -> None:
     w = running(policy)
-    before = places(w, "wide")
+    before = w.places("wide")
     kept, broken = sorted(before)
     grants = {x.grant_id for x in w.arbiter.durable.leases.of("wide")}
     w.add_app("other", 2, 1, EVER)
-    later(w, 10)
-    others = places(w, "other")
+    w.wait(10)
+    others = w.places("other")
     end_s = min(x.end_s for x in w.arbiter.durable.leases.of("wide"))
     lose(w, how, broken)
     (fact,) = mended(w)
     assert len(fact.gpus) == (2 if how == "machine" else 1)
     assert (fact.end_s, {fact.grant_id}) == (end_s, grants), "the same grant, until the same end"
-    later(w, 9)
-    after = places(w, "wide")
+    w.wait(9)
+    after = w.places("wide")
     assert after[kept] == before[kept]
     assert sum(map(len, after.values())) == 4
     leases = [x for x in w.arbiter.durable.leases.of("wide") if x.state != REVOKING]
     assert {(x.grant_id, x.end_s) for x in leases} == {(fact.grant_id, end_s)}
     assert {x.job_id for x in leases} == {"j0"}, "it runs again, as one gang"
     assert len(w.arbiter.holdings.gangs_of("wide")) == 1
-    assert places(w, "other") == others
+    assert w.places("other") == others
     lost = [
         f
         for f in w.journal
         if isinstance(f, LeaseRevoking | LeaseEnded) and f.cause in (EndReason.NODE_LOST, EndReason.BAD_GPU)
     ]
     assert {gpu for f in lost for gpu in f.gpus} <= {Gpu(broken, 0), Gpu(broken, 1)}
-    later(w, 60)
-    assert sum(map(len, places(w, "wide").values())) == 4, "a round renews it whole"
+    w.wait(60)
+    assert sum(map(len, w.places("wide").values())) == 4, "a round renews it whole"
     w.crash()
-    later(w, 20)
-    assert sum(map(len, places(w, "wide").values())) == 4
+    w.wait(20)
+    assert sum(map(len, w.places("wide").values())) == 4
 
 
 @pytest.mark.parametrize("how", ["machine", "gpu"])
 @pytest.mark.parametrize(("wishes", "taken"), [({"scope": Scope.RACK}, "a"), ({}, "ab")])
 def test_without_free_gpus_that_suit_it_a_round_decides(how: str, wishes: dict[str, Any], taken: str) -> None:
     w = running(**wishes)
-    on = sorted(places(w, "wide"))
+    on = sorted(w.places("wide"))
     for host in (m[0] for m in MACHINES if m[1] in taken and m[0] not in on):
         w.add_foreign(f"on-{host}", 2, 0)
         w.ask_more(f"on-{host}", 2, 1, (host,))
-    later(w, 10)
+    w.wait(10)
     lose(w, how, on[-1])
     assert mended(w) == []
-    later(w, 9)
-    assert not places(w, "wide"), "the rest is given back"
+    w.wait(9)
+    assert not w.places("wide"), "the rest is given back"
 
 
 def test_segments_stay_whole() -> None:
     w = running(members=(2, 2))
-    lose(w, "gpu", sorted(places(w, "wide"))[-1])
+    lose(w, "gpu", sorted(w.places("wide"))[-1])
     assert mended(w) == [], "its half on one machine would be on two"
 
 
 def test_a_gang_of_own_cells_keeps_its_guarantee() -> None:
     w = world("{root.a: {node: 3}}", machines=tuple((f"n{k}", "a", 4) for k in range(1, 5)))
     w.add_app("wide", 8, 1, EVER, "root.a")
-    later(w, 20)
-    broken = sorted(places(w, "wide"))[-1]
+    w.wait(20)
+    broken = sorted(w.places("wide"))[-1]
     w.lose_node(broken)
     assert len(mended(w)) == 1
-    later(w, 20)
-    on = places(w, "wide")
+    w.wait(20)
+    on = w.places("wide")
     assert sum(map(len, on.values())) == 8
     assert all(x.guaranteed for x in w.arbiter.durable.leases.of("wide"))
 
 
 @pytest.mark.parametrize("room", [True, False])
 def test_a_gang_on_one_machine_is_spread_only_where_no_other_machine_has_room_for_all_of_it(room: bool) -> None:
-    w = World(make("isonomy"), machines=[("a1", "a", 4), ("a2", "a", 4 if room else 3)])
+    w = World("isonomy", machines=[("a1", "a", 4), ("a2", "a", 4 if room else 3)])
     w.add_app("whole", 4, 1, EVER)
-    later(w, 10)
+    w.wait(10)
     lose(w, "gpu", "a1")
     assert bool(mended(w)) != room
-    later(w, 9)
-    assert {h: len(x) for h, x in places(w, "whole").items()} == ({"a2": 4} if room else {"a1": 3, "a2": 1})
+    w.wait(9)
+    assert {h: len(x) for h, x in w.places("whole").items()} == ({"a2": 4} if room else {"a1": 3, "a2": 1})
 
 
 def test_a_lease_that_lasts_until_another_app_wants_gpus_is_mended_with_such_a_one() -> None:
-    open_ended = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, open_leases=True)
-    w = World(make("tiresias"), settings=open_ended, machines=MACHINES)
+    w = World("tiresias", machines=MACHINES, open_leases=True)
     w.add_app("wide", 4, 1, EVER)
-    later(w, 150)
+    w.wait(150)
     assert w.arbiter.gpus.open, "nobody else wants GPUs"
-    w.lose_node(sorted(places(w, "wide"))[-1])
+    w.lose_node(sorted(w.places("wide"))[-1])
     assert len(mended(w)) == 1
-    later(w, 100)
-    assert sum(map(len, places(w, "wide").values())) == 4
+    w.wait(100)
+    assert sum(map(len, w.places("wide").values())) == 4
     w.crash()
     w.add_app("other", 4, 2, EVER)
-    later(w, 200)
+    w.wait(200)
     assert len(w.arbiter.holdings.gangs_of("wide")) <= 1
 
 
 def test_an_app_without_an_agent_asks_again() -> None:
-    w = World(make("isonomy"), machines=MACHINES)
+    w = World("isonomy", machines=MACHINES)
     w.add_foreign("shell", 2, 2, tags=["isonomy.gang"])
-    later(w, 10)
-    w.lose_node(sorted(places(w, "shell"))[-1])
+    w.wait(10)
+    w.lose_node(sorted(w.places("shell"))[-1])
     assert mended(w) == []
 
 
@@ -150,6 +148,6 @@ def test_an_agent_hears_of_the_loss_before_it_gets_the_gpus_that_mend_its_gang(m
     w, told = running(), list[str]()
     carry_out = w.carry_out
     monkeypatch.setattr(w, "carry_out", lambda e: (told.append(type(e).__name__), carry_out(e)))
-    w.mark(sorted(places(w, "wide"))[1], 0)
+    w.mark(sorted(w.places("wide"))[1], 0)
     sent = [name for name in told if name in ("SendGrant", "SendRevoke")]
     assert sent[:2] == ["SendRevoke", "SendGrant"], "else it would return GPUs for which none of its jobs waits"

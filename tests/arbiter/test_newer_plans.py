@@ -9,11 +9,8 @@ from __future__ import annotations
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseIdle, LeaseStarted
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.arbiter.views.workers import PlannedWorker
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, YarnApp
 from pycontrol.model.topology import Gpu
@@ -31,8 +28,7 @@ SETTINGS = Settings(lease_s=600, lead_s=8, grant_timeout_s=20, recovery_s=0, rou
 
 def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     """The placement in progress, its worker, and the worker planned on its GPU after it."""
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
-    m = Mini(ByVirtualCluster(make("isonomy")), SETTINGS, (("n1", 2), ("n2", 2)), supply=supply)
+    m = Mini(ByVirtualCluster(make("isonomy")), SETTINGS, (("n1", 2), ("n2", 2)), supply=CELLS)
     m.app("holder", gang=2, queue="root.a")
     m.run(2)
     m.start("holder")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 
 from pycontrol.arbiter.state import SET_LIMITS
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid, BidReceipt, Demand, Hold, Offer, Plan, Snapshot
+from pycontrol.model.auction import BidReceipt, Demand, Hold, Plan
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
 from pycontrol.queries.reasons import reason
 from pycontrol.queries.views import queue
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
+from tests.policies.scripted import Scripted
 
 TWO = (("n1", 4), ("n2", 4))
 CASES: dict[Pending, Callable[[], Mini]] = {}
@@ -34,35 +31,14 @@ def case(code: Pending) -> Callable[[Callable[[], Mini]], Callable[[], Mini]]:
     return known
 
 
-class Says:
+def says(*bids: BidReceipt) -> Scripted:
     """A policy that asks for bids, gives nothing, and notes for each bidder what the test sets."""
-
-    name, asks_agents = "says", True
-
-    def __init__(self, *bids: BidReceipt) -> None:
-        self._bids = bids
-
-    def offer(self, snapshot: Snapshot) -> Offer | None:
-        return Offer(tuple(v.app_id for v in snapshot.apps))
-
-    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        return Plan(snapshot.round_id, (), self._bids)
+    return Scripted(lambda s: Plan(s.round_id, (), bids), asks_agents=True)
 
 
-class Holds:
+def holds(app_id: str) -> Scripted:
     """A policy that gives nothing and holds machine n1 for an app's gang, for too short a time to lend it."""
-
-    name, asks_agents = "holds", False
-
-    def __init__(self, app_id: str) -> None:
-        self._app_id = app_id
-
-    def offer(self, snapshot: Snapshot) -> Offer | None:
-        return None
-
-    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        hold = Hold(self._app_id, (("n1", 4),), snapshot.now_s + 1.0)
-        return Plan(snapshot.round_id, (), holds=(hold,))
+    return Scripted(lambda s: Plan(s.round_id, (), holds=(Hold(app_id, (("n1", 4),), s.now_s + 1.0),)))
 
 
 class Deaf(Mini):
@@ -105,8 +81,7 @@ def two_types(policy: str) -> Mini:
 
 def celled(in_use: bool = True) -> Mini:
     """`in_use`: app `other` holds the only cell of root.b, a pair."""
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
-    m = Mini("tiresias", Settings(lease_s=600, recovery_s=0, round_retry_s=5), nodes=TWO, supply=supply)
+    m = Mini("tiresias", Settings(lease_s=600, recovery_s=0, round_retry_s=5), nodes=TWO, supply=CELLS)
     if in_use:
         m.app("other", 2, 1, queue="root.b")
         m.run(5)
@@ -341,17 +316,17 @@ def _() -> Mini:
 
 @case(Pending.HIDDEN_PAYMENT)
 def _() -> Mini:
-    return one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 2}, 2.0, 0.5, 1, 1))), gangs=8)
+    return one(Mini(says(BidReceipt("a", 5.0, 1, {"n1": 2}, 2.0, 0.5, 1, 1))), gangs=8)
 
 
 @case(Pending.BID_NOTHING)
 def _() -> Mini:
-    return one(Mini(Says(BidReceipt("a", 5.0, 0))), gangs=8)
+    return one(Mini(says(BidReceipt("a", 5.0, 0))), gangs=8)
 
 
 @case(Pending.LOST_AUCTION)
 def _() -> Mini:
-    return one(Mini(Says(BidReceipt("a", 5.0, 1), BidReceipt("b", 7.0, 1, {"n1": 1}, 2.0))), gangs=8)
+    return one(Mini(says(BidReceipt("a", 5.0, 1), BidReceipt("b", 7.0, 1, {"n1": 1}, 2.0))), gangs=8)
 
 
 @case(Pending.NOT_OFFERED)
@@ -414,12 +389,12 @@ def _() -> Mini:
 
 @case(Pending.GATHERING)
 def _() -> Mini:
-    return one(Mini(Holds("a")), gang=4)
+    return one(Mini(holds("a")), gang=4)
 
 
 @case(Pending.HELD_FOR_GANG)
 def _() -> Mini:
-    m = Mini(Holds("b"))
+    m = Mini(holds("b"))
     m.app("b", 4)
     return one(m, gang=4)
 
@@ -465,6 +440,6 @@ def test_the_first_in_the_order_is_not_outranked() -> None:
 
 
 def test_an_app_that_no_other_outbid_did_not_lose() -> None:
-    m = one(Mini(Says(BidReceipt("a", 5.0, 1, {"n1": 4}, 2.0))), gangs=8)
+    m = one(Mini(says(BidReceipt("a", 5.0, 1, {"n1": 4}, 2.0))), gangs=8)
     assert m.a.holdings.holding("a") == 4
     assert reason(m.a, "a", m.now).code is Pending.NO_FREE_GPUS

@@ -11,10 +11,7 @@ from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, resolve
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config.reading import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Award, Demand, Gang, Plan, gang_of
 from pycontrol.model.cluster import Queue, YarnApp
@@ -61,8 +58,7 @@ def ended() -> Mini:
 
 def private(**demand: object) -> Mini:
     """App a holds a pair of root.a's node; the other node is root.b's."""
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
-    m = Mini("tiresias", SETTINGS, NODES, supply=supply)
+    m = Mini("tiresias", SETTINGS, NODES, supply=CELLS)
     app = YarnApp("a", "u", "root.a", "a", "SUBMARINE", m.now, frozenset({"isonomy"}), "a_1")
     m.send(ev.AppAdded(app))
     wants = Demand(2, 1, 2, 1e6, 1e6, 0.0, **demand)  # type: ignore[arg-type]

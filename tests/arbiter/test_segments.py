@@ -12,19 +12,15 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseGranted
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.auction.placing import divides
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model.auction import as_gang, segments
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope
-from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.registry import make, names
+from pycontrol.policies.registry import names
 from pycontrol.queries.explain import controls
 from pycontrol.queries.reasons import reason
-from tests.arbiter.test_controls import later, places, world
+from tests.arbiter.test_controls import world
 from tests.arbiter.world import World
 
 EVER = 1e6
@@ -47,7 +43,7 @@ def test_each_gang_that_is_granted_has_its_segments(policy: str) -> None:
     for seed in range(4):
         rng = random.Random(seed)
         machines = [(f"n{k}", f"r{k % 3}", rng.choice([2, 4, 4])) for k in range(6)]
-        w = World(make(policy), seed, machines=machines)
+        w = World(policy, seed, machines=machines)
         wanted = {}
         for k in range(6):
             count, each = rng.choice([(2, 2), (2, 1), (3, 2), (1, 3), (2, 4)])
@@ -71,33 +67,33 @@ def test_each_gang_that_is_granted_has_its_segments(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["isonomy", "themis", "tiresias", "oef"])
 def test_a_gang_waits_rather_than_split_a_segment(policy: str) -> None:
     """Three GPUs are free on each of two machines of a rack, and two in the other rack."""
-    w = World(make(policy), machines=TWO_RACKS)
+    w = World(policy, machines=TWO_RACKS)
     for k, (host, n) in enumerate((("a1", 1), ("a2", 1), ("b1", 3), ("b2", 3))):
         w.add_foreign(f"other{k}", n, 0)
         w.ask_more(f"other{k}", n, 1, (host,))
-    later(w, 20)
+    w.wait(20)
     w.add_app("fours", 8, 1, EVER, members=(4, 4))
     w.add_app("threes", 6, 1, EVER, members=(3, 3), scope=Scope.RACK)
-    later(w, 20)
-    assert places(w, "fours") == {}
-    assert {h: len(x) for h, x in places(w, "threes").items()} == {"a1": 3, "a2": 3}
+    w.wait(20)
+    assert w.places("fours") == {}
+    assert {h: len(x) for h, x in w.places("threes").items()} == {"a1": 3, "a2": 3}
     w.finish(w.agents["threes"])
     w.add_app("racks", 6, 1, EVER, members=(-3, -3))
-    later(w, 20)
-    on = places(w, "racks")
+    w.wait(20)
+    on = w.places("racks")
     assert sum(map(len, on.values())) in (0, 6)
     assert on.keys() <= {"a1", "a2"}, "two free GPUs of the other rack are no segment"
 
 
 def test_explain_says_which_segments_are_asked_for_and_why_they_never_fit() -> None:
-    w = World(make("isonomy"), machines=TWO_RACKS)
+    w = World("isonomy", machines=TWO_RACKS)
     w.add_app("fives", 10, 1, EVER, members=(5, 5))
-    later(w, 20)
+    w.wait(20)
     assert controls(w.arbiter, "fives")["segments"] == "2 x 5 GPUs, each on one machine"
     why = "10 GPUs in one gang: 2 x 5 GPUs, each on one machine; at most 4 on a machine"
     assert reason(w.arbiter, "fives", w.now) == Reason(Pending.NO_MACHINE_LARGE_ENOUGH, why)
     w.add_app("one", 1, 1, EVER)
-    later(w, 20)
+    w.wait(20)
     assert controls(w.arbiter, "one")["segments"] == ""
 
 
@@ -106,9 +102,9 @@ def test_own_cells_serve_segments_on_machines_and_in_racks(policy: str) -> None:
     w = world("{root.a: {node: 2}, root.b: {node: 2}}", policy)
     w.add_app("threes", 6, 1, EVER, "root.a", members=(3, 3))
     w.add_app("racks", 4, 1, EVER, "root.b", members=(-2, -2))
-    later(w, 60)
-    assert sorted(len(x) for x in places(w, "threes").values()) == [3, 3]
-    assert sum(map(len, places(w, "racks").values())) == 4
+    w.wait(60)
+    assert sorted(len(x) for x in w.places("threes").values()) == [3, 3]
+    assert sum(map(len, w.places("racks").values())) == 4
     assert all(x.guaranteed for app_id in ("threes", "racks") for x in w.arbiter.durable.leases.of(app_id))
 
 
@@ -126,8 +122,7 @@ physical_cells:
 virtual_clusters: {{root.a: {{node: {len(hosts)}}}}}
 """
     machines = [(h, rng.choice("xy"), per * switches) for h in hosts]
-    supply = CellSupply(layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml"))
-    w = World(ByVirtualCluster(make("isonomy")), 0, supply=supply, machines=machines)
+    w = World("isonomy", supply=text, machines=machines)
     good = {Gpu(h, k) for h, _, n in machines for k in range(n)}
     for host, _, n in machines:
         bad = [k for k in range(n) if rng.random() < 0.35]
@@ -154,8 +149,8 @@ def starts(seed: int, within: str, queue: str) -> bool:
     scope = rng.choice(list(Scope)) if within else Scope.CLUSTER
     members = segments(count * each, count, Scope.MACHINE if within else Scope.RACK)
     w.add_app("me", count * each, 1, EVER, queue, members=members, within=within, scope=scope)
-    later(w, 35)
-    got = {Gpu(h, k) for h, found in places(w, "me").items() for k in found}
+    w.wait(35)
+    got = {Gpu(h, k) for h, found in w.places("me").items() for k in found}
     assert w.history.count(("grant", "me")) <= 1, f"{seed}: it restarts at the end of a lease of its own"
     wide = {Scope.MACHINE: lambda g: g.host, Scope.RACK: lambda g: rack_of(g.host), Scope.CLUSTER: lambda g: ""}
     rooms = grouped((wide[scope](gpu), gpu) for gpu in good).values()

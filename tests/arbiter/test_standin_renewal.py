@@ -9,13 +9,12 @@ from collections import Counter
 import pytest
 
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.state import HOUR_S, Settings
+from pycontrol.arbiter.state import HOUR_S
 from pycontrol.model import events as ev
 from pycontrol.model import tags
 from pycontrol.model.auction import AppView, Demand
 from pycontrol.model.cluster import Ask, Node
 from pycontrol.model.topology import Gpu
-from pycontrol.policies.registry import make
 from tests.arbiter.mini import SETTINGS, Mini
 from tests.arbiter.world import World
 
@@ -77,8 +76,8 @@ class Insistent(World):
 
 def world(policy: str = "isonomy", **changes: object) -> World:
     """Two machines with four GPUs each."""
-    given = Settings(lease_s=LEASE_S, lead_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
-    return Insistent(make(policy), 0, dataclasses.replace(given, **changes), None, [("n0", "r", 4), ("n1", "r", 4)])  # type: ignore[arg-type]
+    machines = [("n0", "r", 4), ("n1", "r", 4)]
+    return Insistent(policy, machines=machines, **{"lease_s": LEASE_S, "lead_s": 30, **changes})
 
 
 def gpus(w: World) -> Counter[str]:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, parse
 from pycontrol.daemon.control_plane import ControlPlane
 from pycontrol.model.events import AppUpdated, Tick
@@ -21,16 +19,13 @@ from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
 from tests.arbiter.test_cells import CELLS, world
 from tests.arbiter.world import World
-
-
-def read(text: str) -> Layout:
-    return layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+from tests.cells.files import layout_of
 
 
 def test_lease_length_and_f_are_the_virtual_clusters_own_and_are_read_again() -> None:
     w = world()
     own = CELLS.replace("small: 1, policy: themis", "small: 1, policy: themis, f: 0.3, lease_s: 100")
-    w.arbiter.reconfigure(read(own), w.now, w.policy.policies)  # type: ignore[attr-defined]
+    w.arbiter.reconfigure(layout_of(own), w.now, w.policy.policies)  # type: ignore[attr-defined]
     w.add_app("a", 4, 1, 4000, "root.a")
     w.add_app("b", 2, 1, 4000, "root.b")
     w.run(20)
@@ -46,7 +41,7 @@ def test_another_policy_is_in_force_with_the_next_round() -> None:
     w.add_app("a", 4, 1, 400, "root.a")
     w.run(10)
     before = w.arbiter.rounds.policy
-    w.arbiter.reconfigure(read(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
+    w.arbiter.reconfigure(layout_of(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
     assert before == w.policy == world().policy, "a policy is a value"
     w.submit(Tick())
     w.add_app("a2", 2, 1, 400, "root.a")
@@ -61,7 +56,7 @@ def test_a_round_under_way_ends_when_the_cells_change() -> None:
     while w.arbiter.rounds.current is None and w.now < 1004:
         w.run(next(step) * 0.005)
     assert w.arbiter.rounds.current is not None
-    w.arbiter.reconfigure(read(CELLS.replace("big: 1, small: 1", "big: 1")), w.now)
+    w.arbiter.reconfigure(layout_of(CELLS.replace("big: 1, small: 1", "big: 1")), w.now)
     assert w.arbiter.rounds.current is None
     w.run(30)
     assert w.arbiter.receipts[0].note == "the cells changed during the round"
@@ -132,7 +127,7 @@ def raised(w: World, app_id: str, priority: int) -> None:
 
 def test_yarns_priority_orders_apps_in_a_virtual_cluster_also_when_raised_while_they_run() -> None:
     w = world(lease_s=60)
-    w.arbiter.reconfigure(read(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
+    w.arbiter.reconfigure(layout_of(CELLS), w.now, {"root.a": Drf(), "root.b": Tiresias()})
     for name, at_s in (("first", 3), ("second", 10), ("third", 17)):
         w.at(at_s, lambda name=name: w.add_app(name, 4, 1, 100_000, "root.a"))
     w.at(5, lambda: w.add_app("b", 2, 2, 100_000, "root.b"))

@@ -8,10 +8,6 @@ import pytest
 
 from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.arbiter.round.parts import shares_by_type, speed_vector
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand, Snapshot
 from pycontrol.model.topology import Scope
@@ -38,8 +34,8 @@ virtual_clusters:
   root.b: {slow: 1, fast: 1, policy: oef}
   root.c: {slow: 1, fast: 1, policy: isonomy}
 """
-MACHINES = tuple((h, "r", 4) for h in ("s1", "s2", "s3", "f1", "f2", "f3"))
 TYPE = {"s": "K80", "f": "V100"}
+MACHINES = tuple((h, "r", 4, TYPE[h[0]]) for h in ("s1", "s2", "s3", "f1", "f2", "f3"))
 
 
 class TypedAgent(FakeAgent):
@@ -65,13 +61,8 @@ class TypedAgent(FakeAgent):
 
 
 def world() -> World:
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
     policies = {"root.a": Themis(), "root.b": Oef(tenant="app"), "root.c": Isonomy()}
-    terms = Settings(lease_s=300, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
-    w = World(ByVirtualCluster(Themis(), policies), 1, terms, supply, MACHINES)
-    w.nodes = {k: dataclasses.replace(n, attributes={"gpu_type": TYPE[n.host[0]]}) for k, n in w.nodes.items()}
-    w.submit(w.snapshot())
-    return w
+    return World(ByVirtualCluster(Themis(), policies), 1, supply=CELLS, machines=MACHINES, lease_s=300, lead_s=6, f=0.0)
 
 
 def add(w: World, app_id: str, gang: int, gangs: int, work: float, queue: str, fast: float) -> TypedAgent:
@@ -136,7 +127,7 @@ def test_three_policies_on_two_types_with_loans_and_recall() -> None:
     assert w.arbiter.holdings.holding("a1") == 24
     apps += [add(w, "b1", 4, 2, 2000, "root.b", 1.5), add(w, "c1", 2, 4, 2000, "root.c", 3.0)]
     for _ in range(40):
-        w.run(w.now - 1000.0 + 20.0)
+        w.wait(20.0)
         for agent in apps:
             assert all(len(kinds) == 1 for kinds in gangs_of(w, agent.app_id))
     assert {r.policy for r in w.arbiter.receipts} == {"themis", "oef", "isonomy"}

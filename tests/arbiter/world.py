@@ -9,7 +9,7 @@ import dataclasses
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -21,10 +21,15 @@ from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.model.topology import Gpu
+from pycontrol.policies import registry
+from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+from pycontrol.queries.reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
+from tests.cells.files import supply_of
 
 TROUBLES = ("pause", "drain", "resource manager", "silence", "lost agent", "failure")
+SETTINGS = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
 NODES = (("n1", "a", 4), ("n2", "a", 4), ("n3", "b", 2), ("n4", "b", 2))
 
 
@@ -38,26 +43,28 @@ class World:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | str,
         seed: int = 0,
-        settings: Settings | None = None,
-        supply: Supply | None = None,
-        machines: Sequence[tuple[Any, ...]] | None = None,
-        validate: bool = True,
+        settings: Settings = SETTINGS,
+        supply: Supply | str | Mapping[str, Any] | None = None,
+        machines: Sequence[tuple[Any, ...]] = NODES,
+        **changes: Any,
     ) -> None:
-        self.machines = NODES if machines is None else machines
+        """`policy`: or its name; `supply`: or its cells file; `changes`: of `settings`."""
+        self.machines = machines
         """(host, rack, GPUs), or with the GPUs' type."""
-        self.supply = supply
+        self.supply = supply_of(supply) if isinstance(supply, str | Mapping) else supply
         self.rng = random.Random(seed)
-        self.policy = policy
-        given = settings or Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
-        self.settings = dataclasses.replace(given, validate=validate)
+        chosen = registry.make(policy) if isinstance(policy, str) else policy
+        is_by_vc = supply is None or isinstance(chosen, ByVirtualCluster)
+        self.policy: Policy = chosen if is_by_vc else ByVirtualCluster(chosen)
+        self.settings = dataclasses.replace(settings, **{"validate": True, **changes})
         self.now = 1000.0
         self.heap: list[tuple[float, int, Callable[[], object]]] = []
         self.order = itertools.count()
         self.journal: list[Fact] = []
         self.epoch = 1
-        self.arbiter = Arbiter(self.settings, policy, epoch=1, supply=supply)
+        self.arbiter = Arbiter(self.settings, self.policy, epoch=1, supply=self.supply)
         self.nodes = {f"{m[0]}:1": node(*m) for m in self.machines}
         self.apps: dict[str, YarnApp] = {}
         self.asks: dict[tuple[str, int, int, int], Ask] = {}
@@ -99,6 +106,10 @@ class World:
                 heapq.heappop(self.heap)[2]()
             else:
                 self.submit(ev.Tick())
+
+    def wait(self, seconds: float) -> None:
+        """Lets this much time pass."""
+        self.run(self.now - 1000.0 + seconds)
 
     # ---- the Arbiter's edge
 
@@ -459,6 +470,19 @@ class World:
         self.submit(ev.AgentUp(agent.app_id, "", "hyperband", agent.demand()))
         self.use(agent)
 
-    def revoking(self) -> int:
-        """The leases that are being revoked."""
-        return sum(len(x.gpus) for x in self.arbiter.durable.leases.each() if x.state == REVOKING)
+    # ---- what tests look at
+
+    def of(self, app_id: str) -> list[Container]:
+        """The app's containers."""
+        return [c for c in self.containers.values() if c.app_id == app_id]
+
+    def places(self, app_id: str) -> dict[str, list[int]]:
+        """The GPUs of the app's containers, by host."""
+        found: dict[str, list[int]] = {}
+        for gpu in (gpu for c in self.of(app_id) for gpu in c.gpus):
+            found.setdefault(gpu.host, []).append(gpu.index)
+        return found
+
+    def why(self, app_id: str) -> str:
+        """The code of the reason why the app waits."""
+        return reason(self.arbiter, app_id, self.now).code

@@ -9,17 +9,14 @@ import pytest
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
-from pycontrol.arbiter.state import Clerk, Holdings, Settings
+from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
 from pycontrol.audit.history import History
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.model.reasons import Cause, EndReason
-from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.registry import make
 from tests.arbiter.world import World
 from tests.web.scene import yarn_name
 
@@ -39,9 +36,8 @@ class Owned(World):
             "hosts": list(HOSTS),
             "virtual_clusters": {"root.a": {"node": 1, "min_lend_s": min_lend_s}, "root.b": {"node": 1}},
         }
-        how = Settings(lease_s=lease_s, lead_s=6, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
-        supply = CellSupply(layout(CellsFile.model_validate(cells)))
-        super().__init__(ByVirtualCluster(make("isonomy")), 0, how, supply, [(host, "r", 4) for host in HOSTS])
+        machines = [(host, "r", 4) for host in HOSTS]
+        super().__init__("isonomy", supply=cells, machines=machines, lease_s=lease_s, lead_s=6)
 
     def submit(self, event: Event) -> None:
         known = len(self.journal)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.geometry import hidden_fans
 from pycontrol.cells.idle import max_min
 from pycontrol.cells.inspect import summary, vc_cells
@@ -23,12 +22,13 @@ from pycontrol.lab.hived.groups import GroupCells, reconfigured
 from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.hived.states import GroupState, PlacementOutcome
 from pycontrol.lab.solve.kept_cells import dump, load
+from tests.cells.files import layout_of
 from tests.cells.invariants import check
 
 
 def build(levels: dict[str, int], hosts: int, vcs: dict[str, Any], **more: Any) -> GroupCells:
     data = {"levels": levels, "hosts": [f"h{i}" for i in range(hosts)], "virtual_clusters": vcs, **more}
-    return GroupCells(layout(CellsFile.model_validate(data)))
+    return GroupCells(layout_of(data))
 
 
 def ask(cells: GroupCells, group: str, vc: str, priority: int, *sizes: int, **more: Any) -> Any:
@@ -114,7 +114,7 @@ def two_chains() -> GroupCells:
         ],
         "virtual_clusters": {"a": {"old": 1, "new": 1}, "b": {"old": 1}},
     }
-    return GroupCells(layout(CellsFile.model_validate(file)))
+    return GroupCells(layout_of(file))
 
 
 def test_a_gang_spans_chains_of_a_gpu_type_only_if_none_holds_it() -> None:

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.exchange import Lot, balanced, with_deals
 from pycontrol.cells.recovery import adopt_all
 from pycontrol.cells.values import CellsError
@@ -18,6 +17,7 @@ from pycontrol.lab.hived.groups import GroupCells, reconfigured
 from pycontrol.lab.hived.preemption import PriorityRequest
 from pycontrol.lab.hived.states import GroupState, PlacementOutcome
 from pycontrol.lab.solve.kept_cells import dump, load
+from tests.cells.files import layout_of
 from tests.cells.invariants import check
 from tests.cells.test_cells import fits
 
@@ -40,7 +40,7 @@ class Machine(RuleBasedStateMachine):
     def start(self, cluster: dict[str, Any], static: bool, policy: Any) -> None:
         binding = "static" if static else "dynamic"
         self.file = {**cluster, "hosts": [f"h{i}" for i in range(4)], "binding": binding}
-        self.cells = GroupCells(layout(CellsFile.model_validate(self.file)))
+        self.cells = GroupCells(layout_of(self.file))
         self.exchange = exchange_by(policy)(self.cells)
         self.static = static
         self.number, self.now_s = 0, 0.0
@@ -139,7 +139,7 @@ class Machine(RuleBasedStateMachine):
         vcs = {more: self.file["virtual_clusters"][more], fewer: {"gpu": 1}}
         for new in ({**self.file, "virtual_clusters": vcs}, self.file):
             before = {n: g for n, g in self.cells.groups.items() if g.state is not GroupState.PREEMPTING}
-            file = layout(CellsFile.model_validate(new))
+            file = layout_of(new)
             result = reconfigured(self.cells, self.exchange.rebase(file, self.now_s))
             assert sum(map(result.cells.layout.gpus, result.cells.layout.vcs)) == sum(map(file.gpus, file.vcs))
             assert abs(sum(self.exchange.board.surplus.values())) < 1e-9
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
             return  # exchange changes bindings, which no layout describes: the control plane refuses it
         was = {g.name for g in running if g.guaranteed}
         held = [(g.request, g.workers) for g in running if g.guaranteed or g.request.priority < 0]
-        owned, _ = with_deals(layout(CellsFile.model_validate(self.file)), self.exchange.deals.values())
+        owned, _ = with_deals(layout_of(self.file), self.exchange.deals.values())
         found = adopt_all(lambda: GroupCells(owned), held)
         assert not found.gone
         assert {g.name for g in found.cells.groups.values() if g.guaranteed} == was

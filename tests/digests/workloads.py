@@ -7,9 +7,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 
 from pycontrol.arbiter.ledger.facts import Fact
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -19,6 +16,7 @@ from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import own_policies
 from pycontrol.simulation.settings import ARBITER, Fault, SimulationSettings
+from tests.cells.files import supply_of
 from tests.digests.record import Recorder
 from tests.faults.clock import Violation
 from tests.faults.schedule import draw
@@ -117,7 +115,7 @@ def play(name: str, policy: str, recorder: Recorder, validate: bool = False) -> 
     settings = dataclasses.replace(run.settings, arbiter=arbiter)
     supply, chosen = None, make(policy)
     if run.cells:
-        supply = CellSupply(layout(parse(CELLS + run.cells, CellsFile, "cells.yaml"), name="cells.yaml"))
+        supply = supply_of(CELLS + run.cells)
         chosen = ByVirtualCluster(chosen, own_policies(supply, policy, {}))
     simulator = Simulator(run.workload(), run.cluster, chosen, settings, 1, supply=supply)
     recorder.restored(simulator.arbiter)

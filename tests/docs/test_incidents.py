@@ -19,7 +19,6 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.arbiter.ledger.facts import Switched
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cli import main
 from pycontrol.config import Config, load_config, parse
 from pycontrol.daemon.control_plane import ControlPlane
@@ -32,6 +31,7 @@ from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.web.router import Router
 from submarine_patch.agent.gangs import SILENCE_S
 from tests.arbiter.test_exchange import A, B
+from tests.cells.files import layout_of
 from tests.cli.conftest import ADMIN, Rm, rm
 from tests.cli.test_exchange import CELLS, Floor
 from tests.daemon.conftest import config
@@ -304,7 +304,7 @@ def test_a_wrong_cells_file(rm: Rm, tmp_path: Path) -> None:
     shift.names[f"{STATE}/cells-TIME.yaml"] = str(kept)
     shift.run(shift.do)
     assert floor.world.owned() == right == {A: 6, B: 4}
-    layout(parse(file.read_text(), CellsFile, "cells.yaml"), name="cells.yaml")
+    layout_of(file.read_text())
 
 
 def test_a_user_who_takes_all(rm: Rm, tmp_path: Path) -> None:

@@ -14,11 +14,8 @@ import json
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, from_json, to_json
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
@@ -26,6 +23,7 @@ from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry, salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
+from tests.cells.files import supply_of
 from tests.explore import oracles
 
 BEGIN_S = 1e6
@@ -109,7 +107,7 @@ class World:
         supply: Supply | None = None
         if with_cells:
             policy = ByVirtualCluster(policy, {})
-            supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
+            supply = supply_of(CELLS)
         self.policy, self.epoch = policy, self.epoch + 1
         self.arbiter = Arbiter(SETTINGS, policy, durable, epoch=self.epoch, supply=supply)
         self.directives, self.solves, self.inbox, self.said, self.connected = [], [], [], [], False

@@ -13,15 +13,14 @@ import structlog
 
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
-from pycontrol.config import parse
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.rpc.tokens import Tokens
 from submarine_patch.agent import gangs
 from tests.agent.world import SPACE, spec_of
+from tests.cells.files import layout_of
 from tests.faults.adversary import LiarMaster
 from tests.faults.apps import AgentMaster, ForeignMaster, Master
 from tests.faults.clock import Net, Sim, Violation
@@ -133,7 +132,7 @@ class World:
     def read_cells(self) -> tuple[Layout, dict[str, Policy]]:
         """The cells file as it is now."""
         text = CELLS + "".join(o % p for o, p in zip(self.owners, self.schedule["vc_policies"], strict=False))
-        found = layout(parse(text, CellsFile, "cells.yaml"), name="cells.yaml")
+        found = layout_of(text)
         return found, {vc.name: registry.make(vc.terms.policy) for vc in found.vcs}
 
     def make_policy(self, supply: CellSupply | None) -> Policy:

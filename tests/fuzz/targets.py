@@ -24,7 +24,6 @@ from google.protobuf.message import DecodeError
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.bridge import translate as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
@@ -60,6 +59,7 @@ from submarine_patch.agent.speeds import Speeds
 from submarine_patch.cli.checks import UsageError, load_search_space
 from submarine_patch.worker import logparse
 from tests.agent.world import SPEC, hyperband
+from tests.cells.files import supply_of
 from tests.fuzz.mutate import FLOATS, TEXTS, message
 
 APP = "application_1_0001"
@@ -340,7 +340,7 @@ def rest_numbers(data: bytes) -> None:
     for name in ("n", "wait_s", "limit", "since", "hours"):
         with suppress(Refusal):
             whole_number(params, name, 1, 0, int(BOUNDS[name].high))
-    supply = CellSupply(layout(parse(_CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
+    supply = supply_of(_CELLS)
     arbiter = Arbiter(Settings(recovery_s=0.0), registry.make("isonomy"), supply=supply)
     arbiter.handle(_SNAPSHOT, NOW_S)
     given = {k: v for k, v in params.items() if k in cells.PARAMS}

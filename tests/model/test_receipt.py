@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking, RoundHeld, from_json, to_json
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model.reasons import EndReason, Pending, Reason, read_reason
 from pycontrol.model.receipt import Granted, Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.policies import registry
 from tests.arbiter.world import World
 
 GOLDEN = json.loads((Path(__file__).parent / "receipts.json").read_text())
@@ -22,8 +20,7 @@ GOLDEN = json.loads((Path(__file__).parent / "receipts.json").read_text())
 
 def themis_world() -> World:
     """Bidders, a stand-in, an Agent that stops answering, an oversized gang, and more demand than GPUs."""
-    settings = Settings(lease_s=10, grant_timeout_s=20, recovery_s=2, round_retry_s=3, standin_revocable=False)
-    w = World(registry.make("themis"), seed=3, settings=settings)
+    w = World("themis", 3, lease_s=10, standin_revocable=False)
     w.add_app("app0", 2, 5, 160.0)
     w.add_foreign("plain", 1, 2)
     w.at(5.0, lambda: w.add_app("app1", 4, 3, 200.0))

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot
 from pycontrol.model.accounts import NO_ACCOUNTS, OTHERS, PLAIN, Account, Accounts
 from pycontrol.model.auction import Snapshot
@@ -30,6 +28,7 @@ from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.runs import paired_ratio, simulate
 from pycontrol.simulation.scene import picture, scene_from
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from tests.cells.files import supply_of
 
 GPUS = 12
 WEIGHT = st.floats(0.1, 10)
@@ -150,7 +149,7 @@ def test_a_virtual_cluster_is_shared_by_the_groups_whose_users_are_in_it() -> No
     apps = [TraceApp(user, 0.0, 1, jobs, "root.a", user) for user in ("u", "v0")]
     heavy = Accounts({**TREE.groups, "theirs": Account(7.0)}, USERS)
     for accounts, first, last in ((TREE, "u", "v0"), (heavy, "v0", "u")):
-        supply = CellSupply(layout(parse(cells, CellsFile, "cells.yaml"), name="cells.yaml"))
+        supply = supply_of(cells)
         found = ends(apps, accounts, supply)
         assert found[first] < 0.6 * found[last], found
 

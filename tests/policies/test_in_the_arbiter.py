@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.policies import registry
 from tests.arbiter.world import World
 
-SETTINGS = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3)
 NAMES = [n for n in registry.names() if not registry.make(n).asks_agents]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_contending_apps_all_finish(name: str) -> None:
     """12 GPUs; three apps that want 24. The world checks its invariants after every event."""
-    w = World(registry.make(name), 1, SETTINGS)
+    w = World(name, 1)
     apps = [w.add_app("wide", 4, 2, 200)]
     w.run(20)
     apps += [w.add_app("small", 1, 4, 100), w.add_app("pairs", 2, 6, 100)]
@@ -26,7 +24,7 @@ def test_contending_apps_all_finish(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_app_without_contenders_is_renewed_in_place(name: str) -> None:
-    w = World(registry.make(name), 2, SETTINGS)
+    w = World(name, 2)
     w.add_app("a", 2, 2, 800)
     w.add_app("b", 2, 2, 800)
     w.run(150)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -10,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
 from pycontrol.lab.conformance import decide
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.lab.oef.placers import Placed
-from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Offer, Plan, Snapshot, gang_gpus
+from pycontrol.model.auction import AppView, Award, Bid, BidReceipt, Hold, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.port import Policy
 from tests.arbiter.world import World
+from tests.policies.scripted import Scripted
 from tests.policies.test_conformance import every_policy
 
 NOBODY: Collection[str] = ()
@@ -179,19 +178,7 @@ class Conserving(World):
             assert fits is None, f"{r.policy} leaves {free} free, and {app_id} could use them"
 
 
-class Stubborn:
-    """A policy that gives nothing."""
-
-    name, asks_agents = "stubborn", False
-
-    def offer(self, snapshot: Snapshot) -> Offer | None:
-        return None
-
-    def decide(self, snapshot: Snapshot, bids: Mapping[str, Bid], rng: random.Random) -> Plan:
-        return Plan(snapshot.round_id, ())
-
-
-ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Placed(Oef(), "paper"), Stubborn()]
+ARBITRATED: list[Policy] = [*map(registry.make, registry.names()), Placed(Oef(), "paper"), Scripted()]
 
 
 @pytest.mark.parametrize("policy", ARBITRATED, ids=[*registry.names(), "oef-paper", "stubborn"])
@@ -201,13 +188,12 @@ def test_no_round_of_the_arbiter_leaves_wanted_gpus_free(policy: Policy, data: s
     """Some Agents bid for nothing, for example because a start costs more than a lease; all may be in the auction."""
     timing = data.draw(st.sampled_from(["aligned", "spread"]))
     f = data.draw(st.sampled_from([0.0, 0.8]))
-    terms = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, lease_timing=timing, f=f)
-    w = Conserving(policy, data.draw(st.integers(0, 99)), terms)
+    w = Conserving(policy, data.draw(st.integers(0, 99)), lease_timing=timing, f=f)
     for k in range(data.draw(st.integers(2, 5))):
         gang, gangs = data.draw(st.sampled_from([1, 2, 3, 4, 6])), data.draw(st.integers(1, 4))
         agent = w.add_app(f"a{k}", gang, gangs, data.draw(st.sampled_from([60, 200])))
         if data.draw(st.booleans()):
             agent.bid = lambda e, agent=agent: Bid(agent.app_id, agent.rho(0, e.contention))  # type: ignore[method-assign]
-        w.run(w.now - 1000.0 + data.draw(st.sampled_from([0.1, 10.0, 40.0])))
-    w.run(w.now - 1000.0 + 300.0)
+        w.wait(data.draw(st.sampled_from([0.1, 10.0, 40.0])))
+    w.wait(300.0)
     assert w.rounds

@@ -6,17 +6,13 @@ from typing import Any
 
 import pytest
 
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.queries.explain import line, rho_terms
 from tests.arbiter.mini import CELLS, Mini
 
 
 def test_rho_of_an_app_in_a_virtual_cluster_counts_that_clusters_gpus() -> None:
-    supply = CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml"))
-    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=supply)
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=CELLS)
     m.app("a", gang=2, gangs=4, queue="root.a", work=4800.0)
     (registered,) = m.of(ev.SendRegistered)
     shown = rho_terms(m.a, "a", m.now)

@@ -8,9 +8,6 @@ import time
 
 import pytest
 
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
@@ -116,7 +113,7 @@ def test_other_reasons_and_virtual_clusters_are_left_alone() -> None:
     paused = Reason(Pending.PAUSED)
     demand = Demand(4, 1, scope=Scope.MACHINE)
     assert Waiting(m.a, m.now).told("long", demand, paused) == (paused.code, paused.sentence)
-    m = Mini(supply=CellSupply(layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")), nodes=TWO)
+    m = Mini(supply=CELLS, nodes=TWO)
     m.app("a", 4, queue="root.a")
     vague = Reason(Pending.WAITING_FOR_ROUND)
     assert Waiting(m.a, m.now).told("a", demand, vague) == (vague.code, vague.sentence)

@@ -20,9 +20,7 @@ from pycontrol.arbiter.round.candidates import Candidates
 from pycontrol.arbiter.round.eligibility import demand_of
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.arbiter.supply.port import Supply
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.placing import place_gang
-from pycontrol.cells.config import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
@@ -34,8 +32,9 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.port import Policy
 from pycontrol.queries.reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
-from tests.arbiter.world import World
+from tests.arbiter.world import SETTINGS, World
 from tests.arbiter.world import node as node_of
+from tests.cells.files import layout_of
 from tests.safety.cases import REPEATED, STABLE, TENANTS, Ask, Case, Cell, Machine, as_machines, pin_of
 from tests.safety.schedule import Noted
 
@@ -88,8 +87,6 @@ class Watched(World):
         """App -> how its gangs' places differ from its options."""
         self.log: dict[str, list[tuple[float, int]]] = {}
         """App -> (seconds from the start, gangs that run from then on)."""
-        times = {"lease_s": LEASE_S, "lead_s": LEAD_S, "grant_timeout_s": 20, "recovery_s": 2, "round_retry_s": 3}
-        how = Settings(**times, f=case.f, seed=case.seed, validate=True)
         options = {"loss": 0.0} if case.policy == "isonomy" and supply is None else {}
         policy: Policy = registry.make(case.policy, **options)  # inside a virtual cluster lost work does not count
         self.scheduled: dict[str, list[tuple[float, int]]] = {}
@@ -99,6 +96,7 @@ class Watched(World):
             if supply
             else Prioritised(policy, {a.name: a.priority for a in case.asks})
         )
+        how = dataclasses.replace(SETTINGS, lease_s=LEASE_S, lead_s=LEAD_S, f=case.f, seed=case.seed)
         super().__init__(mine, case.seed, how, supply, machines)
 
     def ask(self, ask: Ask) -> None:
@@ -246,7 +244,7 @@ def _astray(case: Case, ask: Ask, gang: Sequence[Lease]) -> str:
 
 
 def _layout(case: Case, at_s: float) -> Layout:
-    return layout(CellsFile.model_validate(case.file(at_s)), name="cells.yaml")
+    return layout_of(case.file(at_s))
 
 
 def play_shared(case: Case) -> Shared:
@@ -345,7 +343,7 @@ def _stuck(w: Shared) -> list[str]:
                 w.finish(w.agents[other])
             else:
                 w.end_app(other)
-    w.run(w.now - 1000.0 + 3 * LEASE_S)
+    w.wait(3 * LEASE_S)
     a = w.arbiter
     if app_id not in a.durable.live or app_id not in Candidates(a.holdings).wanting():
         return []

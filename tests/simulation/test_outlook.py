@@ -19,8 +19,6 @@ from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.bridge.endpoint import to_json
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import PartitionCapacity, Queue
@@ -35,6 +33,7 @@ from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import NoOutlook, Resumed, arrivals, outlooks, phases
 from pycontrol.simulation.scene import ASKED, Reported, Scene, picture, scene_from, scene_of, with_app
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from tests.cells.files import layout_of
 from tests.web.stage import Stage, add_troubles, busy
 
 pytestmark = pytest.mark.interpreted
@@ -175,7 +174,7 @@ virtual_clusters: {root.a: {node: 1}, root.b: {node: 1}}
 
 def test_with_virtual_clusters_an_app_waits_for_its_own_cells() -> None:
     """Both have an app on their cells. The second app of `a` gets those of `a` when they are free, not sooner."""
-    found = layout(parse(CELLS, CellsFile, "cells.yaml"), name="cells.yaml")
+    found = layout_of(CELLS)
     topology = Topology.of([Machine("m0", "r", 4), Machine("m1", "r", 4)])
     apps = (
         TraceApp("a0", 0.0, 4, ((4 * 1200.0,),), "root.a", "ann"),

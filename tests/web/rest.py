@@ -21,7 +21,9 @@ from pycontrol.policies import registry
 from pycontrol.runtime.usage import Tally, Totals
 from pycontrol.simulation.questions import Questions
 from pycontrol.web.router import Router
-from tests.arbiter.test_exchange import A, B, assignment
+from tests.arbiter.test_cells import CELLS
+from tests.arbiter.test_exchange import A, B
+from tests.cells.files import layout_of
 from tests.cli.conftest import ADMIN
 from tests.cli.test_exchange import Floor
 from tests.schema import Schema, described, merged, schema_of
@@ -174,7 +176,7 @@ def traded() -> dict[str, list[Any]]:
         assert status == 200, (path, params, answer)
         found.setdefault(path, []).append(json.loads(to_json(answer)))
 
-    floor.router.read_cells = lambda _: (assignment(), {}, "")
+    floor.router.read_cells = lambda _: (layout_of(CELLS), {}, "")
     ask("GET", "exchange")
     ask("POST", "exchange-offer", vc=A, cells="small:1", for_s="600", id="spare")
     ask("POST", "exchange-offer", vc=A, cells="big:1", for_s="600", id="dear")

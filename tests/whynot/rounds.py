@@ -15,8 +15,6 @@ from typing import Any
 
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, PartitionCapacity, Queue, YarnApp
@@ -28,6 +26,7 @@ from pycontrol.simulation.runs import CellsOf
 from pycontrol.simulation.scene import Gets, Scene, Stage, scene_of
 from pycontrol.simulation.whynot import Change, Changes, Kind, search
 from tests.arbiter.mini import CELLS, Mini
+from tests.cells.files import layout_of
 
 POLICIES = ("isonomy", "tiresias", "drf", "yarn_cs", "srtf", "max_min", "gandiva", "themis")
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)
@@ -82,7 +81,7 @@ class Live(Mini):
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
         self.name = rng.choice(POLICIES)
-        self.cells = CellsOf(layout(parse(CELLS, CellsFile, "cells"))) if rng.random() < 0.2 else None
+        self.cells = CellsOf(layout_of(CELLS)) if rng.random() < 0.2 else None
         hosts = (
             [("n1", 4), ("n2", 4)]
             if self.cells

@@ -8,7 +8,6 @@ Times are seconds since the story began.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator
 
@@ -21,15 +20,9 @@ from pycontrol.arbiter.ledger.facts import (
     PolicyMemory,
     RoundHeld,
 )
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
-from pycontrol.config import parse
 from pycontrol.model import events as ev
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.policies import registry
-from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.queries.reasons import Reasons
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import Feed
@@ -39,7 +32,6 @@ from tests.arbiter.world import node
 
 START_S = 1000.0
 RULE = "----"
-SETTINGS = Settings(lease_s=60, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
 BOX = "cell_types: {{box: {{child: gpu, count: 4, node_level: true}}}}\nphysical_cells: [{}]\nvirtual_clusters: {{{}}}"
 RUNS = re.compile(r"(\S+:)(\d+)((?:, \1\d+)+)")
 
@@ -65,16 +57,13 @@ class Player(Told):
         self.feed = Feed(NoJournal(), first_seq=0)
         self.stubborn, self.idle, self.refusing = set[str](), set[str](), set[str]()
         hosts = [(host, "r", int(gpus)) for host, gpus in (m.split(":") for m in machines)]
-        how = dataclasses.replace(
-            SETTINGS, **{k: v == "true" if v in ("true", "false") else float(v) for k, v in settings.items()}
-        )  # type: ignore[arg-type]
-        chosen, supply = registry.make(policy), None
+        terms = {k: v == "true" if v in ("true", "false") else float(v) for k, v in settings.items()}
+        file = None
         if owners:
             cells = ", ".join(f"{{type: box, hosts: [{host}]}}" for host, _, _ in hosts)
             owned = ", ".join(f"{q}: {{box: {n}}}" for q, n in (o.split("=") for o in owners.split(",")))
-            supply = CellSupply(layout(parse(BOX.format(cells, owned), CellsFile, "cells.yaml"), name="cells.yaml"))
-            chosen = ByVirtualCluster(chosen)
-        super().__init__(chosen, 0, how, supply, hosts)
+            file = BOX.format(cells, owned)
+        super().__init__(policy, supply=file, machines=hosts, **{"lease_s": 60, "f": 0.0, **terms})
 
     # ---- what is told
 
