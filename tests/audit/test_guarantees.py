@@ -14,22 +14,19 @@ from pycontrol.arbiter.supply.cells import CellSupply
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
 from pycontrol.audit.history import History
-from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.model.reasons import Cause, EndReason
-from tests.arbiter.world import World
-from tests.web.scene import yarn_name
+from tests.web.scene import SceneWorld
 
 OWNER, STRANGER = "application_1_0001", "application_1_0002"
 HOSTS = ("n1", "n2")
 EVER = 1e7
 
 
-class Owned(World):
+class Owned(SceneWorld):
     """Two virtual clusters of a machine each, and the nodes' evidence."""
 
     def __init__(self, lease_s: float = 60.0, min_lend_s: float = 0.0) -> None:
-        self.evidence: list[dict[str, Any]] = []
         self.facts: list[tuple[int, float, Fact]] = []
         cells = {
             "levels": {"node": 4},
@@ -43,28 +40,6 @@ class Owned(World):
         known = len(self.journal)
         super().submit(event)
         self.facts += [(len(self.facts) + k, self.now, fact) for k, fact in enumerate(self.journal[known:])]
-
-    def container_runs(self, container: Container) -> None:
-        if container.container_id in self.containers:
-            self._note("start", container)
-        super().container_runs(container)
-
-    def container_ends(self, container_id: str) -> None:
-        if container_id in self.containers:
-            self._note("end", self.containers[container_id])
-        super().container_ends(container_id)
-
-    def _note(self, event: str, container: Container) -> None:
-        self.evidence.append(
-            {
-                "event": event,
-                "container": yarn_name(container),
-                "node": container.gpus[0].host,
-                "gpu_ids": [gpu.index for gpu in container.gpus],
-                "lease": container.lease_id,
-                "time_ms": int(self.now * 1000),
-            }
-        )
 
     def late(self) -> list[str]:
         """The audit's findings after a stranger filled the cluster and the owner asked for its machine."""

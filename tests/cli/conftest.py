@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.cli import main
+from tests.httpd import Asked, Reply, serving
 from tests.web.scene import Scene
 
 AM = "container_1_0001_01_000001"
 ADMIN = "root"
 
 
-class Rm(ThreadingHTTPServer):
+class Rm:
     """The ResourceManager of the command-line tests. `down`: the control plane is away."""
 
-    daemon_threads = True
-
     def __init__(self, scene: Scene) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
         self.scene, self.down, self.plugin, self.native = scene, False, True, True
         self.mode = {
             "mode": "on",
@@ -44,9 +40,13 @@ class Rm(ThreadingHTTPServer):
         """The newest caller's header."""
         self.lock = threading.Lock()
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
+        self.address = ""
+
+    def serve(self, asked: Asked) -> Reply:
+        self.seen.append((asked.method, asked.path, dict(asked.params)))
+        self.authorization = asked.headers.get("Authorization", "")
+        status, kind, body = self.answer(asked.method, asked.path, asked.params)
+        return Reply(body, status, {"Content-Type": kind})
 
     def answer(self, method: str, path: str, params: dict[str, str]) -> tuple[int, str, bytes]:
         """(status, content type, body)."""
@@ -94,38 +94,12 @@ class Rm(ThreadingHTTPServer):
         return 200, "application/json", to_json(self.mode)
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Handles one request."""
-
-    server: Rm
-
-    def _serve(self) -> None:
-        url = urlsplit(self.path)
-        params = dict(parse_qsl(url.query))
-        self.server.seen.append((self.command, url.path, dict(params)))
-        self.server.authorization = self.headers.get("Authorization", "")
-        status, kind, body = self.server.answer(self.command, url.path, params)
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_GET = do_POST = _serve
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
 @pytest.fixture
 def rm() -> Iterator[Rm]:
-    server = Rm(Scene(run_s=60))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join(5.0)
+    found = Rm(Scene(run_s=60))
+    with serving(found.serve) as url:
+        found.address = url.removeprefix("http://")
+        yield found
 
 
 def run(server: Rm | None, *args: str, user: str = "u") -> Result:

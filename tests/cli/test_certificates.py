@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from pycontrol.cli import main
 from tests.cli.conftest import Rm
+from tests.httpd import serving
 
 
 def certificate(folder: Path, name: str, san: str) -> tuple[Path, Path]:
@@ -40,11 +43,14 @@ def certificate(folder: Path, name: str, san: str) -> tuple[Path, Path]:
     return key, pem
 
 
-def serve_tls(rm: Rm, key: Path, pem: Path) -> str:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem, key)
-    rm.socket = context.wrap_socket(rm.socket, server_side=True)
-    return f"https://{rm.address}"
+@contextmanager
+def with_tls(rm: Rm, folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """(its certificate, of that name; its URL)."""
+    key, pem = certificate(folder, "rm", name)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pem, key)
+    with serving(rm.serve, tls) as url:
+        yield pem, url
 
 
 def run(*words: str, **env: str) -> Result:
@@ -55,25 +61,24 @@ def test_an_untrusted_certificate_is_called_that_and_ca_mends_it(
     rm: Rm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    key, pem = certificate(tmp_path, "rm", "IP:127.0.0.1")
-    url = serve_tls(rm, key, pem)
-    lost = run("--rm", url, "status")
-    assert lost.exit_code == 3
-    assert "shows a certificate that is not trusted here (self" in lost.output
-    assert "--ca FILE or ISONOMY_CA names its CA's (PEM)" in lost.output
-    assert "is it up" not in lost.output
-    assert run("--rm", url, "--ca", str(pem), "status").exit_code == 0
-    assert run("--rm", url, "status", ISONOMY_CA=str(pem)).exit_code == 0
-    none = run("--rm", url, "--ca", str(tmp_path / "none"), "status")
-    assert (none.exit_code, none.output) == (
-        2,
-        f"error: --ca {tmp_path}/none: is no file; name the CA's certificate (PEM)\n",
-    )
+    with with_tls(rm, tmp_path, "IP:127.0.0.1") as (pem, url):
+        lost = run("--rm", url, "status")
+        assert lost.exit_code == 3
+        assert "shows a certificate that is not trusted here (self" in lost.output
+        assert "--ca FILE or ISONOMY_CA names its CA's (PEM)" in lost.output
+        assert "is it up" not in lost.output
+        assert run("--rm", url, "--ca", str(pem), "status").exit_code == 0
+        assert run("--rm", url, "status", ISONOMY_CA=str(pem)).exit_code == 0
+        none = run("--rm", url, "--ca", str(tmp_path / "none"), "status")
+        assert (none.exit_code, none.output) == (
+            2,
+            f"error: --ca {tmp_path}/none: is no file; name the CA's certificate (PEM)\n",
+        )
 
 
 def test_a_certificate_of_another_name_is_called_that(rm: Rm, tmp_path: Path) -> None:
-    key, pem = certificate(tmp_path, "other", "DNS:other.example.com")
-    lost = run("--rm", serve_tls(rm, key, pem), "--ca", str(pem), "status")
+    with with_tls(rm, tmp_path, "DNS:other.example.com") as (pem, url):
+        lost = run("--rm", url, "--ca", str(pem), "status")
     assert lost.exit_code == 3
     assert "shows a certificate of another name" in lost.output
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from pycontrol import negotiate
 from pycontrol.cli import main
 from pycontrol.config import ConfigError, Standby, parse
 from pycontrol.daemon.standby_store import StandbyStore, StandbyStoreError
+from tests.httpd import Asked, Reply, serving
 
 
 class Secure:
@@ -25,44 +24,26 @@ class Secure:
         self.tickets: list[str] = []
         self.cookies = 0
         self.trusting = True
-        store = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                ticket = self.headers.get("Authorization", "").removeprefix("Negotiate ")
-                known = "hadoop.auth=alice" in self.headers.get("Cookie", "")
-                store.cookies += known
-                if ticket:
-                    store.tickets.append(base64.b64decode(ticket).decode())
-                let_in = known or (store.trusting and bool(ticket))
-                self.send_response(200 if let_in else 401)
-                if not let_in:
-                    self.send_header("WWW-Authenticate", "Negotiate")
-                elif not known:
-                    self.send_header("Set-Cookie", "hadoop.auth=alice; Path=/; HttpOnly")
-                body = b'{"FileStatus": {"type": "DIRECTORY"}, "FileStatuses": {"FileStatus": []}, "apps": []}'
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("Content-Type", "application/json")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def answer(self, asked: Asked) -> Reply:
+        ticket = asked.headers.get("Authorization", "").removeprefix("Negotiate ")
+        known = "hadoop.auth=alice" in asked.headers.get("Cookie", "")
+        self.cookies += known
+        if ticket:
+            self.tickets.append(base64.b64decode(ticket).decode())
+        body = {"FileStatus": {"type": "DIRECTORY"}, "FileStatuses": {"FileStatus": []}, "apps": []}
+        if not (known or (self.trusting and ticket)):
+            return Reply(body, 401, {"WWW-Authenticate": "Negotiate"})
+        return Reply(body, 200, {} if known else {"Set-Cookie": "hadoop.auth=alice; Path=/; HttpOnly"})
 
 
 @pytest.fixture
 def secure() -> Iterator[Secure]:
     """A server that requires SPNEGO."""
     made = Secure()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with serving(made.answer) as made.url:
+        yield made
 
 
 @pytest.fixture

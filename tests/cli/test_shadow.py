@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,6 +23,7 @@ from pycontrol.queries.explain import explain
 from pycontrol.queries.shadow import NOTHING, ShadowRounds
 from pycontrol.simulation.scene import picture
 from tests.cli.test_whatif import APPS, CPU
+from tests.httpd import Reply, serving
 
 NODE = Node("m1:1", "m1", "rack-a", 4, 65536, 64, {})
 APP = YarnApp("application_1_0001", "u", "root.q", "new", "YARN", 100.0, frozenset(), "appattempt_1_0001_000001")
@@ -54,23 +52,8 @@ class Cluster:
 @pytest.fixture
 def cluster() -> Iterator[tuple[Cluster, str]]:
     made = Cluster()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(made.answer(urlsplit(self.path).path)).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield made, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(lambda asked: Reply(made.answer(asked.path))) as url:
+        yield made, url
 
 
 def run(url: str, *words: str) -> Result:

@@ -4,9 +4,7 @@ import dataclasses
 import json
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -33,6 +31,7 @@ from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.scene import picture
 from pycontrol.simulation.workloads import write
 from tests.hadoopconf.test_queues import written
+from tests.httpd import Reply, serving
 from tests.web.scene import EARLY, LATE, Scene
 
 T0 = 1_790_000_000_000
@@ -51,25 +50,10 @@ APPS = [
 CPU = {**APPS[0], "id": "application_1_0099", "resourceSecondsMap": {"memory-mb": 7}}
 
 
-class _Yarn(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = json.dumps({"apps": {"app": [*APPS, CPU]}}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
 @pytest.fixture
 def yarn() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Yarn)
-    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(lambda asked: Reply({"apps": {"app": [*APPS, CPU]}})) as url:
+        yield url
 
 
 def run(*args: str, code: int = 0) -> str:

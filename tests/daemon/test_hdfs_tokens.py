@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from contextlib import ExitStack
 
 import pytest
 
 from pycontrol.config import HdfsTokenSettings
 from pycontrol.daemon.hdfs_tokens import REFUSED_S, HdfsTokens
 from pycontrol.rpc.service import NoHdfsToken
+from tests.httpd import Asked, Reply, serving
 
 LIFE_S = 100.0
 
@@ -25,49 +22,28 @@ class NameNode:
         self.now_s, self.given = 1000.0, 0
         self.asked: list[dict[str, str]] = []
         self.standby = self.odd = False
-        name_node = self
+        self.server, self.url = ExitStack(), ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def _do(self) -> None:
-                query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
-                status, answer = name_node.answer(self.command, query)
-                body = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_PUT = _do
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def answer(self, method: str, query: dict[str, str]) -> tuple[int, Any]:
+    def answer(self, asked: Asked) -> Reply:
+        method, query = asked.method, asked.params
         self.asked.append(query)
         if self.standby or query.get("doas") == "root":
-            return 403, {"RemoteException": {"exception": "StandbyException", "message": "not\nallowed"}}
+            return Reply({"RemoteException": {"exception": "StandbyException", "message": "not\nallowed"}}, 403)
         if self.odd:
-            return 200, {"Token": None}
+            return Reply({"Token": None})
         if (method, query["op"]) == ("GET", "GETDELEGATIONTOKEN"):
             self.given += 1
-            return 200, {"Token": {"urlString": f"{query['doas']}-{self.given}"}}
+            return Reply({"Token": {"urlString": f"{query['doas']}-{self.given}"}})
         assert (method, query["op"]) == ("PUT", "RENEWDELEGATIONTOKEN")
-        return 200, {"long": (self.now_s + LIFE_S) * 1000}
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        return Reply({"long": (self.now_s + LIFE_S) * 1000})
 
 
 @pytest.fixture
 def name_node() -> Iterator[NameNode]:
     made = NameNode()
-    yield made
-    made.close()
+    with made.server:
+        made.url = made.server.enter_context(serving(made.answer))
+        yield made
 
 
 def tokens(name_node: NameNode, *before: str) -> HdfsTokens:
@@ -89,11 +65,9 @@ def test_an_app_has_its_users_token_until_half_of_its_life_has_ended(name_node: 
 def test_of_two_name_nodes_the_active_one_is_asked(name_node: NameNode) -> None:
     other = NameNode()
     other.standby = True
-    try:
-        assert tokens(name_node, other.url).of("a1", "ann") == ("ann-1", 1100.0)
+    with serving(other.answer) as url:
+        assert tokens(name_node, url).of("a1", "ann") == ("ann-1", 1100.0)
         assert other.asked
-    finally:
-        other.close()
 
 
 def test_a_refusal_is_one_line_without_a_token_and_is_told_again_for_a_while(name_node: NameNode) -> None:
@@ -110,7 +84,7 @@ def test_a_refusal_is_one_line_without_a_token_and_is_told_again_for_a_while(nam
     name_node.odd = False
     name_node.now_s += REFUSED_S
     assert found.of("a1", "ann")[0] == "ann-1"
-    name_node.close()
+    name_node.server.close()
     name_node.now_s += 60.0
     with pytest.raises(NoHdfsToken) as raised:
         found.of("a1", "ann")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from functools import partial
 
 import pytest
 
@@ -24,73 +21,40 @@ from pycontrol.model.cluster import Container, Node, Queue, YarnApp
 from pycontrol.model.events import AgentUp, ClusterReady, ClusterSnapshot, SendRegistered, StandbyRestored
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.themis import Themis
+from tests.httpd import Asked, Reply, serving
 
 
-class WebHdfs(BaseHTTPRequestHandler):
-    """The used part of WebHDFS; all requests of a server share `files`."""
-
-    files: dict[str, bytes]
-
-    def _go(self) -> None:
-        url = urlsplit(self.path)
-        path, query = url.path.removeprefix("/webhdfs/v1"), {k: v[0] for k, v in parse_qs(url.query).items()}
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) if "data" in query else b""
-        below = [n.rpartition("/")[2] for n in self.files if n.startswith(f"{path}/")]
-        match query["op"]:
-            case "GETFILESTATUS" if below or path in self.files:
-                self._say({"FileStatus": {"type": "DIRECTORY" if below else "FILE", "pathSuffix": "", "length": 1}})
-            case "LISTSTATUS" if below:
-                self._say({"FileStatuses": {"FileStatus": [{"pathSuffix": n, "type": "FILE"} for n in below]}})
-            case "OPEN" if path in self.files:
-                self._say(self.files[path])
-            case "CREATE" if "data" not in query:
-                self.send_response(307)
-                self.send_header("Location", f"http://{self.headers['Host']}{self.path}&data=true")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-            case "CREATE":
-                self.files[path] = self._chunks() if self.headers.get("Transfer-Encoding") else body
-                self._say({}, 201)
-            case "RENAME":
-                self.files[query["destination"]] = self.files.pop(path)
-                self._say({"boolean": True})
-            case "DELETE":
-                self._say({"boolean": self.files.pop(path, None) is not None})
-            case _:
-                problem = {"exception": "FileNotFoundException", "message": f"File does not exist: {path}"}
-                self._say({"RemoteException": problem}, 404)
-
-    do_GET = do_PUT = do_DELETE = _go
-
-    def _chunks(self) -> bytes:
-        data = b""
-        while size := int(self.rfile.readline(), 16):
-            data += self.rfile.read(size)
-            self.rfile.readline()
-        self.rfile.readline()
-        return data
-
-    def _say(self, answer: dict[str, Any] | bytes, status: int = 200) -> None:
-        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+def answer(files: dict[str, bytes], asked: Asked) -> Reply:
+    """The used part of WebHDFS."""
+    path, query = asked.path.removeprefix("/webhdfs/v1"), asked.params
+    below = [n.rpartition("/")[2] for n in files if n.startswith(f"{path}/")]
+    match query["op"]:
+        case "GETFILESTATUS" if below or path in files:
+            return Reply({"FileStatus": {"type": "DIRECTORY" if below else "FILE", "pathSuffix": "", "length": 1}})
+        case "LISTSTATUS" if below:
+            return Reply({"FileStatuses": {"FileStatus": [{"pathSuffix": n, "type": "FILE"} for n in below]}})
+        case "OPEN" if path in files:
+            return Reply(files[path])
+        case "CREATE" if "data" not in query:
+            return Reply(status=307, headers={"Location": f"http://{asked.headers['Host']}{asked.url}&data=true"})
+        case "CREATE":
+            files[path] = asked.body
+            return Reply({}, 201)
+        case "RENAME":
+            files[query["destination"]] = files.pop(path)
+            return Reply({"boolean": True})
+        case "DELETE":
+            return Reply({"boolean": files.pop(path, None) is not None})
+    problem = {"exception": "FileNotFoundException", "message": f"File does not exist: {path}"}
+    return Reply({"RemoteException": problem}, 404)
 
 
 @contextmanager
 def web_hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
     """The address of a WebHDFS and its files."""
     files: dict[str, bytes] = {}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (WebHdfs,), {"files": files}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", files
-    server.shutdown()
-    server.server_close()
+    with serving(partial(answer, files)) as url:
+        yield url, files
 
 
 @pytest.fixture

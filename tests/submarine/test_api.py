@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import stat
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import pytest
 
 import isonomy
 from submarine_patch.cli import main
 from submarine_patch.cli.follow import Goal, Status, goal_of
+from tests.httpd import Asked, Reply, serving
 from tests.submarine.test_cli import SUBMARINE_SITE
 
 APP = "application_1_0002"
@@ -45,7 +43,7 @@ JOBS = [
 ]
 
 
-class Yarn(BaseHTTPRequestHandler):
+class Yarn:
     """Runs at first, then is done."""
 
     asked: ClassVar[list[str]] = []
@@ -53,67 +51,50 @@ class Yarn(BaseHTTPRequestHandler):
     early: ClassVar[list[int]] = []
     """An element for each `kill` that comes before the app is known."""
 
-    def do_GET(self) -> None:
-        path = urlsplit(self.path).path.removeprefix("/ws/v1/cluster/")
+    def answer(self, asked: Asked) -> Reply:
+        path = asked.path.removeprefix("/ws/v1/cluster/")
+        if asked.method == "POST":
+            self.asked.append("POST " + path.rpartition("/")[2])
+            if self.early:
+                self.early.pop()
+                return Reply({"error": "it has not asked for GPUs yet"}, 409)
+            return Reply({})
         self.asked.append(path)
         if path == f"apps/{APP}":
             state, final = self.states[0] if len(self.states) == 1 else self.states.pop(0)
-            self._answer(
-                {
-                    "app": {
-                        "state": state,
-                        "finalStatus": final,
-                        "name": "sweep",
-                        "progress": 40.0,
-                        "diagnostics": "because",
-                    }
-                }
-            )
-        else:
-            done = len(self.states) == 1
-            best = {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9}
-            self._answer(
-                {
-                    "app": {
-                        "app_id": APP,
-                        "gpus_held": 4,
-                        "message": "",
-                        "best": best if done else None,
-                        "model_path": "/models/x" if done else "",
-                    },
-                    "reason": {"code": "Running"},
-                    "rho": {"rho": 1.5},
-                    "jobs": [] if done else JOBS,
-                    "now_s": 1000.0,
-                    "estimate": {"start_s": [1.0, 2.0, 3.0], "end_s": [1060.0, 1600.0, 8200.0]},
-                }
-            )
-
-    def do_POST(self) -> None:
-        self.asked.append("POST " + urlsplit(self.path).path.rpartition("/")[2])
-        if self.early:
-            self.early.pop()
-            self._answer({"error": "it has not asked for GPUs yet"}, 409)
-        else:
-            self._answer({})
-
-    def _answer(self, body: dict[str, Any], status: int = 200) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+            told = {"finalStatus": final, "name": "sweep", "progress": 40.0, "diagnostics": "because"}
+            return Reply({"app": {"state": state, **told}})
+        done = len(self.states) == 1
+        best = {"configuration": {"lr": "0.2"}, "accuracy": 0.0, "metric": "f1", "value": 0.9}
+        return Reply(
+            {
+                "app": {
+                    "app_id": APP,
+                    "gpus_held": 4,
+                    "message": "",
+                    "best": best if done else None,
+                    "model_path": "/models/x" if done else "",
+                },
+                "reason": {"code": "Running"},
+                "rho": {"rho": 1.5},
+                "jobs": [] if done else JOBS,
+                "now_s": 1000.0,
+                "estimate": {"start_s": [1.0, 2.0, 3.0], "end_s": [1060.0, 1600.0, 8200.0]},
+            }
+        )
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def web() -> Iterator[str]:
+    """The host and port of its web server."""
+    with serving(Yarn().answer) as url:
+        yield url.removeprefix("http://")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web: str) -> Path:
     """A configuration, a web server, and a java that answers like a submission."""
     Yarn.asked, Yarn.states = [], [("RUNNING", "UNDEFINED")] * 3 + [("FINISHED", "SUCCEEDED")]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Yarn)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     home, conf, jdk = tmp_path / "home", tmp_path / "conf", tmp_path / "jdk"
     for folder in (home / "lib", conf, jdk / "bin"):
         folder.mkdir(parents=True)
@@ -122,7 +103,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (conf / "submarine-site.xml").write_text(SUBMARINE_SITE)
     (conf / "yarn-site.xml").write_text(
         "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
-        f"<value>127.0.0.1:{server.server_address[1]}</value></property></configuration>"
+        f"<value>{web}</value></property></configuration>"
     )
     java = jdk / "bin" / "java"
     java.write_text(f"""#!/bin/bash
@@ -135,9 +116,7 @@ echo "Submitted {APP} (x, single) to queue root.prod"
     monkeypatch.setenv("SUBMARINE_HOME", str(home))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
     monkeypatch.setenv("JAVA_HOME", str(jdk))
-    yield tmp_path
-    server.shutdown()
-    server.server_close()
+    return tmp_path
 
 
 def test_submit_wait_and_results(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,11 +8,9 @@ from typing import Any, TypeVar
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import Fact, LeaseStarted
-from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
 from pycontrol.policies.port import Policy
-from pycontrol.policies.themis import Themis
 from pycontrol.simulation.questions import Questions
 from pycontrol.simulation.scene import picture
 from pycontrol.web.feed import Feed
@@ -43,10 +41,10 @@ class SceneWorld(World):
 
     feed: Feed | None = None
 
-    def __init__(self, settings: Settings, policy: Policy) -> None:
+    def __init__(self, policy: Policy | str, **more: Any) -> None:
         self.evidence: list[dict[str, Any]] = []
         self.yarn_names: dict[str, str] = {}
-        super().__init__(policy, settings=settings)
+        super().__init__(policy, **more)
 
     def container_runs(self, container: Container) -> None:
         if container.container_id in self.containers:
@@ -82,8 +80,7 @@ class Scene:
     """Two apps with Agents that compete, one app without; `router` answers about them."""
 
     def __init__(self, run_s: float = 100.0, policy: Policy | None = None) -> None:
-        settings = Settings(lease_s=30, grant_timeout_s=20, recovery_s=2, round_retry_s=3, f=0.0)
-        self.world = SceneWorld(settings, policy or Themis())
+        self.world = SceneWorld(policy or "themis", f=0.0)
         self.kept = Kept()
         self.feed = self.world.feed = Feed(self.kept, first_seq=1000)
         self.issued: list[tuple[str, str]] = []

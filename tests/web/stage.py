@@ -8,12 +8,9 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
 from pycontrol.model.topology import Topology
@@ -27,6 +24,7 @@ from pycontrol.simulation.jobs import RUNNING
 from pycontrol.simulation.settings import ARBITER, SimulationSettings
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
+from tests.httpd import Asked, Reply, serving
 
 T = TypeVar("T")
 HOSTILE = "<img src=x onerror=alert(1)><script>document.title='owned'</script>\"'&"
@@ -154,59 +152,36 @@ def router_of(stage: Stage) -> Router:
     return Router(stage, issue=lambda app_id, user: "", arbiter_address="host:1", feed=stage.feed)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        params = {k: v for k, v in parse_qsl(url.query) if k != "user.name"}
-        path = unquote(url.path).removeprefix("/ws/v1/cluster/isonomy/")
-        with self.server.lock:
-            self.server.asked.append(path)
-            if path in self.server.yarn:
-                status, answer = 200, self.server.yarn[path]
-            elif self.server.down:
-                status, answer = 503, {"error": "away"}
-            else:
-                status, answer = self.server.router.handle("GET", path, params, "ann", False)
-        is_text = "text" in answer
-        body = answer["text"].encode() if is_text else to_json(answer)
-        self.send_response(status)
-        self.send_header("Content-Type", answer["content_type"] if is_text else "application/json")
-        for name, value in (answer.get("headers", {}) if is_text else {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class Served:
+    """The router behind HTTP on loopback, as the ResourceManager would serve it. `down`: the control plane is away."""
 
     def __init__(self, router: Router) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.router, self.lock, self.down = router, threading.Lock(), False
         self.asked: list[str] = []
         self.yarn: dict[str, Any] = {}
         """Path -> answer of what YARN itself serves."""
+        self.url = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/ws/v1/cluster/isonomy/ui"
+    def answer(self, asked: Asked) -> Reply:
+        params = {k: v for k, v in asked.params.items() if k != "user.name"}
+        path = asked.path.removeprefix("/ws/v1/cluster/isonomy/")
+        with self.lock:
+            self.asked.append(path)
+            if path in self.yarn:
+                return Reply(self.yarn[path])
+            if self.down:
+                return Reply({"error": "away"}, 503)
+            status, answer = self.router.handle("GET", path, params, "ann", False)
+        if "text" not in answer:
+            return Reply(answer, status)
+        headers = {"Content-Type": answer["content_type"], **answer.get("headers", {})}
+        return Reply(answer["text"].encode(), status, headers)
 
 
 @contextmanager
-def served(router: Router) -> Iterator[_Server]:
-    """The router behind HTTP on loopback, as the ResourceManager would serve it."""
-    server = _Server(router)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5.0)
+def served(router: Router) -> Iterator[Served]:
+    """A server for it."""
+    found = Served(router)
+    with serving(found.answer) as url:
+        found.url = f"{url}/ws/v1/cluster/isonomy/ui"
+        yield found

@@ -24,7 +24,6 @@ from pycontrol.daemon import control_plane
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.model.reasons import EndReason
-from pycontrol.policies import registry
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
@@ -34,18 +33,10 @@ from pycontrol.web import metrics_server
 from pycontrol.web.metrics_server import MetricsServer
 from tests.cli.test_certificates import certificate
 from tests.web.scene import EARLY, Scene
-from tests.web.stage import Stage, add_troubles, busy, router_of
+from tests.web.stage import Stage, router_of
 
 MONITORING = Path(__file__).parents[2] / "confs" / "monitoring"
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    stage = busy(registry.make("isonomy"))
-    add_troubles(stage)
-    stage.run_until(stage.now + 70)
-    return stage
 
 
 def samples(text: str) -> Samples:

@@ -2,9 +2,7 @@
 
 import json
 import queue
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from pycontrol.config import NotifySettings
 from pycontrol.model.events import AppRemoved, OperatorCommand
 from pycontrol.web import poster
 from pycontrol.web.notify import Notifier
+from tests.httpd import Asked, Reply, serving
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 
@@ -22,29 +21,19 @@ class Hook:
     def __init__(self) -> None:
         self.got: queue.Queue[dict[str, Any]] = queue.Queue()
         self.status = 200
-        hook = self
+        self.url = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                hook.got.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(hook.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Quiet."""
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+    def answer(self, asked: Asked) -> Reply:
+        self.got.put(json.loads(asked.body))
+        return Reply(status=self.status)
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     found = Hook()
-    threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
+    with serving(found.answer) as url:
+        found.url = f"{url}/hook"
+        yield found
 
 
 def test_start_revocation_and_end_are_posted(hook: Hook) -> None:

@@ -23,7 +23,7 @@ from pycontrol.web.page.site import FILES, Page, version
 from pycontrol.web.router import Router
 from tests.web.rest import counted
 from tests.web.scene import EARLY, LATE, Scene
-from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of
+from tests.web.stage import HOSTILE, Stage, busy, router_of
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -61,14 +61,6 @@ def parsed(page: str) -> Markup:
         if tag == "script":
             assert re.fullmatch(r"(\.\./)*ui/static/\w+/(page|uplot-1\.6\.32\.min)\.js", attributes["src"] or "")
     return markup
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    stage = busy(registry.make("isonomy"))
-    add_troubles(stage)
-    stage.run_until(stage.now + 70)
-    return stage
 
 
 def get(stage: Stage, path: str, **params: str) -> tuple[int, str]:

@@ -8,20 +8,11 @@ from typing import Any
 
 import pytest
 
-from pycontrol.policies import registry
 from tests.web.browser import chromium, complaints, prefer, resize, shoot
-from tests.web.stage import HOSTILE, Stage, add_troubles, busy, router_of, served
+from tests.web.stage import HOSTILE, Stage, router_of, served
 
 SHOTS = Path(__file__).parents[2] / "build" / "page"
 WIDTHS = (400, 800, 1440, 2560, 4000)
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    stage = busy(registry.make("isonomy"))
-    add_troubles(stage)
-    stage.run_until(stage.now + 70)
-    return stage
 
 
 @pytest.fixture(scope="module")
