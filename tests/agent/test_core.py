@@ -96,7 +96,7 @@ def test_a_revoked_job_with_servers_keeps_them_until_its_coordinator_has_stopped
     first, second = world.gang("job000")
     world.revoke(A[0])
     world.pass_time()
-    assert "killed" not in world.__dict__
+    assert not world.killed
     world.worker(first, exit=pb.WorkerExit(code=75, step=4))
     assert world.killed == [second.container_id]
     world.end(first, 75, say=False)
@@ -284,7 +284,7 @@ def test_a_stop_that_is_not_obeyed_ends_with_the_container() -> None:
     world = started(World(), *A[:2])
     world.revoke(*A[:2], in_s=10)
     world.pass_time(9)
-    assert "killed" not in world.__dict__
+    assert not world.killed
     world.pass_time(2)
     assert world.killed == list(world.containers)
 

@@ -84,6 +84,10 @@ class World:
         self.ended: End | None = None
         self.publish_problem = ""
         self.refuse_plans = 0
+        self.replies: list[pb.UseReply] = []
+        self.killed: list[str] = []
+        self.later: Event | None = None
+        self.publishes: Publish | None = None
         self.steps: dict[str, int] = {}
         """By job: the step of its newest checkpoint."""
         self._ids = 0
@@ -134,14 +138,10 @@ class World:
         elif isinstance(command, End):
             self.ended = command
 
-    later: Event | None = None
-    publishes: Publish | None = None
-    replies: list[pb.UseReply]
-
     def _arbiter_takes(self, m: pb.AgentMessage) -> None:
         kind = m.WhichOneof("kind")
         if kind == "use":
-            self.__dict__.setdefault("replies", []).append(self._judge(m.use))
+            self.replies.append(self._judge(m.use))
         elif kind == "released":
             gone = {Gpu(x.host, i) for x in m.released.gpus for i in x.gpu_ids}
             assert gone <= self.held, "released what it does not hold"
@@ -190,9 +190,7 @@ class World:
         elif kind in ("stop", "release"):
             container_id = m.stop.container_id or m.release.container_id
             if container_id in self.containers:
-                self.killed = [*self.__dict__.get("killed", []), container_id]
-
-    killed: list[str]
+                self.killed.append(container_id)
 
     # ---- what the world does
 
@@ -231,7 +229,7 @@ class World:
 
     def answer_plans(self) -> None:
         """Answers each Use with a UseReply."""
-        replies, self.replies = self.__dict__.get("replies", []), []
+        replies, self.replies = self.replies, []
         for reply in replies:
             self.arbiter(use_reply=reply)
 
@@ -293,7 +291,7 @@ class World:
     def obey_stops(self) -> None:
         """Stops the workers that were told to stop."""
         for c in list(self.containers.values()):
-            if c.stop or c.container_id in self.__dict__.get("killed", []):
+            if c.stop or c.container_id in self.killed:
                 self.end(c, STOPPED)
 
     def finish_gang(self, job_id: str, accuracy: float = 0.5, waits: bool = False) -> None:

@@ -45,6 +45,8 @@ class Master:
         self.name = f"am {app.app_id}"
         self.asks: dict[Key, tuple[int, int, int]] = {}
         """(gpus, memory, count): absolute, as AMRMClient keeps them."""
+        self.sizes: dict[Key, tuple[int, int]] = {}
+        """(gpus, memory) of all that it ever asked for."""
         self.changed: list[Key] = []
         self.releases: list[str] = []
         self.held: dict[str, RmContainer] = {}
@@ -75,17 +77,11 @@ class Master:
             for container in rm.register_am(self.app):
                 self.previous(container)
             self.changed = list(self.asks)
-        asks = [(k, *self.asks.get(k, self._gone(k))) for k in dict.fromkeys(self.changed)]
-        self._gpus = {k: (gpus, memory) for k, gpus, memory, _ in asks}
+        asks = [(k, *self.asks.get(k, (*self.sizes.get(k, (1, 1)), 0))) for k in dict.fromkeys(self.changed)]
         told = rm.allocate(self.app, asks, self.releases, False)
         self.changed, self.releases = [], []
         if told is not None:
             self.take(told)
-
-    _sizes: dict[Key, tuple[int, int]]
-
-    def _gone(self, key: Key) -> tuple[int, int, int]:
-        return (*self.__dict__.setdefault("_sizes", {}).get(key, (1, 1)), 0)
 
     def ask(self, key: Key, gpus: int, memory_mb: int, count: int) -> None:
         """Asks for a total number of containers; 0 withdraws the ask."""
@@ -93,7 +89,7 @@ class Master:
             self.asks[key] = (gpus, memory_mb, count)
         else:
             self.asks.pop(key, None)
-        self.__dict__.setdefault("_sizes", {})[key] = (gpus, memory_mb)
+        self.sizes[key] = (gpus, memory_mb)
         self.changed.append(key)
 
     def take(self, told: Told) -> None:
@@ -344,7 +340,7 @@ class AgentMaster(Master):
 
     def ask(self, key: Key, gpus: int, memory_mb: int, count: int) -> None:
         if not count:
-            gpus, memory_mb = self.__dict__.get("_sizes", {}).get(key, (1, 1))
+            gpus, memory_mb = self.sizes.get(key, (1, 1))
         super().ask(key, gpus, memory_mb, count)
 
     def _launch(self, c: am.AmCommand) -> None:
