@@ -109,22 +109,38 @@ class Mini:
         return [e for t, e in self.effects if isinstance(e, kind) and t >= since_s]
 
     def app(
-        self, name: str, gang: int = 1, gangs: int = 1, queue: str = "root.q", work: float = 1e6, user: str = "u"
+        self,
+        name: str,
+        gang: int = 1,
+        gangs: int = 1,
+        queue: str = "root.q",
+        work: float = 1e6,
+        user: str = "u",
+        **wishes: Any,
     ) -> YarnApp:
-        """Adds a Submarine application and registers its Agent."""
+        """Adds a Submarine application and registers its Agent; `wishes`: fields of its Demand."""
         app = YarnApp(name, user, queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
         self.send(ev.AppAdded(app))
         self.send(ev.AttemptAdded(app.attempt_id, name))
-        self.send(ev.AgentUp(name, app.attempt_id, "hyperband", Demand(gang, gangs, gang, work, work, 0.0)))
+        demand = dataclasses.replace(Demand(gang, gangs, gang, work, work, 0.0), **wishes)
+        self.send(ev.AgentUp(name, app.attempt_id, "hyperband", demand))
         return app
 
     def foreign(
-        self, name: str, gpus: int, count: int = 1, user: str = "u", submitted_s: float = 0.0, tags: Sequence[str] = ()
+        self,
+        name: str,
+        gpus: int,
+        count: int = 1,
+        user: str = "u",
+        submitted_s: float = 0.0,
+        tags: Sequence[str] = (),
+        queue: str = "root.q",
+        **more: Any,
     ) -> YarnApp:
-        """Adds an unmanaged application and its ask."""
-        app = YarnApp(name, user, "root.q", name, "YARN", submitted_s or self.now, frozenset(tags), f"{name}_1")
+        """Adds an unmanaged application and its ask; `more`: fields of it."""
+        app = YarnApp(name, user, queue, name, "YARN", submitted_s or self.now, frozenset(tags), f"{name}_1")
         self.send(ev.AppAdded(app))
-        self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, gpus, count)))
+        self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, gpus, count, **more)))
         return app
 
     def held(self, name: str) -> set[Gpu]:

@@ -10,7 +10,7 @@ import pytest
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
+from pycontrol.model.cluster import Ask, Container, Node, Queue
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.queries.reasons import reason
@@ -135,22 +135,14 @@ def test_a_drain_told_before_the_cluster_is_known_gives_notice_when_it_is() -> N
     assert len(again.a.durable.leases) == 4
 
 
-def ask(m: Mini, name: str, queue: str = "root.q", **more: object) -> YarnApp:
-    """Adds an app without an Agent, and its ask for one container of 2 GPUs."""
-    app = YarnApp(name, "u", queue, name, "YARN", m.now, frozenset(), f"{name}_1")
-    m.send(ev.AppAdded(app))
-    m.send(ev.AskChanged(Ask(app.attempt_id, name, 0, 2, 1, **more)))  # type: ignore[arg-type]
-    return app
-
-
 @pytest.mark.parametrize("policy", registry.names())
 def test_an_ask_limited_to_a_host_is_served_there_or_waits(policy: str) -> None:
     m = Mini(policy, nodes=(("n1", 2), ("n2", 4), ("n3", 4)))
     m.app("busy", gang=2)
     m.run(2)
     m.start("busy")
-    ask(m, "here", only_on=("n2",))
-    ask(m, "elsewhere", only_on=("n9",))
+    m.foreign("here", 2, only_on=("n2",))
+    m.foreign("elsewhere", 2, only_on=("n9",))
     m.run(30)
     assert hosts_of(m, "here") == {"n2"}
     assert not m.held("elsewhere")
@@ -160,7 +152,7 @@ def test_an_ask_limited_to_a_host_is_served_there_or_waits(policy: str) -> None:
 def test_an_ask_limited_to_a_rack_is_served_in_it() -> None:
     m = Mini(nodes=(("n1", 2), ("n2", 4)))
     change(m, 1, rack="far")
-    ask(m, "a", only_on=("far",))
+    m.foreign("a", 2, only_on=("far",))
     m.run(5)
     assert hosts_of(m, "a") == {"n2"}
 
@@ -176,7 +168,7 @@ def test_an_ask_is_served_in_its_partition(queue: str, partition: str | None, ho
     """The partition is that of its node label expression, else that of its queue."""
     m = Mini(nodes=(("n1", 4), ("n2", 4)), queues=QUEUES)
     change(m, 1, partition="ml")
-    ask(m, "a", queue, partition=partition)
+    m.foreign("a", 2, queue=queue, partition=partition)
     m.run(5)
     assert hosts_of(m, "a") == {host}
 

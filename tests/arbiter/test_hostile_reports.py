@@ -10,8 +10,8 @@ import pytest
 
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Bid, Demand, Plan, Snapshot
-from pycontrol.model.cluster import Ask, YarnApp
+from pycontrol.model.auction import Bid, Plan, Snapshot
+from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.tiresias import Tiresias
@@ -43,9 +43,7 @@ def test_enormous_speeds_stop_nobody_elses_rounds(policy: str, speedups: Mapping
     m = Mini(policy, nodes=(("n1", 4), ("n2", 4)))
     for k in range(3):
         m.app(f"honest{k}", gangs=2, user=f"u{k}")
-    app = YarnApp("liar", "mallory", "root.q", "l", "SUBMARINE", m.now, frozenset({"isonomy"}), "liar_1")
-    m.send(ev.AppAdded(app))
-    m.send(ev.AgentUp("liar", "liar_1", "hyperband", Demand(1, 2, 1, 1e6, 1e6, 0.0, speedups=speedups)))
+    m.app("liar", 1, 2, user="mallory", speedups=speedups)
     m.run(55)
     assert sum(len(m.held(f"honest{k}")) for k in range(3)) == 6
 

@@ -12,7 +12,7 @@ from pycontrol.arbiter.ledger.facts import LeaseIdle, LeaseStarted
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.arbiter.views.workers import PlannedWorker
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask, YarnApp
+from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
@@ -33,8 +33,7 @@ def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     m.run(2)
     m.start("holder")
     (held,) = {gpu.host for gpu in m.held("holder")}
-    m.send(ev.AppAdded(YarnApp("a", "u", "root.a", "a", "YARN", m.now, frozenset(), "a_1")))
-    m.send(ev.AskChanged(Ask("a_1", "a", 0, 1, 3)))
+    m.foreign("a", 1, 3, queue="root.a")
     m.run(2)
     borrowed = {p.gpus[0]: p for p in m.places()}
     assert len(borrowed) == 2

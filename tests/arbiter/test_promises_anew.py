@@ -9,7 +9,7 @@ from pycontrol.arbiter.ledger.facts import LeaseGranted
 from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.arbiter.round import standin
 from pycontrol.model import events as ev
-from pycontrol.model.cluster import Ask, YarnApp
+from pycontrol.model.cluster import Ask
 from pycontrol.model.reasons import Cause, EndReason
 from tests.arbiter.mini import Mini
 
@@ -27,8 +27,7 @@ def promised(agent: bool) -> tuple[Mini, Reservation]:
     if agent:
         m.app("next", gang=4)
     else:
-        m.send(ev.AppAdded(YarnApp("next", "u", "root.default", "next", "YARN", m.now, frozenset(), "next_1")))
-        m.send(ev.AskChanged(ask))
+        m.foreign("next", 1)
     (held,) = m.a.durable.leases.of("holder")
     leases.revoke(m.a.holdings, m.a.clerk, [held], m.now, m.now + 60, WHY)
     give(m, "g1")

@@ -10,7 +10,7 @@ import pytest
 from pycontrol.arbiter.state import SET_LIMITS
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
-from pycontrol.model.auction import BidReceipt, Demand, Hold, Plan
+from pycontrol.model.auction import BidReceipt, Hold, Plan
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
 from pycontrol.queries.reasons import reason
@@ -281,11 +281,9 @@ def _() -> Mini:
     return m
 
 
-def wants(m: Mini, demand: Demand, queue: str) -> Mini:
-    """App `a` of this queue registers with this demand."""
-    app = YarnApp("a", "u", queue, "a", "SUBMARINE", m.now, frozenset({"isonomy"}), "a_1")
-    m.send(ev.AppAdded(app))
-    m.send(ev.AgentUp("a", app.attempt_id, "hyperband", demand))
+def wants(m: Mini, queue: str, gang: int = 1, **wishes: object) -> Mini:
+    """App `a` of this queue registers with these wishes."""
+    m.app("a", gang, queue=queue, **wishes)
     m.run(8)
     return m
 
@@ -297,12 +295,12 @@ def _() -> Mini:
     m.run(5)
     m.start("all")
     m.run(20)
-    return wants(m, Demand(1, 1, 1, 1e6, 1e6, 0.0, opportunistic=True), "root.b")
+    return wants(m, "root.b", opportunistic=True)
 
 
 @case(Pending.NO_SUCH_CELLS)
 def _() -> Mini:
-    return wants(celled(), Demand(1, 1, 1, 1e6, 1e6, 0.0, pinned="north"), "root.b")
+    return wants(celled(), "root.b", pinned="north")
 
 
 @case(Pending.NO_ROOM_WITHIN)
@@ -311,7 +309,7 @@ def _() -> Mini:
     m.nodes = tuple(dataclasses.replace(n, bad_gpus=frozenset({0, 2})) for n in m.nodes)
     for node in m.nodes:
         m.send(ev.NodeUp(node))
-    return wants(m, Demand(2, 1, 2, 1e6, 1e6, 0.0, within="pair"), "root.nobody")
+    return wants(m, "root.nobody", 2, within="pair")
 
 
 @case(Pending.HIDDEN_PAYMENT)

@@ -13,8 +13,8 @@ from pycontrol.arbiter.round.parts import own_part
 from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, resolve
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
-from pycontrol.model.auction import Award, Demand, Gang, Plan, gang_of
-from pycontrol.model.cluster import Queue, YarnApp
+from pycontrol.model.auction import Award, Gang, Plan, gang_of
+from pycontrol.model.cluster import Queue
 from tests.arbiter.mini import Mini
 
 NODES = (("n1", 4), ("n2", 4))
@@ -59,10 +59,7 @@ def ended() -> Mini:
 def private(**demand: object) -> Mini:
     """App a holds a pair of root.a's node; the other node is root.b's."""
     m = Mini("tiresias", SETTINGS, NODES, supply=CELLS)
-    app = YarnApp("a", "u", "root.a", "a", "SUBMARINE", m.now, frozenset({"isonomy"}), "a_1")
-    m.send(ev.AppAdded(app))
-    wants = Demand(2, 1, 2, 1e6, 1e6, 0.0, **demand)  # type: ignore[arg-type]
-    m.send(ev.AgentUp("a", app.attempt_id, "hyperband", wants))
+    m.app("a", 2, queue="root.a", **demand)
     m.run(8)
     m.start("a")
     m.send(ev.OperatorCommand("pause"))

@@ -17,7 +17,7 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, PartitionCapacity, Queue, YarnApp
+from pycontrol.model.cluster import Ask, PartitionCapacity, Queue
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -133,26 +133,22 @@ class Live(Mini):
         if rng.random() < 0.25:
             together = rng.random() < 0.4
             only_on = (rng.choice(self.nodes).host,) if rng.random() < 0.3 else ()
-            app = YarnApp(
-                name, user, queue, name, "YARN", self.now, frozenset({"isonomy.gang"} if together else ()), f"{name}_1"
-            )
-            self.send(ev.AppAdded(app))
-            self.send(ev.AskChanged(Ask(app.attempt_id, name, 0, min(gang, 4), rng.randint(1, 3), only_on=only_on)))
+            tags = ("isonomy.gang",) if together else ()
+            self.foreign(name, min(gang, 4), rng.randint(1, 3), user, tags=tags, queue=queue, only_on=only_on)
             return
-        demand = Demand(
+        self.app(
+            name,
             gang,
             rng.randint(1, 3),
-            gang,
-            1e5 * rng.random(),
+            queue,
             1e5,
+            user,
+            work_left_gpu_s=1e5 * rng.random(),
             scope=rng.choice((*Scope, Scope.CLUSTER)),
             gpu_type=rng.choice(self.types) if rng.random() < 0.8 else "",
             within="pair" if self.cells and rng.random() < 0.2 and gang <= 2 else "",
             opportunistic=self.cells is not None and rng.random() < 0.15,
         )
-        app = YarnApp(name, user, queue, name, "SUBMARINE", self.now, frozenset({"isonomy"}), f"{name}_1")
-        self.send(ev.AppAdded(app))
-        self.send(ev.AgentUp(name, app.attempt_id, "hyperband", demand))
 
     def trouble(self) -> None:
         """Perhaps a machine is drained or has a bad GPU."""

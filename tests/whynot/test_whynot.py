@@ -13,7 +13,7 @@ import pytest
 from pycontrol.arbiter.ledger.lease import is_revoking
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import Ask, PartitionCapacity, Queue, YarnApp
+from pycontrol.model.cluster import PartitionCapacity, Queue
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.queries.lookup import Refusal
@@ -50,9 +50,7 @@ def found(m: Mini, app_id: str) -> dict[Kind, Change]:
 
 def wants(m: Mini, gang: int = 2, queue: str = "root.q", **wishes: Any) -> None:
     """The app `me` comes."""
-    app = YarnApp("me", "u", queue, "me", "SUBMARINE", m.now, frozenset({"isonomy"}), "me_1")
-    m.send(ev.AppAdded(app))
-    m.send(ev.AgentUp("me", "me_1", "hyperband", Demand(gang, 1, gang, 1e6, 1e6, **wishes)))
+    m.app("me", gang, queue=queue, **wishes)
     m.run(1.0)
 
 
@@ -77,8 +75,7 @@ def other_type() -> Mini:
 def wider_place(**wishes: Any) -> Mini:
     m = Mini("isonomy", nodes=(("n1", 2), ("n2", 2)))
     for name, host in (("a", "n1"), ("b", "n2")):
-        m.send(ev.AppAdded(YarnApp(name, "v", "root.q", name, "YARN", m.now, frozenset(), f"{name}_1")))
-        m.send(ev.AskChanged(Ask(f"{name}_1", name, 0, 1, 1, only_on=(host,))))
+        m.foreign(name, 1, user="v", only_on=(host,))
     m.run(1.0)
     for place in m.places():
         m.up(place)
@@ -120,8 +117,7 @@ def strict_locality() -> Mini:
     m.run(1.0)
     m.start("big")
     taken = next(iter(m.held("big"))).host
-    m.send(ev.AppAdded(YarnApp("me", "u", "root.q", "me", "YARN", m.now, frozenset(), "me_1")))
-    m.send(ev.AskChanged(Ask("me_1", "me", 0, 2, 1, only_on=(taken,))))
+    m.foreign("me", 2, only_on=(taken,))
     m.run(1.0)
     return m
 
