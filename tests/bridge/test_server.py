@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 import queue
@@ -18,35 +17,9 @@ import pytest
 from pycontrol.bridge import server as bridge_server
 from pycontrol.bridge.server import BridgeError, BridgeServer, bridge_token
 from pycontrol.wire.v1 import bridge_pb2 as pb
+from tests.bridge.plugin import Plugin
 
 Serve = Callable[[Callable[[pb.Request], pb.Response]], BridgeServer]
-
-
-class Plugin:
-    """One connection of a peer."""
-
-    def __init__(self, port: int, token: str) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
-        self.stream = self.socket.makefile("rwb")
-        self.welcome = self.ask(f"A\n{token}\n")
-
-    def ask(self, lines: str) -> str:
-        """The server's answer; empty if it closes the connection."""
-        try:
-            self.stream.write(lines.encode())
-            self.stream.flush()
-            return self.stream.readline().decode().strip()
-        except ConnectionError:
-            return ""
-
-    def exchange(self, request: pb.Request) -> pb.Response:
-        answer = self.ask(f"c\nt\nexchange\nj{base64.b64encode(request.SerializeToString()).decode()}\ne\n")
-        assert answer.startswith("!yj"), answer
-        return pb.Response.FromString(base64.b64decode(answer[3:]))
-
-    def close(self) -> None:
-        self.stream.close()
-        self.socket.close()
 
 
 @pytest.fixture

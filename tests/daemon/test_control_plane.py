@@ -1,6 +1,5 @@
 """The whole control plane as a process, between a plugin and an Agent that speak the real protocols."""
 
-import base64
 import contextlib
 import json
 import queue
@@ -15,7 +14,6 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from py4j import protocol
 
 from pycontrol.arbiter.ledger.facts import LeaseGranted
 from pycontrol.config import load_config
@@ -25,6 +23,7 @@ from pycontrol.runtime.journal import read_facts
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import bridge_pb2
 from pycontrol.wire.v1.agent_pb2_grpc import ArbiterStub
+from tests.bridge.plugin import Plugin
 from tests.daemon.conftest import free_ports
 from tests.daemon.serving import LIMIT_S, serving
 from tests.daemon.test_standby_store import web_hdfs
@@ -32,37 +31,18 @@ from tests.daemon.test_standby_store import web_hdfs
 APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
 
 
-class PluginLink:
-    """One py4j connection to the control plane's bridge."""
+class PluginLink(Plugin):
+    """The plugin of one life of the ResourceManager."""
 
     def __init__(self, file: Path, epoch: str) -> None:
         config = yaml.safe_load(file.read_text())
         port, token = config["bridge"]["port"], (file.parent / config["state_dir"] / "bridge.token").read_text().strip()
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
-        self._lines = self._socket.makefile("rb")
-        self._send(protocol.AUTH_COMMAND_NAME, token)
+        super().__init__(port, token)
         self._epoch, self._id = epoch, 0
 
-    def _send(self, *lines: str) -> str:
-        self._socket.sendall("".join(f"{x}\n" for x in lines).encode())
-        return self._lines.readline().decode().strip()
-
-    def exchange(self, **body: Any) -> bridge_pb2.Response:
+    def say(self, **body: Any) -> bridge_pb2.Response:
         self._id += 1
-        request = bridge_pb2.Request(plugin_epoch=self._epoch, id=self._id, **body)
-        encoded = base64.b64encode(request.SerializeToString()).decode()
-        answer = self._send(
-            protocol.CALL_PROXY_COMMAND_NAME,
-            protocol.ENTRY_POINT_OBJECT_ID,
-            "exchange",
-            protocol.BYTES_TYPE + encoded,
-            protocol.END,
-        )
-        if not answer:
-            raise ConnectionError("the control plane ended")
-        prefix = protocol.RETURN_MESSAGE + protocol.SUCCESS + protocol.BYTES_TYPE
-        assert answer.startswith(prefix), answer
-        return bridge_pb2.Response.FromString(base64.b64decode(answer.removeprefix(prefix)))
+        return self.exchange(bridge_pb2.Request(plugin_epoch=self._epoch, id=self._id, **body))
 
     def hello(self) -> str:
         """What is wrong, if anything is."""
@@ -77,23 +57,19 @@ class PluginLink:
             submit_time_ms=1_000,
         )
         snapshot = bridge_pb2.Snapshot(ready=True, nodes=[node], applications=[app])
-        return self.exchange(hello=bridge_pb2.Hello(snapshot=snapshot)).error
+        return self.say(hello=bridge_pb2.Hello(snapshot=snapshot)).error
 
     def get(self, path: str, **parameters: str) -> dict[str, Any]:
         """A view. It may be slightly old, so an app that is not in it yet is asked for again."""
         query = bridge_pb2.Query(method="GET", path=path, parameters=parameters, user="ann")
         until_s = time.monotonic() + LIMIT_S
-        reply = self.exchange(query=query).query_reply
+        reply = self.say(query=query).query_reply
         while reply.status == 404 and time.monotonic() < until_s:
             time.sleep(0.05)
-            reply = self.exchange(query=query).query_reply
+            reply = self.say(query=query).query_reply
         assert reply.status == 200, reply
         answer: dict[str, Any] = json.loads(reply.body)
         return answer
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
 
 
 class Agent:
@@ -228,7 +204,7 @@ def test_the_watchdog_hears_of_it_while_its_arbiter_answers(
 def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> None:
     with serving(config):
         plugin = PluginLink(config, "e1")
-        assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required
+        assert plugin.say(poll=bridge_pb2.Poll()).hello_required
         assert not plugin.hello()
         agent = Agent(plugin.get("token", app=APP))
         registered = agent.until("registered")
@@ -241,8 +217,8 @@ def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> No
             attempt_id=ATTEMPT, app_id=APP, allocation_request_id=7, gpus=2, count=1, memory_mb=512, vcores=1
         )
         event = bridge_pb2.Event(seq=1, ask=ask)
-        assert plugin.exchange(events=bridge_pb2.Events(events=[event])).ack.last_seq == 1
-        polled = plugin.exchange(poll=bridge_pb2.Poll(wait_ms=5000)).directives.directives
+        assert plugin.say(events=bridge_pb2.Events(events=[event])).ack.last_seq == 1
+        polled = plugin.say(poll=bridge_pb2.Poll(wait_ms=5000)).directives.directives
         place = polled[0].place
         assert (place.node_id, list(place.gpu_ids), place.memory_mb) == ("n1:8041", [0, 1], 512)
         assert place.lease_id == grant.grant_id
@@ -250,7 +226,7 @@ def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> No
         plugin.close()
     with serving(config):
         plugin = PluginLink(config, "e1")
-        assert plugin.exchange(poll=bridge_pb2.Poll()).hello_required
+        assert plugin.say(poll=bridge_pb2.Poll()).hello_required
         assert not plugin.hello()
         agent = Agent(plugin.get("token", app=APP))
         held = agent.until("registered").grants
@@ -287,9 +263,9 @@ def test_a_state_that_contradicts_itself_stops_it_once_and_is_then_held(config: 
             assert time.monotonic() < until_s, status
             time.sleep(0.05)
         assert "it is not free" in status["held"]
-        told = plugin.exchange(query=bridge_pb2.Query(method="POST", path="pause", user="root", admin=True)).query_reply
+        told = plugin.say(query=bridge_pb2.Query(method="POST", path="pause", user="root", admin=True)).query_reply
         assert (told.status, "leases are held" in told.body.decode()) == (503, True)
-        assert not plugin.exchange(poll=bridge_pb2.Poll()).directives.directives
+        assert not plugin.say(poll=bridge_pb2.Poll()).directives.directives
         assert second.poll() is None, "it goes on serving views"
         plugin.close()
 
