@@ -188,3 +188,9 @@ class Mini:
         """Lets an Agent use all GPUs of its app, and the containers start."""
         self.use(name)
         return [self.up(p) for p in self.places()]
+
+    def start_app(self, name: str, *args: Any, after_s: float = 2.0, **more: Any) -> list[Container]:
+        """Adds an app as `app` does, and starts it on what it was granted in this time."""
+        self.app(name, *args, **more)
+        self.run(after_s)
+        return self.start(name)

@@ -92,9 +92,7 @@ def busy(policy: str = "isonomy", settings: Any = SETTINGS, **limits: float) -> 
     m.now = 30 * DAY_S - 1000.0
     m.send(ev.Tick())
     put(m, "user u", **limits)
-    m.app("a", gang=4)
-    m.run(5)
-    m.start("a")
+    m.start_app("a", gang=4, after_s=5)
     return m
 
 

@@ -78,9 +78,7 @@ def test_a_message_from_the_future_proves_a_clock_that_is_behind() -> None:
 
 def test_no_lease_ends_by_a_step_without_notice() -> None:
     m = Mini()
-    m.app("a", gang=4)
-    m.run(2)
-    m.start("a")
+    m.start_app("a", gang=4)
     m.app("b", gang=4, work=1.0)
     m.run(SETTINGS.lease_s - SETTINGS.lead - 5)
     m.now += 3600

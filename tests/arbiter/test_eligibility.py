@@ -77,9 +77,7 @@ def test_a_lease_gives_way_to_a_container_of_capacity_scheduler_that_was_faster(
 
 def test_gangs_on_a_machine_that_takes_no_new_containers_stay_and_are_renewed() -> None:
     m = Mini()
-    m.app("a", gang=4)
-    m.run(2)
-    m.start("a")
+    m.start_app("a", gang=4)
     change(m, 0, untagged_gpus=1)
     m.run(3 * SETTINGS.lease_s)
     assert len(m.held("a")) == 4
@@ -88,9 +86,7 @@ def test_gangs_on_a_machine_that_takes_no_new_containers_stay_and_are_renewed() 
 
 def test_a_machine_being_decommissioned_is_drained_with_the_usual_notice() -> None:
     m = Mini(nodes=(("n1", 4), ("n2", 4)))
-    m.app("a", gang=4)
-    m.run(2)
-    (container,) = m.start("a")
+    (container,) = m.start_app("a", gang=4)
     host = container.gpus[0].host
     change(m, 0 if host == "n1" else 1, decommissioning=True)
     (told,) = m.of(ev.SendRevoke)
@@ -138,9 +134,7 @@ def test_a_drain_told_before_the_cluster_is_known_gives_notice_when_it_is() -> N
 @pytest.mark.parametrize("policy", registry.names())
 def test_an_ask_limited_to_a_host_is_served_there_or_waits(policy: str) -> None:
     m = Mini(policy, nodes=(("n1", 2), ("n2", 4), ("n3", 4)))
-    m.app("busy", gang=2)
-    m.run(2)
-    m.start("busy")
+    m.start_app("busy", gang=2)
     m.foreign("here", 2, only_on=("n2",))
     m.foreign("elsewhere", 2, only_on=("n9",))
     m.run(30)

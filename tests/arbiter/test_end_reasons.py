@@ -116,9 +116,7 @@ def _() -> Mini:
 def _() -> Mini:
     """App b borrows all of a's cells until a wants them."""
     m = celled()
-    m.app("b", 1, 8, queue="root.b")
-    m.run(5)
-    m.start("b")
+    m.start_app("b", 1, 8, queue="root.b", after_s=5)
     m.app("a", 4, 1, queue="root.a")
     m.run(30)
     return m
@@ -129,9 +127,7 @@ def _() -> Mini:
     """Three apps of b borrow all idle GPUs; at the leases' end half of these are due to another queue."""
     m = celled()
     for name in ("b1", "b2", "b3"):
-        m.app(name, 2, 1, queue="root.b")
-        m.run(5)
-        m.start(name)
+        m.start_app(name, 2, 1, queue="root.b", after_s=5)
     m.app("n", 1, 8, queue="root.nobody")
     m.run(1300, 5)
     return m
@@ -141,12 +137,8 @@ def _() -> Mini:
 def _() -> Mini:
     """App q borrows while p has its queue's cells; p ends, and the cells cannot be bound to q's GPUs."""
     m = celled()
-    m.app("p", 4, 1, queue="root.a")
-    m.run(5)
-    m.start("p")
-    m.app("q", 2, 1, queue="root.a")
-    m.run(5)
-    m.start("q")
+    m.start_app("p", 4, 1, queue="root.a", after_s=5)
+    m.start_app("q", 2, 1, queue="root.a", after_s=5)
     m.send(ev.AgentDone("p", True))
     for container in list(m.a.cluster.containers.values()):
         if container.app_id == "p":
@@ -175,9 +167,7 @@ def test_loans_that_end_where_no_round_follows_have_a_receipt(monkeypatch: pytes
     """Nobody wants GPUs, and nobody is to have those that are lent."""
     m = celled(in_use=False)
     for name in ("own", "b1", "b2", "b3"):
-        m.app(name, 2, 1, queue="root.b")
-        m.run(5)
-        m.start(name)
+        m.start_app(name, 2, 1, queue="root.b", after_s=5)
     monkeypatch.setattr(CellSupply, "shares", lambda *_: {"root.b": 0})
     m.run(800, 5)
     (found,) = (r for r in m.a.receipts if not r.offered)

@@ -139,9 +139,7 @@ def test_leases_whose_containers_vanished_while_the_resource_manager_restarted_a
 
 def test_time_in_which_the_operator_paused_does_not_count_for_leases() -> None:
     m = Mini("tiresias")
-    m.app("a", gang=2)
-    m.run(2)
-    (container,) = m.start("a")
+    (container,) = m.start_app("a", gang=2)
     m.send(ev.OperatorCommand("pause"))
     m.run(2 * SETTINGS.lease_s, step=5)
     m.send(ev.OperatorCommand("resume"))

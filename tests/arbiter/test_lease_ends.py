@@ -19,9 +19,7 @@ from tests.policies.scripted import Scripted
 def losing() -> tuple[Mini, list[Container]]:
     """App `greedy` runs on all GPUs and is losing them to `victim`."""
     m = Mini()
-    m.app("greedy", gang=4)
-    m.run(2)
-    containers = m.start("greedy")
+    containers = m.start_app("greedy", gang=4)
     m.app("victim", gang=4, work=1.0)
     m.run(max(x.end_s for x in m.a.durable.leases.of("greedy")) - m.now - 30)
     assert {x.state for x in m.a.durable.leases.of("greedy")} == {REVOKING}
@@ -167,9 +165,7 @@ def test_a_placement_is_given_up_if_its_container_never_comes() -> None:
 
 def test_the_end_of_a_gang_is_announced_once_per_container() -> None:
     m = Mini(nodes=(("n1", 4), ("n2", 2)))
-    m.app("a", gang=6)
-    m.run(2)
-    containers = m.start("a")
+    containers = m.start_app("a", gang=6)
     assert len(containers) == 2
     m.send(ev.AgentDone("a", True))
     assert sorted(p.container_id for p in m.of(ev.Preempt)) == sorted(c.container_id for c in containers)
@@ -196,7 +192,5 @@ def lends(s: Snapshot) -> Plan:
 def test_gpus_lent_until_a_time_are_not_held_longer_for_a_start() -> None:
     """The start of its container used to give it a whole lease."""
     m = Mini(Scripted(lends))
-    m.app("a", gang=4)
-    m.run(2)
-    m.start("a")
+    m.start_app("a", gang=4)
     assert {x.end_s for x in m.a.durable.leases.of("a")} == {1150.0}

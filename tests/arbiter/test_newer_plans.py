@@ -29,9 +29,7 @@ SETTINGS = Settings(lease_s=600, lead_s=8, grant_timeout_s=20, recovery_s=0, rou
 def superseded() -> tuple[Mini, ev.Place, PlannedWorker, PlannedWorker]:
     """The placement in progress, its worker, and the worker planned on its GPU after it."""
     m = Mini(ByVirtualCluster(make("isonomy")), SETTINGS, (("n1", 2), ("n2", 2)), supply=CELLS)
-    m.app("holder", gang=2, queue="root.a")
-    m.run(2)
-    m.start("holder")
+    m.start_app("holder", gang=2, queue="root.a")
     (held,) = {gpu.host for gpu in m.held("holder")}
     m.foreign("a", 1, 3, queue="root.a")
     m.run(2)

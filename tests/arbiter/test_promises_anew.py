@@ -19,9 +19,7 @@ WHY = Cause(EndReason.GUARANTEE, "the cells of root.a need it")
 def promised(agent: bool) -> tuple[Mini, Reservation]:
     """`holder` runs on GPU 0, which is being taken back; `next` has planned its container there."""
     m = Mini()
-    m.app("holder", gang=1)
-    m.run(2)
-    m.start("holder")
+    m.start_app("holder", gang=1)
     (gpu,) = m.held("holder")
     ask = Ask("next_1", "next", 0, 1, 1)
     if agent:

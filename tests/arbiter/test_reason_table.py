@@ -83,9 +83,7 @@ def celled(in_use: bool = True) -> Mini:
     """`in_use`: app `other` holds the only cell of root.b, a pair."""
     m = Mini("tiresias", Settings(lease_s=600, recovery_s=0, round_retry_s=5), nodes=TWO, supply=CELLS)
     if in_use:
-        m.app("other", 2, 1, queue="root.b")
-        m.run(5)
-        m.start("other")
+        m.start_app("other", 2, 1, queue="root.b", after_s=5)
     return m
 
 
@@ -194,9 +192,7 @@ def _() -> Mini:
 @case(Pending.WAITING_FOR_REVOCATION)
 def _() -> Mini:
     m = Mini("tiresias", Settings(lease_s=60, recovery_s=0))
-    m.app("b", gangs=4)
-    m.run(5)
-    m.start("b")
+    m.start_app("b", gangs=4, after_s=5)
     m.run(60)
     m.app("a", gangs=8)
     while not m.a.durable.reservations.of("a"):
@@ -273,9 +269,7 @@ def _() -> Mini:
 @case(Pending.NO_CELLS)
 def _() -> Mini:
     m = celled()
-    m.app("all", 1, 8, queue="root.a")
-    m.run(5)
-    m.start("all")
+    m.start_app("all", 1, 8, queue="root.a", after_s=5)
     m.run(20)
     m.app("a", 1, 1, queue="root.nobody")
     return m
@@ -291,9 +285,7 @@ def wants(m: Mini, queue: str, gang: int = 1, **wishes: object) -> Mini:
 @case(Pending.OPPORTUNISTIC)
 def _() -> Mini:
     m = celled()
-    m.app("all", 1, 8, queue="root.a")
-    m.run(5)
-    m.start("all")
+    m.start_app("all", 1, 8, queue="root.a", after_s=5)
     m.run(20)
     return wants(m, "root.b", opportunistic=True)
 

@@ -31,9 +31,7 @@ def shared(**more: object) -> Mini:
     """Apps a and b hold two GPUs of n1 each; rounds are paused."""
     m = Mini(nodes=NODES, **more)  # type: ignore[arg-type]
     for app_id in ("a", "b"):
-        m.app(app_id, gang=2)
-        m.run(5)
-        m.start(app_id)
+        m.start_app(app_id, gang=2, after_s=5)
     m.send(ev.OperatorCommand("pause"))
     assert {g.host for app_id in ("a", "b") for g in m.held(app_id)} == {"n1"}
     return m
@@ -59,9 +57,7 @@ def ended() -> Mini:
 def private(**demand: object) -> Mini:
     """App a holds a pair of root.a's node; the other node is root.b's."""
     m = Mini("tiresias", SETTINGS, NODES, supply=CELLS)
-    m.app("a", 2, queue="root.a", **demand)
-    m.run(8)
-    m.start("a")
+    m.start_app("a", 2, queue="root.a", **demand, after_s=8)
     m.send(ev.OperatorCommand("pause"))
     return m
 

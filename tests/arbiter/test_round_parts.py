@@ -91,9 +91,7 @@ def on_cells() -> Mini:
 
 def test_what_a_tenant_keeps_of_its_loans_is_not_on_offer_again_with_the_rest() -> None:
     m = on_cells()
-    m.app("small", 4, queue="root.b", work=1.0)
-    m.run(2)
-    m.start("small")
+    m.start_app("small", 4, queue="root.b", work=1.0)
     held = m.held("small")
     m.app("large", 8, queue="root.b")  # it waits, so the rest is on offer to its queue
     m.run(2 * SETTINGS.lease_s, 1.0)
@@ -105,9 +103,7 @@ def test_what_a_tenant_keeps_of_its_loans_is_not_on_offer_again_with_the_rest() 
 def test_nobody_returns_loans_beyond_its_share_for_an_app_that_could_not_use_them() -> None:
     m = on_cells()
     for name, gang, queue in (("owner", 4, "root.a"), ("one", 2, "root.q"), ("two", 2, "root.q")):
-        m.app(name, gang, queue=queue)
-        m.run(2)
-        m.start(name)
+        m.start_app(name, gang, queue=queue)
     m.app("large", 6, queue="root.b")
     m.run(2 * SETTINGS.lease_s, 1.0)
     assert not m.of(SendRevoke)

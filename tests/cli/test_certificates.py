@@ -18,28 +18,9 @@ from tests.httpd import serving
 
 def certificate(folder: Path, name: str, san: str) -> tuple[Path, Path]:
     key, pem = folder / f"{name}.key", folder / f"{name}.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            f"/CN={name}",
-            "-addext",
-            f"subjectAltName={san}",
-            "-keyout",
-            key,
-            "-out",
-            pem,
-        ],
-        check=True,
-        capture_output=True,
-    )
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    command += ["-addext", f"subjectAltName={san}", "-keyout", str(key), "-out", str(pem)]
+    subprocess.run(command, check=True, capture_output=True)
     return key, pem
 
 

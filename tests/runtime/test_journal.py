@@ -520,9 +520,7 @@ def test_what_accounts_used_outlives_pruning_and_a_failover(path: Path) -> None:
     """The journal keeps no fact of the uses but its snapshot; then another control plane takes over."""
     m = Mini()
     m.send(ev.OperatorCommand(SET_LIMITS, "user u", "root", values={"gpu_hours_month": 1.0}))
-    m.app("a", gang=4)
-    m.run(5)
-    m.start("a")
+    m.start_app("a", gang=4, after_s=5)
     m.run(100)
     for container in list(m.a.cluster.containers):
         m.send(ev.ContainerGone(container))

@@ -218,9 +218,7 @@ class Live(Mini):
 def full(**more: Any) -> Mini:
     """A machine of 4 GPUs of which `big` trains on 3, in a queue of its own."""
     m = Mini("isonomy", **more)
-    m.app("big", 3, 1, "root.other", user="v")
-    m.run(1.0)
-    m.start("big")
+    m.start_app("big", 3, 1, "root.other", user="v", after_s=1.0)
     return m
 
 

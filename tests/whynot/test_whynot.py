@@ -64,9 +64,7 @@ def other_type() -> Mini:
     m = Mini("isonomy", nodes=(("n1", 2), ("n2", 2)))
     m.nodes = tuple(replace(n, attributes={"gpu_type": t}) for n, t in zip(m.nodes, ("old", "new"), strict=True))
     m.send(m.snapshot())
-    m.app("big", 2, 1, "root.other", user="v")
-    m.run(1.0)
-    m.start("big")
+    m.start_app("big", 2, 1, "root.other", user="v", after_s=1.0)
     taken = next(iter(m.held("big"))).host
     wants(m, gpu_type="old" if taken == "n1" else "new")
     return m
@@ -113,9 +111,7 @@ def fewer_containers() -> Mini:
 
 def strict_locality() -> Mini:
     m = Mini("isonomy", nodes=(("n1", 2), ("n2", 2)))
-    m.app("big", 2, 1, "root.other", user="v")
-    m.run(1.0)
-    m.start("big")
+    m.start_app("big", 2, 1, "root.other", user="v", after_s=1.0)
     taken = next(iter(m.held("big"))).host
     m.foreign("me", 2, only_on=(taken,))
     m.run(1.0)
@@ -149,9 +145,7 @@ def limited(mine: str = "", most: float = 0.25, factor: float = -1.0, above: flo
     m.nodes = (m.nodes[0], *(replace(n, partition="fast") for n in m.nodes[1:]))
     m.send(m.snapshot())
     if factor >= 0:
-        m.app("big", 4)
-        m.run(1.0)
-        m.start("big")
+        m.start_app("big", 4, after_s=1.0)
     wants(m, gang=4)
     return m
 
@@ -332,9 +326,7 @@ def test_an_app_that_the_user_may_not_view_has_no_name(questions: Questions) -> 
 
 def test_of_a_gpu_that_it_loses_an_app_gets_the_next_lease() -> None:
     m = Mini("isonomy", nodes=(("n1", 2),))
-    m.app("big", 1, 2, "root.other", user="v")
-    m.run(1.0)
-    m.start("big")
+    m.start_app("big", 1, 2, "root.other", user="v", after_s=1.0)
     wants(m, 1)
     for _ in range(400):
         if m.a.holdings.holding("big") == 1 and any(map(is_revoking, m.a.durable.claims_of("big"))):
