@@ -35,9 +35,7 @@ from pycontrol.words import count, gang, span
 @file_option("--config", help="A changed isonomy.yaml, with its policy, settings and tree of accounts.")
 @file_option("--cells", help="A changed cells file.")
 @output_option
-def preview_command(
-    snapshot: Path | None, capacity_scheduler: Path | None, config: Path | None, cells: Path | None, output: str
-) -> None:
+def preview_command(snapshot: Path | None, output: str, **files: Path | None) -> None:
     """Who would lose which GPUs, when and by which rule, who would get some, what would start, with changed files.
 
     The Arbiter itself decides it on a copy of its state, on this machine, until all that runs now is decided; nobody is
@@ -48,10 +46,10 @@ def preview_command(
     isonomy preview --capacity-scheduler new/capacity-scheduler.xml
     isonomy preview --config new/isonomy.yaml --cells new/cells.yaml
     """
-    if not (capacity_scheduler or config or cells):
+    if not any(files.values()):
         raise Misused("give a changed file: --capacity-scheduler, --config or --cells")
     with failing(ConfigError, NoOutlook, UnknownPolicy):
-        data = _found(snapshot, capacity_scheduler, config, cells)
+        data = _found(snapshot, **files)
     emit(data, output, _draw)
 
 

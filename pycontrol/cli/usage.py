@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
     if output == "json":
         emit_json(found)
     elif output == "csv":
+        click.echo("\n".join([coverage(found), *_not_counted(found)]), err=True)
         click.echo(_csv(found), nl=False)
     else:
         out(_draw(found))
@@ -100,7 +101,7 @@ def _extent(found: Data) -> str:
         return "the journal is empty"
     if found["records_from_s"] >= found["until_s"]:
         return f"the records begin {moment(found['records_from_s'])}"
-    return f"the records are of {_time(found['records_from_s'], found['records_to_s'])}"
+    return f"the records until then are of {_time(found['records_from_s'], found['records_to_s'])}"
 
 
 def coverage(found: Data) -> str:
@@ -108,7 +109,7 @@ def coverage(found: Data) -> str:
     times = found["covered"]
     text = f"covered: {_time(times['from_s'], times['to_s'])}"
     if times["from_s"] > found["since_s"] + 60:
-        text += f"; nothing is known from before ({_extent(found)})"
+        text += "; nothing is known from before"
     if gaps := times["gaps"]:
         shown = ", ".join(_time(*x) for x in gaps[:3])
         more = f" and {len(gaps) - 3} more" if len(gaps) > 3 else ""
@@ -160,10 +161,11 @@ def _draw(found: Data) -> RenderableType:
     if causes := found["total"]["gpu_h_lost_by"]:
         shown = ", ".join(f"{cause.replace('_', ' ')} {hours:,.1f}" for cause, hours in causes.items())
         parts.append(f"\nlost by cause: {shown}")
+    return lines(*parts, *(f"\n{said}" for said in _not_counted(found)))
+
+
+def _not_counted(found: Data) -> Iterator[str]:
     if older := found["unknown_facts"]:
-        parts.append(
-            f"\n{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"
-        )
+        yield f"{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"
     if types := found["without_price"]:
-        parts.append(f"\nwithout a price, so without a cost: GPUs of type {', '.join(t or 'unknown' for t in types)}")
-    return lines(*parts)
+        yield f"without a price, so without a cost: GPUs of type {', '.join(t or 'unknown' for t in types)}"

@@ -9,17 +9,7 @@ import click
 from rich.console import Console, RenderableType
 
 from pycontrol.cli import lab
-from pycontrol.cli.client import (
-    FILE,
-    Misused,
-    Rm,
-    failing,
-    file_option,
-    moment_s,
-    output_option,
-    pairs,
-    rm_address,
-)
+from pycontrol.cli.client import FILE, Misused, Rm, failing, file_option, moment_s, output_option, pairs, rm_address
 from pycontrol.cli.records import facts_of
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.simulation.workloads import BadTrace, Import, Selection, write

@@ -173,6 +173,13 @@ def draw(d: Data) -> RenderableType:
         f"{n}: {g['sooner']} of {count(g['compared'], 'app')} end sooner by a tenth or more, {g['later']} later"
         for n, g in d["gains"].items()
     ]
-    parts.append(f"assumed: {d['assumed']}" if d["assumed"] else None)
-    parts.append(f"of {d['workload']}" if d.get("workload") else None)
+    parts += [
+        f"{n}: {count(t['apps'] - t['finished'], 'app')} did not finish: larger than the cluster or a queue's limit,"
+        " behind such an app, or the replay ended first; waits are of those that started"
+        for n, t in d["totals"].items()
+        if t["finished"] < t["apps"]
+    ]
+    source = d.get("workload") or ""
+    parts.append(f"assumed: {d['assumed']}" if d["assumed"] and d["assumed"] not in source else None)
+    parts.append(f"of {source}" if source else None)
     return lines(*parts)

@@ -160,7 +160,8 @@ def save(found: Recorded, file: Path) -> None:
 def record(found: Recorded, out: Path, anonymise: bool) -> dict[str, Any]:
     """Saves what was found, and what there is to say of it; Failure where that is nothing."""
     if not found.workload.apps:
-        raise Failure(f"no application with GPUs has ended in {_covered(found.covered)}: {found.skipped}")
+        what = f"in {_covered(found.covered)}: {found.skipped}" if found.covered else f"there: {found.skipped}"
+        raise Failure("; ".join([f"no application with GPUs has ended {what}", *found.skipped.bad]))
     found = anonymised(found) if anonymise else found
     with failing(OSError, what=f"--out {out}: cannot be written"):
         save(found, out)

@@ -9,6 +9,7 @@ leaves a tenth of them beyond it. Pure: no clock, no I/O.
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -128,10 +129,8 @@ class Calibrations:
 
     def dump(self) -> dict[str, Any]:
         """The misses, as plain JSON; open estimates are left out."""
-        return {
-            "starts": {policy: c.dump() for policy, c in self._starts.items()},
-            "ends": {policy: c.dump() for policy, c in self._ends.items()},
-        }
+        kinds = {"starts": self._starts, "ends": self._ends}
+        return {kind: {policy: c.dump() for policy, c in found.items()} for kind, found in kinds.items()}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take a dump; ValueError, TypeError or AttributeError if it is none, and nothing changes."""
@@ -150,19 +149,16 @@ class Calibrations:
         `gone`: apps not in it that have not ended. `started_s`, `ended_s`: when events happened, where that is known;
         others count as happening now.
         """
-        learnt = False
-        for found in (self._starts.values(), self._ends.values()):
-            for calibration in found:
-                calibration.forget(gone)
-        for key in [k for c in self._starts.values() for k in c.open if apps.get(k, True)]:
-            learnt = True
-            for calibration in self._starts.values():
-                calibration.happened(key, started_s.get(key, ended_s.get(key, now_s)))
-        for key in [k for c in self._ends.values() for k in c.open if k not in apps]:
-            learnt = True
-            for calibration in self._ends.values():
-                calibration.happened(key, ended_s.get(key, now_s))
-        return learnt
+        starts, ends = [*self._starts.values()], [*self._ends.values()]
+        for calibration in (*starts, *ends):
+            calibration.forget(gone)
+        begun = [k for c in starts for k in c.open if apps.get(k, True)]
+        for key, calibration in itertools.product(begun, starts):
+            calibration.happened(key, started_s.get(key, ended_s.get(key, now_s)))
+        over = [k for c in ends for k in c.open if k not in apps]
+        for key, calibration in itertools.product(over, ends):
+            calibration.happened(key, ended_s.get(key, now_s))
+        return bool(begun or over)
 
     def estimates(
         self, policy: str, now_s: float, apps: Mapping[str, bool], found: Mapping[str, tuple[Range, Range]]

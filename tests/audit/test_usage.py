@@ -131,7 +131,7 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) ->
     def run(*args: str, code: int = 0) -> str:
         result = CliRunner().invoke(main, ["usage", *at, *args])
         assert result.exit_code == code, result.output
-        return str(result.output)
+        return str(result.stdout or result.stderr)
 
     with_times = ("--since", "1970-01-01T00:00+00:00", "--by", "user,queue")
     assert "in all" in (text := run(*with_times))
@@ -140,11 +140,25 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path, scene: Scene) ->
     assert {row["user"] for row in rows} >= {"'@mallory"}
     assert sum(float(row["gpu_h_lost_lost_round"]) for row in rows) > 0
     assert json.loads(run(*with_times, "-o", "json"))["total"]["apps"] == len(scene.world.arbiter.durable.apps) + 1
+    told = CliRunner().invoke(main, ["usage", *at, *with_times, "-o", "csv"]).stderr
+    assert told.startswith("covered: 1970-01-01 "), "a table in a file says its coverage beside it"
     assert "must be some of" in run("--by", "colour", code=2)
     assert "is not before" in run("--since", "1980-01-01", code=2)
     before = ("--since", "1970-01-01T00:01+00:00", "--until", "1970-01-01T00:10+00:00")
     assert "nothing is known of" in run(*before, code=1)
     assert "the records begin 1970-01-01 " in run(*before, code=1)
+
+
+def test_a_time_between_records_does_not_say_that_they_end_before_it(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.sqlite")
+    for day in (1, 2, 30):
+        journal.append([f.AppArrived(f"a{day}", "", "q", "ann", "job", day * 86400.0, day * 86400.0)], day * 86400.0)
+    journal.close()
+    at = ("--since", "1970-01-10T00:00+00:00", "--until", "1970-01-20T00:00+00:00")
+    result = CliRunner().invoke(main, ["usage", "--journal", str(tmp_path / "journal.sqlite"), *at])
+    assert result.exit_code == 1
+    assert "nothing is known of 1970-01-10 " in result.output
+    assert "the records until then are of 1970-01-02 " in result.output
 
 
 def test_times() -> None:

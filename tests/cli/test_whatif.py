@@ -62,6 +62,15 @@ def run(*args: str, code: int = 0) -> str:
     return str(result.output)
 
 
+def test_apps_that_do_not_finish_are_named_and_what_is_assumed_is_said_once(tmp_path: Path) -> None:
+    large = {**APPS[0], "id": "application_1_0050", "resourceSecondsMap": {"yarn.io/gpu": 60_000_000}}
+    (file := tmp_path / "apps.json").write_text(json.dumps({"apps": {"app": [*APPS, large]}}))
+    text = run("whatif", str(file), "--cluster", "2x4")
+    assert "yarn_cs: 4 apps did not finish: larger than the cluster" in text, "the others wait behind it in their queue"
+    assert "isonomy: 1 app did not finish: larger than the cluster" in text
+    assert text.count("assumed: ") == 1
+
+
 def test_yarns_own_history_becomes_a_workload() -> None:
     found = of_yarn([*APPS, CPU], 0.0, "here")
     assert len(found.workload.apps) == 8

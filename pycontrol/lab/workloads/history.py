@@ -67,8 +67,12 @@ class History:
     assumed: list[str] = field(default_factory=lambda: [ASSUMED])
     given_s: dict[str, float] = field(default_factory=dict)
     """Application -> when it was given its first container with GPUs, by the log's own clock."""
+    zones_s: dict[str, float] = field(default_factory=dict)
+    """Application -> seconds from that clock to UTC at its end; they change with daylight saving time."""
     zone_s: float = 0.0
-    """Seconds from that clock to UTC."""
+    """Of the last one."""
+    logged_s: list[tuple[float, float | None]] = field(default_factory=list)
+    """The first and the last time of each log by its own clock, and how far UTC was from it then; None: not known."""
     _left: dict[str, str] = field(default_factory=dict)
     """Application that is left out -> why."""
 
@@ -103,8 +107,10 @@ class History:
 
     def dated(self) -> None:
         """Lets applications begin with their first GPUs, where that is known; their masters may have started before."""
+        if self.logged_s:
+            self.cover(*(int(at_s + (self.zone_s if zone_s is None else zone_s)) for at_s, zone_s in self.logged_s))
         for app_id in self.given_s.keys() & self.apps.keys():
-            app, given_s = self.apps[app_id], self.given_s[app_id] + self.zone_s
+            app, given_s = self.apps[app_id], self.given_s[app_id] + self.zones_s.get(app_id, self.zone_s)
             if app.submitted_s <= given_s <= app.ended_s - 1:
                 self.apps[app_id] = replace(app, began_s=given_s)
 
@@ -155,7 +161,8 @@ def of_rest(apps: Iterable[Mapping[str, Any]], found: History) -> None:
             found.launched(app)
             found.add(app, "" if ended_ms else OPEN)
         except DAMAGED as e:
-            found.bad(f"an application cannot be understood: {e!r}")
+            who = x.get("id") if isinstance(x, Mapping) else x
+            found.bad(f"an application ({who}) cannot be understood: {e!r}")
 
 
 def _label(text: str | None) -> str | None:
@@ -190,18 +197,18 @@ GIVEN = re.compile(
     r"[^\t]*RMAuditLogger: USER=[^\t]*\tOPERATION=AM Allocated Container\t.*\tAPPID=(\w+)\t"
     rf".*\tRESOURCE=<[^>\t]*{re.escape(GPU)}: [1-9]"
 )
-ZONES_S = 900.0
+ZONES_S, FARTHEST_S = 900.0, 14 * 3600.0
 """Time zones differ by multiples of this: the log has the ResourceManager's, and each application's end in UTC, too."""
 
 
 def _summaries(files: list[Path], found: History) -> None:
     """Lines of the log; a value has `\\` before each comma, equals sign and `\\` in it."""
     for file in files:
-        at_s = 0.0
+        at_s, first_s, zones_s = 0.0, None, list[float]()
         for number, line in enumerate(_lines(file), 1):
             if LOGGED.match(line):
                 at_s = datetime.fromisoformat(f"{line[:19]}.{line[20:23]}").timestamp()
-                found.cover(int(at_s))
+                first_s = at_s if first_s is None else first_s
             if SUMMARY not in line:
                 if given := GIVEN.match(line):
                     found.given_s[given[1]] = min(at_s, found.given_s.get(given[1], at_s))
@@ -222,12 +229,18 @@ def _summaries(files: list[Path], found: History) -> None:
                     float(gpu_s[1]) if gpu_s else 0.0,
                     _label(at.get("applicationNodeLabel")),
                 )
-                found.zone_s = round((ended_s - at_s) / ZONES_S) * ZONES_S
+                zone_s = round((ended_s - at_s) / ZONES_S) * ZONES_S
+                if abs(zone_s) <= FARTHEST_S:
+                    found.zone_s = found.zones_s[app.app_id] = zone_s
+                    zones_s.append(zone_s)
                 found.cover(submitted_s, ended_s)
                 found.launched(app)
                 found.add(app, "" if "resourceSeconds" in at else "of a Hadoop that logs no resourceSeconds")
             except DAMAGED as e:
                 found.bad(f"{file}: line {number}: cannot be understood: {e!r}")
+        if first_s is not None:
+            first, last = (zones_s[0], zones_s[-1]) if zones_s else (None, None)
+            found.logged_s += [(first_s, first), (at_s, last)]
 
 
 # ---- Spark and MapReduce
@@ -384,6 +397,8 @@ def read_files(paths: Iterable[Path]) -> History:
             read = next((read for form, read in FORMS.values() if form(text)), None)
             if read is not None:
                 read(files, found)
+            elif not text and not inside:
+                raise BadTrace(f"{path}: is empty")
             elif inside:
                 found.skipped.parts["files of no known format, or compressed other than by gzip"] += 1
             else:

@@ -65,6 +65,38 @@ def test_an_app_waits_until_its_first_gpus_not_until_its_master(tmp_path: Path, 
     assert found.assumed == [ASSUMED, LAUNCHED]
 
 
+def in_zone(line: str, ended_s: float, zone_h: int) -> str:
+    """The line as a ResourceManager writes it whose clock is ahead of UTC."""
+    return f"{datetime.fromtimestamp(ended_s) + timedelta(hours=zone_h):%Y-%m-%d %H:%M:%S},100 {line[24:]}"
+
+
+def test_a_log_over_the_end_of_daylight_saving_time_dates_each_app_by_its_own_clock(tmp_path: Path) -> None:
+    """The first app ended while the clock was two hours ahead, the second when it was one hour ahead."""
+    file = tmp_path / "rm.log"
+    lines = [
+        given(1, 330, 2, 2), in_zone(summary(1, 1200), T0 / 1e3 + 60 + 630, 2),
+        given(2, 330, 2, 1), in_zone(summary(2, 1200), T0 / 1e3 + 120 + 630, 1),
+    ]  # fmt: skip
+    file.write_text("".join(lines))
+    found = read_files([file])
+    began = [began_s for began_s, _ in found.actual().values()]
+    assert began == [330.25, 60 + 330.25]
+    assert found.extent == (T0 / 1e3 + 60, T0 / 1e3 + 120 + 630)
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    def told(text: str, code: int) -> str:
+        (file := tmp_path / "apps.json").write_text(text)
+        result = CliRunner().invoke(main, ["workload", "record", str(file), "--out", str(tmp_path / "out.csv")])
+        assert result.exit_code == code
+        return str(result.output)
+
+    assert "apps.json: is empty" in told("", 2)
+    assert "no application with GPUs has ended there: none skipped" in told('{"apps": null}', 1)
+    bad = told(json.dumps({"apps": {"app": [{"id": "application_1_0009"}]}}), 1)
+    assert "an application (application_1_0009) cannot be understood: KeyError('startedTime')" in bad
+
+
 OTHER = "2026-09-22 03:00:00,000 INFO org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNodeImpl: n1 is lost\n"
 
 
