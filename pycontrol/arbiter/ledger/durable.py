@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -251,6 +251,11 @@ class Durable:
                 app.slowed_gpu_s += lease.slowed_gpu_s(now_s)
                 app.launching_gpu_s += self.launching_gpu_s(lease, now_s)
         return step
+
+    def lease_ends(self, whose: Callable[[AppRecord], bool]) -> Iterator[float]:
+        """The ends of these apps' leases, Unix seconds."""
+        mine = (x for app_id, x in self.leases.by_app.items() if whose(self.apps[app_id]))
+        return (lease.end_s for x in mine for lease in x.values())
 
     def launching_gpu_s(self, lease: Lease, now_s: float) -> float:
         """The part of the attained service in its present container that a launch takes on this cluster, GPU-s.

@@ -11,18 +11,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from pycontrol.arbiter.ledger.facts import BudgetSpent
+from pycontrol.arbiter.ledger.facts import BudgetSpent, LimitsSet
 from pycontrol.fairness.use import Use, spans
 from pycontrol.model.accounts import PERIODS, UNLIMITED, Accounts, Limits
 from pycontrol.model.auction import NO_ROOM
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.value import value
 from pycontrol.words import utc
-
-if TYPE_CHECKING:
-    from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 
 KINDS = tuple(f.name for f in fields(Limits))
 TOLD = (1.0, 0.8, 0.0)
@@ -65,13 +62,36 @@ def places(queue: str, user: str, partition: str) -> tuple[str, ...]:
     return tuple(f"{name}{at}" for name in (queue, *reversed(above), f"{user} in {queue}"))
 
 
+class Owned(Protocol):
+    """An app's record."""
+
+    queue: str
+    user: str
+
+
+class Known(Protocol):
+    """The part of the durable state that limits follow from."""
+
+    limits: dict[str, LimitsSet]
+    held: dict[str, int]
+    uses: dict[tuple[str, str], Use]
+    spent: dict[tuple[str, str], BudgetSpent]
+
+    @property
+    def live(self) -> Mapping[str, Owned]:
+        """The apps that have not ended."""
+
+    def lease_ends(self, whose: Callable[[Owned], bool]) -> Iterable[float]:
+        """The ends of these apps' leases, Unix seconds."""
+
+
 Counts = tuple[dict[str, int], dict[str, tuple[tuple[str, ...], int]]]
 
 
 class LimitBook:
     """The limits in force, and how much of them is used."""
 
-    def __init__(self, accounts: Accounts, durable: Durable) -> None:
+    def __init__(self, accounts: Accounts, durable: Known) -> None:
         self.accounts, self._durable = accounts, durable
         self.in_force: dict[str, Limits] = {}
         """By account, named as in `Accounts.names`."""
@@ -155,11 +175,9 @@ class LimitBook:
 
     def first_end_s(self, name: str) -> float:
         """When the first lease of an account ends; infinite if none does."""
-        apps = ((self._durable.apps[app_id], mine) for app_id, mine in self._durable.leases.by_app.items())
-        ours = (mine for app, mine in apps if name in self.of(app.queue, app.user))
-        return min((x.end_s for mine in ours for x in mine.values()), default=math.inf)
+        return min(self._durable.lease_ends(lambda app: name in self.of(app.queue, app.user)), default=math.inf)
 
-    def rooms(self, app: AppRecord, now_s: float) -> dict[str, int]:
+    def rooms(self, app: Owned, now_s: float) -> dict[str, int]:
         """Account that the app counts for -> GPUs that it may still get; negative: its apps have too many."""
         found = {}
         for name in self.of(app.queue, app.user):
@@ -169,7 +187,7 @@ class LimitBook:
                 found[name] = int(most) - self.held_in(name)
         return found
 
-    def over(self, app: AppRecord, now_s: float) -> Cause | None:
+    def over(self, app: Owned, now_s: float) -> Cause | None:
         """The limit beyond which the app's gangs are not renewed; None: there is none."""
         found = (name for name, room in self.rooms(app, now_s).items() if room < 0)
         return next((Cause(EndReason.LIMIT, self.reached(name, now_s)) for name in found), None)
