@@ -137,7 +137,7 @@ def test_a_lease_that_no_round_can_move_does_not_cause_endless_rounds() -> None:
     assert len(w.arbiter.receipts) - rounds < 2 * (w.now - at_s) / w.settings.round_retry_s
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     policy=st.sampled_from(registry.names()),
     seed=st.integers(0, 10_000),
