@@ -3,7 +3,8 @@
 An experiment's code is its function, and every function, class (with all methods) and constant of this package that it
 names, directly or indirectly. Policies are loaded by name: those that the experiment's own modules name are included.
 Comments, docstrings, layout and functions' annotations have no effect and are left out. Names that the package gives
-are hashed as numbers in order of first use: a renamed function or a moved module determines the same findings.
+are hashed as numbers in order of first use, and `module.name` as the name alone: a renamed function, a renamed or a
+moved module determine the same findings.
 """
 
 from __future__ import annotations
@@ -114,6 +115,12 @@ class PackageTree:
         for child in ast.iter_child_nodes(node):
             yield from self._needs(module, child)
 
+    def modules_in(self, module: str) -> frozenset[str]:
+        """The names by which a module knows others of the package."""
+        at = self.module(module)
+        named = {} if at is None else {name: f"{of}.{one}" for name, (of, one) in at.imports.items() if one is not None}
+        return frozenset(name for name, whole in named.items() if self.file(whole) is not None)
+
     def _module_of(self, module: Module, node: ast.AST) -> str | None:
         """The package's module that an expression names; None for any other expression."""
         if isinstance(node, ast.Attribute):
@@ -132,8 +139,10 @@ def code_hash(name: str, root: Path | None = None) -> str:
     at = root or Path(pycontrol.__file__).parent
     module, _, function = EXPERIMENTS[name].partition(":")
     files = tuple((f, f.stat().st_mtime_ns) for f in sorted(at.rglob("*.py")))
-    found = _tree(at, files).reached((module, function))
-    digest = hashlib.sha256("\0".join(_tokens([s for statements in found.values() for s in statements])).encode())
+    tree = _tree(at, files)
+    found = tree.reached((module, function))
+    code = [(s, tree.modules_in(of)) for (of, _), statements in found.items() for s in statements]
+    digest = hashlib.sha256("\0".join(_tokens(code)).encode())
     for of in sorted({of for of, _ in found} & COMPILED.keys()):
         folder = at.joinpath(*of.split(".")[1:-1])
         for file in sorted(f for f in folder.iterdir() if f.suffix in COMPILED[of]):
@@ -167,21 +176,25 @@ def _loads_by_name(module: str) -> bool:
     return module.startswith(lab) and not module.startswith(f"{lab}workloads.") and module not in REGISTRIES
 
 
-def _tokens(statements: Sequence[ast.stmt]) -> Iterator[str]:
-    """The code as words, with a number for each name that it binds itself."""
-    own = {name for s in statements for name in _bound_in(s)} - set(dir(builtins))
+def _tokens(code: Sequence[tuple[ast.stmt, frozenset[str]]]) -> Iterator[str]:
+    """The code, (statement, names of modules in it), as words, with a number for each name that it binds itself."""
+    own = {name for s, _ in code for name in _bound_in(s)} - set(dir(builtins))
     numbers: dict[str, str] = {}
-    for statement in statements:
-        for name, word in _words(statement):
+    for statement, modules in code:
+        for name, word in _words(statement, modules):
             yield numbers.setdefault(name, f"#{len(numbers)}") if name in own else word
 
 
 @functools.cache
-def _words(statement: ast.stmt) -> list[tuple[str | None, str]]:
+def _words(statement: ast.stmt, modules: frozenset[str]) -> list[tuple[str | None, str]]:
     """(the name that it is, if it is one, the word), in order; most experiments share most of their code."""
     found: list[tuple[str | None, str]] = []
 
     def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == PACKAGE:
+            return
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            node = ast.Name(node.attr, node.ctx)
         found.append((None, type(node).__name__))
         for name, value in ast.iter_fields(node):
             for one in value if isinstance(value, list) else [value]:

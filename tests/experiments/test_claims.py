@@ -139,6 +139,16 @@ def test_a_name_of_our_own_decides_nothing(tmp_path: Path, old: str, new: str, c
     assert (provenance.code_hash("hived-safety", root) != provenance.code_hash("hived-safety")) is changes
 
 
+def test_a_modules_name_decides_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "pycontrol"
+    shutil.copytree(SOURCES, root, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for folder, old, new in (("arbiter/round", "standin", "unmanaged_bids"), ("policies", "salvage", "wasted_work")):
+        (root / folder / f"{old}.py").rename(root / folder / f"{new}.py")
+        for file in root.rglob("*.py"):
+            file.write_text(re.sub(rf"(?<!\")\b{old}\b", new, file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert provenance.code_hash("hived-fig6", root) == provenance.code_hash("hived-fig6")
+
+
 def test_every_experiment_has_code_that_decides_it() -> None:
     tree = provenance.PackageTree(SOURCES)
     for name in catalogue.names():
