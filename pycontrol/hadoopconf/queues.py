@@ -85,12 +85,16 @@ def _below(site: Mapping[str, str], parent: Queue, gpus: Mapping[str, int]) -> I
 def _queue(site: Mapping[str, str], path: str, parent: Queue, partitions: Mapping[str, PartitionCapacity]) -> Queue:
     least = site.get(f"{PREFIX}minimum-user-limit-percent", "100")
     return Queue(
-        path, partitions[""].capacity, partitions[""].max_capacity, not names(site.get(f"{PREFIX}{path}.queues", "")),
+        path,
+        partitions[""].capacity,
+        partitions[""].max_capacity,
+        not names(site.get(f"{PREFIX}{path}.queues", "")),
         _number(site, f"{PREFIX}{path}.minimum-user-limit-percent", least) / 100.0,
-        _number(site, f"{PREFIX}{path}.user-limit-factor", "1"), partitions,
+        _number(site, f"{PREFIX}{path}.user-limit-factor", "1"),
+        partitions,
         site.get(f"{PREFIX}{path}.{DEFAULT_LABEL}", parent.default_partition),
         parent.stopped or site.get(f"{PREFIX}{path}.state", "RUNNING") != "RUNNING",
-    )  # fmt: skip
+    )
 
 
 def _share(

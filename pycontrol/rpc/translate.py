@@ -90,17 +90,26 @@ def demand_of(message: pb.Demand) -> Demand:
     if parts > SEGMENTS_MAX or (parts and (gang_gpus % parts or in_racks or message.job_demand_max > gang_gpus)):
         raise Malformed(f"demand.segments is {parts}: must divide the {gang_gpus} GPUs of gangs of one size")
     return Demand(
-        gang_gpus=up_to(gang_gpus, DEMAND_MAX), gangs=up_to(gangs, DEMAND_MAX),
+        gang_gpus=up_to(gang_gpus, DEMAND_MAX),
+        gangs=up_to(gangs, DEMAND_MAX),
         job_demand_max=up_to(a_count(message.job_demand_max, "demand.job_demand_max"), DEMAND_MAX),
         work_left_gpu_s=a_number(message.work_left_gpu_s, "demand.work_left_gpu_s"),
         work_total_gpu_s=a_number(message.work_total_gpu_s, "demand.work_total_gpu_s"),
-        work_done_gpu_s=a_number(message.work_done_gpu_s, "demand.work_done_gpu_s"), paced=message.paced,
-        slowdown=_slowdown(message.slowdown), loss_rate=a_number(message.loss_rate, "demand.loss_rate"),
-        speedups=_speedups(message.speedups), gpu_type=an_id(message.gpu_type, "demand.gpu_type", required=False),
-        scope=Scope.MACHINE if within and not parts else scope, within=within, pinned=pinned,
-        opportunistic=message.opportunistic, lazy=message.lazy_preemption, mixes=message.mixes,
-        unsaved=message.unsaved, members=segments(gang_gpus, parts, place),
-    )  # fmt: skip
+        work_done_gpu_s=a_number(message.work_done_gpu_s, "demand.work_done_gpu_s"),
+        paced=message.paced,
+        slowdown=_slowdown(message.slowdown),
+        loss_rate=a_number(message.loss_rate, "demand.loss_rate"),
+        speedups=_speedups(message.speedups),
+        gpu_type=an_id(message.gpu_type, "demand.gpu_type", required=False),
+        scope=Scope.MACHINE if within and not parts else scope,
+        within=within,
+        pinned=pinned,
+        opportunistic=message.opportunistic,
+        lazy=message.lazy_preemption,
+        mixes=message.mixes,
+        unsaved=message.unsaved,
+        members=segments(gang_gpus, parts, place),
+    )
 
 
 def _slowdown(values: Sequence[float]) -> tuple[float, float, float]:
@@ -240,19 +249,26 @@ def links_of(messages: Sequence[pb.Link]) -> tuple[tuple[str, str], ...]:
 def job_progress(message: pb.JobProgress) -> JobProgress:
     """A job's progress; a loss that is NaN or infinite has diverged and counts as the greatest."""
     return JobProgress(
-        job_id=an_id(message.job_id, "progress.job_id"), state=an_id(message.state, "progress.state", required=False),
-        step=a_step(message.step), loss=METRIC.clip(message.loss) if math.isfinite(message.loss) else METRIC.high,
+        job_id=an_id(message.job_id, "progress.job_id"),
+        state=an_id(message.state, "progress.state", required=False),
+        step=a_step(message.step),
+        loss=METRIC.clip(message.loss) if math.isfinite(message.loss) else METRIC.high,
         accuracy=finite(message.accuracy),
         iter_time_s=a_number(message.iter_time_s, "progress.iter_time_s", infinite=True),
         slowdown=min(SLOWDOWN.high, message.slowdown) if message.slowdown >= 0 else SLOWDOWN.high,
-        gpus=a_count(message.gpus, "progress.gpus"), rung=up_to(message.rung, COUNT_MAX),
-        launches=up_to(message.launches, COUNT_MAX), worker_failures=up_to(message.worker_failures, COUNT_MAX),
-        configuration=texts(message.configuration), metric=maybe(message.metric, message.HasField("metric")),
-        until_step=a_step(max(0, message.until_step)), note=message.note[:TEXT_MAX_CHARS],
+        gpus=a_count(message.gpus, "progress.gpus"),
+        rung=up_to(message.rung, COUNT_MAX),
+        launches=up_to(message.launches, COUNT_MAX),
+        worker_failures=up_to(message.worker_failures, COUNT_MAX),
+        configuration=texts(message.configuration),
+        metric=maybe(message.metric, message.HasField("metric")),
+        until_step=a_step(max(0, message.until_step)),
+        note=message.note[:TEXT_MAX_CHARS],
         checkpoints_failed=up_to(message.checkpoints_failed, COUNT_MAX),
-        lost_steps=a_step(max(0, message.lost_steps)), lost_gpu_s=WORK_GPU_S.clip(finite(message.lost_gpu_s)),
+        lost_steps=a_step(max(0, message.lost_steps)),
+        lost_gpu_s=WORK_GPU_S.clip(finite(message.lost_gpu_s)),
         hangs=message.hangs,
-    )  # fmt: skip
+    )
 
 
 def agent_done(app_id: str, message: pb.Done) -> AgentDone:

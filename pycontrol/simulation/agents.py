@@ -113,10 +113,21 @@ def rho(app: SimApp, c: Contention, ending: Set[Gpu], topology: Topology) -> flo
 def bid(app: SimApp, e: SendOffer, topology: Topology, restart_s: float) -> Bid:
     """The app's bid for an offer."""
     said = offers.bid_for(
-        app.trace.app_id, work(app, e.contention, topology), gangs(app, topology), app.held, frozenset(e.ending),
-        app.open, e.machines, {s: app.slowdown(s) for s in Scope if s <= app.trace.scope}, topology, restart_s,
-        e.contention.lease_s, app.speedups, app.trace.mixes, elastic(app, restart_s) if app.trace.elastic else None,
-    )  # fmt: skip
+        app.trace.app_id,
+        work(app, e.contention, topology),
+        gangs(app, topology),
+        app.held,
+        frozenset(e.ending),
+        app.open,
+        e.machines,
+        {s: app.slowdown(s) for s in Scope if s <= app.trace.scope},
+        topology,
+        restart_s,
+        e.contention.lease_s,
+        app.speedups,
+        app.trace.mixes,
+        elastic(app, restart_s) if app.trace.elastic else None,
+    )
     k = app.report.rho
     if k == 1.0:
         return said

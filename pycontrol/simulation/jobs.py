@@ -174,16 +174,27 @@ class SimApp:
         """The app's result."""
         trace = self.trace
         return AppResult(
-            app_id=trace.app_id, queue=trace.queue, user=trace.user, model=trace.model, submitted_s=trace.submitted_s,
-            started_s=self.started_s, finished_s=self.finished_s, n_avg=n_avg, work_gpu_s=self.total,
-            work_done_gpu_s=self.total - self.left_gpu_s(now_s), demand_gpus=trace.demand_gpus,
+            app_id=trace.app_id,
+            queue=trace.queue,
+            user=trace.user,
+            model=trace.model,
+            submitted_s=trace.submitted_s,
+            started_s=self.started_s,
+            finished_s=self.finished_s,
+            n_avg=n_avg,
+            work_gpu_s=self.total,
+            work_done_gpu_s=self.total - self.left_gpu_s(now_s),
+            demand_gpus=trace.demand_gpus,
             longest_path_s=sum(max(works, default=0.0) for works in trace.phases)
             / (trace.widest_gang_gpus * trace.efficiency(trace.widest_gang_gpus)),
-            cluster_gpus=cluster_gpus, gpu_s=self.gpu_s,
-            placement=self.placed / self.gpu_s if self.gpu_s > TINY else 1.0, launches=self.launches,
-            restarts=self.restarts, lost_gpu_s=self.lost,
+            cluster_gpus=cluster_gpus,
+            gpu_s=self.gpu_s,
+            placement=self.placed / self.gpu_s if self.gpu_s > TINY else 1.0,
+            launches=self.launches,
+            restarts=self.restarts,
+            lost_gpu_s=self.lost,
             guaranteed_after_s=None if self.owned_s is None else self.owned_s - trace.submitted_s,
-        )  # fmt: skip
+        )
 
 
 def gang_rate(trace: TraceApp, gpus: tuple[Gpu, ...], topology: Topology) -> tuple[float, float]:

@@ -95,16 +95,30 @@ def receipt(s: Holdings, r: Round, outcome: Outcome | None, note: str) -> Receip
     """The receipt of a round; `outcome` is None if the round was given up."""
     granted = {g.app_id for g in outcome.granted} if outcome is not None else ()
     return Receipt(
-        round_id=r.round_id, at_s=r.at_s, policy=r.policy.name, asked=r.policy.asks_agents, vc=r.part.vc,
-        guaranteed=r.part.guaranteed, deals=tuple(deals_of(s.durable.exchange, r.part.vc)),
-        cluster_gpus=s.gpus_of(r.part.vc), offered=r.part.by_host(r.part.free),
-        bad_gpus=tuple(s.cluster.machines.bad_gpus), ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
-        rho=dict(r.rho), participants=tuple(r.participants), out=dict(r.out), bid_s=dict(r.bid_s),
+        round_id=r.round_id,
+        at_s=r.at_s,
+        policy=r.policy.name,
+        asked=r.policy.asks_agents,
+        vc=r.part.vc,
+        guaranteed=r.part.guaranteed,
+        deals=tuple(deals_of(s.durable.exchange, r.part.vc)),
+        cluster_gpus=s.gpus_of(r.part.vc),
+        offered=r.part.by_host(r.part.free),
+        bad_gpus=tuple(s.cluster.machines.bad_gpus),
+        ending={app_id: r.ending_gpus(app_id) for app_id in r.ending},
+        rho=dict(r.rho),
+        participants=tuple(r.participants),
+        out=dict(r.out),
+        bid_s=dict(r.bid_s),
         restart_s={app_id: b.restart_s for app_id, b in r.bids.items() if not b.rows},
-        asked_s={app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s}, corrected=dict(r.corrected),
+        asked_s={app_id: r.since_s[app_id] for app_id in granted if app_id in r.since_s},
+        corrected=dict(r.corrected),
         boosted={a: by.user for a in r.views if (by := s.boost_of(a)) is not None} if s.durable.boosts else {},
-        f=s.f_of(r.part.vc), min_lend_s=s.supply.terms(r.part.vc).min_lend_s, note=note, outcome=outcome,
-    )  # fmt: skip
+        f=s.f_of(r.part.vc),
+        min_lend_s=s.supply.terms(r.part.vc).min_lend_s,
+        note=note,
+        outcome=outcome,
+    )
 
 
 REMEMBERED_BY = "remembered_by"
@@ -337,18 +351,25 @@ def view(
     wants, unmanaged = demand or demand_of(s, app_id, now_s), app_id in s.agents.unmanaged_apps
     rooms, mine = s.rooms(app_id, now_s), borrowed + len(ending_gpus)
     return AppView(
-        app_id=app_id, queue=app.queue, rho=rho, demand=wants, ending=ending_gpus,
+        app_id=app_id,
+        queue=app.queue,
+        rho=rho,
+        demand=wants,
+        ending=ending_gpus,
         ending_gangs=tuple(s.places(gpus_in(gang), private) for gang in ending),
         unsaved_s=tuple(s.unsaved_s(gang) for gang in ending),
         retained_gpus=s.holding(app_id) - borrowed - len(ending_gpus),
-        rooms={name: room + mine for name, room in rooms.items()} if rooms else rooms, submitted_s=app.submitted_s,
-        user=app.user, attained_gpu_s=s.durable.attained_gpu_s(app_id, now_s),
+        rooms={name: room + mine for name, room in rooms.items()} if rooms else rooms,
+        submitted_s=app.submitted_s,
+        user=app.user,
+        attained_gpu_s=s.durable.attained_gpu_s(app_id, now_s),
         slowed_gpu_s=app.slowed_gpu_s + sum(x.slowed_gpu_s(now_s) for x in held),
         launching_gpu_s=app.launching_gpu_s + sum(s.durable.launching_gpu_s(x, now_s) for x in held),
-        revoked_gpus=app.revocations, retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
+        revoked_gpus=app.revocations,
+        retained_gangs=s.retained_gangs(app_id, ending_gpus, private),
         priority=_priority(s, app_id, app.vc),
         new_gangs_max=(wants.gpus - s.holding(app_id) + borrowed) // wants.gang_gpus if unmanaged else 1 << 30,
-    )  # fmt: skip
+    )
 
 
 def _priority(s: Holdings, app_id: str, vc: str) -> int:

@@ -144,19 +144,25 @@ def outcome_of(part: RoundPart, plan: Plan, done: Sequence[Change]) -> Outcome:
     awards = (Award(a.app_id, tuple(gang_of(by_host(dict(g))) for g in a.gangs), a.leftover) for a in plan.awards)
     lost = [(x, gpu) for x in done if isinstance(x, Revoke) for gpu in gpus_in(x.leases)]
     return Outcome(
-        bids=tuple(dataclasses.replace(b, won=by_host(b.won)) for b in plan.bids), awards=tuple(awards),
+        bids=tuple(dataclasses.replace(b, won=by_host(b.won)) for b in plan.bids),
+        awards=tuple(awards),
         owned=tuple(gpu for x in done if isinstance(x, Own) for gpu in gpus_in(x.leases)),
         lent=tuple(gpu for x in done if isinstance(x, Lend) for gpu in gpus_in(x.leases)),
         refused=tuple(sorted({x.app_id for x in refused(done) if x.lacks})),
-        leftover_gpus=by_host(plan.leftover_gpus), unused_gpus=by_host(left(part.free, done)),
-        objective_log=plan.objective_log, proved_optimal=plan.proved_optimal, gap=plan.gap, solve_s=plan.solve_s,
-        seed=plan.seed, why=dict(plan.why),
+        leftover_gpus=by_host(plan.leftover_gpus),
+        unused_gpus=by_host(left(part.free, done)),
+        objective_log=plan.objective_log,
+        proved_optimal=plan.proved_optimal,
+        gap=plan.gap,
+        solve_s=plan.solve_s,
+        seed=plan.seed,
+        why=dict(plan.why),
         renewed=tuple(gpu for x in done if isinstance(x, Renew) for gpu in gpus_in(x.leases)),
         granted=tuple(Granted(gpu, x.award.app_id) for x in done if isinstance(x, Grant) for gpu in x.gpus),
         revoked=tuple(Revoked(gpu, x.app_id, x.deadline_s, x.cause.text) for x, gpu in lost),
         unsaved_gpu_s=summed((x.app_id, x.unsaved_gpu_s) for x in done if isinstance(x, Revoke) and x.unsaved_gpu_s),
         holds=tuple(dataclasses.replace(x, gang=gang_of(by_host(dict(x.gang)))) for x in plan.holds),
-    )  # fmt: skip
+    )
 
 
 def naming(outcome: Outcome, ended: list[tuple[Revoked, float]]) -> Outcome:
