@@ -19,10 +19,10 @@ demo: setup java
 	dev-cluster/demo/run $(if $(KEEP),--keep)
 
 demo-cells: setup java
-	$(PY) dev-cluster/demo/cells.py
+	$(PY) dev-cluster/demo/cells_demo.py
 
 demo-oef: setup java
-	$(PY) dev-cluster/demo/oef.py
+	$(PY) dev-cluster/demo/oef_demo.py
 
 demo-all: setup java
 	$(PY) dev-cluster/demo/together.py

@@ -21,7 +21,7 @@ COMPILED = (
     "arbiter/*.py",
     "arbiter/*/*.py",
     "model/*.py",
-    *(f"simulation/{name}.py" for name in ("agents", "engine", "jobs", "yarn")),
+    *(f"simulation/{name}.py" for name in ("agents", "engine", "simulated_jobs", "yarn")),
 )
 INTERPRETED = {"__init__.py", "value.py", "topology.py"}
 """Modules with frozen dataclasses that keep what they reckoned."""

@@ -19,7 +19,7 @@ import click
 
 from pycontrol.cli import COMMANDS, OPTIONS, main
 from pycontrol.config import Config
-from pycontrol.config.reading import Section, _section_of
+from pycontrol.config.strict_yaml import Section, _section_of
 
 ROOT = Path(__file__).parents[1]
 GOALS = {"commands": 40, "options": 150, "keys": 56}

@@ -133,12 +133,12 @@ def by_size(slower: float) -> list[App]:
     rung = "--app-scheduler successive_halving --jobs 6 --max-iterations 50 --min-iterations 50"
     large = search("speech.yaml", f"{rung} --gpus-per-job 2 --seed 3 --iteration-s 2.0")
     small = ["--framework", "keras", "--max-iterations", "20", "--iteration-s", "1.0"]
-    other = ["--framework", "command", "--localization", f"{DEMO / 'own.py'}:."]
+    other = ["--framework", "command", "--localization", f"{DEMO / 'plain_script.py'}:."]
     other += ["--keep-folder", "ckpt", "--metric", "f1"]
     return [
         job("large", 0, submarine("large", "research", 2, paced(large, slower))),
         job("small", 0, submarine("small", "prod", 2, paced(small, slower), KERAS_DIGITS), after="large"),
-        job("other", 0, submarine("other", "prod", 1, other, "python own.py"), after="large"),
+        job("other", 0, submarine("other", "prod", 1, other, "python plain_script.py"), after="large"),
     ]
 
 

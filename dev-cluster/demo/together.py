@@ -17,7 +17,7 @@ from typing import Any
 
 import busy
 import click
-from cells import CellsDemo
+from cells_demo import CellsDemo
 from demo import DEMO, REPO
 
 from pycontrol.cli.tables import out as show

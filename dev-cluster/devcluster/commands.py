@@ -17,8 +17,8 @@ import click
 import requests
 
 from devcluster import kerberos, lifecycle, prerequisites, processes, readiness
-from devcluster.errors import DevClusterError
-from devcluster.layout import BUILD, HADOOP, Layout, Options
+from devcluster.devcluster_error import DevClusterError
+from devcluster.folder import BUILD, HADOOP, Layout, Options
 from pycontrol.config import ConfigError
 
 CLASSES = {

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from devcluster import REPO, kerberos
-from devcluster.layout import LOCALHOST, RESOURCEMANAGER, STANDBY, STANDBY_HOST, ZOOKEEPER, Cluster
+from devcluster.folder import LOCALHOST, RESOURCEMANAGER, STANDBY, STANDBY_HOST, ZOOKEEPER, Cluster
 from devcluster.processes import ZOO_CFG
 from pycontrol.config import MachineSpec
 from pycontrol.hadoopconf import render

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from devcluster import REPO
-from devcluster.errors import DevClusterError
+from devcluster.devcluster_error import DevClusterError
 from pycontrol.config import MachineSpec, RackSpec, TopologySpec, load_topology_spec
 
 DEFAULT_TOPOLOGY = REPO / "dev-cluster" / "topology.yaml"

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from devcluster.layout import KDC, LOCALHOST, Cluster
+from devcluster.folder import KDC, LOCALHOST, Cluster
 from pycontrol.negotiate import Negotiate, NegotiateError, token
 
 REALM = "ISONOMY.DEV"

@@ -11,9 +11,9 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from devcluster import configure, gpus, kerberos, ports, prerequisites, processes, readiness
-from devcluster.errors import DevClusterError
-from devcluster.layout import KDC, NAMENODE, RESOURCEMANAGER, STANDBY_HOST, ZOOKEEPER, Cluster, Layout, Options, load
+from devcluster import configure, free_ports, gpus, kerberos, prerequisites, processes, readiness
+from devcluster.devcluster_error import DevClusterError
+from devcluster.folder import KDC, NAMENODE, RESOURCEMANAGER, STANDBY_HOST, ZOOKEEPER, Cluster, Layout, Options, load
 
 Say = Callable[[str], None]
 
@@ -110,8 +110,8 @@ def _fresh(layout: Layout, options: Options | None, topology: Path | None) -> Cl
     spec = gpus.topology(topology, options.gpus)
     hosts = [m.host for m in spec.machines]
     for host in [*hosts, STANDBY_HOST] if options.standby else hosts:
-        ports.check_host(host)
-    chosen = before.ports if before and not ports.taken(before.ports, hosts) else ports.choose(hosts)
+        free_ports.check_host(host)
+    chosen = before.ports if before and not free_ports.taken(before.ports, hosts) else free_ports.choose(hosts)
     cluster = Cluster(layout, options, chosen, spec)
     _forget_applications(layout)
     configure.configure(cluster)

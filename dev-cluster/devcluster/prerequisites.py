@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devcluster import REPO, maven
-from devcluster.errors import DevClusterError
-from devcluster.layout import BUILD, HADOOP, jars_of
+from devcluster.devcluster_error import DevClusterError
+from devcluster.folder import BUILD, HADOOP, jars_of
 
 JAVA_MIN = 17
 """Of clients, and of the daemons of Hadoop 3.5."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from devcluster import kerberos, prerequisites
-from devcluster.errors import DevClusterError
-from devcluster.layout import BUILD, DATANODE, KDC, NAMENODE, RESOURCEMANAGER, ZOOKEEPER, Cluster, Layout
+from devcluster.devcluster_error import DevClusterError
+from devcluster.folder import BUILD, DATANODE, KDC, NAMENODE, RESOURCEMANAGER, ZOOKEEPER, Cluster, Layout
 
 MARK = "ISONOMY_DEV_CLUSTER_DAEMON"
 """Environment variable of every daemon: the cluster's directory."""

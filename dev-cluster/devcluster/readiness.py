@@ -13,8 +13,8 @@ import requests
 from requests.auth import AuthBase
 
 from devcluster import kerberos
-from devcluster.errors import DevClusterError
-from devcluster.layout import DATANODE, KDC, NAMENODE, ZOOKEEPER, Cluster
+from devcluster.devcluster_error import DevClusterError
+from devcluster.folder import DATANODE, KDC, NAMENODE, ZOOKEEPER, Cluster
 from devcluster.processes import pid_of, tail
 
 START_DEADLINE_S = 300.0

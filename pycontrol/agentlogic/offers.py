@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 
 from pycontrol.fairness.bidding import Bidder, OwnGang, rho_of
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import AppWork
+from pycontrol.fairness.gang_rho import AppWork
 from pycontrol.model.auction import Bid, gang_of
 from pycontrol.model.topology import Gpu, Scope, Topology, count_by_host
 from pycontrol.model.value import value

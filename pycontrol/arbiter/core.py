@@ -20,8 +20,8 @@ from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round.parts import own_as_asked
 from pycontrol.arbiter.round.rounds import Rounds
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, PAUSED, RESET_LIMITS, SET_LIMITS, Clerk, Holdings, Settings
-from pycontrol.arbiter.supply.cells import ExchangeService, downgrade, regrade
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.cell_supply import ExchangeService, downgrade, regrade
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, contradicted, validate
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
@@ -30,7 +30,7 @@ from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
 from pycontrol.model.topology import Topology
 from pycontrol.policies.by_vc import ByVirtualCluster, policies_in
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 WATCHED_EVERY_S = 300.0
 """How often it is recorded, for accounting, that each container is seen."""

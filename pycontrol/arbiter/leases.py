@@ -14,7 +14,7 @@ from dataclasses import replace
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
 from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
-from pycontrol.arbiter.supply.port import GroupGpus
+from pycontrol.arbiter.supply.gpu_supply import GroupGpus
 from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
 from pycontrol.auction.placing import FreeIndex, divides
 from pycontrol.model.auction import SLOWDOWN_PRIOR, Demand, HeldGrant, as_gang, gang_of, gangs_by_host

@@ -22,10 +22,10 @@ from pycontrol.arbiter.ledger.facts import (
 )
 from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
 from pycontrol.arbiter.ledger.limits import LimitBook, places
-from pycontrol.arbiter.supply.port import Groups, Supply
+from pycontrol.arbiter.supply.gpu_supply import Groups, Supply
 from pycontrol.arbiter.views.agent_reports import AgentsView
-from pycontrol.arbiter.views.cluster import ClusterView
-from pycontrol.arbiter.views.gpus import GpuIndex, Limit, limit, pick
+from pycontrol.arbiter.views.cluster_view import ClusterView
+from pycontrol.arbiter.views.gpu_index import GpuIndex, Limit, limit, pick
 from pycontrol.arbiter.views.settings import RoundTimer
 from pycontrol.arbiter.views.settings import Settings as Settings
 from pycontrol.arbiter.views.workers import PlannedWorker, WorkerPlans

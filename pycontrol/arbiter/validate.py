@@ -15,7 +15,7 @@ from typing import Any
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.state import LOSES, Holdings
-from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.arbiter.views.gpu_index import GpuState
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu, count_by_host
 

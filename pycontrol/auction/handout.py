@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, Generic, TypeVar
 
-from pycontrol.auction.limits import rooms
 from pycontrol.auction.placing import ELSE, NOBODY, FreeIndex, fitting
+from pycontrol.auction.round_limits import rooms
 from pycontrol.model.auction import AppView, Award, Gang, gang_gpus
 from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology

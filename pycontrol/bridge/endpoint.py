@@ -20,8 +20,8 @@ from typing import Any
 import orjson
 import structlog
 
-from pycontrol.bridge import translate
-from pycontrol.bridge.translate import Unreadable
+from pycontrol.bridge import bridge_messages
+from pycontrol.bridge.bridge_messages import Unreadable
 from pycontrol.bridge.turns import Turns
 from pycontrol.model import bounds
 from pycontrol.model.events import ClusterLost, ClusterTime, Directive, DirectiveDone, Event, Place
@@ -179,7 +179,7 @@ class BridgeEndpoint:
 
     def _hand_over(self, epoch: str, request_id: int, time_ms: int, message: pb.Snapshot) -> None:
         """Submit a snapshot: ClusterLost first, to stop placements; then the old directives are dropped."""
-        snapshot = translate.snapshot_of(message)
+        snapshot = bridge_messages.snapshot_of(message)
         self._submit(ClusterLost())
         self._submit_time(time_ms)
         self._settle()
@@ -222,7 +222,7 @@ class BridgeEndpoint:
 
     def _take(self, message: pb.Event) -> None:
         try:
-            event = translate.event_of(message)
+            event = bridge_messages.event_of(message)
         except Unreadable as e:
             log.error("an event of the plugin cannot be read", seq=message.seq, why=str(e))
             return
@@ -239,7 +239,7 @@ class BridgeEndpoint:
 
         The Arbiter bounds the number of open placements; of other kinds only the newest per container waits.
         """
-        message = translate.directive_to_wire(directive)
+        message = bridge_messages.directive_to_wire(directive)
         about = None if isinstance(directive, Place) else (type(directive).__name__, directive.container_id)
         with self._changed:
             if about is not None:

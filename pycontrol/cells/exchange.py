@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pycontrol.cells.core import Cells
+from pycontrol.cells.cluster_cells import Cells
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cells.space import Space

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pycontrol.cells.core import Cells
+from pycontrol.cells.cluster_cells import Cells
 from pycontrol.cells.machines import Place, Room, free_in, virtual_leaf
 from pycontrol.cells.space import FREE, Space
 

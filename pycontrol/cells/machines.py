@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from pycontrol.cells.core import Cells
+from pycontrol.cells.cluster_cells import Cells
 from pycontrol.cells.geometry import Cell
 from pycontrol.cells.pool import Forest
 from pycontrol.cells.search import Inside

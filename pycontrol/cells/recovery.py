@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pycontrol.cells.core import Cells
+from pycontrol.cells.cluster_cells import Cells
 from pycontrol.cells.geometry import Cell, cover
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_inside, virtual_for

@@ -45,10 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "whatif": (".lab.whatif:whatif_command", "What other policies would have done, or would do."),
     "shadow": (".lab.shadow_command:shadow_command", "What Isonomy would have made of the apps here."),
     "preview": ("preview_command:preview_command", "Who would lose or get GPUs with changed files."),
-    "experiment": (".lab.command:experiment_command", "Run experiments of the papers by name."),
-    "cells": ("cells:cells_group", "Virtual clusters: what each queue owns, in cells."),
-    "exchange": ("cells:exchange_group", "Virtual clusters lend each other cells for a time."),
-    "solve": (".lab.solve.command:replay_command", "Solve cases of rho, auctions, shares and cells."),
+    "experiment": (".lab.experiment_command:experiment_command", "Run experiments of the papers by name."),
+    "cells": ("cells_commands:cells_group", "Virtual clusters: what each queue owns, in cells."),
+    "exchange": ("cells_commands:exchange_group", "Virtual clusters lend each other cells for a time."),
+    "solve": (".lab.solve.replay_command:replay_command", "Solve cases of rho, auctions, shares and cells."),
     "serve": ("serve:serve_command", "Run the control plane until SIGTERM."),
 }
 """Command -> where it is from `pycontrol.cli` on, and its line of help, so that a list of commands loads none."""

@@ -10,15 +10,15 @@ from typing import Any
 import click
 from rich.console import Console, RenderableType
 
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.inspect import AS_CONFIGURED
 from pycontrol.cells.layout import Layout
 from pycontrol.cli.client import FILE, Misused, Rm, failing, file_option, output_option, rm_address
 from pycontrol.cli.estimate import read_snapshot, scene_at
 from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.config import Config, ConfigError, load_config
-from pycontrol.config.reading import read
+from pycontrol.config.strict_yaml import read
 from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.model.cluster import Mode
 from pycontrol.policies.registry import UnknownPolicy

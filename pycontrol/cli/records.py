@@ -20,7 +20,7 @@ from pycontrol.cli import screens
 from pycontrol.cli.client import F, Misused, cluster_dir_option, failing, file_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config
-from pycontrol.config.accounts import accounts_of
+from pycontrol.config.accounts_section import accounts_of
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.runtime.journal import JournalError, read_facts
 

@@ -13,26 +13,26 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pycontrol.arbiter.state import Settings as ArbiterSettings
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cli import lab
 from pycontrol.cli.client import FOLDER, Failure, Misused, failing, file_option, output_option, pairs, queues_option
 from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.tables import emit, lines, table
 from pycontrol.config import Config, ConfigError, load_config
-from pycontrol.config.accounts import accounts_of
-from pycontrol.config.reading import read
+from pycontrol.config.accounts_section import accounts_of
+from pycontrol.config.strict_yaml import read
 from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.simulation import clusters
-from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.compare import Comparison, write
-from pycontrol.simulation.metrics import METRICS
+from pycontrol.simulation.paper_metrics import METRICS
 from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_many
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import Workload
 from pycontrol.words import count
 
 NUMBERS = ("checkpoint_s", "restart_s", "start_s", "checkpoint_every_s", "error")

@@ -13,8 +13,8 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from pycontrol.audit.usage import KEPT, KEYS, TIMES, accounted, of_facts, of_totals, with_older
-from pycontrol.audit.usage import Records as Found
+from pycontrol.audit.accounting import KEPT, KEYS, TIMES, accounted, of_facts, of_totals, with_older
+from pycontrol.audit.accounting import Records as Found
 from pycontrol.cli.client import Failure, Misused, failing, moment_s
 from pycontrol.cli.records import Records, facts_of, journals_options, records_of
 from pycontrol.cli.tables import Data, emit_json, lines, moment, out, table

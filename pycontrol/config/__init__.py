@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pycontrol.config.accounts import GroupSection, accounts_of
-from pycontrol.config.reading import FilePath, Host, NamedPath, Port, Seconds, read
-from pycontrol.config.reading import Section as Section
-from pycontrol.config.reading import mapping as mapping
-from pycontrol.config.reading import parse as parse
+from pycontrol.config.accounts_section import GroupSection, accounts_of
+from pycontrol.config.strict_yaml import FilePath, Host, NamedPath, Port, Seconds, read
+from pycontrol.config.strict_yaml import Section as Section
+from pycontrol.config.strict_yaml import mapping as mapping
+from pycontrol.config.strict_yaml import parse as parse
 from pycontrol.config.topology_file import MachineSpec as MachineSpec
 from pycontrol.config.topology_file import RackSpec as RackSpec
 from pycontrol.config.topology_file import TopologySpec as TopologySpec

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pycontrol.config.reading import Host, Seconds, Section, read
+from pycontrol.config.strict_yaml import Host, Seconds, Section, read
 from pycontrol.model.topology import Machine, Topology
 
 

@@ -21,16 +21,16 @@ import structlog
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.auction.winners import engine_name
-from pycontrol.audit.usage import last_year
+from pycontrol.audit.accounting import last_year
 from pycontrol.bridge.server import BridgeServer
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.config import Config, ConfigError, load_topology_spec, mismatches, parse
-from pycontrol.config.accounts import accounts_of
+from pycontrol.config.accounts_section import accounts_of
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.periodic import Periodic
@@ -40,7 +40,7 @@ from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import shadow
 from pycontrol.queries.metrics import Metrics

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.fairness.gang_rho import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.model.auction import Bid, BidRow, Gang
 from pycontrol.model.grouping import summed
 from pycontrol.model.topology import Scope, Topology

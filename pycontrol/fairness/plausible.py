@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pycontrol.fairness.bidding import narrowest, speed_of
-from pycontrol.fairness.gangs import AppWork, PhaseWork, projected_rho, t_sh
+from pycontrol.fairness.gang_rho import AppWork, PhaseWork, projected_rho, t_sh
 from pycontrol.model.auction import Bid, BidRow, Demand, Gang, gang_gpus
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.lab.catalogue import EXPERIMENTS
+from pycontrol.lab.findings_report import Entry, plain
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.provenance import code_hash
-from pycontrol.lab.report import Entry, plain
 
 PAPERS = {
     "themis": "Themis (Mahajan et al., NSDI 2020)",

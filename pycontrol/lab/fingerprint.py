@@ -17,8 +17,8 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseMended, LeaseRevoking
 from pycontrol.lab.catalogue import load
+from pycontrol.lab.findings_report import text
 from pycontrol.lab.kit import Setup
-from pycontrol.lab.report import text
 from pycontrol.simulation.engine import Simulator
 
 TIMED = frozenset({"beside-kueue", "hived-profile", "oef-fig10", "oef-map", "themis-overheads"})

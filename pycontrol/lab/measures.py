@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import Interval, SimulationRun, cores, metric_ratio, run_many
 

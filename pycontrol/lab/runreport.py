@@ -14,13 +14,13 @@ from rich.console import Group
 
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged, Fact, RoundHeld
-from pycontrol.audit.usage import quantile
+from pycontrol.audit.accounting import quantile
 from pycontrol.cli import screens
 from pycontrol.cli.client import Failure, Misused, output_option
 from pycontrol.cli.records import audited, facts_of, records_of, records_options
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.config import ConfigError, load_topology
-from pycontrol.fairness.gangs import t_id
+from pycontrol.fairness.gang_rho import t_id
 from pycontrol.model.receipt import Receipt
 from pycontrol.words import count, span
 

@@ -21,17 +21,17 @@ from pycontrol.hadoopconf.queues import homes
 from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.policies.as_yarn import AsYarn
 from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of_yarn
-from pycontrol.lab.workloads import history
+from pycontrol.lab.workloads import yarn_history
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
-from pycontrol.policies.port import Policy
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import CellsOf, SimulationRun, run_many
 from pycontrol.simulation.scene import Scene
-from pycontrol.simulation.settings import SimulationSettings
-from pycontrol.simulation.workloads.reading import head
+from pycontrol.simulation.simulation_settings import SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
+from pycontrol.simulation.workloads.trace_table import head
 from pycontrol.words import count, span
 
 OTHERS = ("isonomy", "yarn_cs")
@@ -132,8 +132,8 @@ def whatif_command(
 
 def actual_of(file: Path) -> tuple[Actual, str]:
     """What really happened to the apps of a workload, and what was assumed; nothing where that is not known."""
-    if file.is_file() and history.fits(head(file)):
-        found = history.read_files([file])
+    if file.is_file() and yarn_history.fits(head(file)):
+        found = yarn_history.read_files([file])
         return found.actual(), "; ".join(found.assumed)
     try:
         data = json.loads(beside(file).read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 
 @dataclass(frozen=True)

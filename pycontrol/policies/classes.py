@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pycontrol.auction.limits import ending_gpus, rooms
 from pycontrol.auction.placing import FreeIndex, take
+from pycontrol.auction.round_limits import ending_gpus, rooms
 from pycontrol.model.auction import BOOSTED, AppView, Bid, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.grouping import summed
 

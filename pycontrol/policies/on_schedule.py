@@ -25,7 +25,7 @@ from pycontrol.auction.placing import ELSE, FreeIndex, fitting, take
 from pycontrol.model.auction import AppView, Award, Bid, Gang, Hold, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.policies.filling import Filling
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.private import PrivateSchedule, next_end_s
 
 KEY, FORMER_KEY = "private_schedule", "shadow"

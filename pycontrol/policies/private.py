@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycontrol.auction.bids import as_demanded
+from pycontrol.auction.bid_validation import as_demanded
 from pycontrol.auction.placing import take
 from pycontrol.fairness.bidding import Bidder, OwnGang, mean_speed, rho_of
 from pycontrol.fairness.elastic import Elastic
@@ -22,7 +22,7 @@ from pycontrol.fairness.plausible import alike, app_left, slowdowns_of
 from pycontrol.model.auction import AppView, Bid, Demand, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Scope, Topology
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 TINY = 1e-6
 EVENTS_MAX = 100_000

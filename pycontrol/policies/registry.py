@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from pycontrol.model.bounds import BOUNDS, OutOfBounds, numbers_within
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.words import suggest
 
 POLICIES: Mapping[str, str] = {

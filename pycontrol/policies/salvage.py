@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.model.value import value
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 T = TypeVar("T")
 OFFENDERS_MAX = 8

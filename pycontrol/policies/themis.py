@@ -18,9 +18,9 @@ from typing import ClassVar
 
 from pycontrol.auction.handout import AtRandom, Caps, leftovers
 from pycontrol.auction.instance import Instance
-from pycontrol.auction.limits import limits_of, room_gpus, within
 from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.placing import FreeIndex
+from pycontrol.auction.round_limits import limits_of, room_gpus, within
 from pycontrol.auction.winners import engine_name
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gangs_by_host
 from pycontrol.model.grouping import grouped

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.supply.port import deals_of
-from pycontrol.fairness.gangs import t_id
+from pycontrol.arbiter.supply.gpu_supply import deals_of
+from pycontrol.fairness.gang_rho import t_id
 from pycontrol.model import tags
 from pycontrol.model.auction import Award, BidReceipt, Demand
 from pycontrol.model.events import JobProgress
@@ -18,7 +18,7 @@ from pycontrol.model.topology import Scope
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, picked, whole_number
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.words import count, estimate, gang
 
 ROUNDS_SHOWN, ROUNDS_MAX, OTHERS_TOLD = 5, 200, 5

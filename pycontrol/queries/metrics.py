@@ -14,7 +14,7 @@ from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.queries.views import node_counts
 from pycontrol.runtime.spans import LeaseInterval
 

@@ -19,15 +19,15 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseRevoking
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Mode, YarnApp
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.model.value import value
 from pycontrol.policies import salvage
-from pycontrol.policies.port import Policy
-from pycontrol.queries.reasons import Reasons
+from pycontrol.policies.policy_port import Policy
+from pycontrol.queries.pending_reasons import Reasons
 
 STEPS_MAX = 200
 """The most Arbiter steps of one decision, in case the Arbiter never becomes idle."""

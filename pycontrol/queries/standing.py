@@ -16,14 +16,14 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.round.candidates import remembered, view
 from pycontrol.arbiter.round.eligibility import within_cluster
 from pycontrol.arbiter.round.parts import own_part
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.model.auction import AppView, Snapshot
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import policy_for
 from pycontrol.policies.filling import Filling, Offered
 from pycontrol.policies.on_schedule import OnSchedule, policy_memory
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.queries.demands import Demands
 
 

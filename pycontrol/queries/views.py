@@ -20,7 +20,7 @@ from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Machine, count_by_host
 from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import find_app, names, picked, record_of, user_of, whole_number
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.queries.standing import Standing, measure_of, policy_of
 from pycontrol.words import count
 

@@ -15,9 +15,9 @@ import structlog
 
 from pycontrol.model.events import AgentEffect, Event
 from pycontrol.model.topology import Topology
-from pycontrol.rpc import translate
+from pycontrol.rpc import agent_messages
 from pycontrol.rpc.admission import OWNER_WAIT_S, STREAMS_MAX, WAITING_MAX, Admission, Owners
-from pycontrol.rpc.budget import ByteBudget, Limits
+from pycontrol.rpc.byte_budget import ByteBudget, Limits
 from pycontrol.rpc.intake import Intake
 from pycontrol.rpc.service import STANDING_BY, ArbiterService, TokenSource
 from pycontrol.rpc.sessions import Sessions
@@ -117,7 +117,7 @@ class AgentServer:
 
     def send(self, effect: AgentEffect) -> None:
         """Send an effect to its app's Agent, if it is connected; from any thread, never blocks."""
-        message = translate.message_of(effect, self._topology())
+        message = agent_messages.message_of(effect, self._topology())
         try:
             self._loop.call_soon_threadsafe(self.service.sessions.to_agent, effect.app_id, message)
         except RuntimeError:

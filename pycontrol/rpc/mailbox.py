@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from pycontrol.rpc.budget import ByteBudget
+from pycontrol.rpc.byte_budget import ByteBudget
 from pycontrol.rpc.outbox import Sized
 from pycontrol.wire.v1 import agent_pb2 as pb
 

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
-from pycontrol.rpc.budget import ByteBudget
+from pycontrol.rpc.byte_budget import ByteBudget
 
 OUTBOX_MAX = 10_000
 """The most messages that wait for one stream's peer; a slower peer is disconnected and must reconnect."""

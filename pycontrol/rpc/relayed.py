@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pycontrol.rpc.checks import (
+from pycontrol.rpc.message_checks import (
     ID_MAX_CHARS,
     TEXT_MAX_CHARS,
     Malformed,

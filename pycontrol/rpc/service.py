@@ -14,10 +14,10 @@ import structlog
 
 from pycontrol.model.events import AgentLost, Event, ProgressReported, RhoReported
 from pycontrol.model.topology import Topology
-from pycontrol.rpc import relayed, translate
+from pycontrol.rpc import agent_messages, relayed
 from pycontrol.rpc.admission import Admission, StreamRefused
-from pycontrol.rpc.checks import Malformed
 from pycontrol.rpc.intake import RETRY_S, STREAM_BYTES, Intake, RateLimiter
+from pycontrol.rpc.message_checks import Malformed
 from pycontrol.rpc.outbox import Sized, Stream
 from pycontrol.rpc.sessions import AgentStream, Sessions, WorkerStream
 from pycontrol.rpc.tokens import TokenClaims
@@ -78,7 +78,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             why = f"the token is for {claims.app_id}, not for {first.register.app_id[:256]!r}"
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, why)
         try:
-            up = translate.agent_up(claims.app_id, claims.user, first.register)
+            up = agent_messages.agent_up(claims.app_id, claims.user, first.register)
         except Malformed as e:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(e))
         stream: AgentStream = Stream(claims.app_id, up.attempt_id, self.sessions.ledger, claims.user)
@@ -120,11 +120,11 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
                 continue
             await self.intake.room(user)
             try:
-                event = translate.event_of(stream.app_id, message, self._topology().machines)
+                event = agent_messages.event_of(stream.app_id, message, self._topology().machines)
             except Malformed as e:
                 if kind != "use":
                     raise
-                stream.put(translate.use_reply(message.use.use_id, False, str(e)))
+                stream.put(agent_messages.use_reply(message.use.use_id, False, str(e)))
                 continue
             if event is not None:
                 if isinstance(event, RhoReported | ProgressReported):

@@ -10,7 +10,7 @@ from collections import OrderedDict
 import grpc
 import structlog
 
-from pycontrol.rpc.budget import ByteBudget
+from pycontrol.rpc.byte_budget import ByteBudget
 from pycontrol.rpc.mailbox import KEPT_KINDS, Mailbox
 from pycontrol.rpc.outbox import TOO_SLOW, Stream
 from pycontrol.rpc.tally import Tally

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pycontrol.model.bounds import bound
 from pycontrol.model.events import WorkerSteps
-from pycontrol.rpc.checks import a_step
+from pycontrol.rpc.message_checks import a_step
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 KEPT = 8

@@ -15,7 +15,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.validate import Inconsistent
 from pycontrol.model import events as ev
 from pycontrol.policies import salvage
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.runtime.clock import SteadyClock
 from pycontrol.runtime.driver_ports import AgentPort, Clock, ClusterPort
 from pycontrol.runtime.inbox import Held, Inbox, Lane, Overloaded, lane_of

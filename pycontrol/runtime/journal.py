@@ -19,7 +19,7 @@ from typing import Protocol
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.model.receipt import Receipt
-from pycontrol.runtime import usage
+from pycontrol.runtime import gpu_time
 from pycontrol.runtime.journal_rows import (
     BAD,
     SCHEMA,
@@ -268,26 +268,26 @@ def reading(path: Path) -> sqlite3.Connection:
     return connected(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_S))
 
 
-def read_totals(path: Path, newest: bool = True) -> usage.Totals | None:
+def read_totals(path: Path, newest: bool = True) -> gpu_time.Totals | None:
     """What a journal has counted for ever, `newest`: and the facts since; None if it has no totals yet.
 
     Safe while a control plane writes. Raises JournalError.
     """
     with as_journal_error(path), closing(reading(path)) as db:
         db.execute("BEGIN")  # one state of the file
-        found = usage.read_totals(db, version_of(db, path))
+        found = gpu_time.read_totals(db, version_of(db, path))
         if found is None or not newest:
             return found
         state, base = base_of(db, VERSION, [])
-        used = usage.Usage.going_on(db, state, found.last_s)
+        used = gpu_time.Usage.going_on(db, state, found.last_s)
         for row in rows_of(db, base, VERSION):
             with suppress(RowError):
                 used.take(row.time_s, fact_of(row))
         used.close(used.last_s)
     rows = dict(found.rows)
-    for key, tally in usage.by_day(used).items():
-        rows[key] = rows.get(key, usage.Tally()) + tally
-    return usage.Totals(found.first_s, used.last_s, rows, [*found.covered, *used.covered])
+    for key, tally in gpu_time.by_day(used).items():
+        rows[key] = rows.get(key, gpu_time.Tally()) + tally
+    return gpu_time.Totals(found.first_s, used.last_s, rows, [*found.covered, *used.covered])
 
 
 def read_facts(path: Path, since_seq: int = 0) -> Iterator[tuple[int, float, Fact]]:

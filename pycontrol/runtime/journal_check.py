@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.runtime import usage
+from pycontrol.runtime import gpu_time
 from pycontrol.runtime.journal import lock_journal, open_journal, quarantine, reading, transaction
 from pycontrol.runtime.journal_rows import (
     BAD,
@@ -226,7 +226,7 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
                 "snapshots": _copy(old, new, "snapshots", (*SNAPSHOT_COLUMNS, *crc), "seq"),
                 "facts": _copy(old, new, "facts", (*FACT_COLUMNS, *crc), "seq"),
             }
-            for table, columns in usage.tables_of(version).items():
+            for table, columns in gpu_time.tables_of(version).items():
                 _copy(old, new, table, columns, columns[0])
             new.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
     if not found["facts"] and not found["snapshots"]:

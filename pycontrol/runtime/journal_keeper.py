@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.runtime import usage
+from pycontrol.runtime import gpu_time
 from pycontrol.runtime.journal import open_journal, reading, transaction
 from pycontrol.runtime.journal_rows import (
     BAD,
@@ -119,16 +119,16 @@ class JournalKeeper:
         data = snapshot_data(state)
         with transaction(db):
             write_snapshot(db, newest, self._now_s(), data)
-            usage.add_totals(db, used)
+            gpu_time.add_totals(db, used)
             db.execute("DELETE FROM snapshots WHERE seq < (SELECT MAX(seq) FROM snapshots WHERE seq < ?)", (newest,))
         log.info("snapshot of the journal", facts=newest - base, bytes=len(data), problems=problems)
 
-    def _counting(self, db: sqlite3.Connection, state: Durable, base: int) -> usage.Usage | None:
+    def _counting(self, db: sqlite3.Connection, state: Durable, base: int) -> gpu_time.Usage | None:
         """The use since the totals were last added to, without any since the first fact; None if it was stopped."""
-        known = usage.counted(db)
+        known = gpu_time.counted(db)
         if known is not None:
-            return usage.Usage.going_on(db, state, known[1])
-        used = usage.Usage(0.0, math.inf)
+            return gpu_time.Usage.going_on(db, state, known[1])
+        used = gpu_time.Usage(0.0, math.inf)
         for row in rows_of(db, 0, VERSION, whole=False):
             if row.seq > base:
                 break

@@ -23,7 +23,7 @@ from pycontrol.arbiter.ledger.facts import (
     to_json,
 )
 from pycontrol.model.value import value
-from pycontrol.runtime import usage
+from pycontrol.runtime import gpu_time
 
 VERSION = 6
 """The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index; in version 2 each fact
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS quarantine (seq INTEGER PRIMARY KEY, epoch INTEGER, t
                                        crc INTEGER, problem TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS receipts ON facts (seq) WHERE kind = 'RoundHeld';
 """
-    + usage.TOTALS
+    + gpu_time.TOTALS
 )
 DEFLATED_FROM = 512
 """JSON of this many characters or more is deflated: large receipts to about an eighth, in 1 ms for 165 kB."""
@@ -281,7 +281,7 @@ def base_of(db: sqlite3.Connection, version: int, problems: list[str]) -> tuple[
 
 
 def fold(
-    state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], None], used: usage.Usage | None = None
+    state: Durable, rows: Iterable[Row], on_bad: Callable[[Row, RowError], None], used: gpu_time.Usage | None = None
 ) -> int:
     """Apply the facts of these rows to `state`, and to `used`; returns the number of rows read.
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from pycontrol.agentlogic import offers
 from pycontrol.agentlogic.allocation import Allocation, allocate
-from pycontrol.agentlogic.elastic import Composition, Running, compose, wanted_gpus
+from pycontrol.agentlogic.gang_sizes import Composition, Running, compose, wanted_gpus
 from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import AppWork, PhaseWork
+from pycontrol.fairness.gang_rho import AppWork, PhaseWork
 from pycontrol.model.auction import Bid, Contention, Demand, gang_sizes
 from pycontrol.model.events import BidReceived, RhoReported, SendAskRho, SendOffer, WorkerSteps
 from pycontrol.model.topology import Gpu, Scope, Topology
-from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp
+from pycontrol.simulation.simulated_jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp
 
 ACTIVE = (PLANNED, RUNNING)
 STEP_GPU_S = 1.0

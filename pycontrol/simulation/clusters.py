@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pycontrol.config import load_topology
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.trace_apps import Workload
 
 UNIFORM = re.compile(r"(?P<machines>[1-9]\d*)x(?P<gpus>[1-9]\d*)(/(?P<rack>[1-9]\d*))?")
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.metrics import METRICS, metrics
+from pycontrol.simulation.paper_metrics import METRICS, metrics
 from pycontrol.simulation.result import AppResult, Result
 from pycontrol.simulation.runs import Interval, interval, metric_ratio, unfinished_note
 

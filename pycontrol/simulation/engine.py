@@ -20,18 +20,18 @@ from mypy_extensions import mypyc_attr
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, LeaseOwned
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Queue
 from pycontrol.model.topology import Gpu, Topology
 from pycontrol.policies.by_vc import policies_in
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation import agents
-from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
 from pycontrol.simulation.result import Counters, Result
-from pycontrol.simulation.settings import Fault, SimulationSettings
+from pycontrol.simulation.simulated_jobs import DONE, IDLE, PLANNED, RUNNING, STOPPING, SimApp, SimJob, gang_rate
+from pycontrol.simulation.simulation_settings import Fault, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.yarn import SimYarn
 
 NAP_S = 0.02

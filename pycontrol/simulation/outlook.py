@@ -21,12 +21,12 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.jobs import IDLE, RUNNING, SimApp, SimJob, gang_rate
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.scene import RECENT_S, Planned, Reported, Scene, arbiter_of, let_go
-from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
+from pycontrol.simulation.simulated_jobs import IDLE, RUNNING, SimApp, SimJob, gang_rate
+from pycontrol.simulation.simulation_settings import HONEST, Misreport, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 HORIZON_S = 7 * 86400.0
 STEPS_MAX = 200_000

@@ -12,7 +12,7 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.facts import OF_LEASE, Fact, LeaseBorrowed, LeaseEnded, LeaseRevoking, LeaseStarted
 from pycontrol.arbiter.ledger.lease import REVOKING, LeaseTable
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, count_by_host

@@ -13,7 +13,7 @@ from pycontrol.model.auction import SEGMENTS_MAX, Demand, segments
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
 from pycontrol.queries.lookup import Refusal, find_app, whole_number
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
 from pycontrol.simulation.whynot import BUDGET_S, Kind, gets_text, sentence, why_not

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pycontrol.arbiter.ledger.facts import Fact, PolicyMemory
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.cells.layout import Layout, Terms
 from pycontrol.configerror import ConfigError
 from pycontrol.model.cluster import Queue
@@ -22,13 +22,13 @@ from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.on_schedule import KEY, NoSchedule, OnSchedule
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.registry import UnknownPolicy, make
-from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.metrics import OF_FINISHED
+from pycontrol.simulation.paper_metrics import OF_FINISHED
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.settings import SimulationSettings
+from pycontrol.simulation.simulation_settings import SimulationSettings
+from pycontrol.simulation.trace_apps import Workload
 
 
 @dataclass(frozen=True)

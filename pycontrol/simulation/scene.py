@@ -22,15 +22,15 @@ from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in, is_revoking
 from pycontrol.arbiter.state import PAUSED
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.views.cluster import REFUSALS, REFUSED_S, Machines
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.arbiter.views.cluster_view import REFUSALS, REFUSED_S, Machines
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
 from pycontrol.arbiter.views.workers import AskKey, PlannedWorker
 from pycontrol.cells.geometry import Chain
 from pycontrol.cells.layout import Layout, Pin, Terms, Vc
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import AppWork
+from pycontrol.fairness.gang_rho import AppWork
 from pycontrol.fairness.plausible import alike, app_left, slowdowns_of
 from pycontrol.model import events as ev
 from pycontrol.model.accounts import Account, Accounts, Limits
@@ -40,7 +40,7 @@ from pycontrol.model.topology import Gpu, Machine, Scope, Topology, count_by_hos
 from pycontrol.model.value import value
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.queries.shadow import at_once
 from pycontrol.simulation.runs import own_policies
 

@@ -32,7 +32,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Node, Queue
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.model.value import value
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.simulation.scene import Gets, Scene, Stage
 from pycontrol.words import count, span
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.supply.port import deals_of
+from pycontrol.arbiter.supply.gpu_supply import deals_of
 from pycontrol.model.cluster import STANDIN
 from pycontrol.model.topology import Gpu
 from pycontrol.queries.metrics import Metrics

@@ -12,16 +12,16 @@ from functools import lru_cache, partial
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.audit.usage import KEPT
+from pycontrol.audit.accounting import KEPT
 from pycontrol.cells.layout import Layout
 from pycontrol.config import ConfigError
 from pycontrol.model.accounts import Accounts
 from pycontrol.model.events import OperatorCommand
-from pycontrol.policies.port import Policy
-from pycontrol.queries import budget, cells, explain, metrics, views
+from pycontrol.policies.policy_port import Policy
+from pycontrol.queries import budget, cells_view, explain, metrics, views
 from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.queries.pictures import Pictures
-from pycontrol.queries.reasons import Reasons
 from pycontrol.queries.shadow import NOTHING
 from pycontrol.queries.waiting import with_start
 from pycontrol.runtime.driver import Driver, Overloaded
@@ -125,14 +125,14 @@ class Router:
             "usage": self._get(self._usage, "by"),
             "trends": self._get(self.feed.trends.trends, "app", "hours"),
             "spans": self._get(self.feed.spans.view, "app"),
-            "cells": self._live(cells.cells),
+            "cells": self._live(cells_view.cells),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"}), admin=True),
             "budget": self._get(budget.budget),
             "budget-set": Route("POST", self._set_limits, budget.PARAMS, admin=True),
             "budget-reset": Route("POST", self._set_limits, frozenset({"account"}), admin=True),
-            "exchange": self._live(cells.exchange),
-            "exchange-offer": Route("POST", self._exchange, cells.PARAMS),
-            "exchange-request": Route("POST", self._exchange, cells.PARAMS),
+            "exchange": self._live(cells_view.exchange),
+            "exchange-offer": Route("POST", self._exchange, cells_view.PARAMS),
+            "exchange-request": Route("POST", self._exchange, cells_view.PARAMS),
             "exchange-withdraw": Route("POST", self._exchange, frozenset({"id"})),
             "rounds": Route("GET", self._rounds, frozenset({"n"})),
             "events": Route("GET", self._events, frozenset({"since", "wait_s", "limit"})),
@@ -377,9 +377,9 @@ class Router:
                 raise Refusal(400, "; ".join(error.lines)) from error
 
             def apply(a: Arbiter, now_s: float) -> tuple[list[str], list[str], list[str]]:
-                before = cells.deals(a)
+                before = cells_view.deals(a)
                 borrowing = a.reconfigure(layout, now_s, policies, request.user)
-                return borrowing, sorted(before - cells.deals(a)), cells.without_queue(a)
+                return borrowing, sorted(before - cells_view.deals(a)), cells_view.without_queue(a)
 
             borrowing, over, idle = self.driver.call(apply)
         self.pictures.expire()
@@ -396,12 +396,12 @@ class Router:
 
     def _exchange(self, request: RestRequest) -> dict[str, Any]:
         """An offer, a request or a withdrawal; the answer says what became of it."""
-        posted = self.driver.call(lambda a, now_s: cells.posting(a, now_s, request.path, request.params))
+        posted = self.driver.call(lambda a, now_s: cells_view.posting(a, now_s, request.path, request.params))
         if not request.user or request.user not in self.traders.get(posted.vc, ()):
             self._need_admin(request)
-        self.driver.call(lambda a, now_s: cells.check(a, now_s, posted))
+        self.driver.call(lambda a, now_s: cells_view.check(a, now_s, posted))
         self.driver.submit(posted)
-        outcome = self.driver.call(lambda a, now_s: cells.outcome(a, posted))
+        outcome = self.driver.call(lambda a, now_s: cells_view.outcome(a, posted))
         self._must_last(request)
         return outcome
 

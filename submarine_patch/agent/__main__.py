@@ -18,7 +18,7 @@ from pycontrol.web.poster import Poster
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import board
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
 from submarine_patch.agent.edges import ArbiterSession, Shell, SpeedStore, StateStore
 from submarine_patch.agent.messages import (
     Command,
@@ -38,7 +38,7 @@ from submarine_patch.agent.speeds import file_of
 from submarine_patch.worker.checkpoints import Files, copy_model, patiently, sweep
 from submarine_patch.worker.credentials import CredentialsError, read_secret
 from submarine_patch.worker.kept import copy_kept
-from submarine_patch.worker.tokens import HdfsToken, of_container
+from submarine_patch.worker.own_hdfs_token import HdfsToken, of_container
 
 TICK_S = 0.5
 INBOX = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.fairness.gang_rho import PhaseWork
 from pycontrol.model.auction import Bid
 from pycontrol.model.topology import Scope
 from pycontrol.wire.v1 import agent_pb2 as pb

@@ -10,10 +10,10 @@ from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import jobs, results
+from submarine_patch.agent.agent_state import SavedState
 from submarine_patch.agent.jobs import Job, Worker
 from submarine_patch.agent.launch import checkpoint_dir, launch_of
 from submarine_patch.agent.schedulers.port import Verdict
-from submarine_patch.agent.state import SavedState
 from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED, servers
 
 GANG_TIMEOUT_S = 120.0

@@ -9,19 +9,19 @@ from collections.abc import Set
 from datetime import UTC, datetime
 
 from pycontrol.agentlogic import offers
-from pycontrol.agentlogic.elastic import wanted_gpus
+from pycontrol.agentlogic.gang_sizes import wanted_gpus
 from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import app_work, mean_speed
-from pycontrol.fairness.gangs import AppWork
+from pycontrol.fairness.gang_rho import AppWork
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import bids, jobs
+from submarine_patch.agent.agent_state import SavedState, gpus_in
+from submarine_patch.agent.app_leases import growing
 from submarine_patch.agent.gangs import UNSAVED
 from submarine_patch.agent.jobs import Job, Worker
-from submarine_patch.agent.leases import growing
 from submarine_patch.agent.spec import CELL_TYPES, WITHIN
-from submarine_patch.agent.state import SavedState, gpus_in
 from submarine_patch.worker.logparse import ITERATION_MAX_S, STEP_MAX
 
 PROGRESS_S = 1.0

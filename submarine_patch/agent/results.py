@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from submarine_patch.agent.agent_state import SavedState
 from submarine_patch.agent.jobs import Job
-from submarine_patch.agent.state import SavedState
 
 POINTS, POINTS_OF_MANY, MANY = 64, 8, 100
 """Points kept per curve; fewer if there are more than MANY jobs, because curves are part of the saved state."""

@@ -24,7 +24,7 @@ from submarine_patch.worker.child import DRAIN_S, Child
 from submarine_patch.worker.kept import KeptFolder, kept_folder
 from submarine_patch.worker.link import Link
 from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
-from submarine_patch.worker.settings import SettingsError, WorkerSettings, read_settings
+from submarine_patch.worker.worker_settings import SettingsError, WorkerSettings, read_settings
 
 START_S = 600.0
 """How long a worker waits for its Start; the Agent gives up on a gang earlier than that."""

@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from typing import Any
 
-from submarine_patch.worker.tokens import HdfsToken, of_container
+from submarine_patch.worker.own_hdfs_token import HdfsToken, of_container
 
 TIMEOUT_S = (5.0, 20.0)
 """Timeouts for connecting to WebHDFS, and for each answer."""

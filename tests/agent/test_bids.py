@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.auction.bids import validate_bid
+from pycontrol.auction.bid_validation import validate_bid
 from pycontrol.fairness.bidding import ROWS_MAX, Bidder, OwnGang, capacity
-from pycontrol.fairness.gangs import AppWork, PhaseWork
+from pycontrol.fairness.gang_rho import AppWork, PhaseWork
 from pycontrol.model.auction import AppView, Demand, Snapshot, gang_of
 from pycontrol.model.topology import Machine, Scope, Topology
 from submarine_patch.agent.bids import message

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pycontrol.rpc import translate
+from pycontrol.rpc import agent_messages
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.agent import report, results
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
 from submarine_patch.agent.messages import HasToken
 from submarine_patch.agent.report import progress as reported
 from tests.agent.world import A2, SPEC, A, World, hyperband, machines, spec_of, started
@@ -138,9 +138,9 @@ def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ..
         said = pb.WorkerProgress(step=step, loss=loss, accuracy=loss, iter_time_s=iter_time_s)
         world.worker(chief, progress=said)
     assert world.core.jobs["job000"].step == 5
-    translate.agent_up("application_1_0001", "ann", world.core.register().register)
+    agent_messages.agent_up("application_1_0001", "ann", world.core.register().register)
     report = pb.AgentMessage(progress=reported(world.core))
-    assert translate.event_of("application_1_0001", report, {}) is not None
+    assert agent_messages.event_of("application_1_0001", report, {}) is not None
 
 
 def test_a_script_without_checkpoints_starts_again_and_its_user_is_informed() -> None:

@@ -15,7 +15,7 @@ from submarine_patch.agent import schedulers
 from submarine_patch.agent.schedulers.base import Scheduler
 from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of, halving
-from submarine_patch.agent.schedulers.space import sample
+from submarine_patch.agent.schedulers.search_space import sample
 from submarine_patch.agent.spec import AppSpec
 from tests.agent.world import SPACE, hyperband, spec_of
 

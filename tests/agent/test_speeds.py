@@ -10,7 +10,7 @@ from pycontrol.fairness.slowdown import ENOUGH, Profiler
 from pycontrol.model.auction import SLOWDOWN_PRIOR
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
 from submarine_patch.agent.messages import KeepSpeeds
 from submarine_patch.agent.speeds import FEW, Speeds, file_of
 from tests.agent.world import World, hyperband, spec_of

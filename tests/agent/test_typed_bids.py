@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pycontrol.fairness.bidding import Bidder, OwnGang, app_work, mean_speed, speed_of
-from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.fairness.gang_rho import PhaseWork
 from pycontrol.model.auction import BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.rpc.translate import bid_received
+from pycontrol.rpc.agent_messages import bid_received
 from submarine_patch.agent.bids import message
 
 TOP = Topology.of([Machine("k1", "a", 4, "K80"), Machine("k2", "a", 4, "K80"), Machine("v1", "b", 4, "V100")])

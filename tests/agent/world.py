@@ -11,7 +11,7 @@ from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Gpu
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
 from submarine_patch.agent.messages import (
     Command,
     End,

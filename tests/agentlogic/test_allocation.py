@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pycontrol.agentlogic.allocation import allocate
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.simulation import agents
-from pycontrol.simulation.apps import TraceApp
-from pycontrol.simulation.jobs import STOPPING, SimApp
-from pycontrol.simulation.settings import Misreport
+from pycontrol.simulation.simulated_jobs import STOPPING, SimApp
+from pycontrol.simulation.simulation_settings import Misreport
+from pycontrol.simulation.trace_apps import TraceApp
 
 TOPOLOGY = Topology.of([Machine("n1", "r1", 4), Machine("n2", "r1", 4), Machine("n3", "r2", 4)])
 N1, N2, N3 = ([Gpu(f"n{n}", i) for i in range(4)] for n in (1, 2, 3))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.agentlogic.elastic import Composition, Running, compose, wanted_gpus
+from pycontrol.agentlogic.gang_sizes import Composition, Running, compose, wanted_gpus
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 

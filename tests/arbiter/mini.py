@@ -13,14 +13,14 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.ledger.lease import gpus_in
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
 from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry, salvage
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from tests.cells.files import supply_of
 
 SETTINGS = Settings(lease_s=600, grant_timeout_s=60, recovery_s=0, round_retry_s=5)

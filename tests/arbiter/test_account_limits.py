@@ -14,7 +14,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.accounts import OTHERS, Account, Accounts, Limits
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.policies import registry
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.mini import SETTINGS, Mini
 
 GROUP = Accounts(

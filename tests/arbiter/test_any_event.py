@@ -20,7 +20,7 @@ from pycontrol.model.cluster import Ask, Container, Node, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.queries.reasons import REASONS, reason
+from pycontrol.queries.pending_reasons import REASONS, reason
 from tests.arbiter.mini import CELLS, Mini
 
 SETTINGS = Settings(lease_s=30, grant_timeout_s=10, recovery_s=2, round_retry_s=3)

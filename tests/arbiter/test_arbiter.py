@@ -14,7 +14,7 @@ from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node
 from pycontrol.policies import registry
-from pycontrol.queries.reasons import REASONS
+from pycontrol.queries.pending_reasons import REASONS
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, plan
 from tests.arbiter.world import TROUBLES, World

@@ -10,7 +10,7 @@ from pycontrol.arbiter.ledger.facts import LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Gpu
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.world import World
 
 BAD = Gpu("n1", 2)

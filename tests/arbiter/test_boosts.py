@@ -14,10 +14,10 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.events import OperatorCommand
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import POLICIES, make
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.cells.files import supply_of
 
 CELLS = """

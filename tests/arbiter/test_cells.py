@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.model.events import GpusReleased, Tick
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster

@@ -13,7 +13,7 @@ from pycontrol.auction.placing import pack
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import Pending
 from pycontrol.model.tags import GANG as GANG_TAG
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.world import World
 
 TWO = (("n1", "r", 4), ("n2", "r", 4))

@@ -9,7 +9,7 @@ import pytest
 from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.model import events as ev
 from pycontrol.model.topology import Scope
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.queries.explain import explain
 from tests.arbiter.world import World
 from tests.cells.files import supply_of

@@ -11,7 +11,7 @@ from pycontrol.arbiter.round import candidates, eligibility
 from pycontrol.arbiter.round.candidates import Candidates
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
-from pycontrol.queries import reasons as cellreasons
+from pycontrol.queries import pending_reasons as cellreasons
 from pycontrol.queries import views
 from tests.arbiter.mini import CELLS, Mini
 

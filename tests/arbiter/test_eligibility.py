@@ -13,7 +13,7 @@ from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, Container, Node, Queue
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 

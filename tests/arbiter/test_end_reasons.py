@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking
 from pycontrol.arbiter.state import SET_LIMITS
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt

@@ -205,7 +205,7 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     def fails(*_: object) -> None:
         raise CellsError("no")
 
-    monkeypatch.setattr("pycontrol.arbiter.supply.cells.reconfigured", fails)
+    monkeypatch.setattr("pycontrol.arbiter.supply.cell_supply.reconfigured", fails)
     with pytest.raises(CellsError):
         w.arbiter.reconfigure(layout_of(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
     assert guaranteed_gpus(w, "b") == before

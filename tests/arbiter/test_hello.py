@@ -15,7 +15,7 @@ from pycontrol.model.cluster import Container, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.tiresias import Tiresias
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 RECOVERING = dataclasses.replace(SETTINGS, recovery_s=5)

@@ -15,7 +15,7 @@ from pycontrol.model.cluster import Ask
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.tiresias import Tiresias
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.mini import Mini
 
 

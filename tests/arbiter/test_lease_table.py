@@ -9,7 +9,7 @@ import pytest
 
 from pycontrol.arbiter.ledger.facts import LeaseGranted, LeaseRevoking
 from pycontrol.arbiter.validate import classify
-from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.arbiter.views.gpu_index import GpuState
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason

@@ -22,7 +22,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.world import World
 
 QUEUES = ("root.a", "root.b")

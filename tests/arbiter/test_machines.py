@@ -4,7 +4,7 @@ import random
 import sys
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.views.cluster import Machines
+from pycontrol.arbiter.views.cluster_view import Machines
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand

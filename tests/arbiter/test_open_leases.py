@@ -12,9 +12,9 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import from_json, to_json
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease
 from pycontrol.arbiter.state import SET_LIMITS
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.config import parse
 from pycontrol.model import events as ev

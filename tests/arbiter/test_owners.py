@@ -14,12 +14,12 @@ from tests.arbiter.mini import Mini
 pytestmark = pytest.mark.interpreted
 ROOT = Path(__file__).parents[2] / "pycontrol"
 OWNERS = {
-    "cluster": "cluster.py",
+    "cluster": "cluster_view.py",
     "agents": "agents.py",
     "ledger": "durable.py",
     "durable": "durable.py",
-    "gpus": "gpus.py",
-    "groups": "port.py",
+    "gpus": "gpu_index.py",
+    "groups": "gpu_supply.py",
     "workers": "workers.py",
     "timer": "settings.py",
     "candidates": "candidates.py",

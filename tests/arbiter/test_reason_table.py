@@ -13,7 +13,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import BidReceipt, Hold, Plan
 from pycontrol.model.cluster import Ask, Mode, ModeSwitch, Queue, YarnApp
 from pycontrol.model.reasons import SENTENCES, Pending
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from pycontrol.queries.views import queue
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 from tests.policies.scripted import Scripted

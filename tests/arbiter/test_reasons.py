@@ -11,8 +11,8 @@ import pytest
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid
-from pycontrol.queries import reasons
-from pycontrol.queries.reasons import REASONS, Reasons, reason
+from pycontrol.queries import pending_reasons
+from pycontrol.queries.pending_reasons import REASONS, Reasons, reason
 from tests.arbiter.mini import Mini
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -61,8 +61,8 @@ def test_whether_all_machines_hold_a_gang_is_asked_once_for_apps_alike(monkeypat
         m.app(app_id)
     m.run(5)
     asked: list[int] = []
-    before = reasons.too_large
-    monkeypatch.setattr(reasons, "too_large", lambda d, *rest: asked.append(d.gang_gpus) or before(d, *rest))
+    before = pending_reasons.too_large
+    monkeypatch.setattr(pending_reasons, "too_large", lambda d, *rest: asked.append(d.gang_gpus) or before(d, *rest))
     why = Reasons(m.a, m.now)
     assert len({why.of(app_id).code for app_id in "abcdef"}) > 1
     assert len(asked) == 1

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from pycontrol.arbiter.views.cluster import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
+from pycontrol.arbiter.views.cluster_view import AVOIDED_MAX_S, AVOIDED_S, REFUSALS, REFUSED_S, Refusals
 from pycontrol.model import events as ev
 from pycontrol.policies import registry
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.mini import Mini
 
 STEP_S = REFUSED_S / (REFUSALS - 1)

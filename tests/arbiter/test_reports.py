@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pycontrol.fairness.bidding import app_work, rho_of
-from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.fairness.gang_rho import PhaseWork
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, Contention
 from pycontrol.policies.themis import Themis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.model.auction import Demand
 from pycontrol.model.events import SendRevoke, Solve
 from pycontrol.model.topology import Machine, Topology

@@ -19,7 +19,7 @@ from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies.registry import names
 from pycontrol.queries.explain import controls
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.test_controls import world
 from tests.arbiter.world import World
 

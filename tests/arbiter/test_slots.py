@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pycontrol.arbiter.views.gpus import choose, pick
+from pycontrol.arbiter.views.gpu_index import choose, pick
 from pycontrol.config import ConfigError, load_topology
 from pycontrol.model.topology import Gpu
 from tests.arbiter.mini import Mini

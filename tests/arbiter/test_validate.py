@@ -10,7 +10,7 @@ import pytest
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseExtended, LeaseGranted
 from pycontrol.arbiter.ledger.lease import Reservation
 from pycontrol.arbiter.validate import Inconsistent, classify
-from pycontrol.arbiter.views.gpus import GpuState
+from pycontrol.arbiter.views.gpu_index import GpuState
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import HeldGrant

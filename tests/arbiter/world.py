@@ -16,15 +16,15 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, LeaseGranted, from_json, to_json
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
-from pycontrol.queries.reasons import reason
+from pycontrol.policies.policy_port import Policy
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.cells.files import supply_of
 

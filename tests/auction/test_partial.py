@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.auction.bids import ROWS_MAX, validate_bid
+from pycontrol.auction.bid_validation import ROWS_MAX, validate_bid
 from pycontrol.auction.handout import Caps, Order, Taker, leftovers
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction

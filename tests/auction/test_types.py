@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.auction import native
-from pycontrol.auction.bids import validate_bid
+from pycontrol.auction.bid_validation import validate_bid
 from pycontrol.auction.handout import Caps, leftovers
 from pycontrol.auction.instance import Instance
 from pycontrol.auction.partial import auction

@@ -10,7 +10,7 @@ from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import Evidence, YarnRecords, add_event
 from pycontrol.audit.history import History

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.usage import quantile
+from pycontrol.audit.accounting import quantile
 from pycontrol.lab.runreport import build
 from pycontrol.model.topology import Gpu
 from tests.web.scene import EARLY, LATE, SHELL, Scene

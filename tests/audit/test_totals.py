@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.usage import accounted, last_year, of_facts, of_totals
+from pycontrol.audit.accounting import accounted, last_year, of_facts, of_totals
 from pycontrol.cli import main
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model import events as ev
@@ -24,9 +24,9 @@ from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Container, Mode, ModeSwitch, Node, Queue, YarnApp
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.gpu_time import NUMBERS, Key, Tally, Usage, by_day
 from pycontrol.runtime.journal import SqliteJournal, read_facts, read_totals
 from pycontrol.runtime.journal_keeper import JournalKeeper
-from pycontrol.runtime.usage import NUMBERS, Key, Tally, Usage, by_day
 from tests.arbiter.mini import Mini
 from tests.web.scene import Scene
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.arbiter.ledger import facts as f
-from pycontrol.audit.usage import accounted, of_facts
+from pycontrol.audit.accounting import accounted, of_facts
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused, moment_s
 from pycontrol.model.reasons import EndReason

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pycontrol.fairness.bidding import Bidder, OwnGang
-from pycontrol.fairness.gangs import AppWork, PhaseWork
+from pycontrol.fairness.gang_rho import AppWork, PhaseWork
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
 from pycontrol.wire.v1 import agent_pb2 as pb
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
 from tests.agent.world import hyperband, machines
 
 PAPER_MS = {"median_ms": 29.0, "p95_ms": 334.0}

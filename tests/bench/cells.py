@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pycontrol.lab.hived.cells import costs
+from pycontrol.lab.hived.cell_experiments import costs
 
 
 def drive(pods: int, nodes: int, requests: int) -> dict[str, Any]:

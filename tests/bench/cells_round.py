@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Node, YarnApp

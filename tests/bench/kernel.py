@@ -41,7 +41,13 @@ IGNORED_FILES = ("pycontrol/wire/v1", "pycontrol/auction")
 # ---- in one tree
 
 
-MOVED = (("arbiter", "supply.cells", "cells"), ("arbiter", "views.settings", "settings"))
+MOVED = (
+    ("arbiter", "supply.cell_supply", "cells"),
+    ("arbiter", "views.settings", "settings"),
+    ("cells", "cells_file", "config"),
+    ("simulation", "simulation_settings", "settings"),
+    ("simulation", "trace_apps", "apps"),
+)
 """(package, module, its name in the baseline): what this file names and was moved since."""
 
 
@@ -60,8 +66,8 @@ class Warm(Exception):
 
 def _owned(policy: str, machines: int) -> tuple[Any, Any]:
     """The policy, and the virtual clusters of the tenants if it is "cells": isonomy in eleven virtual clusters."""
-    from pycontrol.arbiter.supply.cells import CellSupply
-    from pycontrol.cells.config import CellsFile, layout
+    from pycontrol.arbiter.supply.cell_supply import CellSupply
+    from pycontrol.cells.cells_file import CellsFile, layout
     from pycontrol.policies.by_vc import ByVirtualCluster
     from pycontrol.policies.registry import make
     from pycontrol.simulation.clusters import uniform
@@ -83,10 +89,10 @@ def calm(policy: str, machines: int, apps: int, open_leases: bool) -> dict[str, 
 
     `open_leases`: renewals that nobody contests are no events.
     """
-    from pycontrol.simulation.apps import TraceApp, Workload
     from pycontrol.simulation.clusters import uniform
     from pycontrol.simulation.engine import Simulator
-    from pycontrol.simulation.settings import ARBITER, SimulationSettings
+    from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+    from pycontrol.simulation.trace_apps import TraceApp, Workload
 
     rng, at_s, load = random.Random(7), 0.0, []
     for i in range(apps):
@@ -108,10 +114,10 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
     An app that ends is followed by another. Measured is a window around the first common end of leases.
     """
     from pycontrol.model.topology import Scope
-    from pycontrol.simulation.apps import TraceApp, Workload
     from pycontrol.simulation.clusters import uniform
     from pycontrol.simulation.engine import Simulator
-    from pycontrol.simulation.settings import ARBITER, SimulationSettings
+    from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+    from pycontrol.simulation.trace_apps import TraceApp, Workload
 
     rng, count = random.Random(7), itertools.count()
 
@@ -153,9 +159,9 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
 def a_round(apps: int, tenants: int, machines: int) -> dict[str, float]:
     """One round on a free cluster: to one app of 10,000 GPUs, to 2,000 apps of 40 users, or over eleven tenants."""
     from pycontrol.arbiter.core import Arbiter
-    from pycontrol.arbiter.supply.cells import CellSupply
+    from pycontrol.arbiter.supply.cell_supply import CellSupply
     from pycontrol.arbiter.views.settings import Settings
-    from pycontrol.cells.config import CellsFile, layout
+    from pycontrol.cells.cells_file import CellsFile, layout
     from pycontrol.model import events as ev
     from pycontrol.model.auction import Demand
     from pycontrol.model.cluster import Node, YarnApp
@@ -202,10 +208,10 @@ def philly() -> dict[str, float]:
     """CPU seconds of the first jobs of the trace under tiresias, and the bytes of their facts in a journal."""
     from pycontrol.policies.registry import make
     from pycontrol.runtime.journal import SqliteJournal
-    from pycontrol.simulation.apps import TraceApp, Workload
     from pycontrol.simulation.clusters import uniform
     from pycontrol.simulation.engine import Simulator
-    from pycontrol.simulation.settings import ARBITER, SimulationSettings
+    from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+    from pycontrol.simulation.trace_apps import TraceApp, Workload
 
     with gzip.open(Path(os.environ["ISONOMY_DATA"]) / PHILLY, "rt") as file:
         rows = [(float(r["submit_elapsed_s"]), r) for r in csv.DictReader(file) if float(r["gpu_seconds"]) > 0]

@@ -13,9 +13,9 @@ from typing import Any
 import cvxpy
 import numpy as np
 
-from pycontrol.lab.oef import reference
-from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
-from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.oef import paper_programs
+from pycontrol.lab.shares.gandiva_fair_shares import GandivaFairShares
+from pycontrol.lab.shares.gavel_shares import GavelShares
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, ShareProblem
@@ -71,8 +71,8 @@ def yardsticks(users: int, seed: int, solvers: tuple[str, ...]) -> dict[str, Any
     p = problem(seed, users, "general")
     result: dict[str, Any] = {"users": users}
     for name, scheme, plain in (
-        ("cooperative", OefCooperative(), reference.cooperative),
-        ("noncooperative", OefNoncooperative(), reference.noncooperative),
+        ("cooperative", OefCooperative(), paper_programs.cooperative),
+        ("noncooperative", OefNoncooperative(), paper_programs.noncooperative),
     ):
         cpu_s, x = cpu(lambda s=scheme: s.shares(p))  # type: ignore[misc]
         total = p.efficiency(x).sum()

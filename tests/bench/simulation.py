@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 PHILLY = DATA / "philly" / "philly_jobs_reconstructed.csv.gz"

@@ -13,11 +13,11 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.model.topology import Scope
 from pycontrol.policies.registry import make
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.questions import Questions
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 GANGS = (8, 8, 10, 12, 12, 16)
 UNTIL_S = 1000.0

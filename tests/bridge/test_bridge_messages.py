@@ -2,8 +2,8 @@
 
 import pytest
 
-from pycontrol.bridge import translate
-from pycontrol.bridge.translate import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
+from pycontrol.bridge import bridge_messages
+from pycontrol.bridge.bridge_messages import Unreadable, directive_to_wire, event_of, host_of, snapshot_of
 from pycontrol.model import bounds
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.events import (
@@ -132,7 +132,7 @@ def test_each_message_of_the_plugin_becomes_its_event(wire, event) -> None:
     ],
 )
 def test_a_node_attribute_names_idle_gpus(said: str, since_s: dict[int, float]) -> None:
-    node = translate.node_of(pb.Node(node_id="n1:8041", gpus=4, attributes={"nm.yarn.io/isonomy-idle": said}))
+    node = bridge_messages.node_of(pb.Node(node_id="n1:8041", gpus=4, attributes={"nm.yarn.io/isonomy-idle": said}))
     assert node.idle_since_s == since_s
 
 
@@ -253,6 +253,6 @@ def test_hosts_and_nameless_things() -> None:
 def test_a_node_of_any_number_of_gpus_is_bounded(said: str) -> None:
     message = pb.Node(node_id="n1:8041", gpus=2**31 - 1, attributes={"nm.yarn.io/bad-gpus": said})
     assert bounds.clip(message) == ["Node.gpus: must be from 0 to 1024 (got 2.14748e+09)"]
-    node = translate.node_of(message)
+    node = bridge_messages.node_of(message)
     assert node.gpus == 1024
     assert all(0 <= i < node.gpus for i in node.bad_gpus)

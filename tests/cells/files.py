@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.config import parse
 

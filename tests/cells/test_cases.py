@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.cli import main
-from pycontrol.lab.solve.command import replay_command
+from pycontrol.lab.solve.replay_command import replay_command
 
 FILES = sorted((Path(__file__).parent.parent / "cases" / "cells").glob("*.json"))
 

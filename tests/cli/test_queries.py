@@ -22,7 +22,7 @@ from pycontrol.cli.logs import newest_line
 from pycontrol.policies import registry
 from tests.cli.conftest import ADMIN, AM, Rm, run
 from tests.web.scene import EARLY, LATE, SHELL, Scene
-from tests.worker.webhdfs import FakeHdfs
+from tests.worker.fake_webhdfs import FakeHdfs
 
 
 def ok(server: Rm, *args: str, user: str = "u") -> str:

@@ -24,11 +24,11 @@ from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation import clusters
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.scene import picture
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write
 from tests.hadoopconf.test_queues import written
 from tests.httpd import Reply, serving

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from pycontrol.cli import FORMER, main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved
-from pycontrol.queries.reasons import REASONS, reason
+from pycontrol.queries.pending_reasons import REASONS, reason
 from tests.cli.conftest import Rm, run
 from tests.web.scene import EARLY, SHELL, Scene
 

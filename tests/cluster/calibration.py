@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pycontrol.lab.workloads.history import read_files
+from pycontrol.lab.workloads.yarn_history import read_files
 from tests.cluster.rig import BIN, REPO, SETTINGS
 from tests.cluster.test_modes import Modes
 

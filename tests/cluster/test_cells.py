@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2700)]
 
 def test_cells_on_a_real_yarn(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    words = [sys.executable, REPO / "dev-cluster/demo/cells.py", "--dir", tmp_path / "dc", "--out", report]
+    words = [sys.executable, REPO / "dev-cluster/demo/cells_demo.py", "--dir", tmp_path / "dc", "--out", report]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
     found = json.loads(report.read_text())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.config import Config, ConfigError, load_config, load_topology, mismatches, parse
-from pycontrol.config.accounts import accounts_of
+from pycontrol.config.accounts_section import accounts_of
 from pycontrol.model.accounts import Account, Limits
 from pycontrol.model.topology import Machine, Scope, Topology
 

@@ -238,7 +238,7 @@ def test_a_worker_is_placed_after_hello_and_survives_a_crash(config: Path) -> No
 @pytest.mark.timeout(120)
 def test_a_state_that_contradicts_itself_stops_it_once_and_is_then_held(config: Path) -> None:
     """Here GPUs that are granted stay in the index of free ones."""
-    broken = "from pycontrol.arbiter.views.gpus import FreeGpus; FreeGpus.take = lambda self, gpu: None"
+    broken = "from pycontrol.arbiter.views.gpu_index import FreeGpus; FreeGpus.take = lambda self, gpu: None"
     state = config.parent / "state"
     with serving(config, broken) as first:
         plugin = PluginLink(config, "e1")

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
 
 from devcluster import processes
-from devcluster.layout import Layout
+from devcluster.folder import Layout
 
 Spawn = Callable[..., int]
 
@@ -74,7 +74,7 @@ def test_daemons_are_those_with_the_clusters_mark(layout: Layout, spawn: Spawn, 
 def test_this_process_is_never_one_of_them(layout: Layout, spawn: Spawn) -> None:
     ours = spawn(
         script=f"'{sys.executable}' -c \"import sys; sys.path.insert(0, 'dev-cluster'); "
-        "from pathlib import Path; from devcluster import processes; from devcluster.layout import Layout; "
+        "from pathlib import Path; from devcluster import processes; from devcluster.folder import Layout; "
         f"print(len(processes.find_daemons(Layout(Path('{layout.root}')))), flush=True)\"",
         cwd=Path(__file__).parents[2],
         **{processes.MARK: str(layout.root)},

@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster" / "de
 import busy
 import demo
 import together
-from devcluster import gpus, ports, prerequisites, processes
+from devcluster import free_ports, gpus, prerequisites, processes
 from devcluster.configure import configure
-from devcluster.errors import DevClusterError
-from devcluster.layout import Cluster, Layout, Options, load
+from devcluster.devcluster_error import DevClusterError
+from devcluster.folder import Cluster, Layout, Options, load
 from foreseen import Advice, Foreseen
 
 from pycontrol.arbiter.ledger.lease import Lease
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.config import ConfigError, load_topology_spec, parse
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import LeaseInterval
@@ -62,23 +62,23 @@ def test_default_topology_has_two_racks_and_machines_of_different_size() -> None
 
 def test_ports_are_free_and_a_taken_one_is_named() -> None:
     hosts = ["127.0.10.1", "127.0.20.1"]
-    chosen = ports.choose(hosts)
+    chosen = free_ports.choose(hosts)
     assert len(set(chosen.values())) == len(chosen)
-    assert ports.taken(chosen, hosts) == []
+    assert free_ports.taken(chosen, hosts) == []
     with socket.create_server(("127.0.20.1", chosen["nm"])):
-        assert ports.taken(chosen, hosts) == ["nm"]
+        assert free_ports.taken(chosen, hosts) == ["nm"]
 
 
 @pytest.mark.parametrize("host", ["10.1.2.3", "machine"])
 def test_a_host_that_is_not_a_loopback_address_is_refused(host: str) -> None:
     with pytest.raises(DevClusterError, match=f"host {host} must be a loopback address"):
-        ports.check_host(host)
+        free_ports.check_host(host)
 
 
 def test_each_machine_tells_its_containers_type_and_speed_of_its_virtual_gpus(tmp_path: Path) -> None:
     expected = {f"127.0.10.{k}": (f"virtual-{t}", v) for k, t, v in ((1, "a", "1.0"), (2, "b", "2.0"), (3, "c", "4.0"))}
     spec = gpus.topology(gpus.DEFAULT_TOPOLOGY.parent / "demo" / "oef.yaml", "virtual")
-    cluster = Cluster(Layout(tmp_path), Options(), ports.choose(list(expected)), spec)
+    cluster = Cluster(Layout(tmp_path), Options(), free_ports.choose(list(expected)), spec)
     configure(cluster)
     for role, machine in zip(cluster.nodemanagers, spec.machines, strict=True):
         site = ElementTree.parse(cluster.layout.conf_of(role) / "yarn-site.xml").getroot()
@@ -91,7 +91,7 @@ def test_an_older_hadoop_has_jars_options_and_keys_of_its_own(tmp_path: Path) ->
     spec = gpus.topology(None, "virtual")
     hosts = [m.host for m in spec.machines]
     for hadoop, jars, key in (("3.3.6", "hadoop-3.3.6", "external.classes"), ("3.5.0", "hadoop", "custom.webservice")):
-        cluster = Cluster(Layout(tmp_path / hadoop), Options(hadoop=hadoop, plain=True), ports.choose(hosts), spec)
+        cluster = Cluster(Layout(tmp_path / hadoop), Options(hadoop=hadoop, plain=True), free_ports.choose(hosts), spec)
         (tmp_path / hadoop).mkdir()
         command = " ".join(processes.java_command(cluster, "resourcemanager", Path("/java")))
         assert f"/build/{jars}/lib/*" in command
@@ -151,7 +151,7 @@ def test_a_kept_demo_prints_its_page_and_how_to_stop_it(tmp_path: Path, capsys: 
 
 def test_a_cluster_of_another_version_is_read_by_the_options_that_are_known(tmp_path: Path) -> None:
     cluster = Cluster(
-        Layout(tmp_path), Options(gpus="2x4", settings=("a=1",)), ports.choose([]), gpus.topology(None, "virtual")
+        Layout(tmp_path), Options(gpus="2x4", settings=("a=1",)), free_ports.choose([]), gpus.topology(None, "virtual")
     )
     cluster.layout.topology.parent.mkdir(parents=True, exist_ok=True)
     cluster.layout.topology.write_text(gpus.DEFAULT_TOPOLOGY.read_text())

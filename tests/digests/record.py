@@ -9,7 +9,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.facts import Fact
 from pycontrol.model.topology import Gpu
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 
 _Event = tuple[str, ...]
 

@@ -11,11 +11,11 @@ from pycontrol.lab.workloads import load
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import own_policies
-from pycontrol.simulation.settings import ARBITER, Fault, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, Fault, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.cells.files import supply_of
 from tests.digests.record import Recorder
 from tests.faults.clock import Violation

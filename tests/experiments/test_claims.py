@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 import pycontrol
 from pycontrol.lab import catalogue, claims, provenance
-from pycontrol.lab.command import experiment_command
+from pycontrol.lab.experiment_command import experiment_command
+from pycontrol.lab.findings_report import Entry
 from pycontrol.lab.hived import safety
 from pycontrol.lab.kit import Claim, Findings
-from pycontrol.lab.report import Entry
 
 SOURCES = Path(pycontrol.__file__).parent
 DOCS = SOURCES.parent / "docs"
@@ -73,12 +73,12 @@ CHANGES: list[tuple[str, str, str, frozenset[str], frozenset[str]]] = [
         frozenset({FIG6, FIG9}),
         frozenset({PROFILE, VECTORS}),
     ),
-    ("cells/core.py", "class Cells:", "    added = 1", frozenset({PROFILE, FIG6}), frozenset({VECTORS})),
-    ("lab/hived/cells.py", "TENANTS = 11", "TENANTS = 12", frozenset({PROFILE}), ALL - {PROFILE}),
+    ("cells/cluster_cells.py", "class Cells:", "    added = 1", frozenset({PROFILE, FIG6}), frozenset({VECTORS})),
+    ("lab/hived/cell_experiments.py", "TENANTS = 11", "TENANTS = 12", frozenset({PROFILE}), ALL - {PROFILE}),
     ("lab/hived/simulated.py", "HOUR_S = 3600.0", "HOUR_S = 60.0", frozenset({FIG6}), ALL - {FIG6}),
     ("lab/kit.py", "@dataclass(frozen=True)", "# A remark.", NONE, ALL),
     (
-        "lab/shares/gandiva_fair.py",
+        "lab/shares/gandiva_fair_shares.py",
         "class GandivaFairShares:",
         "    added = 1",
         frozenset({VECTORS, FIG9}),

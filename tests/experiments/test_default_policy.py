@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pycontrol.lab.default_policy.lies import WorkLie, best_lie, lies
+from pycontrol.lab.default_policy.lie_search import WorkLie, best_lie, lies
 from pycontrol.lab.default_policy.loans import loans
 from pycontrol.lab.default_policy.promise import (
     COLUMNS,
@@ -24,11 +24,11 @@ from pycontrol.lab.default_policy.promise import (
 from pycontrol.lab.default_policy.unmanaged import unmanaged
 from pycontrol.lab.default_policy.victims import victims
 from pycontrol.lab.kit import Setup
-from pycontrol.lab.themis.runs import Scene, measure
+from pycontrol.lab.themis.sweeps import Scene, measure
 from pycontrol.simulation import clusters
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import HONEST, Misreport, SimulationSettings
+from pycontrol.simulation.simulation_settings import HONEST, Misreport, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 SMALL = Scene("w1", apps=4, faster=8.0)
 QUICK = Setup(quick=True, processes=1)

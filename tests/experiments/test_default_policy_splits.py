@@ -6,8 +6,8 @@ import pytest
 
 from pycontrol.lab.default_policy import splits
 from pycontrol.lab.kit import Setup
-from pycontrol.lab.themis.runs import Scene, variant
-from pycontrol.simulation.apps import TraceApp
+from pycontrol.lab.themis.sweeps import Scene, variant
+from pycontrol.simulation.trace_apps import TraceApp
 
 QUICK = Setup(quick=True, processes=1)
 SMALL = [(Scene("w1", apps=5, faster=8.0), 1)]

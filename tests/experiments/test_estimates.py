@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from pycontrol.lab.outlook.estimates import PhillySizes, WatchedWorld, _claims, _row
-from pycontrol.lab.themis.runs import Scene
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.lab.themis.sweeps import Scene
 from pycontrol.simulation.calibration import Calibration
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 pytestmark = pytest.mark.interpreted
 

@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.lab import catalogue, claims, provenance
-from pycontrol.lab.command import experiment_command
+from pycontrol.lab.experiment_command import experiment_command
 from pycontrol.lab.fingerprint import TIMED, fingerprint, recorded
 from pycontrol.lab.hived import example
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef import fairness
-from pycontrol.lab.shares import gandiva_fair
-from pycontrol.lab.themis import facts, tables
+from pycontrol.lab.shares import gandiva_fair_shares
+from pycontrol.lab.themis import small_examples, trace_facts
 from pycontrol.policies.tiresias import Tiresias
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.placer import Credit, PlacerJob, PlacerRound
@@ -64,22 +64,28 @@ class Planted:
 
 PLANTED = {
     "policy: tiresias serves the most attained first": Planted(Tiresias, "key", negated(Tiresias.key), TABLE5, FIG2),
-    "policy: all bid": Planted(tables, "THEMIS", replace(tables.THEMIS, f=0.0), TABLE1, OEF4),
-    "policy: one fewer": Planted(tables, "BASELINES", tables.BASELINES[:-1], TABLE1, FACTS),
+    "policy: all bid": Planted(small_examples, "THEMIS", replace(small_examples.THEMIS, f=0.0), TABLE1, OEF4),
+    "policy: one fewer": Planted(small_examples, "BASELINES", small_examples.BASELINES[:-1], TABLE1, FACTS),
     "shares: cooperative OEF divides evenly": Planted(OefCooperative, "solve", evenly, OEF1, FIG2),
-    "shares: Gandiva_fair sells at the buyer's price": Planted(gandiva_fair, "_price", lambda b, *_: b, OEF1, FIG2),
+    "shares: Gandiva_fair sells at the buyer's price": Planted(
+        gandiva_fair_shares, "_price", lambda b, *_: b, OEF1, FIG2
+    ),
     "placer: the least credit first": Planted(PlacerRound, "_by_credit", least_credit, OEF4, FACTS),
     "placer: credit allows everything": Planted(Credit, "allows", lambda self, gpus, gpu_type: True, OEF4, FIG2),
     "metric: the shortest delay": Planted(
-        tables.Figure5Case, "delay", lambda self, result: min(a.completion_s for a in result.apps), TABLE1, FIG2
+        small_examples.Figure5Case, "delay", lambda self, result: min(a.completion_s for a in result.apps), TABLE1, FIG2
     ),
-    "metric: twice the value": Planted(facts, "_spread", lambda values: f"{2 * max(values):.3g}", FACTS, FIG2),
-    "workload: half the hours": Planted(tables, "HOURS", 1.0, TABLE1, FIG2),
+    "metric: twice the value": Planted(trace_facts, "_spread", lambda values: f"{2 * max(values):.3g}", FACTS, FIG2),
+    "workload: half the hours": Planted(small_examples, "HOURS", 1.0, TABLE1, FIG2),
     "workload: shorter jobs": Planted(example, "LONG_S", 9_000.0, FIG2, OEF1),
     "workload: other random problems": Planted(fairness, "_random", lambda seed: random_problem(seed + 7), OEF1, FIG2),
     "interval: seen after the end": Planted(example, "REVOCATION_S", 20_000.0, FIG2, OEF1),
     "interval: leases of half the length": Planted(
-        tables, "ARBITER", replace(tables.ARBITER, lease_s=tables.ARBITER.lease_s / 2), TABLE1, FIG2
+        small_examples,
+        "ARBITER",
+        replace(small_examples.ARBITER, lease_s=small_examples.ARBITER.lease_s / 2),
+        TABLE1,
+        FIG2,
     ),
     "cluster: larger machines": Planted(example, "SWITCH_GPUS", 4, FIG2, FACTS),
 }

@@ -6,9 +6,9 @@ import pytest
 
 from pycontrol.lab import catalogue
 from pycontrol.lab.hived import cases as hived_cases
-from pycontrol.lab.hived import cells as hived_cells
+from pycontrol.lab.hived import cell_experiments as hived_cells
 from pycontrol.lab.hived import example, simulated
-from pycontrol.lab.hived import exchange as hived_exchange
+from pycontrol.lab.hived import exchange_experiments as hived_exchange
 from pycontrol.lab.hived import safety as hived_safety
 from pycontrol.lab.hived.cases import CaseRuns, apportioned, by_level
 from pycontrol.lab.hived.closed_loop import ALLOWED_S
@@ -17,7 +17,7 @@ from pycontrol.lab.hived.simulated import HourlySeries as Hours
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Setup
 from pycontrol.policies import on_schedule, registry
-from pycontrol.simulation.apps import TraceApp
+from pycontrol.simulation.trace_apps import TraceApp
 
 HOUR_S = 3600.0
 

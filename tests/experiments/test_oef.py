@@ -11,6 +11,7 @@ import pytest
 
 from pycontrol.arbiter.round import rounds
 from pycontrol.lab import catalogue
+from pycontrol.lab.findings_report import Entry, markdown
 from pycontrol.lab.kit import Findings, Setup, shown
 from pycontrol.lab.oef.fairness import four
 from pycontrol.lab.oef.mixes import (
@@ -26,8 +27,7 @@ from pycontrol.lab.oef.mixes import (
     shortfall,
     total,
 )
-from pycontrol.lab.oef.placers import Placed
-from pycontrol.lab.oef.runs import (
+from pycontrol.lab.oef.observed_runs import (
     BASELINES,
     EQUAL,
     OEF,
@@ -39,8 +39,8 @@ from pycontrol.lab.oef.runs import (
     measure,
     outcome,
 )
+from pycontrol.lab.oef.placers import Placed
 from pycontrol.lab.oef.throughput import _against
-from pycontrol.lab.report import Entry, markdown
 from pycontrol.lab.workloads import load
 from pycontrol.model.auction import Plan, Snapshot
 from pycontrol.policies.last_pass import last_pass

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.lab import catalogue
-from pycontrol.lab.command import experiment_command
+from pycontrol.lab.experiment_command import experiment_command
+from pycontrol.lab.findings_report import Entry, as_json, markdown, read, write, write_pages
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.lab.report import Entry, as_json, markdown, read, write, write_pages
 
 
 def found(setup: Setup) -> Findings:
@@ -99,7 +99,7 @@ def test_a_log_file_shows_progress_periodically(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
     run = CliRunner()
     assert "half way" not in run.invoke(experiment_command, ["made-up"]).stderr
-    monkeypatch.setattr("pycontrol.lab.command.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("pycontrol.lab.experiment_command.LINE_EVERY_S", 0.0)
     assert "made-up: half way" in run.invoke(experiment_command, ["made-up"]).stderr
 
 

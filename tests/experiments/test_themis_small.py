@@ -9,9 +9,9 @@ import pytest
 
 from pycontrol.auction.partial import auction
 from pycontrol.lab.kit import Setup
-from pycontrol.lab.themis import facts, lies
+from pycontrol.lab.themis import lies, trace_facts
 from pycontrol.lab.themis import single_round as one
-from pycontrol.lab.themis import tables as small
+from pycontrol.lab.themis import small_examples as small
 from pycontrol.model.auction import Bid, BidRow, gangs_by_host
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import Interval, simulate
@@ -122,21 +122,21 @@ def test_envy_is_detected() -> None:
 
 
 def test_overheads_end_to_end(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(facts, "CELLS", {(16, 4): (1, 1)})
+    monkeypatch.setattr(trace_facts, "CELLS", {(16, 4): (1, 1)})
     monkeypatch.chdir(str(tmp_path))
-    found = facts.overheads(TINY)
+    found = trace_facts.overheads(TINY)
     assert verdicts(found)[2:] == ["not tried", "not tried"], "there is no demo here"
-    facts.DEMO.parent.mkdir(parents=True)
-    facts.DEMO.write_text(
+    trace_facts.DEMO.parent.mkdir(parents=True)
+    trace_facts.DEMO.write_text(
         '{"allocation_change_s": {"median": 20.0, "p95": 80.0, "n": 15},'
         ' "checkpoint_s": {"median": 0.125, "p95": 0.5, "n": 40}}'
     )
-    found = facts.overheads(TINY)
+    found = trace_facts.overheads(TINY)
     assert verdicts(found)[2] == "does not hold", "the tail is longer"
     assert found.claims[3].ours == "0.12 s (0.5 s)"
 
 
 def test_facts_from_the_generator_alone(tmp_path: object) -> None:
-    found = facts.facts(Setup(quick=True, seeds=1, processes=1, data=tmp_path))  # type: ignore[arg-type]
+    found = trace_facts.facts(Setup(quick=True, seeds=1, processes=1, data=tmp_path))  # type: ignore[arg-type]
     assert found.values["Workload 1, generated"]["apps"] == [85]
     assert set(verdicts(found)) == {"not tried"}, "claims are held against public traces only"

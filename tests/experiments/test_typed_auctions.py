@@ -7,16 +7,16 @@ import dataclasses
 import pytest
 
 from pycontrol.lab import catalogue
+from pycontrol.lab.findings_report import Entry, markdown
 from pycontrol.lab.kit import Setup
-from pycontrol.lab.report import Entry, markdown
 from pycontrol.lab.themis.typed_lies import typed_lies
 from pycontrol.lab.themis.types import BLIND, FAST, GAINS, SLOW, TYPED, VARIANTS, blind, cluster, workload
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.jobs import SimApp
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Misreport, SimulationSettings
+from pycontrol.simulation.simulated_jobs import SimApp
+from pycontrol.simulation.simulation_settings import ARBITER, Misreport, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 ONE_OF_EACH = Topology.of([Machine("slow", "r", 4, SLOW), Machine("quick", "r", 4, FAST)])
 

@@ -12,7 +12,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.model.topology import Gpu
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 
 if TYPE_CHECKING:
     from tests.explore.world import World

@@ -14,7 +14,7 @@ import json
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, from_json, to_json
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Bid, BidRow, Demand
@@ -22,7 +22,7 @@ from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry, salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from tests.cells.files import supply_of
 from tests.explore import oracles
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pycontrol.fairness.contention import ContentionClock
 from pycontrol.fairness.figure7 import JobInfo
-from pycontrol.fairness.gangs import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
+from pycontrol.fairness.gang_rho import AppWork, PhaseWork, projected_rho, rho_with_gangs, t_id, t_sh
 from pycontrol.fairness.makespan import longest_first, pack
-from pycontrol.lab.solve.estimate import Halving, curve_t_sh, phase_end
+from pycontrol.lab.solve.paper_rho import Halving, curve_t_sh, phase_end
 
 EXAMPLE = Halving((80, 100, 100, 120), 8, ((2, 16), (1, 36)), 8, 1.0, 0.0)
 """Section 4.3.3."""

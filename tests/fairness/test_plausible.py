@@ -12,7 +12,7 @@ from pycontrol.agentlogic import offers
 from pycontrol.agentlogic.offers import RunningGang
 from pycontrol.fairness.bidding import app_work, mean_speed, speed_of
 from pycontrol.fairness.elastic import Elastic
-from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.fairness.gang_rho import PhaseWork
 from pycontrol.fairness.plausible import TOLERANCE, Standing, app_left, held_bid, rho_range, slowdowns_of, within
 from pycontrol.model.auction import Demand, as_gang
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology

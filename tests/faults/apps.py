@@ -8,7 +8,8 @@ from typing import Any
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
+from submarine_patch.agent.agent_state import gpus_in
 from submarine_patch.agent.messages import (
     Command,
     CommandRefused,
@@ -18,7 +19,6 @@ from submarine_patch.agent.messages import (
     Published,
 )
 from submarine_patch.agent.spec import AppSpec
-from submarine_patch.agent.state import gpus_in
 from tests.faults.clock import Life, Sim, Stream, Violation
 from tests.faults.nodes import EXIT_LOST, Run
 from tests.faults.plugin import Key

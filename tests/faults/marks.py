@@ -12,7 +12,7 @@ from pycontrol.arbiter.ledger.facts import FACTS, Fact, LeaseEnded, LeaseRevokin
 from pycontrol.model import events as ev
 from pycontrol.model.reasons import EndReason, Pending
 from pycontrol.queries import views
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.faults.schedule import ALONE, FAULTS, RARE
 
 RULES = Path(__file__).parents[2] / "confs" / "monitoring" / "isonomy.rules.yml"

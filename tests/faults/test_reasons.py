@@ -15,11 +15,11 @@ from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.arbiter.round.eligibility import shape_of
 from pycontrol.arbiter.round.parts import RoundParts
 from pycontrol.arbiter.round.rounds import Rounds
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.model.reasons import Pending
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.queries.standing import policy_of
 from pycontrol.simulation.outlook import outlooks
 from pycontrol.simulation.scene import scene_of

@@ -11,12 +11,12 @@ from typing import Any
 
 import structlog
 
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.cells.layout import Layout
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.rpc.tokens import Tokens
 from submarine_patch.agent import gangs
 from tests.agent.world import SPACE, spec_of

@@ -25,10 +25,10 @@ from google.protobuf.message import DecodeError
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.views.settings import Settings
-from pycontrol.bridge import translate as bridge_translate
+from pycontrol.bridge import bridge_messages as bridge_translate
 from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.bridge.server import BridgeError, bridge_token
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.config import Config, ConfigError, TopologySpec, load_topology, mapping, parse
 from pycontrol.daemon import standby_store as kept
 from pycontrol.hadoopconf import render as rendering
@@ -42,18 +42,18 @@ from pycontrol.model.bounds import BOUNDS, LAST_S, LONGEST_S, clip
 from pycontrol.model.cluster import Ask, Node, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
-from pycontrol.queries import cells
+from pycontrol.queries import cells_view
 from pycontrol.queries.lookup import Refusal, whole_number
-from pycontrol.rpc import checks, relayed, translate
-from pycontrol.rpc.checks import Malformed
+from pycontrol.rpc import agent_messages, message_checks, relayed
+from pycontrol.rpc.message_checks import Malformed
 from pycontrol.rpc.tokens import KeyFileError, TokenError, Tokens, read_or_make_key
-from pycontrol.simulation.workloads.reading import BadTrace
+from pycontrol.simulation.workloads.trace_table import BadTrace
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import am_pb2 as am
 from pycontrol.wire.v1 import bridge_pb2
-from submarine_patch.agent.core import AgentCore
+from submarine_patch.agent.agent_core import AgentCore
 from submarine_patch.agent.messages import LinkLost
-from submarine_patch.agent.schedulers.space import sample
+from submarine_patch.agent.schedulers.search_space import sample
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.agent.speeds import Speeds
 from submarine_patch.cli.checks import UsageError, load_search_space
@@ -112,11 +112,11 @@ def agent_message(data: bytes) -> None:
     try:
         match said.WhichOneof("kind"):
             case "register":
-                event: Any = translate.agent_up(APP, "ann", said.register)
+                event: Any = agent_messages.agent_up(APP, "ann", said.register)
             case "to_worker":
                 event = relayed.worker_command(said.to_worker)
             case _:
-                event = translate.event_of(APP, said, HOSTS)
+                event = agent_messages.event_of(APP, said, HOSTS)
     except Malformed as e:
         problem = str(e)
     else:
@@ -135,7 +135,7 @@ def worker_message(data: bytes) -> None:
         kept_message = relayed.worker_message(said)
     except Malformed:
         return
-    assert kept_message.ByteSize() < 8 * checks.TEXT_MAX_CHARS
+    assert kept_message.ByteSize() < 8 * message_checks.TEXT_MAX_CHARS
 
 
 def bridge_message(data: bytes) -> None:
@@ -169,7 +169,7 @@ def effects(data: bytes) -> None:
         ev.SendRevoke(APP, gpus, 1.0, 1.0, text),
         ev.SendUseReply(APP, text, True, text),
     ):
-        sent = translate.message_of(effect, TOPOLOGY)
+        sent = agent_messages.message_of(effect, TOPOLOGY)
         assert pb.ArbiterMessage.FromString(sent.SerializeToString()) == sent
 
 
@@ -247,8 +247,8 @@ def _hear(brain: AgentCore, event: Any, now_s: float) -> None:
             reply = pb.UseReply(use_id=command.use.use_id, accepted=True)
             brain.handle(pb.ArbiterMessage(use_reply=reply), now_s)
         elif kind != "to_worker":
-            translate.event_of(APP, command, HOSTS)
-    translate.agent_up(APP, "ann", brain.register().register)
+            agent_messages.event_of(APP, command, HOSTS)
+    agent_messages.agent_up(APP, "ann", brain.register().register)
 
 
 ARBITERS_HEAR = (pb.AgentMessage, bridge_pb2.Event)
@@ -269,11 +269,11 @@ def arbiters_mind(data: bytes) -> None:
                 clip(said)  # as the endpoint does
                 event = bridge_translate.event_of(said)
             elif said.WhichOneof("kind") == "register":
-                event = translate.agent_up(APP, "ann", said.register)
+                event = agent_messages.agent_up(APP, "ann", said.register)
             elif said.WhichOneof("kind") == "to_worker":
                 continue
             else:
-                event = translate.event_of(APP, said, HOSTS)
+                event = agent_messages.event_of(APP, said, HOSTS)
         except (Malformed, bridge_translate.Unreadable):
             continue
         if event is not None:
@@ -311,7 +311,7 @@ def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: A
             elif isinstance(effect, ev.Place | ev.Kill | ev.Preempt):
                 bridge_translate.directive_to_wire(effect)
             else:
-                translate.message_of(effect, arbiter.cluster.machines.known)
+                agent_messages.message_of(effect, arbiter.cluster.machines.known)
         for fact in arbiter.take_facts():
             folded.apply(fact)
 
@@ -343,15 +343,15 @@ def rest_numbers(data: bytes) -> None:
     supply = supply_of(_CELLS)
     arbiter = Arbiter(Settings(recovery_s=0.0), registry.make("isonomy"), supply=supply)
     arbiter.handle(_SNAPSHOT, NOW_S)
-    given = {k: v for k, v in params.items() if k in cells.PARAMS}
+    given = {k: v for k, v in params.items() if k in cells_view.PARAMS}
     for verb in _VERBS:
         try:
-            posted = cells.posting(arbiter, NOW_S, verb, given)
-            cells.check(arbiter, NOW_S, posted)
+            posted = cells_view.posting(arbiter, NOW_S, verb, given)
+            cells_view.check(arbiter, NOW_S, posted)
         except Refusal:
             continue
         arbiter.handle(posted, NOW_S)
-        cells.outcome(arbiter, posted)
+        cells_view.outcome(arbiter, posted)
         json.dumps([str(fact) for fact in arbiter.take_facts()], allow_nan=False)
     wake_s = arbiter.next_wake_s(NOW_S)
     assert wake_s is None or wake_s <= max(LAST_S, NOW_S + LONGEST_S)
@@ -359,7 +359,7 @@ def rest_numbers(data: bytes) -> None:
 
 def _odd_params(rng: random.Random) -> bytes:
     odd = ("1e308", "inf", "nan", "-1", "1.7e12", "1e10", "9" * 400, "0x10", "\u0661", "3600", "", "1_0", " 5 ")
-    names = (*sorted(cells.PARAMS), "n", "wait_s", "limit", "since", "hours")
+    names = (*sorted(cells_view.PARAMS), "n", "wait_s", "limit", "since", "hours")
     given = {name: rng.choice((*odd, "node:1", "root.a")) for name in rng.sample(names, rng.randint(1, 6))}
     given |= {"vc": "root.a", "cells": f"node:{rng.choice(('1', '0', '99', '9' * 30))}"}
     return "\n".join(f"{k}={v}" for k, v in given.items()).encode()

@@ -42,7 +42,7 @@ def test_a_short_search_finds_no_fault(name: str) -> None:
 
 def test_known_faults_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The targets themselves: reintroduced known faults are caught."""
-    monkeypatch.setattr("tests.fuzz.targets.checks.TEXT_MAX_CHARS", -1)
+    monkeypatch.setattr("tests.fuzz.targets.message_checks.TEXT_MAX_CHARS", -1)
     assert by_chance("worker_message", 60.0, SEED, 50)
     monkeypatch.setattr("submarine_patch.worker.logparse._whole", int)
     assert by_chance("log_lines", 60.0, SEED, 400)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.bridge.translate import node_of
+from pycontrol.bridge.bridge_messages import node_of
 from pycontrol.hadoopconf.render import confs_dir
 from pycontrol.wire.v1 import bridge_pb2 as pb
 

@@ -17,7 +17,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 import pycontrol
 from pycontrol.cli import main
 from pycontrol.config import Config, ConfigError, parse
-from pycontrol.config.reading import Section
+from pycontrol.config.strict_yaml import Section
 from pycontrol.model import tags
 from pycontrol.model.bounds import BOUNDS, GPUS_MAX, LAST_S, OutOfBounds, bound, clip, within
 from pycontrol.model.cluster import YarnApp

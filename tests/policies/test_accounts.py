@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import plain
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot
 from pycontrol.model.accounts import NO_ACCOUNTS, OTHERS, PLAIN, Account, Accounts
 from pycontrol.model.auction import Snapshot
@@ -21,13 +21,13 @@ from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.hierarchy import VirtualApp, Weights
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.policies.past_use import MOST, PastUse
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.runs import paired_ratio, simulate
 from pycontrol.simulation.scene import picture, scene_from
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.cells.files import supply_of
 
 GPUS = 12

@@ -13,7 +13,7 @@ from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot, snapshot
 from pycontrol.model.auction import AppView, Bid, BidRow, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Scope
 from pycontrol.policies.classes import in_classes
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.registry import make
 
 POLICIES = ("themis", "worst_first")

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from pycontrol.cli.config import policies_command
 from pycontrol.policies import registry
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.documented import check_documented_suite, installed_package
 
 

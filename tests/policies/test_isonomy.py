@@ -18,10 +18,10 @@ from pycontrol.model.cluster import PartitionCapacity, Queue
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.fluid import Fluid
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, Misreport, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, Misreport, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 ONE = {"n1": 1}
 ALL = 2 * CLUSTER.gpus

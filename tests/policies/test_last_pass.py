@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
+from pycontrol.auction.round_limits import limits_of
 from pycontrol.lab.conformance import decide
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots
 from pycontrol.lab.oef.placers import Placed
@@ -19,7 +19,7 @@ from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.oef import Oef
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from tests.arbiter.world import World
 from tests.policies.scripted import Scripted
 from tests.policies.test_conformance import every_policy

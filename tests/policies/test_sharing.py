@@ -15,7 +15,7 @@ from pycontrol.lab.conformance.snapshots import app, snapshot
 from pycontrol.lab.oef.placers import Placed
 from pycontrol.lab.policies.gandiva_fair import GandivaFair
 from pycontrol.lab.policies.gavel import Gavel
-from pycontrol.lab.shares.gavel import Objective
+from pycontrol.lab.shares.gavel_shares import Objective
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Topology

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.conformance import Conformance
+from tests.worker.adapter_conformance import Conformance
 from tests.worker.gangs import DISTURBED_STEP_S, REPO, Job
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")

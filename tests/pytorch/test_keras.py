@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.worker.conformance import Conformance, Undisturbed
+from tests.worker.adapter_conformance import Conformance, Undisturbed
 from tests.worker.gangs import DISTURBED_STEP_S, Job
 
 pytest.importorskip("jax", reason="JAX is not installed: make torch-test")

@@ -15,7 +15,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.policies.isonomy import Isonomy
 from pycontrol.queries import views
-from pycontrol.queries.reasons import REASONS
+from pycontrol.queries.pending_reasons import REASONS
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 

@@ -12,7 +12,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from pycontrol.queries.waiting import Waiting, with_start
 from tests.arbiter.mini import CELLS, Mini
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.lab.solve.command import replay_command
+from pycontrol.lab.solve.replay_command import replay_command
 
 CASES = Path(__file__).parents[1] / "cases"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pycontrol.lab.solve.cells import replay_cells
+from pycontrol.lab.solve.cells_replay import replay_cells
 
 CLUSTER: dict[str, Any] = {
     "cell_types": {"node": {"child": "gpu", "count": 2, "node_level": True}},

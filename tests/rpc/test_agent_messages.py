@@ -27,8 +27,8 @@ from pycontrol.model.events import (
     WorkerPlan,
 )
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
-from pycontrol.rpc.checks import Malformed
-from pycontrol.rpc.translate import agent_up, bid_received, event_of, gpus_of, message_of
+from pycontrol.rpc.agent_messages import agent_up, bid_received, event_of, gpus_of, message_of
+from pycontrol.rpc.message_checks import Malformed
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 APP = "application_1_0001"

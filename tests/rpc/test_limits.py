@@ -22,8 +22,8 @@ from pycontrol.model.events import (
     RhoReported,
     UsePlanned,
 )
-from pycontrol.rpc import checks, relayed, translate
-from pycontrol.rpc.checks import Malformed
+from pycontrol.rpc import agent_messages, message_checks, relayed
+from pycontrol.rpc.message_checks import Malformed
 from pycontrol.wire.v1 import agent_pb2 as pb
 
 HOSTS = {"n1": None}
@@ -158,8 +158,8 @@ CASES = [(name, value, m) for message in AGENT for name, value, m in _changed(me
 
 def _event(message: Any) -> Event | None:
     if message.WhichOneof("kind") == "register":
-        return translate.agent_up("a", "ann", message.register)
-    return translate.event_of("a", message, HOSTS)
+        return agent_messages.agent_up("a", "ann", message.register)
+    return agent_messages.event_of("a", message, HOSTS)
 
 
 @pytest.mark.parametrize("kind", sorted({m.WhichOneof("kind") for m in AGENT}))
@@ -183,8 +183,8 @@ def _within(event: Event | None, case: str) -> None:
     match event:
         case AgentUp() | RhoReported() | ProgressReported():
             demand = event.demand
-            assert 0 <= demand.gangs <= checks.DEMAND_MAX, case
-            assert 0 <= demand.gang_gpus <= checks.DEMAND_MAX, case
+            assert 0 <= demand.gangs <= message_checks.DEMAND_MAX, case
+            assert 0 <= demand.gang_gpus <= message_checks.DEMAND_MAX, case
             for work in (demand.work_left_gpu_s, demand.work_total_gpu_s, demand.work_done_gpu_s):
                 assert 0 <= work <= bounds.WORK_GPU_S.high, case
             assert all(map(bounds.SLOWDOWN.holds, demand.slowdown)), case
@@ -193,7 +193,7 @@ def _within(event: Event | None, case: str) -> None:
             assert demand.gpu_type.isprintable(), case
             for left in event.phases or () if isinstance(event, RhoReported) else ():
                 assert all(map(bounds.WORK_GPU_S.holds, left)), case
-                assert len(left) <= checks.DEMAND_MAX, case
+                assert len(left) <= message_checks.DEMAND_MAX, case
             left = event.stepwise_left_gpu_s if isinstance(event, ProgressReported) else None
             assert left is None or bounds.WORK_GPU_S.holds(left), case
             for job in event.jobs if isinstance(event, ProgressReported) else ():
@@ -215,7 +215,7 @@ def _within(event: Event | None, case: str) -> None:
         case AgentDone():
             assert bounds.WORK_GPU_S.holds(event.work_done_gpu_s), case
             assert math.isfinite(event.best_accuracy), case
-            assert len(event.message) <= checks.TEXT_MAX_CHARS, case
+            assert len(event.message) <= message_checks.TEXT_MAX_CHARS, case
 
 
 def _job_within(job: JobProgress, case: str) -> None:
@@ -228,7 +228,7 @@ def _job_within(job: JobProgress, case: str) -> None:
     assert bounds.STEP.holds(job.until_step), case
     assert bounds.STEP.holds(job.lost_steps), case
     assert bounds.WORK_GPU_S.holds(job.lost_gpu_s), case
-    assert len(job.note) <= checks.TEXT_MAX_CHARS, case
+    assert len(job.note) <= message_checks.TEXT_MAX_CHARS, case
     assert max(job.rung, job.launches, job.worker_failures) <= bounds.COUNT_MAX, case
     assert job.job_id.isprintable(), case
 
@@ -251,7 +251,7 @@ def test_workers_messages_are_bounded(message: Any) -> None:
             said = relayed.worker_message(changed)
         except Malformed:
             continue
-        assert said.ByteSize() < 8 * checks.TEXT_MAX_CHARS, (name, value)
+        assert said.ByteSize() < 8 * message_checks.TEXT_MAX_CHARS, (name, value)
         step = getattr(getattr(said, said.WhichOneof("kind")), "step", 0)
         assert bounds.STEP.holds(step), (name, value)
 
@@ -281,15 +281,15 @@ def test_unknown_fields_are_not_relayed() -> None:
 def test_a_message_too_large_for_its_kind_is_refused() -> None:
     many = pb.Progress(jobs=[pb.JobProgress(job_id=f"{i}", state="s" * 250) for i in range(2048)])
     with pytest.raises(Malformed, match="progress has 5"):
-        translate.event_of("a", pb.AgentMessage(progress=many), HOSTS)
+        agent_messages.event_of("a", pb.AgentMessage(progress=many), HOSTS)
     few = pb.Progress(jobs=[pb.JobProgress(job_id=f"{i}") for i in range(2049)])
     with pytest.raises(Malformed, match="at most 2048"):
-        translate.event_of("a", pb.AgentMessage(progress=few), HOSTS)
+        agent_messages.event_of("a", pb.AgentMessage(progress=few), HOSTS)
     with pytest.raises(Malformed, match="to_worker has"):
         relayed.worker_command(pb.WorkerCommand(worker_id="w", start=pb.Start(tf_config="x" * 300_000)))
     register = pb.Register(grant_ids=["g" * 250] * 2000)
     with pytest.raises(Malformed, match="register has"):
-        translate.agent_up("a", "ann", register)
+        agent_messages.agent_up("a", "ann", register)
 
 
 @pytest.mark.parametrize("message", WORKERS[1:4], ids=lambda m: m.WhichOneof("kind"))

@@ -5,7 +5,7 @@ import grpc
 from pycontrol.model.events import WorkerSteps
 from pycontrol.rpc import mailbox as mailboxes
 from pycontrol.rpc import sessions, tally
-from pycontrol.rpc.budget import ByteBudget, Limits
+from pycontrol.rpc.byte_budget import ByteBudget, Limits
 from pycontrol.rpc.outbox import Stream
 from pycontrol.rpc.sessions import Sessions
 from pycontrol.wire.v1 import agent_pb2 as pb

@@ -4,7 +4,7 @@ import pytest
 
 from pycontrol.arbiter.ledger import facts as f
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.audit.usage import accounted, of_facts
+from pycontrol.audit.accounting import accounted, of_facts
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu

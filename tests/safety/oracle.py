@@ -18,8 +18,8 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.lease import REVOKING, Lease, gpus_in
 from pycontrol.arbiter.round.candidates import Candidates
 from pycontrol.arbiter.round.eligibility import demand_of
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.arbiter.supply.port import Supply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.auction.placing import place_gang
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
@@ -29,8 +29,8 @@ from pycontrol.model.tags import GANG as GANG_TAG
 from pycontrol.model.topology import Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
-from pycontrol.queries.reasons import reason
+from pycontrol.policies.policy_port import Policy
+from pycontrol.queries.pending_reasons import reason
 from tests.arbiter.fake_agent import FakeAgent
 from tests.arbiter.world import SETTINGS, World
 from tests.arbiter.world import node as node_of

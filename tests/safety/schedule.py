@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pycontrol.model.auction import Bid, Offer, Plan, Snapshot
 from pycontrol.policies.on_schedule import KEY, OnSchedule
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.private import PrivateSchedule
 
 Log = dict[str, list[tuple[float, int]]]

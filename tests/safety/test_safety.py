@@ -10,7 +10,7 @@ from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.model.reasons import EndReason, Reason
 from pycontrol.policies import on_schedule
-from pycontrol.queries.reasons import reason
+from pycontrol.queries.pending_reasons import reason
 from tests.safety.cases import Ask, Case, Cell, Kind, draw
 from tests.safety.oracle import GRACE_S, Shared, complaints, play_private, play_shared
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares.gandiva_fair_shares import GandivaFairShares
 from pycontrol.lab.shares.simple import MaxMinShares
 from pycontrol.shares.capped import within_demand
 from pycontrol.shares.cooperative import OefCooperative

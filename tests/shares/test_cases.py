@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.lab.solve.command import replay_command
+from pycontrol.lab.solve.replay_command import replay_command
 from pycontrol.lab.solve.shares import SharesCase, solve_shares
 
 HERE = Path(__file__).parent.parent / "cases" / "shares"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pycontrol.lab.oef import reference
+from pycontrol.lab.oef import paper_programs
 from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, equal_split
 from pycontrol.lab.shares.tenants import Tenancy
 from pycontrol.shares import cooperative, noncooperative
@@ -39,8 +39,8 @@ def problem_of(seed: int, n: int, k: int, ordered: bool) -> ShareProblem:
 @settings(max_examples=25, deadline=None)
 def test_both_forms_are_optimal(problem: ShareProblem) -> None:
     for scheme, plain in (
-        (OefNoncooperative(), reference.noncooperative),
-        (OefCooperative(), reference.cooperative),
+        (OefNoncooperative(), paper_programs.noncooperative),
+        (OefCooperative(), paper_programs.cooperative),
     ):
         total = problem.efficiency(scheme.shares(problem)).sum()
         assert total == pytest.approx(problem.efficiency(plain(problem)).sum(), rel=1e-6)
@@ -54,11 +54,11 @@ def test_both_forms_are_optimal_for_more_users(seed: int, ordered: bool) -> None
     own = problem.efficiency(x) / problem.weights
     assert own.max() - own.min() <= 1e-9 * own.max()
     assert problem.efficiency(x).sum() == pytest.approx(
-        problem.efficiency(reference.noncooperative(problem)).sum(), rel=1e-6
+        problem.efficiency(paper_programs.noncooperative(problem)).sum(), rel=1e-6
     )
     assert envy(problem, y) <= 1e-6
     assert problem.efficiency(y).sum() == pytest.approx(
-        problem.efficiency(reference.cooperative(problem)).sum(), rel=1e-6
+        problem.efficiency(paper_programs.cooperative(problem)).sum(), rel=1e-6
     )
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
-from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.gandiva_fair_shares import GandivaFairShares
+from pycontrol.lab.shares.gavel_shares import GavelShares
 from pycontrol.lab.shares.simple import (
     MaxEfficiency,
     MaxMinRatio,

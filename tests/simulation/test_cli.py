@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pycontrol.cli.simulate import simulate_command
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 
 def load(name: str, seed: int) -> Workload:

@@ -16,15 +16,15 @@ from pycontrol.lab.policies.srtf import Srtf
 from pycontrol.model.auction import gang_sizes
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.jobs import RUNNING, SimApp
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.simulation.settings import ARBITER, Fault, Misreport, SimulationSettings
+from pycontrol.simulation.simulated_jobs import RUNNING, SimApp
+from pycontrol.simulation.simulation_settings import ARBITER, Fault, Misreport, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 CLUSTER = racks_of([[4, 2], [4, 2]])
 SETTLE_S = ARBITER.settle_s

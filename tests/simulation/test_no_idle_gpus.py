@@ -16,10 +16,10 @@ from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.oef import Oef
-from pycontrol.policies.port import Policy
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 ALIKE = Topology.of(Machine(f"n{i}", "ab"[i % 2], (4, 2)[i // 2]) for i in range(4))
 TYPED = Topology.of(Machine(f"n{i}", "ab"[i % 2], 4, ("K80", "V100")[i // 2]) for i in range(4))

@@ -11,16 +11,16 @@ from collections.abc import Iterable
 import pytest
 
 from pycontrol.arbiter.ledger import facts
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.config import parse
 from pycontrol.model.topology import Scope
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.settings import ARBITER, Fault, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, Fault, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.digests.workloads import CELLS, OWNERS
 
 CHANGES = facts.LeaseGranted | facts.LeaseEnded | facts.LeaseRevoking | facts.LeaseBorrowed | facts.LeaseOwned

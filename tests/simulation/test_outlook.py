@@ -17,7 +17,7 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged
 from pycontrol.arbiter.ledger.lease import gpus_in
 from pycontrol.arbiter.state import Settings as ArbiterSettings
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
@@ -27,12 +27,12 @@ from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.queries.pictures import Picture
 from pycontrol.simulation import forecaster as forecasts
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.outlook import NoOutlook, Resumed, arrivals, outlooks, phases
 from pycontrol.simulation.scene import ASKED, Reported, Scene, picture, scene_from, scene_of, with_app
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.cells.files import layout_of
 from tests.web.stage import Stage, add_troubles, busy
 

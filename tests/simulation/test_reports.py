@@ -16,11 +16,11 @@ from pycontrol.model.events import Solve
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.registry import make
 from pycontrol.policies.themis import Themis
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import racks_of, uniform
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.jobs import SimApp
-from pycontrol.simulation.settings import ARBITER, Fault, Misreport, SimulationSettings
+from pycontrol.simulation.simulated_jobs import SimApp
+from pycontrol.simulation.simulation_settings import ARBITER, Fault, Misreport, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.simulation.test_engine import APPS, CLUSTER, LOSSES, SHORT, world
 
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pycontrol.audit.usage import accounted, of_totals
+from pycontrol.audit.accounting import accounted, of_totals
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model.accounts import Accounts
 from pycontrol.model.cluster import ModeSwitch, Queue
 from pycontrol.model.events import OperatorCommand
 from pycontrol.policies import registry
-from pycontrol.runtime.usage import Tally, Totals
+from pycontrol.runtime.gpu_time import Tally, Totals
 from pycontrol.simulation.questions import Questions
 from pycontrol.web.router import Router
 from tests.arbiter.test_cells import CELLS

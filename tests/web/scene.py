@@ -10,7 +10,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.facts import Fact, LeaseStarted
 from pycontrol.model.cluster import Container
 from pycontrol.model.events import Event
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation.questions import Questions
 from pycontrol.simulation.scene import picture
 from pycontrol.web.feed import Feed

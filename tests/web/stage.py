@@ -14,14 +14,14 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Node, Queue
 from pycontrol.model.topology import Topology
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.queries.trends import SAMPLE_S
 from pycontrol.runtime.journal import NoJournal
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.jobs import RUNNING
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulated_jobs import RUNNING
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.web.feed import Feed
 from pycontrol.web.router import Router
 from tests.httpd import Asked, Reply, serving

@@ -27,7 +27,7 @@ from pycontrol.model.reasons import EndReason
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
-from pycontrol.queries.reasons import REASONS
+from pycontrol.queries.pending_reasons import REASONS
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web import metrics_server
 from pycontrol.web.metrics_server import MetricsServer

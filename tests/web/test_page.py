@@ -18,7 +18,7 @@ from pycontrol.policies import registry
 from pycontrol.queries import trends
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.simulation.questions import Questions
-from pycontrol.web.page.cluster import charts
+from pycontrol.web.page.cluster_page import charts
 from pycontrol.web.page.site import FILES, Page, version
 from pycontrol.web.router import Router
 from tests.web.rest import counted

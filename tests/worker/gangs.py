@@ -13,7 +13,7 @@ from typing import Any
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.worker import checkpoints, servers
 from tests.worker.arbiter import FakeArbiter
-from tests.worker.webhdfs import FakeHdfs
+from tests.worker.fake_webhdfs import FakeHdfs
 
 REPO = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"

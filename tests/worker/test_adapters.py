@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.worker.conformance import Conformance
+from tests.worker.adapter_conformance import Conformance
 from tests.worker.gangs import Job
 
 pytest.importorskip("tensorflow")

@@ -13,7 +13,7 @@ from submarine_patch.worker import checkpoints
 from submarine_patch.worker.checkpoints import StoreError, copy_model, files_at, files_of_env, newest, save
 from submarine_patch.worker.credentials import read_credentials, url_string
 from submarine_patch.worker.webhdfs import CA_VARIABLE
-from tests.worker.webhdfs import FakeHdfs
+from tests.worker.fake_webhdfs import FakeHdfs
 
 TOKENS = Path(__file__).parent / "data" / "writable.hdts"
 TOKEN = url_string(read_credentials(TOKENS).tokens["hdfs"])

@@ -11,10 +11,10 @@ import pytest
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
-from submarine_patch.worker import tokens
+from submarine_patch.worker import own_hdfs_token
 from submarine_patch.worker.checkpoints import files_at, newest, save
-from submarine_patch.worker.tokens import HdfsToken, NoToken
-from tests.worker.webhdfs import FakeHdfs
+from submarine_patch.worker.own_hdfs_token import HdfsToken, NoToken
+from tests.worker.fake_webhdfs import FakeHdfs
 
 TOKENS = Path(__file__).parent / "data" / "writable.hdts"
 
@@ -100,27 +100,27 @@ class Arbiter(agent_pb2_grpc.ArbiterServicer):
 
 
 def test_the_control_plane_that_serves_is_asked_with_the_apps_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "read_secret", lambda alias: f"{alias}-secret".encode())
+    monkeypatch.setattr(own_hdfs_token, "read_secret", lambda alias: f"{alias}-secret".encode())
     server = grpc.server(futures.ThreadPoolExecutor(1))
     agent_pb2_grpc.add_ArbiterServicer_to_server(Arbiter(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        token, ends_s = tokens.ask({"ISONOMY_ARBITER": f"127.0.0.1:1,127.0.0.1:{port}"})
+        token, ends_s = own_hdfs_token.ask({"ISONOMY_ARBITER": f"127.0.0.1:1,127.0.0.1:{port}"})
         assert token == "for-isonomy.token-secret"
         assert ends_s > time.time()
         with pytest.raises(NoToken, match=r"127\.0\.0\.1:1: "):
-            tokens.ask({"ISONOMY_ARBITER": "127.0.0.1:1"})
+            own_hdfs_token.ask({"ISONOMY_ARBITER": "127.0.0.1:1"})
         with pytest.raises(NoToken, match="ISONOMY_ARBITER is not set"):
-            tokens.ask({})
+            own_hdfs_token.ask({})
     finally:
         server.stop(0)
 
 
 def test_the_containers_token_is_known_with_its_life(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(TOKENS))
-    found = tokens.of_container()
-    assert found is tokens.of_container(), "one for all clients of the process"
+    found = own_hdfs_token.of_container()
+    assert found is own_hdfs_token.of_container(), "one for all clients of the process"
     assert found is not None
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(tmp_path / "none"))
-    assert tokens.of_container() is None
+    assert own_hdfs_token.of_container() is None

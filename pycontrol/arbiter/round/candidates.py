@@ -13,12 +13,12 @@ from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.eligibility import Openings, demand_of, shape_of, within_cluster
 from pycontrol.arbiter.round.parts import RoundParts
 from pycontrol.arbiter.state import Holdings
-from pycontrol.arbiter.supply.port import RoundPart, deals_of
+from pycontrol.arbiter.supply.gpu_supply import RoundPart, deals_of
 from pycontrol.model.auction import BOOSTED, AppView, Bid, Demand, Snapshot
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.receipt import Outcome, Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 
 class RoundPhase(enum.StrEnum):

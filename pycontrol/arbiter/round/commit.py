@@ -11,7 +11,7 @@ from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, end_s, left, resolve
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
 from pycontrol.auction.placing import ELSE, FreeIndex, divides
 from pycontrol.cells.values import Placed

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.auction.placing import FreeIndex
 from pycontrol.cells.machines import NO_CELL, Room
 from pycontrol.model.auction import Demand

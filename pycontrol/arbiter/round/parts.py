@@ -15,7 +15,7 @@ from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.port import RoundPart, Supply
+from pycontrol.arbiter.supply.gpu_supply import RoundPart, Supply
 from pycontrol.auction.placing import FreeIndex, pack
 from pycontrol.model.auction import Demand
 from pycontrol.model.grouping import grouped, summed

@@ -16,7 +16,7 @@ from pycontrol.arbiter.ledger.lease import Lease, gpus_in, grant_name
 from pycontrol.arbiter.ledger.lease import part as part_of
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Holdings
-from pycontrol.arbiter.supply.port import RoundPart
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.auction.placing import place_gang
 from pycontrol.cells.machines import NO_CELL, Room
 from pycontrol.model.auction import Award, Demand, Gang, Plan, gang_gpus, gangs_by_host

@@ -29,9 +29,9 @@ from pycontrol.arbiter.round.eligibility import Eligibility, Openings
 from pycontrol.arbiter.round.parts import RoundParts, borrowers
 from pycontrol.arbiter.round.resolve import Work
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.supply.port import RoundPart
-from pycontrol.arbiter.views.gpus import End
-from pycontrol.auction.bids import as_demanded, validate_bid
+from pycontrol.arbiter.supply.gpu_supply import RoundPart
+from pycontrol.arbiter.views.gpu_index import End
+from pycontrol.auction.bid_validation import as_demanded, validate_bid
 from pycontrol.model.auction import Bid, BidRow, Gang, Plan, Snapshot, as_gang
 from pycontrol.model.events import BidReceived, Decided, RhoReported, SendAskRho, SendOffer, Solve
 from pycontrol.model.grouping import grouped
@@ -41,7 +41,7 @@ from pycontrol.policies import salvage
 from pycontrol.policies.by_vc import policy_for
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.policies.on_schedule import one_type
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 WENT_AWAY = Reason(Pending.AGENT_AWAY, "it went away during the round")
 SOLVE_PATIENCE = 10.0

@@ -15,7 +15,7 @@ from pycontrol.lab.kit import Claim, Findings, Setup
 from pycontrol.lab.oef.golden import FOLDER, GPUS, RESTART_S, ROUND_S, TRACE, published_workload
 from pycontrol.simulation import clusters
 from pycontrol.simulation.runs import SimulationRun, run_many
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 
 PUBLISHED: Mapping[str, str] = {
     "shockwave": "Shockwave",

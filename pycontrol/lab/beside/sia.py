@@ -13,9 +13,9 @@ import numpy as np
 from pycontrol.lab.beside.figures import Played, beside, played
 from pycontrol.lab.kit import Claim, Findings, Setup, Table
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.runs import SimulationRun, run_many
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 RUNS = tuple(f"golden/sia/philly-{k}.json" for k in (1, 2, 3))
 """What its simulator says of each job of a workload (docs/workloads.md); those that are there are played."""

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pycontrol.auction.limits import limits_of
 from pycontrol.auction.placing import place_gang
+from pycontrol.auction.round_limits import limits_of
 from pycontrol.lab.conformance.snapshots import app, snapshot, snapshots, truthful_bids
 from pycontrol.model.auction import AppView, Gang, Plan, Snapshot, gang_gpus
 from pycontrol.policies.filling import Filling
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 
 CHECKS = [HealthCheck.differing_executors, HealthCheck.function_scoped_fixture]
 """Health checks of hypothesis to suppress: each derived class runs the base's tests, and policies are frozen."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseRevoking
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.lab.default_policy.victims import HIDES
 from pycontrol.lab.hived.simulated import NODE_GPUS, machines
@@ -18,10 +18,10 @@ from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Scope
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import paired_ratio
-from pycontrol.simulation.settings import SimulationSettings
+from pycontrol.simulation.simulation_settings import SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 NODES, OWNED = 8, 2
 BORROWER, OWNERS = "research", ("east", "north", "west")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pycontrol.lab.default_policy.equal_sharing import Promise, least_mean_completion_s, promise
-from pycontrol.lab.default_policy.lies import Gain, best_lie
+from pycontrol.lab.default_policy.lie_search import Gain, best_lie
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
-from pycontrol.lab.themis.runs import (
+from pycontrol.lab.themis.sweeps import (
     CONVENTIONS,
     PACKED,
     QUICK_APPS,
@@ -20,11 +20,11 @@ from pycontrol.lab.themis.runs import (
     variant,
 )
 from pycontrol.lab.themis.workloads import TraceScene
-from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.clusters import denser
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.runs import Interval, interval, metric_ratio
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import Workload
 
 OURS = variant("isonomy", "isonomy")
 OTHERS = (*PACKED, variant("max_min", "max_min"))

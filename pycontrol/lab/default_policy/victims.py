@@ -10,12 +10,12 @@ from pycontrol.lab.default_policy.equal_sharing import promise
 from pycontrol.lab.default_policy.promise import ALLOWED_S, SIZE, FreshScene
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
 from pycontrol.lab.outlook.estimates import JOBS, PhillySizes
-from pycontrol.lab.themis.runs import Scene
+from pycontrol.lab.themis.sweeps import Scene
 from pycontrol.model.topology import Topology
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import SimulationRun, metric_ratio, paired_ratio, run_many
-from pycontrol.simulation.settings import Fault, Misreport, SimulationSettings
+from pycontrol.simulation.simulation_settings import Fault, Misreport, SimulationSettings
 
 EVERY_MIN = (5, 20, 60)
 FIRST = 3000

@@ -13,7 +13,7 @@ from pycontrol.lab.hived.simulated import LEASE_S, NODE_GPUS, Ran
 from pycontrol.lab.hived.trace_case import LEVELS, WIDTHS, TraceCase
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.workloads import load
-from pycontrol.simulation.apps import TraceApp
+from pycontrol.simulation.trace_apps import TraceApp
 
 DAY_S = 86400.0
 WINDOW_S = 12 * 3600.0

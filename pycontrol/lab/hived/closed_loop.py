@@ -21,7 +21,7 @@ from pycontrol.lab.hived.cases import (
     size,
 )
 from pycontrol.lab.hived.safety import random_case
-from pycontrol.lab.hived.sharing import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_days
+from pycontrol.lab.hived.sharing_experiments import FEWER_NODES, PHILLY, PHILLY_NODES, philly_case, philly_days
 from pycontrol.lab.hived.simulated import LEASE_S
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Claim, Findings, Setup, Table

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.lab.hived import simulated
 from pycontrol.lab.kit import Claim, Findings, Setup, Table
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 POLICY = "yarn_cs"
 SWITCHES = {"1a": "1", "1b": "1", "2a": "2", "2b": "2"}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pycontrol.cells import recovery
-from pycontrol.cells.core import Cells, borrowers
+from pycontrol.cells.cluster_cells import Cells, borrowers
 from pycontrol.cells.geometry import Cell, overlaps
 from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_inside

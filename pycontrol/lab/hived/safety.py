@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.arbiter.supply.cells import CellSupply
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.lab.hived import simulated
 from pycontrol.lab.hived.cases import CONVENTIONS, made, on_nodes, size
-from pycontrol.lab.hived.sharing import FEWER_NODES, NOTICED_S, REORDERED
+from pycontrol.lab.hived.sharing_experiments import FEWER_NODES, NOTICED_S, REORDERED
 from pycontrol.lab.hived.simulated import LEASE_S, NODE_GPUS, Ran
 from pycontrol.lab.hived.trace_case import LEVELS, WIDTHS, TraceCase
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.model.cluster import Queue
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.jobs import DONE, PLANNED, RUNNING, STOPPING, SimApp
 from pycontrol.simulation.result import Result
+from pycontrol.simulation.simulated_jobs import DONE, PLANNED, RUNNING, STOPPING, SimApp
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 POLICY = "yarn_cs"
 """A policy that never preempts, so that each job is one request and one release."""

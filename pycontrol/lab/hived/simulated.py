@@ -10,8 +10,8 @@ from typing import Any
 
 from pycontrol.arbiter.ledger.facts import Fact, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import Lease
-from pycontrol.arbiter.supply.cells import CellSupply
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.model.cluster import Queue
@@ -19,12 +19,12 @@ from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Machine, Scope, Topology
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.on_schedule import KEEPS, OnSchedule
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.registry import make
-from pycontrol.simulation.apps import TraceApp, Workload
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.runs import own_policies, scheduled_ends
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 NODE_GPUS = 8
 HOUR_S = 3600.0

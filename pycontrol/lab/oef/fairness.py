@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.lab.oef import reference
+from pycontrol.lab.oef import paper_programs
 from pycontrol.lab.oef.mixes import (
     ASSUMED,
     COOPERATIVE,
@@ -24,8 +24,7 @@ from pycontrol.lab.oef.mixes import (
     shortfall,
     total,
 )
-from pycontrol.lab.oef.placers import Placed
-from pycontrol.lab.oef.runs import (
+from pycontrol.lab.oef.observed_runs import (
     EQUAL,
     OEF,
     OEF_NONCOOPERATIVE,
@@ -34,10 +33,11 @@ from pycontrol.lab.oef.runs import (
     SpeedupLie,
     measure,
 )
-from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.oef.placers import Placed
+from pycontrol.lab.shares.gavel_shares import GavelShares
 from pycontrol.lab.shares.tenants import Tenancy
 from pycontrol.shares.problem import ShareProblem
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 SEARCHED = (
     COOPERATIVE,
@@ -174,7 +174,7 @@ def _violations(entrant: Entrant, problem: ShareProblem, rng: np.random.Generato
 
 def _optimal_among_envy_free(problems: list[ShareProblem]) -> float:
     """The largest relative gap of cooperative OEF to a direct formulation of Equation 10, solved by CBC."""
-    best = [total(p, reference.cooperative(p)) for p in problems]
+    best = [total(p, paper_programs.cooperative(p)) for p in problems]
     return max(abs(total(p, COOPERATIVE.shares(p)) / b - 1) for p, b in zip(problems, best, strict=True))
 
 

@@ -17,10 +17,10 @@ from pycontrol.lab.policies.gandiva_fair import GandivaFair
 from pycontrol.lab.policies.gavel import Gavel
 from pycontrol.policies.sharing import Sharing
 from pycontrol.simulation import clusters
-from pycontrol.simulation.apps import TraceApp, Workload
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.runs import simulate
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 FOLDER = "golden/shockwave"
 TRACE = "job_traces/shockwave/120_0.2_5_100_40_25_0,0.5,0.5_0.6,0.3,0.09,0.01_multigpu_dynamic.trace"

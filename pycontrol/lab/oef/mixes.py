@@ -10,14 +10,14 @@ import numpy as np
 from scipy.optimize import linprog
 
 from pycontrol.lab.kit import Setup
-from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
-from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.gandiva_fair_shares import GandivaFairShares
+from pycontrol.lab.shares.gavel_shares import GavelShares
 from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinShares, capacity_rows, efficiency_rows, equal_split
 from pycontrol.lab.workloads import load
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.noncooperative import OefNoncooperative
 from pycontrol.shares.problem import Matrix, Scheme, ShareProblem, Vector
-from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.trace_apps import Workload
 
 PAPER = "OEF (Middleware '24)"
 DEVICES = 8.0

@@ -20,7 +20,7 @@ from pycontrol.lab.oef.mixes import (
     problem_of,
     total,
 )
-from pycontrol.lab.oef.runs import LEASE_S
+from pycontrol.lab.oef.observed_runs import LEASE_S
 from pycontrol.shares.problem import ShareProblem
 from pycontrol.simulation.runs import Interval, interval
 

@@ -24,8 +24,7 @@ from pycontrol.lab.oef.mixes import (
     tenants,
     total,
 )
-from pycontrol.lab.oef.placers import Placed, Placer
-from pycontrol.lab.oef.runs import (
+from pycontrol.lab.oef.observed_runs import (
     BASELINES,
     OEF,
     OEF_NONCOOPERATIVE,
@@ -37,6 +36,7 @@ from pycontrol.lab.oef.runs import (
     Run,
     measure,
 )
+from pycontrol.lab.oef.placers import Placed, Placer
 from pycontrol.lab.workloads import load
 from pycontrol.policies.sharing import Sharing
 from pycontrol.simulation.runs import Interval, metric_ratio, paired_ratio, unfinished_note

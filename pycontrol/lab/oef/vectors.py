@@ -21,7 +21,7 @@ from pycontrol.lab.oef.mixes import (
     VGG,
     Entrant,
 )
-from pycontrol.lab.shares.gavel import GavelShares
+from pycontrol.lab.shares.gavel_shares import GavelShares
 from pycontrol.lab.shares.tenants import Tenancy
 from pycontrol.shares.problem import Matrix, ShareProblem
 

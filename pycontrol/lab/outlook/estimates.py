@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pycontrol.cells.config import CellsFile, layout
+from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.lab.kit import Claim, Findings, Setup, Table
-from pycontrol.lab.themis.runs import Scene
+from pycontrol.lab.themis.sweeps import Scene
 from pycontrol.lab.workloads import load
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.port import Policy
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation.calibration import Calibration, Range
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import NoOutlook, outlooks
 from pycontrol.simulation.runs import CellsOf, own_policies
 from pycontrol.simulation.scene import scene_of
-from pycontrol.simulation.settings import SimulationSettings
+from pycontrol.simulation.simulation_settings import SimulationSettings
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 EVERY_S = 60.0
 """Time between two forecasts. Each app counts once, with the first estimate made while it waited."""

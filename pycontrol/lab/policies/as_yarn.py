@@ -22,7 +22,7 @@ from pycontrol.model.cluster import Queue
 from pycontrol.model.grouping import grouped
 from pycontrol.policies.max_min import ANY
 from pycontrol.policies.yarn_cs import YarnCs
-from pycontrol.simulation.apps import TraceApp
+from pycontrol.simulation.trace_apps import TraceApp
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pycontrol.lab.shares import gandiva_fair
+from pycontrol.lab.shares import gandiva_fair_shares
 from pycontrol.policies.sharing import Sharing
 from pycontrol.shares.problem import Scheme
 
@@ -18,4 +18,4 @@ class GandivaFair(Sharing):
 
     def scheme(self) -> Scheme:
         """The equal split with trades of slow for fast devices."""
-        return gandiva_fair.GandivaFairShares()
+        return gandiva_fair_shares.GandivaFairShares()

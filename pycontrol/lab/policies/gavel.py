@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pycontrol.lab.shares import gavel
+from pycontrol.lab.shares import gavel_shares
 from pycontrol.policies.sharing import Sharing
 from pycontrol.shares.problem import Scheme
 
@@ -18,10 +18,10 @@ class Gavel(Sharing):
     to have left.
     """
 
-    objective: gavel.Objective = "water_filling"
+    objective: gavel_shares.Objective = "water_filling"
 
     name: ClassVar[str] = "gavel"
 
     def scheme(self) -> Scheme:
         """Gavel's linear programs for the objective."""
-        return gavel.GavelShares(self.objective)
+        return gavel_shares.GavelShares(self.objective)

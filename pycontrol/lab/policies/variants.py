@@ -20,7 +20,7 @@ from pycontrol.model.auction import AppView, Award, Bid, Gang, Offer, Plan, Snap
 from pycontrol.model.topology import Scope, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.filling import Filling
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.themis import Themis
 
 HUGE = 1e6

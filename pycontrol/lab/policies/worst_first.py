@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pycontrol.auction.handout import ByKey, Caps, gangs_of, hand_out, leftovers, taker
-from pycontrol.auction.limits import limits_of, room_gpus
 from pycontrol.auction.placing import FreeIndex
+from pycontrol.auction.round_limits import limits_of, room_gpus
 from pycontrol.lab.policies.variants import Ranking
 from pycontrol.model.auction import Award, Bid, BidReceipt, Gang, Offer, Plan, Snapshot, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Scope, Topology

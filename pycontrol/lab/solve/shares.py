@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pycontrol.lab.shares import gavel
-from pycontrol.lab.shares.gandiva_fair import GandivaFairShares
+from pycontrol.lab.shares import gavel_shares
+from pycontrol.lab.shares.gandiva_fair_shares import GandivaFairShares
 from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, MaxMinShares, common_level, equal_split
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.noncooperative import OefNoncooperative
@@ -21,7 +21,7 @@ SCHEMES: dict[str, Scheme] = {
     "max_efficiency_sharing_incentive": MaxEfficiency(sharing_incentive=True),
     "max_min": MaxMinShares(),
     "max_min_ratio": MaxMinRatio(),
-    "gavel": gavel.GavelShares(),
+    "gavel": gavel_shares.GavelShares(),
     "gandiva_fair": GandivaFairShares(),
 }
 WITH_STEPS = ("gavel_finish_time_fairness_perf", "gavel_min_total_duration_perf")
@@ -85,7 +85,7 @@ def solve_shares(case: SharesCase) -> dict[str, Any]:
     own = problem.efficiency(x)
     if isinstance(scheme, OefNoncooperative):
         more["common_per_weight"] = float((own / problem.weights).max())
-    if isinstance(scheme, gavel.GavelShares | MaxMinRatio):
+    if isinstance(scheme, gavel_shares.GavelShares | MaxMinRatio):
         floor = problem.efficiency(equal_split(problem))
         more["ratio"] = float((own[floor > 0] / floor[floor > 0]).min(initial=np.inf))
     return _result(problem, x) | more
@@ -94,12 +94,12 @@ def solve_shares(case: SharesCase) -> dict[str, Any]:
 def _gavel(case: SharesCase, problem: ShareProblem) -> dict[str, Any]:
     steps, since = np.asarray(case.steps_remaining or [], float), np.asarray(case.times_since_start_s or [], float)
     w, m, demands = problem.speedups, problem.devices, problem.demands
-    unit = problem.weights * problem.efficiency(gavel.proportional(problem))
+    unit = problem.weights * problem.efficiency(gavel_shares.proportional(problem))
     match case.scheme:
         case "gavel_isolated":
-            return _result(problem, gavel.isolated(problem))
+            return _result(problem, gavel_shares.isolated(problem))
         case "gavel_proportional":
-            return _result(problem, gavel.proportional(problem))
+            return _result(problem, gavel_shares.proportional(problem))
         case "gavel_max_min_fairness_perf":
             x, level = common_level(w, m, unit, demands)
             return _result(problem, x) | {"objective": level}
@@ -107,16 +107,16 @@ def _gavel(case: SharesCase, problem: ShareProblem) -> dict[str, Any]:
             x, level = common_level(np.ones_like(w), m, problem.weights, demands)
             return _result(problem, x) | {"objective": level}
         case "gavel_max_min_fairness_water_filling_perf":
-            x, levels = gavel.water_filling(problem, unit)
+            x, levels = gavel_shares.water_filling(problem, unit)
             return _result(problem, x) | {"lexicographic_normalised_throughputs": sorted(levels.tolist())}
         case "gavel_max_sum_throughput_perf":
-            x = gavel.max_sum(problem)
+            x = gavel_shares.max_sum(problem)
             return _result(problem, x) | {"objective": float(problem.efficiency(x).sum())}
         case "gavel_finish_time_fairness_perf":
-            x, rho = gavel.finish_time_fairness(problem, since, steps)
+            x, rho = gavel_shares.finish_time_fairness(problem, since, steps)
             return _result(problem, x) | {"objective_max_rho": rho}
         case _:
-            x, makespan = gavel.min_total_duration(problem, steps)
+            x, makespan = gavel_shares.min_total_duration(problem, steps)
             return _result(problem, x) | {"makespan": makespan}
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.lab.themis.runs import (
+from pycontrol.lab.themis.sweeps import (
     CONVENTIONS,
     QUICK_APPS,
     THEMIS,
@@ -16,7 +16,7 @@ from pycontrol.lab.themis.runs import (
     shown,
     variant,
 )
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.result import Result
 from pycontrol.simulation.runs import Interval, metric_ratio, paired_ratio, unfinished_note
 

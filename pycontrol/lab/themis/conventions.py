@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
-from pycontrol.lab.themis.runs import (
+from pycontrol.lab.themis.sweeps import (
     BASELINES,
     CONVENTIONS,
     OPEN_HANDED,

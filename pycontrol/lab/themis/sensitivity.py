@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup
-from pycontrol.lab.themis.runs import (
+from pycontrol.lab.themis.sweeps import (
     CONVENTIONS,
     ENOUGH,
     THEMIS,

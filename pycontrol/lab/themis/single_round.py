@@ -13,7 +13,7 @@ from pycontrol.auction.instance import Instance, Win
 from pycontrol.auction.partial import AuctionOutcome, auction
 from pycontrol.auction.winners import solve, winners
 from pycontrol.fairness.bidding import Bidder, app_work, capacity, rho_of
-from pycontrol.fairness.gangs import PhaseWork
+from pycontrol.fairness.gang_rho import PhaseWork
 from pycontrol.lab.policies.variants import Nothing, with_nothing
 from pycontrol.model.auction import Bid, Gang, gang_gpus, gangs_by_host
 from pycontrol.model.topology import Machine, Scope, Topology

@@ -7,11 +7,11 @@ import random
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
 from pycontrol.lab.themis.lies import CROWD, crowd, liars, never_pays
-from pycontrol.lab.themis.tables import COSTS, THEMIS, Rule, over_seeds
+from pycontrol.lab.themis.small_examples import COSTS, THEMIS, Rule, over_seeds
 from pycontrol.lab.themis.types import FAST, GAINS, HOST_GPUS, HOSTS, SLOW, cluster
-from pycontrol.simulation.apps import Workload
 from pycontrol.simulation.runs import Interval, SimulationRun, paired_ratio
-from pycontrol.simulation.settings import Misreport
+from pycontrol.simulation.simulation_settings import Misreport
+from pycontrol.simulation.trace_apps import Workload
 
 RULES = (
     THEMIS,

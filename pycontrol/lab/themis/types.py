@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
-from pycontrol.lab.themis.runs import DAYS, SHORTER
+from pycontrol.lab.themis.sweeps import DAYS, SHORTER
 from pycontrol.lab.workloads import load
 from pycontrol.model.auction import Bid, BidRow, Offer, Plan, Snapshot
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.oef import Oef
-from pycontrol.policies.port import Policy
+from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.themis import Themis
-from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.metrics import metrics
+from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.runs import Interval, interval, metric_ratio, simulate, unfinished_note
-from pycontrol.simulation.settings import ARBITER, SimulationSettings
+from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
+from pycontrol.simulation.trace_apps import Workload
 
 SLOW, FAST = "K80", "V100"
 GAINS = (1.2, 2.0, 3.5, 5.0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.lab.measures import cdf
-from pycontrol.lab.themis.runs import (
+from pycontrol.lab.themis.sweeps import (
     BASELINES,
     CONVENTIONS,
     OPEN_HANDED,
@@ -26,7 +26,7 @@ from pycontrol.lab.themis.runs import (
     versus,
 )
 from pycontrol.lab.workloads import load
-from pycontrol.simulation.apps import Workload
+from pycontrol.simulation.trace_apps import Workload
 from pycontrol.simulation.workloads.models import BY_NAME, MIX
 
 FACTS = {

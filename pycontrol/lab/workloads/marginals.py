@@ -13,11 +13,11 @@ import numpy as np
 from rich.console import RenderableType
 
 from pycontrol.cli.tables import Data, lines, table
-from pycontrol.lab.workloads import hived, oef
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.lab.workloads import hived, oef_workloads
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads import models
 from pycontrol.simulation.workloads.building import DAY_S, ROOT, Imported
-from pycontrol.simulation.workloads.reading import Floats
+from pycontrol.simulation.workloads.trace_table import Floats
 
 HOUR_S = 3600.0
 
@@ -174,7 +174,7 @@ def oef_range(workload: Workload) -> list[Marginal]:
     """Beside section 6 of the OEF paper."""
     fastest = [max(a.speedups.values(), default=1.0) for a in workload.apps]
     tenants = Counter(a.user for a in workload.apps)
-    paper = oef.FASTEST["vgg"], oef.FASTEST["lstm"]
+    paper = oef_workloads.FASTEST["vgg"], oef_workloads.FASTEST["lstm"]
     return [
         *general(workload),
         Marginal("tenants", len(tenants), 50 if workload.name == "oef" else 20, "6.3"),

@@ -2,7 +2,7 @@
 
 from pycontrol.simulation.workloads.building import Import, Imported, Selection
 from pycontrol.simulation.workloads.front import CATALOGUE, Catalogue
-from pycontrol.simulation.workloads.own import write
-from pycontrol.simulation.workloads.reading import BadTrace, Skipped
+from pycontrol.simulation.workloads.own_format import write
+from pycontrol.simulation.workloads.trace_table import BadTrace, Skipped
 
 __all__ = ["CATALOGUE", "BadTrace", "Catalogue", "Import", "Imported", "Selection", "Skipped", "write"]

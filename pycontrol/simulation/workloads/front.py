@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pycontrol.simulation.apps import Workload
-from pycontrol.simulation.workloads import own
+from pycontrol.simulation.trace_apps import Workload
+from pycontrol.simulation.workloads import own_format
 from pycontrol.simulation.workloads.building import Import, Imported, Reader, Selection
-from pycontrol.simulation.workloads.reading import BadTrace, head
 from pycontrol.simulation.workloads.themis_workloads import ThemisWorkload, w1, w2
+from pycontrol.simulation.workloads.trace_table import BadTrace, head
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ CATALOGUE = Catalogue(
     },
     {
         "isonomy": Format(
-            own.read,
+            own_format.read,
             "Isonomy's own CSV (isonomy workload show NAME --out FILE)",
-            lambda text: text.startswith(own.MARK),
+            lambda text: text.startswith(own_format.MARK),
         ),
     },
 )

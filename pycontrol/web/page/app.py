@@ -8,7 +8,7 @@ from typing import Any
 
 from pycontrol.model.cluster import STANDIN
 from pycontrol.web.page import Read, Row, drawing, text
-from pycontrol.web.page.cluster import charts
+from pycontrol.web.page.cluster_page import charts
 from pycontrol.words import clock
 
 ROUNDS_SHOWN = 12

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pycontrol.queries.lookup import Refusal
 from pycontrol.runtime.driver import Overloaded
-from pycontrol.web.page import Read, app, cluster, text
+from pycontrol.web.page import Read, app, cluster_page, text
 
 HTML = "text/html; charset=utf-8"
 FILES = {
@@ -63,7 +63,7 @@ class Page:
             if parts[:1] == ["static"]:
                 return 200, _file(parts)
             if not parts:
-                return 200, self._html("cluster.html", root, cluster.model(read, params))
+                return 200, self._html("cluster.html", root, cluster_page.model(read, params))
             if parts[0] == "app" and len(parts) == 2 and parts[1]:
                 return 200, self._html("app.html", root, app.model(read, parts[1]))
             if parts == ["usage"]:

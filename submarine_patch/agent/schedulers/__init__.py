@@ -26,7 +26,7 @@ MAKERS: Mapping[str, str] = {
     "asha": "asha:Asha",
     "median": "stopping:MedianStopping",
     "curve": "stopping:CurveStopping",
-    "optuna": "search:OptunaSearch",
+    "optuna": "optuna_search:OptunaSearch",
 }
 """Name -> module and class, so that a submission does not load what fits curves."""
 

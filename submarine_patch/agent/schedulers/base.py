@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pycontrol.fairness.figure7 import JobInfo
 from submarine_patch.agent.schedulers.port import Profile, Verdict
-from submarine_patch.agent.schedulers.space import sample
+from submarine_patch.agent.schedulers.search_space import sample
 from submarine_patch.agent.spec import AppSpec
 
 

@@ -23,7 +23,7 @@ from pycontrol.arbiter.ledger.facts import (
 from pycontrol.model import events as ev
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
-from pycontrol.queries.reasons import Reasons
+from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import Feed
 from tests.arbiter.fake_agent import FakeAgent

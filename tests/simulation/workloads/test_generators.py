@@ -11,7 +11,7 @@ import pytest
 from pycontrol.lab.workloads import CATALOGUE, hived, load
 from pycontrol.lab.workloads.marginals import app_gpu_days, demand, jobs_per_app, marginals, task_gpu_h
 from pycontrol.model.topology import Scope
-from pycontrol.simulation.apps import TraceApp, Workload
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads import BadTrace, models
 
 SEEDS = range(10)

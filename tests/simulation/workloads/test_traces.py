@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pycontrol.lab.workloads import CATALOGUE, load, profiles
-from pycontrol.simulation.apps import Workload
+from pycontrol.lab.workloads import CATALOGUE, load, measured_speedups
+from pycontrol.simulation.trace_apps import Workload
 from pycontrol.simulation.workloads import BadTrace, write
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
@@ -209,11 +209,11 @@ def test_other_public_traces(path: str, apps: int, monkeypatch: pytest.MonkeyPat
     assert all(a.work_gpu_s > 0 and a.gang_gpus >= 1 for a in found.apps)
 
 
-@pytest.mark.parametrize("name", profiles.PROFILES)
+@pytest.mark.parametrize("name", measured_speedups.PROFILES)
 def test_measured_speedups(name: str) -> None:
-    needs(profiles.PROFILES[name][0])
+    needs(measured_speedups.PROFILES[name][0])
     found = load("oef", 1, profile=name, data=str(DATA))
-    vectors = profiles.load(name, DATA)
+    vectors = measured_speedups.load(name, DATA)
     assert all(min(v.values()) == 1 and len(v) == 3 for v in vectors.values())
     assert {a.model for a in found.apps} <= set(vectors)
 
@@ -224,7 +224,7 @@ def test_sias_types_are_the_cards_of_its_cluster(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for short, step_s in {"aws": 4.0, "rtx": 2.0, "quad": 1.5, "dgx-ext": 1.0}.items():
         (folder / f"placements-{short}.csv").write_text(f"placement,local_bsz,step_time\n1,8,{step_s}\n2,8,0.1\n")
-    assert profiles.load("sia", tmp_path) == {"bert": {"T4": 1.0, "RTX 2080 Ti": 2.0, "A100": 4.0}}
+    assert measured_speedups.load("sia", tmp_path) == {"bert": {"T4": 1.0, "RTX 2080 Ti": 2.0, "A100": 4.0}}
 
 
 def test_a_trace_of_steps_says_what_it_needs(tmp_path: Path) -> None:
