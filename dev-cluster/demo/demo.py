@@ -59,12 +59,12 @@ KNOWS_NOTHING = "echo GPU $CUDA_VISIBLE_DEVICES; sleep 40"
 """Its command: it says which GPU it sees and works for a while."""
 PROMISED = {
     "rounds_with_two_bidders": "an auction with two bidders",
-    "standin_bids": "a bid of the stand-in",
+    "standin_awards": "GPUs that the stand-in got",
     "renewed_gpus": "a renewal",
     "revoked_gpus": "a revocation",
 }
 """What a run must have shown, by its key in `seen` of the report. A payment is drawn by lot, as gangs are whole,
-and a run may show none."""
+and a run may show none; so may one whose stand-in is never among those with the worst rho, who bid."""
 
 DEFAULT = "isonomy"
 """The policy of the second part: the one that serves where isonomy.yaml names none."""

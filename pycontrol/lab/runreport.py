@@ -124,7 +124,7 @@ def _seen(receipts: Sequence[Receipt], state: Durable) -> dict[str, int]:
         "payments": sum(b.paid_gangs > 0 for b in bids),
         "bids_with_c_below_1": sum(bool(b.won) and b.c < 1 for b in bids),
         "leftover_awards": sum(x.leftover for r in receipts for x in r.done.awards),
-        "standin_bids": sum(b.app_id in foreign for b in bids),
+        "standin_awards": sum(x.app_id in foreign for r in receipts for x in r.done.awards),
         "renewed_gpus": sum(len(r.done.renewed) for r in receipts),
         "revoked_gpus": sum(len(r.done.revoked) for r in receipts),
         "restarts": sum(x.restarts for x in state.apps.values()),

@@ -64,7 +64,7 @@ def test_a_whole_world() -> None:
         assert apps[app_id]["revocations"] == record.revocations
     assert report["rounds"] == report["round_s"]["n"] == scene.world.arbiter.durable.rounds
     assert report["seen"]["rounds_with_two_bidders"] > 0
-    assert report["seen"]["standin_bids"] > 0
+    assert report["seen"]["standin_awards"] > 0
     assert report["auction_solve_s"]["n"] > 0
 
 
