@@ -42,6 +42,7 @@ class Metrics:
         self._waiting: dict[str, float] = {}
         """Submission time, in Unix seconds, of the apps that have had no GPU yet."""
         self._revoked_jobs: dict[tuple[str, str], tuple[str, int]] = {}
+        self._revoked_gangs: set[tuple[str, float]] = set()
         """By (app, job): why GPUs were revoked from it, and how many; until it trains again."""
         self._sources: list[tuple[Gauge, Callable[[], float]]] = []
         for app in durable.live.values() if durable is not None else ():
@@ -151,9 +152,11 @@ class Metrics:
                 if since_s is not None:
                     self._first.labels(queue).observe(max(0.0, fact.at_s - since_s))
             case f.LeaseExtended():
-                self._renewed.inc(fact.counted)
+                self._renewed.inc(len({x.lease.grant_id for x in spans}) * fact.counted)
             case f.LeaseRevoking():
-                self._revoked.labels(fact.cause or "other").inc()
+                gangs = {(x.lease.grant_id, fact.end_s) for x in spans}
+                self._revoked.labels(fact.cause or "other").inc(len(gangs - self._revoked_gangs))
+                self._revoked_gangs = gangs  # one on several machines is revoked in parts
                 for span in spans if fact.cause in PREEMPTIONS else ():
                     if span.started_s is not None:
                         self._preempted.labels(queue, user, fact.cause).inc()

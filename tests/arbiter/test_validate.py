@@ -127,6 +127,16 @@ def test_what_stands_between_rounds_is_compared_with_a_recomputation(
         m.send(ev.Tick())
 
 
+def test_gpus_below_limits_are_counted_anew_when_the_last_label_goes() -> None:
+    """No fact tells of it: the counts by partition stayed, and the next comparison ended the control plane."""
+    m = running()
+    (node,) = (n for n in m.a.cluster.nodes.values() if n.host == "n1")
+    m.send(ev.NodeUp(dataclasses.replace(node, partition="fast")))
+    assert m.a.holdings.limits.held_in("root.q") == 0
+    m.send(ev.NodeUp(node))
+    assert m.a.holdings.limits.held_in("root.q") == len(m.held("a")) == 1
+
+
 def test_the_view_of_an_app_that_waits_below_a_limit_is_compared_too() -> None:
     m = Mini(queues=(Queue("root.q", 0.5, 0.5),))
     m.app("a", gang=2)

@@ -205,7 +205,7 @@ def pruned(tmp_path: Path) -> Path:
 def run(path: Path, *args: str, code: int = 0) -> str:
     result = CliRunner().invoke(main, ["usage", "--journal", str(path), *args])
     assert result.exit_code == code, result.output
-    return str(result.output)
+    return str(result.output if code else result.stdout)
 
 
 def test_use_is_known_by_day_after_its_facts_are_gone(pruned: Path) -> None:

@@ -212,16 +212,19 @@ class Durable:
 
     def _on_LeaseExtended(self, f: facts.LeaseExtended) -> Step:
         step = self._changed(f)
-        for lease in step.before if f.counted else ():
-            self.apps[lease.app_id].renewals += 1
+        for app_id, _ in {(x.app_id, x.grant_id) for x in step.before} if f.counted else ():
+            self.apps[app_id].renewals += 1
         return step
 
     def _on_LeaseRevoking(self, f: facts.LeaseRevoking) -> Step:
+        mine = self.leases.of(self.leases[f.gpus[0]].app_id)
+        known = {x.grant_id for x in mine if x.state == REVOKING}  # a gang on several machines is revoked in parts
         step = self._changed(f)
         for before in step.before:
             if before.state != REVOKING and before.container_id:
                 app = self.apps[before.app_id]
-                app.revocations += 1
+                app.revocations += before.grant_id not in known
+                known.add(before.grant_id)
                 if app.kind == FOREIGN and f.cause is EndReason.LOST_ROUND and f.end_s not in app.preempted_s:
                     app.preempted_s = [*app.preempted_s, f.end_s][-PREEMPTIONS_KEPT:]  # not in place, as below
         return step

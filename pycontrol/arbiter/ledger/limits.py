@@ -105,6 +105,8 @@ class LimitBook:
         """As `held_in`; and app -> what its GPUs were counted for, and how many."""
         self._changed: set[str] | None = None
         """The apps to be counted again, as facts came; None: all."""
+        self._were_labelled = False
+        """Whether nodes had labels when all were counted."""
         self._used: tuple[float, dict[str, tuple[Level, ...]]] = -math.inf, {}
         """The levels of all budgets at a time; leases that begin and end at that time do not change them."""
         self.look_s = -math.inf
@@ -143,7 +145,8 @@ class LimitBook:
     def held_in(self, name: str) -> int:
         """GPUs that the apps of an account with limits, or of one of `places`, hold or have reserved, less those being
         revoked."""
-        if self._changed is None:  # readers of a picture share it: they see none or all
+        if self._changed is None or self._were_labelled != self.labelled():
+            self._were_labelled = self.labelled()  # readers of a picture share the counts: they see none or all
             self._counts, self._changed = self._counted(({}, {}), self._durable.held), set()
         elif self._changed:
             self._counted(self._counts, self._changed)
