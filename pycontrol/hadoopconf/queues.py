@@ -89,11 +89,11 @@ def _queue(site: Mapping[str, str], path: str, parent: Queue, partitions: Mappin
         partitions[""].capacity,
         partitions[""].max_capacity,
         not names(site.get(f"{PREFIX}{path}.queues", "")),
-        _number(site, f"{PREFIX}{path}.minimum-user-limit-percent", least) / 100.0,
-        _number(site, f"{PREFIX}{path}.user-limit-factor", "1"),
-        partitions,
-        site.get(f"{PREFIX}{path}.{DEFAULT_LABEL}", parent.default_partition),
-        parent.stopped or site.get(f"{PREFIX}{path}.state", "RUNNING") != "RUNNING",
+        user_limit=_number(site, f"{PREFIX}{path}.minimum-user-limit-percent", least) / 100.0,
+        user_limit_factor=_number(site, f"{PREFIX}{path}.user-limit-factor", "1"),
+        partitions=partitions,
+        default_partition=site.get(f"{PREFIX}{path}.{DEFAULT_LABEL}", parent.default_partition),
+        stopped=parent.stopped or site.get(f"{PREFIX}{path}.state", "RUNNING") != "RUNNING",
     )
 
 
