@@ -501,7 +501,7 @@ def held(row: dict[str, Any]) -> int:
 @click.option("--out", type=click.Path(path_type=Path), default=REPO / "build/demo/report.json")
 @click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
 def main(folder: Path, out: Path, keep: bool) -> None:
-    """Run the main job on a fresh pseudo-distributed Hadoop; about six minutes, up to four times as long on a busy
+    """Run the main job on a fresh pseudo-distributed Hadoop; four to five minutes, up to four times as long on a busy
     machine."""
     slower = busy.factor()
     settings = (*SETTINGS, *(f"isonomy.{k}={seconds * slower:g}" for k, seconds in TIMES_S.items()))
