@@ -116,7 +116,17 @@ def _revoke_one(s: Holdings, clerk: Clerk, lease: Lease, now_s: float, deadline_
             end(s, clerk, unused, now_s, cause)
         elif lease.state != REVOKING or deadline_s < lease.end_s:
             clerk.record(facts.LeaseRevoking(used, deadline_s, cause.text, cause.kind))
+            if lease.state != REVOKING:
+                _drop_waiting(s, clerk, lease.app_id, used)
     return list(dict.fromkeys(filter(None, at.values())))
+
+
+def _drop_waiting(s: Holdings, clerk: Clerk, app_id: str, gpus: Iterable[Gpu]) -> None:
+    """Drops the workers that wait for containers of the past to leave GPUs that are revoked from their app."""
+    for gpu in gpus:
+        worker = s.workers.at.get(gpu)
+        if worker is not None and worker.app_id == app_id and worker.state is WAITING:
+            clerk.drop_worker(worker)
 
 
 def not_placed(s: Holdings, clerk: Clerk, gpus: Sequence[Gpu], now_s: float) -> None:
@@ -252,16 +262,14 @@ def container_up(s: Holdings, clerk: Clerk, container: Container, running: bool,
         return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         clerk.update_closed()
-    worker = _worker_of(s, container)
-    if worker is not None:
-        s.workers.carried(worker, container.container_id)
+    job_id = _carried(s, container)
     ready, recovering = s.cluster.ready, now_s < s.cluster.recovering_until_s
     if ready and recovering and not any(g in s.durable.leases for g in container.gpus):
         adopt(s, clerk, container, now_s)  # its machine came back late
     elif ready and not _leased(s, container):
         _kill_unleased(s, clerk, container, now_s)
     elif running:
-        start(s, clerk, container, worker.plan.job_id if worker is not None else "", now_s)
+        start(s, clerk, container, job_id, now_s)
 
 
 def give_way(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None:
@@ -274,6 +282,15 @@ def give_way(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> N
                     clerk.drop_worker(worker)
             clerk.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
             end(s, clerk, [gpu], now_s, why)
+
+
+def _carried(s: Holdings, container: Container) -> str:
+    """Notes that a container carries its planned worker; returns the worker's job, empty if there is no worker."""
+    worker = _worker_of(s, container)
+    if worker is None:
+        return ""
+    s.workers.carried(worker, container.container_id)
+    return worker.plan.job_id
 
 
 def _worker_of(s: Holdings, container: Container) -> PlannedWorker | None:
@@ -489,7 +506,7 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         clerk.record(facts.LeaseGranted(free, app_id, grant_id, now_s, until_s, of, guaranteed=own))
         slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
         clerk.record(facts.LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
-    start(s, clerk, container, "", now_s)
+    start(s, clerk, container, _carried(s, container), now_s)
 
 
 def next_wake_s(s: Holdings, now_s: float) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, LeaseEnded, LeaseGranted, LeaseRevoking
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.views.workers import WorkerState
@@ -119,9 +120,10 @@ def state(world: World) -> None:
     """In each state."""
     a, now = world.arbiter, world.now
     a.validate(now)
-    kept, fold = a.durable.dump(), world.shadow.dump()
-    different = [k for k in kept if kept[k] != fold[k]]
-    expect(not different, f"the fold of the facts is another state: {different}")
+    if _values(a.durable) != _values(world.shadow):  # as JSON, a tuple and a list are the same
+        kept, fold = a.durable.dump(), world.shadow.dump()
+        different = [k for k in kept if kept[k] != fold[k]]
+        expect(not different, f"the fold of the facts is another state: {different}")
     wake_s = a.next_wake_s(now)
     expect(wake_s is None or wake_s - now < WAKE_MAX_S, f"it wakes {wake_s} s from now")
     if world.rm_up and a.cluster.ready:
@@ -138,6 +140,12 @@ def state(world: World) -> None:
         mine = {*gpus_in(leased), *gpus_in(a.durable.reservations.of("agent"))}
         lost = world.held - mine
         expect(not lost, f"the Agent was not told that it lost {sorted(map(str, lost))}")
+
+
+def _values(d: Durable) -> dict[str, Any]:
+    """The durable state by field; equal ones have the same JSON form."""
+    named = {k: v for k, v in vars(d).items() if k not in ("table", "leases", "reservations", "held", "grants")}
+    return {**named, "leases": list(d.leases.each()), "reservations": list(d.reservations.each())}
 
 
 def quiet(world: World, cycle: Sequence[Glance]) -> str:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, KeysView
 from multiprocessing.pool import Pool
 from typing import Any, ClassVar
 
+from pycontrol.arbiter.ledger.durable import AppRecord
+from pycontrol.arbiter.ledger.lease import Lease, Reservation
 from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
@@ -47,7 +49,8 @@ AMOUNTS = {
     "demand_gpus",
 }
 """Fields of the durable state that count what was; they are left out of digests, so that the future can repeat."""
-KEPT = ("apps", "leases", "next", "switches")
+PASSING = {"contention", "submitted_s"}
+"""The same of other values."""
 ID = re.compile(r"standin-\w+-[\d.]+|[a-z]{0,2}\d+(?:\.\d+)+|[a-z]?1\d{3}\b")
 TIMELESS = {Gpu, Ask, Container, WorkerPlan}
 STEPS_MAX = 400
@@ -102,46 +105,64 @@ def _fill(function: types.FunctionType, values: list[Any]) -> None:
 
 def digest(world: World) -> int:
     """The state in 64 bits: moments count from now, ids by the order in which they occur, amounts not at all."""
-    a, durable = world.arbiter, world.shadow.dump()
-    kept = [x for part in KEPT for x in durable[part]]
-    said = [
-        [{k: v for k, v in x.items() if k not in AMOUNTS} if isinstance(x, dict) else x for x in kept],
-        [world.left, [n.bad_gpus for n in world.nodes.values()], sorted(world.apps), world.asks, world.rm_up],
-        [world.containers, world.running, world.directives, [s.snapshot.round_id for s in world.solves]],
-        [world.connected, world.inbox, world.said, world.asking, world.held, world.plans, world.stopping],
-        [a.cluster.ready, a.cluster.recovering_until_s, a.cluster.closed, sorted(a.agents), a.agents.unmet],
+    a, d = world.arbiter, world.shadow
+    said: list[str] = []
+    for part in (
+        (list(d.apps.values()), list(d.leases.each()), list(d.reservations.each()), d.switches),
+        (world.left, [n.bad_gpus for n in world.nodes.values()], sorted(world.apps), world.asks, world.rm_up),
+        (world.containers, world.running, world.directives, [s.snapshot.round_id for s in world.solves]),
+        (world.connected, world.inbox, world.said, world.asking, world.held, world.plans, world.stopping),
+        (a.cluster.ready, a.cluster.recovering_until_s, a.cluster.closed, sorted(a.agents), a.agents.unmet),
         [(w.app_id, w.plan, w.state, w.container_id, w.refusals, w.retry_at_s, w.void) for w in a.workers],
-        [a.timer.wanted_s, a.next_wake_s(world.now), a.clerk.kills_sent, a.rounds.current is not None],
-    ]
+        (a.timer.wanted_s, a.next_wake_s(world.now), a.clerk.kills_sent, a.rounds.current is not None),
+    ):
+        _say(part, world.now, said.append)
     names: dict[str, str] = {}
-    text = ID.sub(lambda m: names.setdefault(m[0], f"#{len(names)}"), "".join(_said(said, world.now)))
+    text = ID.sub(lambda m: names.setdefault(m[0], f"#{len(names)}"), "".join(said))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def _said(x: Any, now_s: float) -> Iterator[str]:
-    if isinstance(x, float):
-        yield f"@{x - now_s:.2f}," if 0.5 * BEGIN_S < x < 2 * BEGIN_S else f"{x:.2f},"
-    elif isinstance(x, dict):
+def _say(x: Any, now_s: float, say: Callable[[str], None]) -> None:
+    kind = type(x)
+    if kind is str or kind is int or kind is bool or x is None:
+        say(f"{x},")
+    elif kind is float:
+        say(f"@{x - now_s:.2f}," if 0.5 * BEGIN_S < x < 2 * BEGIN_S else f"{x:.2f},")
+    elif kind is dict or isinstance(x, dict):
         for k, v in x.items():
-            yield f"{k}:" if isinstance(k, str) else "".join(_said(k, now_s))
-            yield from _said(v, now_s)
-        yield ";"
-    elif isinstance(x, list | tuple):
+            say(f"{k}:") if isinstance(k, str) else _say(k, now_s, say)
+            _say(v, now_s, say)
+        say(";")
+    elif kind is list or kind is tuple:
         for v in x:
-            yield from _said(v, now_s)
-        yield ";"
-    elif isinstance(x, set | frozenset):
-        yield from sorted("".join(_said(v, now_s)) for v in x)
-        yield ";"
-    elif type(x) in TIMELESS:
-        yield _timeless(x)
+            _say(v, now_s, say)
+        say(";")
+    elif kind is set or kind is frozenset:
+        say(",".join(sorted(map(_alone(now_s), x))))
+        say(";")
+    elif kind in TIMELESS:
+        say(_timeless(x))
     elif dataclasses.is_dataclass(x):
-        for name in x.__dataclass_fields__:
-            if name not in ("contention", "submitted_s"):
-                yield from _said(getattr(x, name), now_s)
-        yield ";"
+        for name in _fields(kind):
+            _say(getattr(x, name), now_s, say)
+        say(";")
     else:
-        yield f"{x},"
+        say(f"{x},")
+
+
+def _alone(now_s: float) -> Callable[[Any], str]:
+    def alone(x: Any) -> str:
+        said: list[str] = []
+        _say(x, now_s, said.append)
+        return "".join(said)
+
+    return alone
+
+
+@functools.cache
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    left_out = AMOUNTS if kind in (AppRecord, Lease, Reservation) else PASSING
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name not in left_out)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.explore.planted import PLANTED
-from tests.explore.search import Copies, beginnings, digest, search
+from tests.explore.search import Continuation, Copies, beginnings, digest, search
 from tests.explore.world import KINDS, play
 from tests.faults.mutants import ROOT
 
@@ -19,6 +19,26 @@ def test_no_order_of_events_breaks_a_promise(kind: str) -> None:
     found = search(kind, 400)
     assert not found.failure, str(found)
     assert found.states >= 400
+
+
+FOUND = {
+    "a worker that waits for a container of the past goes with its revoked lease, before the app gets the GPU anew": (
+        "cells",
+        "plain arrives; wake; decide; wake; carry out; decide; sleep; decide",
+    ),
+    "a container that was to be killed and is adopted carries the worker that waits for its GPU": (
+        "cells",
+        "plain arrives; wake; decide; wake; carry out; container runs; decide; rm lost; rm back; carry out; "
+        "container runs; wake; wake; decide; wake",
+    ),
+}
+"""What longer searches found: (kind, moves)."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_a_longer_search_found_is_mended(name: str) -> None:
+    kind, moves = FOUND[name]
+    Continuation().check(play(kind, moves))
 
 
 @pytest.mark.parametrize("kind", KINDS)

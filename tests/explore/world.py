@@ -14,6 +14,7 @@ import json
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, from_json, to_json
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
@@ -23,7 +24,7 @@ from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry, salvage
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.policy_port import Policy
-from tests.cells.files import supply_of
+from tests.cells.files import layout_of
 from tests.explore import oracles
 
 BEGIN_S = 1e6
@@ -67,6 +68,7 @@ BUDGET = {
 
 
 _policy = functools.cache(registry.make)
+_cells = functools.cache(layout_of)
 
 
 class World:
@@ -107,7 +109,7 @@ class World:
         supply: Supply | None = None
         if with_cells:
             policy = ByVirtualCluster(policy, {})
-            supply = supply_of(CELLS)
+            supply = CellSupply(_cells(CELLS))
         self.policy, self.epoch = policy, self.epoch + 1
         self.arbiter = Arbiter(SETTINGS, policy, durable, epoch=self.epoch, supply=supply)
         self.directives, self.solves, self.inbox, self.said, self.connected = [], [], [], [], False
