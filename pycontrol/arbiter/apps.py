@@ -153,7 +153,7 @@ class Launches:
     """Launches of all active apps."""
 
     def __init__(self, live: Iterable[AppRecord]) -> None:
-        self.seen = {a.app_id: {job: (n, MEASURED) for job, n in a.launches.items()} for a in live}
+        self.seen = {a.app_id: {job: (n, MEASURED) for job, n in a.launches.items()} for a in live if a.launches}
         """App -> job -> (newest launch, step of its first report).
 
         MEASURED instead of a step: the launch was measured, or began before this control plane did.

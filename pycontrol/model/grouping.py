@@ -1,11 +1,12 @@
-"""Pairs as tables: the values of each key as a list, or their sum."""
+"""Pairs as tables, and tables by key: the values of each key as a list, their sum, or by a second key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
+L = TypeVar("L")
 V = TypeVar("V")
 N = TypeVar("N", int, float)
 
@@ -24,3 +25,42 @@ def summed(pairs: Iterable[tuple[K, N]]) -> dict[K, N]:
     for key, n in pairs:
         found[key] = found[key] + n if key in found else n
     return found
+
+
+class Tables(Generic[K, L, V]):
+    """Key -> a table, while it is not empty. A copy shares the tables until one of the two changes them."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[K, dict[L, V]] = {}
+        self._own: set[K] = set()
+        """Keys of tables that no copy shares."""
+
+    def copy(self) -> Tables[K, L, V]:
+        """An independent copy."""
+        other = Tables[K, L, V]()
+        other.by_key = dict(self.by_key)
+        self._own.clear()
+        return other
+
+    def at(self, key: K) -> Mapping[L, V]:
+        """The table of a key."""
+        return self.by_key.get(key, {})
+
+    def put(self, key: K, item: L, value: V) -> None:
+        """Adds or replaces an item."""
+        self._changing(key)[item] = value
+
+    def drop(self, key: K, item: L) -> None:
+        """Removes an item, if it is there."""
+        if item in self.at(key):
+            table = self._changing(key)
+            del table[item]
+            if not table:
+                del self.by_key[key]
+                self._own.discard(key)
+
+    def _changing(self, key: K) -> dict[L, V]:
+        if key not in self._own:
+            self._own.add(key)
+            self.by_key[key] = dict(self.at(key))
+        return self.by_key[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from pycontrol.fairness.plausible import alike
 from pycontrol.model.auction import (
@@ -344,16 +344,16 @@ def hosts_of(topology: Topology) -> list[pb.Host]:
     return [filled(pb.Host, m, virtual_gpus=m.virtual) for m in topology.machines.values()]
 
 
-def message_of(effect: AgentEffect, topology: Topology) -> pb.ArbiterMessage:
-    """An effect as the message to its Agent."""
+def message_of(effect: AgentEffect, hosts: Callable[[], Sequence[pb.Host]]) -> pb.ArbiterMessage:
+    """An effect as the message to its Agent; `hosts`: the cluster's machines, where it tells them."""
     match effect:
         case SendRegistered():
             grants = [grant(g) for g in effect.grants]
             known = filled(pb.Contention, effect.contention)
-            registered = pb.Registered(contention=known, hosts=hosts_of(topology), grants=grants)
+            registered = pb.Registered(contention=known, hosts=hosts(), grants=grants)
             return pb.ArbiterMessage(registered=registered)
         case SendHosts():
-            return pb.ArbiterMessage(hosts=pb.Hosts(hosts=hosts_of(topology)))
+            return pb.ArbiterMessage(hosts=pb.Hosts(hosts=hosts()))
         case SendAskRho():
             known, ending = filled(pb.Contention, effect.contention), machine_gpu_ids(effect.ending)
             return pb.ArbiterMessage(ask_rho=filled(pb.AskRho, effect, contention=known, ending=ending))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from pycontrol.rpc.intake import Intake
 from pycontrol.rpc.service import STANDING_BY, ArbiterService, TokenSource
 from pycontrol.rpc.sessions import Sessions
 from pycontrol.rpc.tokens import Tokens
+from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
 
 MESSAGE_MAX_BYTES = 1 << 20
@@ -88,6 +89,7 @@ class AgentServer:
         self.host, self.port = host, port
         self._tls = tls
         self._topology = topology
+        self._hosts: tuple[Topology | None, Sequence[pb.Host]] = (None, ())
         admission = Admission(tokens, owners, owner_wait_s)
         self.service = ArbiterService(
             admission,
@@ -117,11 +119,19 @@ class AgentServer:
 
     def send(self, effect: AgentEffect) -> None:
         """Send an effect to its app's Agent, if it is connected; from any thread, never blocks."""
-        message = agent_messages.message_of(effect, self._topology())
+        message = agent_messages.message_of(effect, self._hosts_now)
         try:
             self._loop.call_soon_threadsafe(self.service.sessions.to_agent, effect.app_id, message)
         except RuntimeError:
             log.debug("the server has stopped", app_id=effect.app_id)
+
+    def _hosts_now(self) -> Sequence[pb.Host]:
+        """The cluster's machines; made once for all Agents, as thousands take milliseconds."""
+        of, hosts = self._hosts
+        if (topology := self._topology()) is not of:
+            hosts = agent_messages.hosts_of(topology)
+            self._hosts = topology, hosts
+        return hosts
 
     def stand_by(self) -> None:
         """End all streams, so that Agents and workers try the other control plane."""

@@ -169,7 +169,7 @@ def effects(data: bytes) -> None:
         ev.SendRevoke(APP, gpus, 1.0, 1.0, text),
         ev.SendUseReply(APP, text, True, text),
     ):
-        sent = agent_messages.message_of(effect, TOPOLOGY)
+        sent = agent_messages.message_of(effect, lambda: agent_messages.hosts_of(TOPOLOGY))
         assert pb.ArbiterMessage.FromString(sent.SerializeToString()) == sent
 
 
@@ -311,7 +311,7 @@ def _step(arbiter: Arbiter, folded: Durable, event: Any, now_s: float, policy: A
             elif isinstance(effect, ev.Place | ev.Kill | ev.Preempt):
                 bridge_translate.directive_to_wire(effect)
             else:
-                agent_messages.message_of(effect, arbiter.cluster.machines.known)
+                agent_messages.message_of(effect, lambda: agent_messages.hosts_of(arbiter.cluster.machines.known))
         for fact in arbiter.take_facts():
             folded.apply(fact)
 

@@ -27,7 +27,7 @@ from pycontrol.model.events import (
     WorkerPlan,
 )
 from pycontrol.model.topology import Gpu, Machine, Scope, Topology
-from pycontrol.rpc.agent_messages import agent_up, bid_received, event_of, gpus_of, message_of
+from pycontrol.rpc.agent_messages import agent_up, bid_received, event_of, gpus_of, hosts_of, message_of
 from pycontrol.rpc.message_checks import Malformed
 from pycontrol.wire.v1 import agent_pb2 as pb
 
@@ -275,5 +275,5 @@ WIRE_GRANT = {"grant_id": "g1", "gpus": WIRE_GPUS, "end_s": 1600.0, "available_s
     ],
 )
 def test_effects_become_messages(effect, message) -> None:
-    assert message_of(effect, TOPOLOGY) == pb.ArbiterMessage(**message)
+    assert message_of(effect, lambda: hosts_of(TOPOLOGY)) == pb.ArbiterMessage(**message)
     assert gpus_of(WIRE_GPUS) == tuple(sorted(GPUS))

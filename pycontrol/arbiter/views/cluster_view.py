@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pycontrol.arbiter.views.workers import Asks
 from pycontrol.model.cluster import Ask, Container, Mode, ModeSwitch, Node, Queue, YarnApp, attribute
 from pycontrol.model.events import ClusterSnapshot
+from pycontrol.model.grouping import Tables
 from pycontrol.model.topology import Gpu, Machine, Topology, count_by_host
 
 
@@ -258,7 +259,7 @@ class Machines:
         """Host -> machine, for those in the topology file."""
         self.node_at: dict[str, Node] = {}
         """Host -> its node, for hosts that are up."""
-        self._nodes_on: dict[str, dict[str, Node]] = {}
+        self._nodes_on = Tables[str, str, Node]()
         """Host -> id -> node; for a moment a host may have two."""
         self._machines: dict[str, Machine] = {}
         self._known: dict[str, Machine] = {h: replace(m, gpus=0) for h, m in self.configured.items()}
@@ -279,35 +280,31 @@ class Machines:
         other.configured, other.gpus, other._version = self.configured, self.gpus, self._version
         other.node_at, other._most, other._announced = dict(self.node_at), dict(self._most), dict(self._announced)
         other._machines, other._known, other._bad = dict(self._machines), dict(self._known), dict(self._bad)
-        other._nodes_on = {host: dict(nodes) for host, nodes in self._nodes_on.items()}
+        other._nodes_on = self._nodes_on.copy()
         other._topology, other._known_topology = self._topology, self._known_topology
         return other
 
     def put(self, node: Node) -> None:
         """Adds or updates a node that is up."""
-        self._nodes_on.setdefault(node.host, {})[node.node_id] = node
+        self._nodes_on.put(node.host, node.node_id, node)
         self._changed(node.host)
 
     def remove(self, node: Node) -> None:
         """Removes a node that is down."""
-        here = self._nodes_on.get(node.host, {})
-        here.pop(node.node_id, None)
-        if not here:
-            self._nodes_on.pop(node.host, None)
+        self._nodes_on.drop(node.host, node.node_id)
         self._changed(node.host)
 
     def reset(self, nodes: Iterable[Node]) -> None:
         """Replaces all nodes."""
-        gone = list(self._nodes_on)
-        self._nodes_on.clear()
+        gone, self._nodes_on = list(self._nodes_on.by_key), Tables()
         for node in nodes:
-            self._nodes_on.setdefault(node.host, {})[node.node_id] = node
-        for host in dict.fromkeys([*gone, *self._nodes_on]):
+            self._nodes_on.put(node.host, node.node_id, node)
+        for host in dict.fromkeys([*gone, *self._nodes_on.by_key]):
             self._changed(host)
 
     def others(self, node: Node) -> list[Node]:
         """Nodes on the same host with other ids."""
-        return [n for n in self._nodes_on.get(node.host, {}).values() if n.node_id != node.node_id]
+        return [n for n in self._nodes_on.at(node.host).values() if n.node_id != node.node_id]
 
     def note(self, gpu: Gpu) -> None:
         """Notes that the host has or had this GPU."""
@@ -319,7 +316,7 @@ class Machines:
         return [Gpu(host, i) for i in range(self._most.get(host, 0))]
 
     def _changed(self, host: str) -> None:
-        node = next(reversed(self._nodes_on.get(host, {}).values()), None)
+        node = next(reversed(list(self._nodes_on.at(host).values())), None)
         before = self._machines.pop(host, None)
         self._bad.pop(host, None)
         if node is None:

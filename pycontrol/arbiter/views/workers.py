@@ -10,67 +10,64 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pycontrol.model.cluster import Ask
 from pycontrol.model.events import WorkerPlan
+from pycontrol.model.grouping import Tables
 from pycontrol.model.topology import Gpu
 
 AskKey = tuple[str, int, int, int]
 """`Ask.key`."""
-NONE: Mapping[AskKey, Ask] = {}
+_NOTHING: Mapping[Any, Any] = {}
 
 
 class Asks:
     """The newest ask under each key, without those for no containers."""
 
     def __init__(self, asks: Iterable[Ask] = ()) -> None:
-        self._by_app: dict[str, dict[AskKey, Ask]] = {}
-        self._by_request: dict[tuple[str, int], dict[AskKey, Ask]] = {}
+        self._by_app = Tables[str, AskKey, Ask]()
+        self._by_request = Tables[tuple[str, int], AskKey, Ask]()
         self.local = 0
         """How many asks name hosts or racks outside which they may not start."""
         for ask in asks:
             self.put(ask)
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_app.values()))
+        return sum(map(len, self._by_app.by_key.values()))
 
     def copy(self) -> Asks:
         """An independent copy."""
         other = Asks()
-        other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
-        other._by_request = {request: dict(alike) for request, alike in self._by_request.items()}
+        other._by_app, other._by_request = self._by_app.copy(), self._by_request.copy()
         other.local = self.local
         return other
 
     def apps(self) -> list[str]:
         """Apps with asks."""
-        return list(self._by_app)
+        return list(self._by_app.by_key)
 
     def of(self, app_id: str) -> Mapping[AskKey, Ask]:
         """The asks of an app."""
-        return self._by_app.get(app_id, NONE)
+        return self._by_app.at(app_id)
 
     def under(self, app_id: str, request_id: int) -> Iterable[Ask]:
         """The asks of an app under an allocationRequestId."""
-        return self._by_request.get((app_id, request_id), NONE).values()
+        return self._by_request.at((app_id, request_id)).values()
 
     def put(self, ask: Ask) -> None:
         """Adds or replaces an ask; a count of 0 removes it. An ask for no GPUs is ignored."""
         if ask.gpus <= 0:
             return
-        mine = self._by_app.setdefault(ask.app_id, {})
-        alike = self._by_request.setdefault((ask.app_id, ask.allocation_request_id), {})
-        before = mine.get(ask.key)
+        request = ask.app_id, ask.allocation_request_id
+        before = self.of(ask.app_id).get(ask.key)
         self.local += bool(ask.only_on and ask.count > 0) - bool(before is not None and before.only_on)
-        for asks in (mine, alike):
-            if ask.count > 0:
-                asks[ask.key] = ask
-            else:
-                asks.pop(ask.key, None)
-        if not alike:
-            del self._by_request[ask.app_id, ask.allocation_request_id]
-        if not mine:
-            del self._by_app[ask.app_id]
+        if ask.count > 0:
+            self._by_app.put(ask.app_id, ask.key, ask)
+            self._by_request.put(request, ask.key, ask)
+        else:
+            self._by_app.drop(ask.app_id, ask.key)
+            self._by_request.drop(request, ask.key)
 
     def drop(self, app_id: str, attempt_id: str | None = None) -> None:
         """Removes the asks of an app, or of one of its attempts."""
@@ -161,7 +158,7 @@ class WorkerPlans:
     """All planned workers."""
 
     def __init__(self) -> None:
-        self._by_app: dict[str, dict[str, PlannedWorker]] = {}
+        self._by_app = Tables[str, str, PlannedWorker]()
         self._by_directive: dict[str, PlannedWorker] = {}
         self.at: dict[Gpu, PlannedWorker] = {}
         """The newest plan for each GPU."""
@@ -171,8 +168,8 @@ class WorkerPlans:
         """Gang -> worker id -> worker, for those without a container and without a directive in progress."""
         self.refused: dict[tuple[str, str], PlannedWorker] = {}
         """App and worker id -> worker, for those in `pending` with a placement that was refused before."""
-        self._coming: dict[str, Counter[AskKey | None]] = {}
-        """App -> ask -> planned workers without a container."""
+        self._coming: dict[str, Mapping[AskKey | None, int]] = {}
+        """App -> ask -> planned workers without a container; replaced when it changes, as copies share it."""
         self._window = WINDOW_FIRST
         self.full_s = -math.inf
         """When gangs last waited only for the limit of placements in progress."""
@@ -183,14 +180,14 @@ class WorkerPlans:
         It has its own indexes but shares the worker objects, so their fields may change later.
         """
         other = WorkerPlans()
-        other._by_app = {app_id: dict(mine) for app_id, mine in self._by_app.items()}
+        other._by_app = self._by_app.copy()
         other._by_directive, other.at, other.placing = dict(self._by_directive), dict(self.at), dict(self.placing)
-        other._coming = {app_id: counts.copy() for app_id, counts in self._coming.items()}
+        other._coming = dict(self._coming)
         other._window, other.full_s = self._window, self.full_s
         return other
 
     def __iter__(self) -> Iterator[PlannedWorker]:
-        return (w for workers in self._by_app.values() for w in workers.values())
+        return (w for workers in self._by_app.by_key.values() for w in workers.values())
 
     def room_for(self, gang_workers: int) -> bool:
         """Whether this many more placements may be sent now; always true if none is in progress.
@@ -206,20 +203,20 @@ class WorkerPlans:
 
     def of(self, app_id: str) -> list[PlannedWorker]:
         """The workers of an app."""
-        return list(self._by_app.get(app_id, {}).values())
+        return list(self._by_app.at(app_id).values())
 
     def coming(self, app_id: str, ask_key: AskKey) -> int:
         """The app's planned workers without a container that will serve this ask."""
-        counts = self._coming.get(app_id)
-        return counts[ask_key] if counts is not None else 0
+        counts: Mapping[AskKey | None, int] = self._coming.get(app_id, _NOTHING)
+        return counts.get(ask_key, 0)
 
     def has(self, app_id: str, worker_id: str) -> bool:
         """Whether the app has a planned worker with this id."""
-        return worker_id in self._by_app.get(app_id, {})
+        return worker_id in self._by_app.at(app_id)
 
     def add(self, worker: PlannedWorker) -> None:
         """Adds a planned worker, which waits to be placed."""
-        self._by_app.setdefault(worker.app_id, {})[worker.plan.worker_id] = worker
+        self._by_app.put(worker.app_id, worker.plan.worker_id, worker)
         for gpu in worker.plan.gpus:
             self.at[gpu] = worker
         _change(worker, WorkerChange.ADD)
@@ -232,10 +229,7 @@ class WorkerPlans:
             return
         _change(worker, WorkerChange.DROP)
         self._count(worker)
-        mine = self._by_app.get(worker.app_id, {})
-        mine.pop(worker.plan.worker_id, None)
-        if not mine:
-            self._by_app.pop(worker.app_id, None)
+        self._by_app.drop(worker.app_id, worker.plan.worker_id)
         for gpu in worker.plan.gpus:
             if self.at.get(gpu) is worker:
                 self._newest_is_gone(worker, gpu)
@@ -296,11 +290,13 @@ class WorkerPlans:
         if comes == worker.coming:
             return
         worker.coming = comes
-        counts = self._coming.setdefault(worker.app_id, Counter())
-        counts[worker.ask_key] += 1 if comes else -1
+        before = self._coming.get(worker.app_id, _NOTHING)
+        counts = {**before, worker.ask_key: before.get(worker.ask_key, 0) + (1 if comes else -1)}
         if not counts[worker.ask_key]:
             del counts[worker.ask_key]
-        if not counts:
+        if counts:
+            self._coming[worker.app_id] = counts
+        else:
             del self._coming[worker.app_id]
 
     def _wait(self, worker: PlannedWorker) -> None:
