@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from pycontrol.arbiter.ledger.lease import ACTIVE
+from pycontrol.model.topology import Gpu
 from tests.explore.planted import PLANTED
 from tests.explore.search import Continuation, Copies, beginnings, digest, search
 from tests.explore.world import KINDS, play
@@ -39,6 +41,12 @@ FOUND = {
 def test_what_a_longer_search_found_is_mended(name: str) -> None:
     kind, moves = FOUND[name]
     Continuation().check(play(kind, moves))
+
+
+def test_an_app_that_borrows_where_its_own_cells_fit_owns_them_and_is_not_revoked_for_itself() -> None:
+    world = play(*FOUND["a container that was to be killed and is adopted carries the worker that waits for its GPU"])
+    here = world.arbiter.durable.leases[Gpu("one", 0)]
+    assert (here.guaranteed, here.container_id, here.state) == (True, "c1001", ACTIVE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

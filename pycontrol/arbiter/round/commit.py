@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed, LeaseGranted, LeaseOwned
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
 from pycontrol.arbiter.round import standin
-from pycontrol.arbiter.round.resolve import Change, Grant, Lend, Own, Refuse, Renew, Revoke, Work, end_s, left, resolve
+from pycontrol.arbiter.round.resolve import (
+    Change,
+    Grant,
+    Lend,
+    Own,
+    Refuse,
+    Renew,
+    Revoke,
+    Work,
+    borrowed_gangs,
+    end_s,
+    left,
+    resolve,
+)
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.gpu_supply import RoundPart
 from pycontrol.auction.handout import ByKey, Taker, gangs_of, hand_out, less
@@ -67,7 +81,14 @@ def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -
     """Takes GPUs for a gang and grants them; returns the grant and what it displaced, or why there is no grant."""
     app_id, part, gang, grant_id = change.award.app_id, work.part, change.gang, change.grant_id
     lent = _lent(s, part, app_id, now_s) if part.guaranteed else {}
-    placed = s.supply.place(grant_id, part.vc, part.guaranteed, change.parts, change.avoid, change.within, lent)
+    own = {g[0].grant_id: g for g in borrowed_gangs(s, app_id)} if part.guaranteed and s.borrowing(app_id) else {}
+    place = partial(s.supply.place, grant_id, part.vc, part.guaranteed, change.parts, change.avoid, change.within)
+    placed = place({**own, **lent})
+    if placed is not None and not placed.gpus and not lent.keys() & placed.evicted:
+        if owned := apply(s, clerk, work, [Own(tuple(own[name]), gang) for name in placed.evicted[:1]], now_s):
+            clerk.request_round(now_s + s.settings.settle_s)  # for the gang that it was to get besides
+            return owned
+        placed = place(lent)
     if placed is None:
         return [change.otherwise]
     if not placed.gpus:
