@@ -160,7 +160,7 @@ def _alone(now_s: float) -> Callable[[Any], str]:
 
 
 @functools.cache
-def _fields(kind: type[Any]) -> tuple[str, ...]:
+def _fields(kind: Any) -> tuple[str, ...]:
     left_out = AMOUNTS if kind in (AppRecord, Lease, Reservation) else PASSING
     return tuple(f.name for f in dataclasses.fields(kind) if f.name not in left_out)
 
@@ -178,6 +178,8 @@ class Continuation:
         """Digests of states whose continuation is known to be right."""
         self.moves: list[str] = []
         """What happened in the newest continuation."""
+        self.added: list[int] = []
+        """The newest of `good`, until `expand` tells them."""
 
     def check(self, world: World) -> None:
         """Raises if the world's quiet continuation breaks a promise, or cycles or ends while somebody waits in vain.
@@ -210,6 +212,7 @@ class Continuation:
             oracles.expect(spins < SPIN_MAX, f"it wakes {SPIN_MAX} times at once")
             oracles.state(world)
         self.good |= seen.keys()
+        self.added += seen
 
     @staticmethod
     def _confirmed(world: World) -> bool:
@@ -231,16 +234,20 @@ class Found:
     """What a search found. `failure`: the first and shortest; empty if there is none."""
 
     states: int = 0
+    """With all that can happen next."""
+    examined: int = 0
+    """Distinct states in which all that must hold was checked: `states` and those of their quiet continuations."""
     moves: int = 0
     depth: int = 0
+    """The most moves from the beginning to one of `states`."""
     closed: bool = False
     seconds: float = 0.0
     failure: str = ""
     path: Path = ()
 
     def __str__(self) -> str:
-        per_s = self.states / max(self.seconds, 1e-9)
-        said = f"{self.states:,} states, {self.moves:,} moves, depth {self.depth}"
+        per_s = self.examined / max(self.seconds, 1e-9)
+        said = f"{self.examined:,} states, {self.states:,} with all moves ({self.moves:,}), depth {self.depth}"
         said += f"{', closed' if self.closed else ''}, {self.seconds:.0f} s, {per_s:.0f} states/s"
         return f"{said}\nBROKEN: {self.failure}\nmoves: {'; '.join(self.path)}" if self.failure else said
 
@@ -269,8 +276,8 @@ Step = tuple[int, Path, str]
 _continuation = Continuation()
 
 
-def expand(job: tuple[str, Path]) -> list[Step]:
-    """The successors of a state; each is examined, with its quiet continuation, where this process sees it first."""
+def expand(job: tuple[str, Path]) -> tuple[list[Step], list[int]]:
+    """The successors of a state, each examined with its quiet continuation, and what this process examined first."""
     kind, path = job
     world = World(kind)
     for name in path:
@@ -289,7 +296,8 @@ def expand(job: tuple[str, Path]) -> list[Step]:
         except Exception as e:
             problem = f"{type(e).__name__}: {e}\n  events of the last move:\n    {_story(after)}"
         found.append((at, (*path, name, *(_continuation.moves if problem else ())), problem))
-    return found
+    added, _continuation.added = _continuation.added, []
+    return found, added
 
 
 def _story(world: World) -> str:
@@ -305,13 +313,13 @@ def search(
 ) -> Found:
     """Searches until it fails, is closed, or has reached that many states or taken so long."""
     found, begun_s = Found(), time.monotonic()
-    seen, level = set[int](), beginnings(kind)
+    seen, examined, level = set[int](), set[int](), beginnings(kind)
     with Pool(processes) if processes else _Here() as pool:
         while level and not found.failure:
-            found.depth += 1
             new: list[Path] = []
-            for steps in pool.imap(expand, ((kind, p) for p in level), chunksize=16 if processes else 1):
+            for steps, added in pool.imap(expand, ((kind, p) for p in level), chunksize=16 if processes else 1):
                 found.moves += len(steps)
+                examined.update(added)
                 for at, path, problem in steps:
                     if problem and not found.failure:
                         found.failure, found.path = problem, path
@@ -320,7 +328,9 @@ def search(
                         new.append(path)
                 if found.failure or len(seen) >= states_max or time.monotonic() - begun_s > seconds:
                     break
-            level, found.states, found.seconds = new, len(seen), time.monotonic() - begun_s
+            level, found.seconds = new, time.monotonic() - begun_s
+            found.states, found.examined = len(seen), len(examined | seen)
+            found.depth = max(map(len, new), default=found.depth)
             tell(str(found))
             if len(seen) >= states_max or found.seconds > seconds:
                 return found
