@@ -123,7 +123,7 @@ def digest(world: World) -> int:
 
 
 def _say(x: Any, now_s: float, say: Callable[[str], None]) -> None:
-    kind = type(x)
+    kind: Any = type(x)
     if kind is str or kind is int or kind is bool or x is None:
         say(f"{x},")
     elif kind is float:
