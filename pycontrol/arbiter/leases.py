@@ -15,7 +15,7 @@ from pycontrol.arbiter.ledger import facts
 from pycontrol.arbiter.ledger.lease import ACTIVE, GRANTED, REVOKING, Claim, Lease, Reservation, gpus_in, part, round_of
 from pycontrol.arbiter.state import KILL_RETRY_S, Clerk, Holdings
 from pycontrol.arbiter.supply.gpu_supply import GroupGpus
-from pycontrol.arbiter.views.workers import PLACING, WAITING, PlannedWorker
+from pycontrol.arbiter.views.workers import WAITING
 from pycontrol.auction.placing import FreeIndex, divides
 from pycontrol.model.auction import SLOWDOWN_PRIOR, Demand, HeldGrant, as_gang, gang_of, gangs_by_host
 from pycontrol.model.cluster import Container
@@ -84,11 +84,9 @@ def end(s: Holdings, clerk: Clerk, gpus: Iterable[Gpu], now_s: float, cause: Cau
     """Ends the leases of these GPUs; a GPU's reservation becomes its lease, else a round is requested."""
     gpus = tuple(gpus)
     for gpu in gpus:
-        worker, lease, coming = s.workers.at.get(gpu), s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
-        owner = lease.app_id if lease is not None else None
-        planned_for_next = coming is not None and coming.app_id == owner
-        if worker is not None and worker.app_id == owner and not worker.container_id and not planned_for_next:
-            clerk.drop_worker(worker)
+        lease, coming = s.durable.leases.get(gpu), s.durable.reservations.get(gpu)
+        if lease is not None and (coming is None or coming.app_id != lease.app_id):  # else it is planned for what comes
+            _drop_planned(s, clerk, gpu, lease.app_id)
     clerk.record(facts.LeaseEnded(gpus, now_s, cause.text, cause.kind))
     if any(gpu not in s.durable.leases for gpu in gpus):
         clerk.request_round(now_s + s.settings.settle_s)
@@ -116,17 +114,17 @@ def _revoke_one(s: Holdings, clerk: Clerk, lease: Lease, now_s: float, deadline_
             end(s, clerk, unused, now_s, cause)
         elif lease.state != REVOKING or deadline_s < lease.end_s:
             clerk.record(facts.LeaseRevoking(used, deadline_s, cause.text, cause.kind))
-            if lease.state != REVOKING:
-                _drop_waiting(s, clerk, lease.app_id, used)
+            for gpu in used if lease.state != REVOKING else ():
+                if gpu not in s.workers.placing:  # it waits for a container of the past to leave
+                    _drop_planned(s, clerk, gpu, lease.app_id)
     return list(dict.fromkeys(filter(None, at.values())))
 
 
-def _drop_waiting(s: Holdings, clerk: Clerk, app_id: str, gpus: Iterable[Gpu]) -> None:
-    """Drops the workers that wait for containers of the past to leave GPUs that are revoked from their app."""
-    for gpu in gpus:
-        worker = s.workers.at.get(gpu)
-        if worker is not None and worker.app_id == app_id and worker.state is WAITING:
-            clerk.drop_worker(worker)
+def _drop_planned(s: Holdings, clerk: Clerk, gpu: Gpu, app_id: str) -> None:
+    """Drops the worker that the app planned on a GPU, unless it has a container."""
+    worker = s.workers.at.get(gpu)
+    if worker is not None and worker.app_id == app_id and not worker.container_id:
+        clerk.drop_worker(worker)
 
 
 def not_placed(s: Holdings, clerk: Clerk, gpus: Sequence[Gpu], now_s: float) -> None:
@@ -262,7 +260,7 @@ def container_up(s: Holdings, clerk: Clerk, container: Container, running: bool,
         return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         clerk.update_closed()
-    job_id = _carried(s, container)
+    job_id = s.workers.reported(container)
     ready, recovering = s.cluster.ready, now_s < s.cluster.recovering_until_s
     if ready and recovering and not any(g in s.durable.leases for g in container.gpus):
         adopt(s, clerk, container, now_s)  # its machine came back late
@@ -282,31 +280,6 @@ def give_way(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> N
                     clerk.drop_worker(worker)
             clerk.revoke_notice(lease.app_id, [gpu], now_s, why.text, now_s)
             end(s, clerk, [gpu], now_s, why)
-
-
-def _carried(s: Holdings, container: Container) -> str:
-    """Notes that a container carries its planned worker; returns the worker's job, empty if there is no worker."""
-    worker = _worker_of(s, container)
-    if worker is None:
-        return ""
-    s.workers.carried(worker, container.container_id)
-    return worker.plan.job_id
-
-
-def _worker_of(s: Holdings, container: Container) -> PlannedWorker | None:
-    """The planned worker that the container carries; None if there is none.
-
-    The newest plan for its GPUs may be newer than the container and belong to another worker or app.
-    """
-    here = [found.get(gpu) for found in (s.workers.placing, s.workers.at) for gpu in container.gpus[:1]]
-    mine = [w for w in here if w is not None and w.app_id == container.app_id]
-    for worker in mine:
-        if container.container_id == worker.container_id or worker.state is PLACING:
-            return worker
-    if not mine:
-        return None
-    older = (w for w in s.workers.of(container.app_id) if w.container_id == container.container_id)
-    return next(older, None) or next((w for w in mine if not w.container_id), None)
 
 
 def _leased(s: Holdings, container: Container) -> bool:
@@ -506,7 +479,7 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         clerk.record(facts.LeaseGranted(free, app_id, grant_id, now_s, until_s, of, guaranteed=own))
         slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
         clerk.record(facts.LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
-    start(s, clerk, container, _carried(s, container), now_s)
+    start(s, clerk, container, s.workers.reported(container), now_s)
 
 
 def next_wake_s(s: Holdings, now_s: float) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pycontrol.model.cluster import Ask
+from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.grouping import Tables
 from pycontrol.model.topology import Gpu
@@ -263,6 +263,29 @@ class WorkerPlans:
         self._count(worker)
         self._no_longer_placed(worker)
         self._no_longer_waits(worker)
+
+    def reported(self, container: Container) -> str:
+        """A container was reported: its worker is carried; returns the worker's job, empty if there is no worker."""
+        worker = self._of(container)
+        if worker is None:
+            return ""
+        self.carried(worker, container.container_id)
+        return worker.plan.job_id
+
+    def _of(self, container: Container) -> PlannedWorker | None:
+        """The planned worker that the container carries; None if there is none.
+
+        The newest plan for its GPUs may be newer than the container and belong to another worker or app.
+        """
+        here = [found.get(gpu) for found in (self.placing, self.at) for gpu in container.gpus[:1]]
+        mine = [w for w in here if w is not None and w.app_id == container.app_id]
+        for worker in mine:
+            if container.container_id == worker.container_id or worker.state is PLACING:
+                return worker
+        if not mine:
+            return None
+        older = (w for w in self.of(container.app_id) if w.container_id == container.container_id)
+        return next(older, None) or next((w for w in mine if not w.container_id), None)
 
     def back(self, worker: PlannedWorker) -> None:
         """The worker's placement failed, or its container is lost: it waits again."""
