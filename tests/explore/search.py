@@ -330,7 +330,7 @@ def search(
                     break
             level, found.seconds = new, time.monotonic() - begun_s
             found.states, found.examined = len(seen), len(examined | seen)
-            found.depth = max(map(len, new), default=found.depth)
+            found.depth = max(found.depth, *map(len, new)) if new else found.depth
             tell(str(found))
             if len(seen) >= states_max or found.seconds > seconds:
                 return found

@@ -33,6 +33,12 @@ FOUND = {
         "plain arrives; wake; decide; wake; carry out; container runs; decide; rm lost; rm back; carry out; "
         "container runs; wake; wake; decide; wake",
     ),
+    "a gang that ended while Agents answered is no longer on offer to its app": (
+        "themis",
+        "agent arrives; plain arrives; agent registers; agent hears; wake; agent hears; agent speaks; decide; "
+        "carry out; carry out; carry out; container runs; container runs; container runs; sleep; wake; "
+        "a container fails; wake; decide",
+    ),
 }
 """What longer searches found: (kind, moves)."""
 

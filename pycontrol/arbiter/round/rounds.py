@@ -301,6 +301,9 @@ class Rounds:
         s = self.s
         r.late(Pending.LATE_RHO, f"no rho within {s.settings.rho_s:g} s")
         r.part = r.part.on(s.topology)  # some machines may be lost since the round began
+        if r.policy.asks_agents:  # and leases may have ended while the Agents answered
+            there = {a: [g for g in gangs if leases.in_force(s, g) is not None] for a, gangs in r.ending.items()}
+            r.ending = {app_id: gangs for app_id, gangs in there.items() if gangs}
         r.views = self.candidates.views(r, now_s)
         r.snapshot = self._snapshot(r, now_s)
         offer, bad = salvage.offer(r.policy, r.snapshot)
