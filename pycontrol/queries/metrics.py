@@ -16,7 +16,7 @@ from pycontrol.model.cluster import Mode
 from pycontrol.model.reasons import PREEMPTIONS, EndReason, Pending
 from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.queries.views import node_counts
-from pycontrol.runtime.spans import LeaseInterval
+from pycontrol.runtime.spans import IntervalChange
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -42,7 +42,6 @@ class Metrics:
         self._waiting: dict[str, float] = {}
         """Submission time, in Unix seconds, of the apps that have had no GPU yet."""
         self._revoked_jobs: dict[tuple[str, str], tuple[str, int]] = {}
-        self._revoked_gangs: set[tuple[str, float]] = set()
         """By (app, job): why GPUs were revoked from it, and how many; until it trains again."""
         self._sources: list[tuple[Gauge, Callable[[], float]]] = []
         for app in durable.live.values() if durable is not None else ():
@@ -133,8 +132,9 @@ class Metrics:
         while len(self._labels) > APPS_KEPT:
             self._labels.pop(next(iter(self._labels)))
 
-    def observe(self, fact: f.Fact, now_s: float, spans: Sequence[LeaseInterval] = ()) -> None:
-        """Count one fact recorded at `now_s`; `spans`: the leases of one app that it is about, GPU by GPU."""
+    def observe(self, fact: f.Fact, now_s: float, changes: Sequence[IntervalChange] = ()) -> None:
+        """Count one fact recorded at `now_s`; `changes`: of the leases of one app that it is about, GPU by GPU."""
+        spans = [x.span for x in changes if x.span is not None]
         app_id = spans[0].app_id if spans else ""
         queue, user = self._labels.get(app_id, ("", ""))
         match fact:
@@ -154,9 +154,7 @@ class Metrics:
             case f.LeaseExtended():
                 self._renewed.inc(len({x.lease.grant_id for x in spans}) * fact.counted)
             case f.LeaseRevoking():
-                gangs = {(x.lease.grant_id, fact.end_s) for x in spans}
-                self._revoked.labels(fact.cause or "other").inc(len(gangs - self._revoked_gangs))
-                self._revoked_gangs = gangs  # one on several machines is revoked in parts
+                self._revoked.labels(fact.cause or "other").inc(sum(x.revokes for x in changes))
                 for span in spans if fact.cause in PREEMPTIONS else ():
                     if span.started_s is not None:
                         self._preempted.labels(queue, user, fact.cause).inc()

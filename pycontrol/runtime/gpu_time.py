@@ -128,8 +128,6 @@ class Usage:
     _launches: dict[tuple[str, str], int] = field(default_factory=dict)
     stopped: dict[str, dict[str, str]] = field(default_factory=dict)
     """By app and job: why it lost its GPUs, if the app did not cause that and the job has not trained since."""
-    _revoked: tuple[str, float | None] = "", None
-    """The newest gang that was revoked, which may be in parts, and when."""
 
     @classmethod
     def going_on(cls, db: sqlite3.Connection, state: Durable, since_s: float) -> Usage:
@@ -231,11 +229,8 @@ class Usage:
         cause = after.end_cause if after.revoking_s is None else after.cause
         if before.running_s is not None and cause in PREEMPTIONS:
             self.stopped.setdefault(after.app_id, {})[after.job_id] = cause
-        revoked = before.running_s is not None and before.revoking_s is None and after.revoking_s is not None
-        gang = after.lease.grant_id, after.revoking_s
-        if app is not None and revoked and gang != self._revoked and self.since_s <= time_s:
+        if app is not None and change.revokes and self.since_s <= time_s:
             self._tally(time_s, app.who, after.lease.gpu_type).revocations += 1
-            self._revoked = gang
 
     def _count(self, span: LeaseInterval, at_s: float, gpu_type: str = "") -> None:
         """Count the lease's time until now."""

@@ -86,6 +86,8 @@ class IntervalChange:
     after: LeaseInterval | None
     reservation: Reservation | None = None
     """The reservation that was made or cancelled, or that became the lease `after`."""
+    revokes: bool = False
+    """Whether its gang, which ran, is being revoked from now on: true for one of its GPUs."""
 
     @property
     def span(self) -> LeaseInterval | None:
@@ -136,6 +138,7 @@ class SpanFold:
         return []
 
     def _of_lease(self, fact: OfLease, time_s: float) -> list[IntervalChange]:
+        known = self._table.being_revoked(fact.gpus) if isinstance(fact, LeaseRevoking) else None
         step, leases = self._table.take(fact), self._table.leases
         for rest in step.rest:
             for gpu in rest.gpus:
@@ -156,7 +159,10 @@ class SpanFold:
             before, lease = self.open.get(gpu), leases.get(gpu)
             if before is not None and lease is not None and not isinstance(fact, NextDropped):
                 self.open[gpu] = after = _after(before, lease, fact, time_s)
-                changes.append(IntervalChange(before, after))
+                revokes = known is not None and before.running_s is not None and lease.grant_id not in known
+                changes.append(IntervalChange(before, after, revokes=revokes))
+                if known is not None and revokes:
+                    known.add(lease.grant_id)
         return changes
 
     def _granted(self, lease: Lease, gpu: Gpu, at_s: float, time_s: float) -> list[IntervalChange]:

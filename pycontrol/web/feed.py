@@ -72,8 +72,8 @@ class Feed:
             return
         changed = [(fact, self.spans.take(fact, now_s)) for fact in facts]
         about = [(fact, [c.span for c in changes if c.span is not None]) for fact, changes in changed]
-        for fact, spans in about:
-            self.metrics.observe(fact, now_s, spans)
+        for fact, changes in changed:
+            self.metrics.observe(fact, now_s, changes)
             if isinstance(fact, f.AppEnded):
                 self.trends.ended(fact.app_id)
         if self.notifier is not None:

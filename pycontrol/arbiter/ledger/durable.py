@@ -217,8 +217,7 @@ class Durable:
         return step
 
     def _on_LeaseRevoking(self, f: facts.LeaseRevoking) -> Step:
-        mine = self.leases.of(self.leases[f.gpus[0]].app_id)
-        known = {x.grant_id for x in mine if x.state == REVOKING}  # a gang on several machines is revoked in parts
+        known = self.table.being_revoked(f.gpus)
         step = self._changed(f)
         for before in step.before:
             if before.state != REVOKING and before.container_id:

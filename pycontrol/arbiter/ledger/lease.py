@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from pycontrol.arbiter.ledger.facts import (
@@ -339,6 +339,11 @@ class LeaseTable:
         """App -> GPUs that it holds or has reserved, less those being revoked."""
         self.grants: dict[str, int] = {}
         """Grant -> its GPUs, counted in the same way."""
+
+    def being_revoked(self, gpus: Sequence[Gpu]) -> set[str]:
+        """Grants that are being revoked, of the app with these GPUs: a gang on several machines is revoked in parts."""
+        lease = self.leases.get(gpus[0])
+        return {x.grant_id for x in self.leases.of(lease.app_id) if x.state == REVOKING} if lease is not None else set()
 
     def take(self, f: OfLease) -> Step:
         """Applies one fact; GPUs that it names and that have no lease change nothing, unless it grants them."""
