@@ -379,12 +379,12 @@ def outlooks(
 
 
 def _lighter(scene: Scene) -> Scene:
-    """The scene without those apps, present and recent, that have the most gangs: at least half of all gangs."""
+    """The scene without those apps, present and recent, that have the most gangs: at least a third of all gangs."""
     weights = sorted(
         [(x.up.demand.gangs, "agents", i) for i, x in enumerate(scene.agents)]
         + [(x.demand_gpus // max(1, x.gang_gpus), "recent", i) for i, x in enumerate(scene.recent)]
     )
-    most, so_far = sum(gangs for gangs, _, _ in weights) / 2, itertools.accumulate(gangs for gangs, _, _ in weights)
+    most, so_far = 2 * sum(gangs for gangs, _, _ in weights) / 3, itertools.accumulate(gangs for gangs, _, _ in weights)
     kept = {(name, i) for (_, name, i), gangs in zip(weights[:-1], so_far, strict=False) if gangs <= most}
     return dataclasses.replace(
         scene,
