@@ -21,6 +21,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
 from tests.arbiter.mini import Mini
 
+pytestmark = pytest.mark.interpreted  # the scene replaces a method
 CELLS = """
 levels: {node: 2}
 hosts: [n1, n2]
