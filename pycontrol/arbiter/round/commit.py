@@ -92,7 +92,7 @@ def _grant(s: Holdings, clerk: Clerk, work: Work, change: Grant, now_s: float) -
     if placed is None:
         return [change.otherwise]
     if not placed.gpus:
-        back_s = max(lent[name] for name in placed.evicted)
+        back_s = max(lent[name] for name in placed.evicted if name in lent)
         clerk.request_round(back_s)
         why = Reason(Pending.WAITING_FOR_REVOCATION, f"borrowers keep them until {utc(back_s)} (min_lend_s)")
         return [Refuse(app_id, f"{app_id}: {why.sentence}", why, lacks=False, gang=gang)]
