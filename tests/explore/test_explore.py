@@ -5,11 +5,16 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
 from pycontrol.arbiter.ledger.lease import ACTIVE
+from pycontrol.arbiter.round import commit
+from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.cells.values import Placed
 from pycontrol.model.topology import Gpu
+from pycontrol.queries.pending_reasons import reason
 from tests.explore.planted import PLANTED
 from tests.explore.search import Continuation, Copies, beginnings, digest, search
 from tests.explore.world import KINDS, play
@@ -53,6 +58,17 @@ def test_an_app_that_borrows_where_its_own_cells_fit_owns_them_and_is_not_revoke
     world = play(*FOUND["a container that was to be killed and is adopted carries the worker that waits for its GPU"])
     here = world.arbiter.durable.leases[Gpu("one", 0)]
     assert (here.guaranteed, here.container_id, here.state) == (True, "c1001", ACTIVE)
+
+
+def test_a_gang_in_the_way_of_its_own_app_beside_one_that_is_lent_for_a_time_waits_for_that() -> None:
+    kind, moves = FOUND["a container that was to be killed and is adopted carries the worker that waits for its GPU"]
+    world = play(kind, moves.removesuffix("; decide; wake"))
+    own, lent = world.arbiter.durable.leases[Gpu("one", 0)].grant_id, {"another": world.now + 50}
+    placed = mock.patch.object(CellSupply, "place", return_value=Placed((), (own, "another")))
+    with placed, mock.patch.object(commit, "_lent", return_value=lent):
+        world.do("decide")
+    assert not world.arbiter.durable.leases[Gpu("one", 0)].guaranteed
+    assert "min_lend_s" in reason(world.arbiter, "plain", world.now).sentence
 
 
 @pytest.mark.parametrize("kind", KINDS)
