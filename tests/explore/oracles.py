@@ -50,6 +50,7 @@ class Before:
         a = getattr(world, "arbiter", None)
         self.paused = a is not None and a.holdings.paused
         self.suspended = a is not None and (a.holdings.paused or not a.cluster.ready)
+        self.kept = {gpu: until_s for gpu, until_s, later in world.loans() if later} if a is not None else {}
 
 
 def fact(world: World, f: Fact) -> None:
@@ -109,6 +110,9 @@ def handled(world: World, event: ev.Event, before: Before, facts: Sequence[Fact]
     for f in facts:
         if isinstance(f, LeaseRevoking) and f.cause == EndReason.LOST_ROUND:
             expect(f.end_s >= now + a.holdings.lead_s - 1e-6, f"a loser has {f.end_s - now} s: {f}")
+        if isinstance(f, LeaseRevoking) and f.cause == EndReason.GUARANTEE and isinstance(event, ev.Decided):
+            early = [gpu for gpu in f.gpus if now < before.kept.get(gpu, now)]
+            expect(not early, f"a loan is called back before its time: {early}")
 
 
 def decided(world: World, outcome: Any) -> None:

@@ -89,6 +89,12 @@ PLANTED: dict[str, tuple[str, str, str, str]] = {
         "self.container_at |= {gpu: c.container_id",
         "isonomy",
     ),
+    "a_loan_is_called_back_before_its_time": (
+        ARBITER,
+        "for x in (s.durable.leases.each() if least_s else ())",
+        "for x in ()",
+        "lent",
+    ),
 }
 
 

@@ -45,8 +45,10 @@ virtual_clusters:
   root.agent: {wide: 1}
   root.plain: {narrow: 1}
 """
-KINDS = {"isonomy": ("isonomy", False), "themis": ("themis", False), "cells": ("isonomy", True)}
-"""Kind of world -> (its policy, whether two virtual clusters own the machines)."""
+LEND_S = 1.5 * SETTINGS.lease_s
+LENT = CELLS.replace("1}", f"1, min_lend_s: {LEND_S}}}")
+KINDS = {"isonomy": ("isonomy", ""), "themis": ("themis", ""), "cells": ("isonomy", CELLS), "lent": ("isonomy", LENT)}
+"""Kind of world -> (its policy, the cells file if two virtual clusters own the machines)."""
 BUDGET = {
     "agent arrives": 1,
     "plain arrives": 1,
@@ -104,12 +106,12 @@ class World:
     # ---- the control plane
 
     def _start(self, durable: Durable) -> None:
-        name, with_cells = KINDS[self.kind]
+        name, cells = KINDS[self.kind]
         policy: Policy = _policy(name)
         supply: Supply | None = None
-        if with_cells:
+        if cells:
             policy = ByVirtualCluster(policy, {})
-            supply = CellSupply(_cells(CELLS))
+            supply = CellSupply(_cells(cells))
         self.policy, self.epoch = policy, self.epoch + 1
         self.arbiter = Arbiter(SETTINGS, policy, durable, epoch=self.epoch, supply=supply)
         self.directives, self.solves, self.inbox, self.said, self.connected = [], [], [], [], False
@@ -412,6 +414,19 @@ class World:
         for use_id, plan in list(self.plans.items()):
             if c.allocation_request_id in {w.allocation_request_id for w in plan}:
                 self._stop(use_id)
+
+    def loans(self) -> list[tuple[Gpu, float, list[str]]]:
+        """(GPU, until when its borrower may keep it, who wanted GPUs later and so waits for that) of each loan."""
+        if self.kind != "lent":
+            return []
+        since_s = self.arbiter.agents.unmet_since_s
+        asked = {app_id: since_s.get(app_id, app.submitted_s) for app_id, app in self.apps.items()}
+        kept = ((x, x.granted_s + LEND_S) for x in self.shadow.leases.each() if not x.guaranteed)
+        return [
+            (x.gpus[0], until_s, [app for app, at_s in asked.items() if app != x.app_id and x.granted_s < at_s])
+            for x, until_s in kept
+            if self.now < until_s
+        ]
 
     def wanting(self) -> dict[str, int]:
         """App -> GPUs that it would use besides those for which it has containers."""
