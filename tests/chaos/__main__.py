@@ -75,12 +75,11 @@ class Chaos:
     def run(self) -> dict[str, Any]:
         """Runs the plan and returns the report."""
         self.say(
-            f"seed {self.plan.seed}: {self.plan.minutes:g} minutes, {len(self.plan.faults)} faults, "
-            f"{'with' if self.plan.cells else 'without'} cells"
+            f"seed {self.plan.seed}: {self.plan.minutes:g} minutes, {len(self.plan.faults)} faults, {self.plan.world}"
         )
         if self.slower > 1.0:
             self.say(f"this machine is busy: leases and deadlines are {self.slower:.1f} times as long")
-        rig = self.rig = ChaosRig(self.folder, self.plan.cells, self.slower)
+        rig = self.rig = ChaosRig(self.folder, self.plan, self.slower)
         faults = self.faults = Faults(rig, self.say)
         apps: list[dict[str, Any]] = []
         try:
@@ -97,7 +96,7 @@ class Chaos:
         return {
             "seed": self.plan.seed,
             "minutes": self.plan.minutes,
-            "cells": self.plan.cells,
+            "world": self.plan.world,
             "commit": reports.commit(),
             "slower": self.slower,
             "faults": reports.fault_rows(faults.begun),

@@ -1,4 +1,4 @@
-"""One launch of a job from a worker's log, read by the parser of the workers' supervisors."""
+"""Launches of jobs from a worker's log, read by the parser of the workers' supervisors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 
 WHERE = re.compile(r"jobs/(\w+)-(\w+)-(\d+)/staging/checkpoint_path/application_\d+_\d+/(job\d+)")
 RESTORED = re.compile(r"Restored checkpoint for (\d+) ")
+GOES_ON = "isonomy worker: goes on as "
+"""Begins the next launch in the same process."""
 EVALUATES = "Saving dict for global step"
 TRAINING, EVALUATION = "training", "evaluation"
 
@@ -31,8 +33,12 @@ class WorkerLog:
     """(training or evaluation, step, loss)"""
 
 
-def read(log: str) -> WorkerLog | None:
-    """None for a log that is not a worker's, or of a worker that never reached its checkpoints."""
+def read(log: str) -> list[WorkerLog]:
+    """One for each launch that reached its checkpoints; none for a log that is not a worker's."""
+    return [launch for text in log.split(GOES_ON) if (launch := _launch(text))]
+
+
+def _launch(log: str) -> WorkerLog | None:
     where = WHERE.search(log)
     if where is None:
         return None

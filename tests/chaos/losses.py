@@ -31,14 +31,12 @@ class Losses:
 
     def note(self, text: str) -> None:
         """Adds a worker's log."""
-        log = read(text)
-        if log is None:
-            return
-        seen = self._calm if log.run == CALM else self._disturbed
-        for kind, step, loss in log.losses:
-            seen.setdefault((log.app, log.job, kind, step), set()).add(loss)
-            if kind == EVALUATION:
-                self._evaluated.setdefault(f"{log.run}-{log.app}-{log.number}", set()).add(step)
+        for log in read(text):
+            seen = self._calm if log.run == CALM else self._disturbed
+            for kind, step, loss in log.losses:
+                seen.setdefault((log.app, log.job, kind, step), set()).add(loss)
+                if kind == EVALUATION:
+                    self._evaluated.setdefault(f"{log.run}-{log.app}-{log.number}", set()).add(step)
 
     @property
     def compared(self) -> int:

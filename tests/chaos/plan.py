@@ -71,19 +71,26 @@ class Plan:
     seed: int
     minutes: float
     cells: bool
+    kerberos: bool
     apps: tuple[AppPlan, ...]
     faults: tuple[Fault, ...]
 
+    @property
+    def world(self) -> str:
+        """What it has, for people."""
+        return f"{'with' if self.cells else 'without'} cells, {'with' if self.kerberos else 'without'} Kerberos"
+
 
 def draw(seed: int, minutes: float) -> Plan:
-    """Two Hyperband apps that want more than there is, a plain job, and faults; cells for every second seed."""
+    """Two Hyperband apps that want more than there is, a plain job, and faults; cells for every second seed,
+    Kerberos for every third."""
     rng = random.Random(f"chaos {seed}")
     apps = (
         AppPlan("vision", "research", "hyperband", 40.0, rng.randrange(1000)),
         AppPlan("speech", "prod", "hyperband", 30.0, rng.randrange(1000)),
         AppPlan("plain", rng.choice(("research", "prod")), "single", 60.0, rng.randrange(1000)),
     )
-    return Plan(seed, minutes, seed % 2 == 1, apps, tuple(_faults(rng, minutes * 60 * CALM_AFTER)))
+    return Plan(seed, minutes, seed % 2 == 1, seed % 3 == 0, apps, tuple(_faults(rng, minutes * 60 * CALM_AFTER)))
 
 
 def _faults(rng: random.Random, until_s: float) -> list[Fault]:

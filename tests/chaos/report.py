@@ -109,7 +109,7 @@ def table(report: Mapping[str, Any], folder: Path) -> str:
         *(f"PROBLEM {p}" for p in report["problems"]),
         *([again(report["seed"], report["minutes"], folder)] if report["problems"] else []),
         f"{'FAILED' if report['problems'] else 'clean'}: seed {report['seed']}, {report['minutes']:g} minutes, "
-        f"{'with' if report['cells'] else 'without'} cells, commit {report['commit']}",
+        f"{report['world']}, commit {report['commit']}",
     ]
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ import requests
 import yaml
 
 from tests.chaos.links import LOCALHOST, Link, between, hidden, hide, set_properties
+from tests.chaos.plan import Plan
 from tests.chaos.proxy import Proxy
 from tests.chaos.watch import Watch
 from tests.cluster.rig import BIN, REPO, Rig
@@ -71,7 +72,7 @@ class ChaosRig(Rig):
     `slower`: how many times as long everything may take, since the machine does other things too.
     """
 
-    def __init__(self, folder: Path, cells: bool, slower: float) -> None:
+    def __init__(self, folder: Path, plan: Plan, slower: float) -> None:
         self.links: dict[str, list[Link]] = {}
         self.slower = slower
         self.settings = tuple(f"isonomy.{k}={v * slower:g}" for k, v in TIMES_S.items()) + OTHERS
@@ -86,7 +87,8 @@ class ChaosRig(Rig):
         self._errands = queue.SimpleQueue[Callable[[], object] | None]()
         self._hand = threading.Thread(target=self._run_errands, name="errands", daemon=True)
         self.watch = Watch(self.processes, self.programs)
-        options = ["--set", f"isonomy.cells={_cells_file(folder)}"] if cells else []
+        options = ["--set", f"isonomy.cells={_cells_file(folder)}"] if plan.cells else []
+        options += ["--secure"] if plan.kerberos else []
         super().__init__(folder, "themis", *options)
         (folder / "space.yaml").write_text(SPACE)
 
@@ -293,7 +295,8 @@ class ChaosRig(Rig):
 
     def _listed(self, folder: str) -> list[tuple[str, str]]:
         words = {"op": "LISTSTATUS", "user.name": self.cluster["user"]}
-        reply = requests.get(f"{self.cluster['webhdfs']}/webhdfs/v1{folder}", params=words, timeout=30)
+        url = f"{self.cluster['webhdfs']}/webhdfs/v1{folder}"
+        reply = requests.get(url, params=words, timeout=30, auth=self.login)
         return [(f["pathSuffix"], f["type"]) for f in reply.json()["FileStatuses"]["FileStatus"]]
 
     # ---- apps
@@ -307,7 +310,8 @@ class ChaosRig(Rig):
     def metrics(self) -> str:
         """The control plane's metrics, as Prometheus reads them; empty while unavailable."""
         try:
-            reply = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/metrics", timeout=10)
+            url = f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/metrics"
+            reply = requests.get(url, timeout=10, auth=self.login)
         except requests.RequestException:
             return ""
         return reply.text if reply.ok else ""

@@ -33,7 +33,7 @@ from tests.cluster.rig import options
 def test_a_seed_has_one_plan_and_other_seeds_have_others() -> None:
     assert draw(7, 30) == draw(7, 30)
     assert draw(7, 30).faults != draw(8, 30).faults
-    assert {draw(seed, 30).cells for seed in (1, 2)} == {True, False}
+    assert len({(p.cells, p.kerberos) for p in (draw(seed, 30) for seed in (1, 2, 3, 6))}) == 4
 
 
 def test_faults_of_all_kinds_begin_in_order_and_leave_time_to_recover() -> None:
@@ -175,6 +175,14 @@ def test_losses_are_compared_at_the_same_step_of_the_same_job() -> None:
     assert losses.different() == ["vision job001 at step 25: the loss of training differs by 10.00%"]
 
 
+def test_a_worker_that_goes_on_with_another_job_tells_the_losses_of_both() -> None:
+    other = LOG.format("calm", 0.7, 0.8).replace("job001", "job002")
+    losses = Losses()
+    losses.note(LOG.format("calm", 0.5, 0.6) + "isonomy worker: goes on as job002/1/0\n" + other)
+    losses.note(other.replace("calm", "chaos"))
+    assert (losses.compared, losses.different()) == (2, [])
+
+
 def test_an_app_whose_result_is_lost_is_reported() -> None:
     losses = Losses()
     losses.note(LOG.format("calm", 0.5, 0.6))
@@ -196,9 +204,9 @@ INFO:tensorflow:loss = 0.5, step = {2} (1.203 sec), accuracy = 0.9375, 0.5000 se
 
 def test_steps_that_a_later_launch_trains_again_are_lost_work() -> None:
     told = [(0, "job000", 28), (20, "job000", 50), (0, "job001", 50)]
-    launches = [launch for log in told if (launch := logs.read(WORKER.format(*log)))]
+    launches = [launch for log in told for launch in logs.read(WORKER.format(*log))]
     assert work.summed(launches) == work.AppWork(launches=3, restarts=1, lost_steps=8, lost_s=4.0)
-    assert logs.read("no worker's log") is None
+    assert logs.read("no worker's log") == []
 
 
 def test_attempts_and_launches_are_counted_by_application(tmp_path: Path) -> None:
@@ -244,7 +252,7 @@ def test_a_report_lists_faults_and_apps_and_ends_with_its_verdict() -> None:
     told = {
         "seed": 3,
         "minutes": 30,
-        "cells": True,
+        "world": draw(3, 30).world,
         "commit": "abc",
         "control_plane_starts": 2,
         "losses_compared": 7,
@@ -266,10 +274,10 @@ def test_a_report_lists_faults_and_apps_and_ends_with_its_verdict() -> None:
     assert re.search(r"chaos-plain-1 +SUCCEEDED +61 +2 +3 +1 +8 +4.0", text)
     assert re.search(r"control plane +calm +150.5 +20 +30", text)
     assert "to play it again" not in text
-    assert text.splitlines()[-1] == "clean: seed 3, 30 minutes, with cells, commit abc"
+    assert text.splitlines()[-1] == "clean: seed 3, 30 minutes, with cells, with Kerberos, commit abc"
     failed = table({**told, "problems": ["leases are left"]}, folder).splitlines()
     assert failed[-4:-2] == ["PROBLEM leases are left", "to play it again: make chaos SEED=3 MINUTES=30"]
-    assert failed[-1] == "FAILED: seed 3, 30 minutes, with cells, commit abc"
+    assert failed[-1] == "FAILED: seed 3, 30 minutes, with cells, with Kerberos, commit abc"
 
 
 def test_a_refused_submission_is_reported_with_the_clients_line() -> None:

@@ -48,8 +48,8 @@ def read(data: Path) -> dict[str, AppWork]:
             continue
         if file.parent.name.endswith("_000001"):
             attempts[name[1]].add(int(name[2]))
-        if launch := logs.read(file.read_text(errors="replace")):
-            launches[name[1]].append(launch)
+        if told := logs.read(file.read_text(errors="replace")):
+            launches[name[1]] += told
     found = {f"application_{app}": summed(launches[app]) for app in attempts.keys() | launches.keys()}
     for app, each in attempts.items():
         found[f"application_{app}"].attempts = max(each)

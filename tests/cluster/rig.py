@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ import requests
 from requests.auth import AuthBase
 
 import isonomy
+from pycontrol.negotiate import Negotiate
 from submarine_patch.cli.api import Handle
 
+ME = getpass.getuser()
 REPO = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 SLOWEST = 4.0
@@ -88,7 +91,10 @@ class Rig:
     """The credentials for web apps of a secure cluster."""
 
     def __init__(self, folder: Path, policy: str = "themis", *options: str) -> None:
-        self.folder = folder
+        self.folder, self.tickets = folder, folder / "kdc"
+        if "--secure" in options:
+            os.environ["KRB5_CONFIG"] = str(self.tickets / "krb5.conf")
+            self.login = self.login_of(ME)
         words = [str(self.repo / "dev-cluster/up"), "--dir", str(folder), "--fresh", *options]
         for setting in self.settings:
             words += ["--set", setting]
@@ -101,6 +107,10 @@ class Rig:
         except BaseException:  # no other process would end the cluster
             self.down()
             raise
+
+    def login_of(self, user: str) -> Negotiate:
+        """The credentials of a user for a secure cluster's web apps."""
+        return Negotiate(f"{user}@ISONOMY.DEV", str(self.tickets / "all.keytab"))
 
     def serve(self, policy: str = "themis") -> None:
         """Starts the control plane and waits until it is ready."""

@@ -5,40 +5,26 @@ The short ones are a part of `make test`; all: `make secure-test`.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import requests
 
-from pycontrol.negotiate import Negotiate
-from tests.cluster.rig import BIN, Rig
+from tests.cluster.rig import BIN, ME, Rig
 from tests.cluster.test_failover import Pair
 
 pytestmark = [pytest.mark.secure, pytest.mark.timeout(3600)]
 
 RENEW_MS, MAX_MS = 40_000, 100_000
 """HDFS' delegation tokens: a job of two minutes lives through it only if they are renewed, and then replaced."""
-ME = getpass.getuser()
 
 
 class Kerberized(Rig):
-    """Sends requests with a ticket."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.tickets = folder / "kdc"
-        os.environ["KRB5_CONFIG"] = str(self.tickets / "krb5.conf")
-        self.login = self.login_of(ME)
-        super().__init__(folder, *options)
-
-    def login_of(self, user: str) -> Negotiate:
-        """The credentials of a user for web apps."""
-        return Negotiate(f"{user}@ISONOMY.DEV", str(self.tickets / "all.keytab"))
+    """Its users' commands and requests."""
 
     def of(self, user: str) -> dict[str, str]:
         """A user's environment: its ticket."""
