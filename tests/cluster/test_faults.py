@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.rig import Rig
+from tests.cluster.rig import BIN, Rig, options
 
 pytestmark = pytest.mark.cluster
 
@@ -18,14 +20,21 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     made.down()
 
 
-def test_apps_survive_a_killed_control_plane(rig: Rig) -> None:
+def test_apps_survive_a_killed_control_plane_and_a_submission_waits_for_the_next_one(rig: Rig) -> None:
     rig.submit("cp", 25)
     rig.training("cp", 5)
     assert rig.control is not None
     rig.control.kill()
     rig.control.wait()
-    rig.serve()
+    words = [str(BIN / "submarine"), "job", "run", *options("late", 4)]
+    with subprocess.Popen(words, env=rig.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as client:
+        assert client.stderr is not None
+        said = list(itertools.takewhile(lambda line: "; trying again" not in line, client.stderr))
+        assert client.poll() is None, said
+        rig.serve()
+        assert client.wait(60) == 0, client.stderr.read()
     rig.succeeds("cp")
+    rig.succeeds("late")
     assert [j["restarts"] for j in rig.jobs("cp") or [{"restarts": 0}]] == [0], "the running container continued"
     rig.audit()
 

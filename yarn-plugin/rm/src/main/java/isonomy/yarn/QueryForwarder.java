@@ -118,7 +118,7 @@ public class QueryForwarder {
     return path.equals("metrics") && !managed.isOn()
         ? Response.ok("# the control plane does not answer, and the mode is off\nisonomy_mode{mode=\"off\"} 1\n")
             .type("text/plain; version=0.0.4").build()
-        : error(503, managed.isOn() ? why : "the mode is " + managed + "; " + why);
+        : answer(503, managed.isOn() ? why : "the mode is " + managed + "; " + why).header("Retry-After", 1).build();
   }
 
   // ---- the mode
@@ -196,7 +196,11 @@ public class QueryForwarder {
   }
 
   private static Response error(int status, String message) {
+    return answer(status, message).build();
+  }
+
+  private static Response.ResponseBuilder answer(int status, String message) {
     return Response.status(status).type(MediaType.APPLICATION_JSON)
-        .entity(JsonNodeFactory.instance.objectNode().put("error", message) + "\n").build();
+        .entity(JsonNodeFactory.instance.objectNode().put("error", message) + "\n");
   }
 }

@@ -25,6 +25,15 @@ final class RmRest {
 
   private final Configuration conf;
 
+  /** The control plane does not answer now, as while it is restarted. */
+  static final class Away extends IOException {
+    private static final long serialVersionUID = 1L;
+
+    private Away(String reason) {
+      super(reason);
+    }
+  }
+
   RmRest(Configuration conf) {
     this.conf = conf;
   }
@@ -80,7 +89,7 @@ final class RmRest {
           + " isonomy.yarn.IsonomyWebServices set in its yarn-site.xml (yarn.webapp.custom.webservice.class)?");
     }
     String reason = body != null && body.hasNonNull("error") ? body.get("error").asText() : "HTTP " + status;
-    throw new IOException(reason);
+    throw connection.getHeaderField("Retry-After") == null ? new IOException(reason) : new Away(reason);
   }
 
   /** The JSON in the text; null if it is not JSON. */
