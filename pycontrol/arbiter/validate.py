@@ -131,17 +131,25 @@ def contradicted(s: Holdings, told: Iterable[facts.Fact], effects: Iterable[ev.E
                 yield gpu, f"it is reserved for {coming[gpu].app_id} and not being revoked"
             if (gpu in index.free) != (lease is None and classify(s, gpu) is GpuState.FREE):
                 yield gpu, f"it is {'not ' if gpu in index.free else ''}free, but the index disagrees"
-            if lease is not None and lease is not before and any(leases.get(g) is not lease for g in lease.gpus):
-                yield gpu, f"the lease of {lease.app_id} names GPUs that are not its"
+            if lease is not None and lease is not before:
+                for other in lease.gpus:
+                    if leases.get(other) is not lease:
+                        yield other, f"the lease of {lease.app_id} names it, but it is not its"
             before = lease
     for e in effects:
-        if isinstance(e, ev.Place | ev.SendGrant):
-            app_id, gpus = (e.ask.app_id, e.gpus) if isinstance(e, ev.Place) else (e.app_id, e.grant.gpus)
-            for gpu in gpus:
-                known = (leases.get(gpu), coming.get(gpu))
+        if type(e) is ev.SendGrant:
+            app_id, gpus = e.app_id, e.grant.gpus
+        elif type(e) is ev.Place:
+            app_id, gpus = e.ask.app_id, e.gpus
+        else:
+            continue
+        for gpu in gpus:
+            lease = leases.get(gpu)
+            if lease is None or lease.app_id != app_id:
+                promised = coming.get(gpu)
                 # unless its lease changed hands after the effect: what comes next tells its app
                 lost = (f for f in told if type(f) in LOSES and gpu in f.gpus)  # type: ignore[union-attr]
-                if not any(x is not None and x.app_id == app_id for x in known) and not any(lost):
+                if (promised is None or promised.app_id != app_id) and not any(lost):
                     yield gpu, f"{app_id} is to use it, and has no lease of it"
 
 

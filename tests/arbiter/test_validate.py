@@ -193,7 +193,7 @@ def _not_leased(m: Mini) -> None:
         (_free_though_leased, LeaseExtended((GPU,), 5000.0), "it is not free"),
         (lambda m: m.a.gpus.revoking.add(GPU), LeaseExtended((GPU,), 5000.0), "it is not being revoked"),
         (_reserved_though_not_revoked, LeaseExtended((GPU,), 5000.0), "reserved for a and not being revoked"),
-        (_not_leased, LeaseExtended((GPU,), 5000.0), "names GPUs that are not its"),
+        (_not_leased, LeaseExtended((GPU,), 5000.0), "names it, but it is not its"),
         (_not_free_though_nobody_has_it, LeaseEnded((Gpu("n1", 3),), 5000.0, "revoked"), "it is free"),
     ],
 )
