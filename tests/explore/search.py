@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import hashlib
 import io
 import pickle
@@ -17,6 +18,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Iterator, KeysView
 from multiprocessing.pool import Pool
+from multiprocessing.sharedctypes import RawArray
 from typing import Any, ClassVar
 
 from pycontrol.arbiter.ledger.durable import AppRecord
@@ -171,12 +173,40 @@ def _timeless(x: Any) -> str:
     return repr(x)
 
 
-class Continuation:
-    """The quiet continuations of states: what is due happens in turn, nothing disturbs; none may end in a stall."""
+class Shared:
+    """Digests that all processes of a search know.
 
-    def __init__(self) -> None:
-        self.good: set[int] = set()
-        """Digests of states whose continuation is known to be right."""
+    Where two write at once, or its room is full, one may get lost: it is examined again.
+    """
+
+    def __init__(self, slots: int = 1 << 24) -> None:
+        self._slots, self._mask = RawArray("Q", slots), slots - 1
+
+    def __contains__(self, at: object) -> bool:
+        return isinstance(at, int) and self._slots[self._slot(at)] == at
+
+    def update(self, digests: Iterable[int]) -> None:
+        """Adds them."""
+        for at in digests:
+            self._slots[self._slot(at)] = at
+
+    def _slot(self, at: int) -> int:
+        slot = at & self._mask
+        for _ in range(64):
+            if self._slots[slot] in (0, at):
+                break
+            slot = (slot + 1) & self._mask
+        return slot
+
+
+class Continuation:
+    """The quiet continuations of states: what is due happens in turn, nothing disturbs; none may end in a stall.
+
+    `good`: digests of states whose continuation is known to be right.
+    """
+
+    def __init__(self, good: Shared | set[int] | None = None) -> None:
+        self.good = set() if good is None else good
         self.moves: list[str] = []
         """What happened in the newest continuation."""
         self.added: list[int] = []
@@ -212,7 +242,7 @@ class Continuation:
             spins = spins + 1 if due[0] == "wake" and world.now - before_s < 1e-3 else 0
             oracles.expect(spins < SPIN_MAX, f"it wakes {SPIN_MAX} times at once")
             oracles.state(world)
-        self.good |= seen.keys()
+        self.good.update(seen)
         self.added += seen
 
     @staticmethod
@@ -277,6 +307,16 @@ Step = tuple[int, Path, str]
 _continuation = Continuation()
 
 
+def _begin(good: Shared | None = None) -> None:
+    """A search begins in this process; `good`: it is one of several."""
+    global _continuation
+    _continuation = Continuation(good)
+    if good is None:
+        return
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 1000)  # copies of worlds come and go
+
+
 def expand(job: tuple[str, Path]) -> tuple[list[Step], list[int]]:
     """The successors of a state, each examined with its quiet continuation, and what this process examined first."""
     kind, path = job
@@ -315,7 +355,7 @@ def search(
     """Searches until it fails, is closed, or has reached that many states or taken so long."""
     found, begun_s = Found(), time.monotonic()
     seen, examined, level = set[int](), set[int](), beginnings(kind)
-    with Pool(processes) if processes else _Here() as pool:
+    with Pool(processes, _begin, (Shared(),)) if processes else _Here() as pool:
         while level and not found.failure:
             new: list[Path] = []
             for steps, added in pool.imap(expand, ((kind, p) for p in level), chunksize=16 if processes else 1):
@@ -341,6 +381,9 @@ def search(
 
 class _Here:
     """As a pool, in this process."""
+
+    def __init__(self) -> None:
+        _begin()
 
     def __enter__(self) -> _Here:
         return self
