@@ -62,7 +62,7 @@ def _found(
     if parsed is not None and cells is not None:
         found = layout(parsed, scene.topology if scene is not None else None, cells.name)
         own_policies(CellSupply(found), "", {}, file=cells.name)  # the others are checked with isonomy.yaml
-    of_cells = {} if found is None else {"cells": _overview(found)}
+    of_cells = {} if found is None else {"cells": _overview(found) | {"unknown": _unknown(found, scene)}}
     if scene is None:
         return of_cells
     after = scene if found is None else dataclasses.replace(scene, layout=found)
@@ -165,6 +165,20 @@ def _overview(found: Layout) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _unknown(found: Layout, scene: Scene | None) -> list[str]:
+    """What the file names and the cluster does not have."""
+    if scene is None:
+        return []
+    leaves = {q.path.removeprefix("root.") for q in scene.cluster.queues if q.leaf}
+    hosts = {n.host for n in (*scene.cluster.nodes, *scene.away)}
+    strange = [vc.name for vc in found.vcs if leaves and vc.name.removeprefix("root.") not in leaves]
+    missing = sorted({host for chain in found.chains for host in chain.hosts} - hosts)
+    return [
+        *(f"{name} is no leaf queue of the cluster: no app can use its cells" for name in strange),
+        *(f"{host} has never registered: its GPUs count, but nobody gets them" for host in missing),
+    ]
+
+
 def _draw_cells(d: Data) -> RenderableType:
     owners = []
     for vc in d["virtual_clusters"]:
@@ -175,4 +189,5 @@ def _draw_cells(d: Data) -> RenderableType:
         table(("VIRTUAL CLUSTER", ">GPUS", "CELLS", "POLICY", ">BORROWERS KEEP ITS GPUS"), owners),
         "",
         table(("CHAIN", "GPU TYPE", ">GPUS", ">HOSTS", "COULD STILL BE ASSIGNED (EACH ALONE)"), spare),
+        *(f"WARNING: {x}" for x in d["unknown"]),
     )

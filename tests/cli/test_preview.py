@@ -109,19 +109,24 @@ def test_limits_of_accounts_and_cells_are_changes_too(server: str, stage: Stage,
     mine = [x for x in found["losses"] if not x["anyway"]]
     assert holding.user in {x["user"] for x in mine}
     cells = tmp_path / "cells.yaml"
-    cells.write_text(
-        json.dumps(
-            {
-                "cell_types": {"node": {"child": "gpu", "count": 4, "node_level": True}},
-                "physical_cells": [{"type": "node", "hosts": [host]} for host in sorted(stage.topology.machines)],
-                "virtual_clusters": {"root.prod": {"node": 1}},
-            }
-        )
-    )
+    spec = {
+        "cell_types": {"node": {"child": "gpu", "count": 4, "node_level": True}},
+        "physical_cells": [{"type": "node", "hosts": [host]} for host in sorted(stage.topology.machines)],
+        "virtual_clusters": {"root.prod": {"node": 1}},
+    }
+    cells.write_text(json.dumps(spec))
     found = said(server, "--cells", str(cells))
     assert found["restart"], "there were no virtual clusters"
     assert found["cells"]["virtual_clusters"][0]["gpus"] == 4
+    assert found["cells"]["unknown"] == []
     assert "COULD STILL BE ASSIGNED" in run(server, "--cells", str(cells))
+    more = {"type": "node", "hosts": ["nowhere"]}
+    wrong = {"physical_cells": [*spec["physical_cells"], more], "virtual_clusters": {"root.prdo": {"node": 1}}}
+    cells.write_text(json.dumps(spec | wrong))
+    queue, host = said(server, "--cells", str(cells))["cells"]["unknown"]
+    assert queue == "root.prdo is no leaf queue of the cluster: no app can use its cells"
+    assert host.startswith("nowhere has never registered")
+    assert f"WARNING: {queue}" in run(server, "--cells", str(cells))
 
 
 def test_what_cannot_be_previewed_is_one_line(server: str, tmp_path: Path) -> None:
