@@ -95,8 +95,12 @@ def place_ready(s: Holdings, clerk: Clerk, now_s: float) -> None:
             return
         whole = len(gang)
         gang = [w for w in gang if not _dropped_as_void(s, clerk, w)]
-        if len(gang) < whole and gang and gang[0].use_id == STANDIN:
-            _leave(s, clerk, gang, now_s)  # an Agent repairs its gang itself
+        standins = bool(gang) and gang[0].use_id == STANDIN  # an Agent repairs its gang itself
+        if standins and len(gang) < whole:
+            _leave(s, clerk, gang, now_s, "a container of its gang lost its GPUs")
+            continue
+        if standins and _of_a_past_attempt(s, gang[0]):
+            _leave(s, clerk, gang, now_s, "the attempt that asked for its containers has ended")
             continue
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
@@ -119,9 +123,15 @@ def _dropped_as_void(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> bool:
     return False
 
 
-def _leave(s: Holdings, clerk: Clerk, gang: list[PlannedWorker], now_s: float) -> None:
-    """Releases the remaining GPUs of a gang that has lost some before its start."""
-    why = Cause(EndReason.RELEASED, "a container of its gang lost its GPUs")
+def _of_a_past_attempt(s: Holdings, worker: PlannedWorker) -> bool:
+    """Whether the ask that its container would serve is void, as the app has a new attempt."""
+    app = s.cluster.apps.get(worker.app_id)
+    return worker.ask_key is not None and app is not None and app.attempt_id not in ("", worker.ask_key[0])
+
+
+def _leave(s: Holdings, clerk: Clerk, gang: list[PlannedWorker], now_s: float, text: str) -> None:
+    """Releases the remaining GPUs of a gang that cannot start."""
+    why = Cause(EndReason.RELEASED, text)
     for worker in gang:
         clerk.drop_worker(worker)
         coming = [x for x in s.durable.reservations.parts(worker.plan.gpus) if x.app_id == worker.app_id]
@@ -240,5 +250,5 @@ def _wait_again(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> None:
 
 
 def next_wake_s(s: Holdings) -> float | None:
-    """When the next refused placement is retried; None if none is."""
-    return min((w.retry_at_s for w in s.workers.refused.values()), default=None)
+    """When the next refused placement is retried; None if none is. What was due by now waits for something else."""
+    return min((w.retry_at_s for w in s.workers.refused.values() if w.retry_at_s > s.event_s), default=None)

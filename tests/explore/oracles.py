@@ -179,4 +179,4 @@ class Glance:
         for c in at.values():
             self.held[c.app_id] = self.held.get(c.app_id, 0) + 1
         gpus = (Gpu(n.host, i) for n in world.nodes.values() for i in n.good_gpus)
-        self.free = frozenset(g for g in gpus if g not in at)
+        self.free = frozenset(g for g in gpus if g not in at and not (world.drained and g.host == "two"))

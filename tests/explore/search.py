@@ -110,14 +110,14 @@ def digest(world: World) -> int:
     a, d = world.arbiter, world.shadow
     said: list[str] = []
     for part in (
-        (list(d.apps.values()), list(d.leases.each()), list(d.reservations.each()), d.switches),
+        (list(d.apps.values()), list(d.leases.each()), list(d.reservations.each()), d.switches, d.boosts),
         (world.left, [n.bad_gpus for n in world.nodes.values()], sorted(world.apps), world.asks, world.rm_up),
         (world.containers, world.running, world.directives, [s.snapshot.round_id for s in world.solves]),
         (world.connected, world.inbox, world.said, world.asking, world.held, world.plans, world.stopping),
         (a.cluster.ready, a.cluster.recovering_until_s, a.cluster.closed, sorted(a.agents), a.agents.unmet),
         [(w.app_id, w.plan, w.state, w.container_id, w.refusals, w.retry_at_s, w.void) for w in a.workers],
         (a.timer.wanted_s, a.next_wake_s(world.now), a.clerk.kills_sent, a.rounds.current is not None),
-        world.loans(),
+        (world.loans(), world.nodes.keys(), world.plain_wants),
     ):
         _say(part, world.now, said.append)
     names: dict[str, str] = {}

@@ -44,6 +44,10 @@ FOUND = {
         "carry out; carry out; carry out; container runs; container runs; container runs; sleep; wake; "
         "a container fails; wake; decide",
     ),
+    "GPUs for containers that an ended attempt asked for are released at once, and its next attempt gets them": (
+        "changes",
+        "plain arrives; wake; decide; plain's master fails; carry out; carry out; carry out",
+    ),
 }
 """What longer searches found: (kind, moves)."""
 

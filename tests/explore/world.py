@@ -10,10 +10,12 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Fact, from_json, to_json
+from pycontrol.arbiter.state import DRAINED
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.settings import Settings
@@ -47,8 +49,15 @@ virtual_clusters:
 """
 LEND_S = 1.5 * SETTINGS.lease_s
 LENT = CELLS.replace("1}", f"1, min_lend_s: {LEND_S}}}")
-KINDS = {"isonomy": ("isonomy", ""), "themis": ("themis", ""), "cells": ("isonomy", CELLS), "lent": ("isonomy", LENT)}
-"""Kind of world -> (its policy, the cells file if two virtual clusters own the machines)."""
+KINDS = {
+    "isonomy": ("isonomy", "", False),
+    "themis": ("themis", "", False),
+    "cells": ("isonomy", CELLS, False),
+    "lent": ("isonomy", LENT, False),
+    "changes": ("isonomy", "", True),
+    "changes in cells": ("isonomy", CELLS, True),
+}
+"""Kind of world -> (its policy, the cells file if two virtual clusters own the machines, whether `MORE` happens)."""
 BUDGET = {
     "agent arrives": 1,
     "plain arrives": 1,
@@ -67,6 +76,17 @@ BUDGET = {
     "agent lapses": 1,
 }
 """How often each may happen; what is not named may happen as often as it can."""
+MORE = {
+    "node lost": 1,
+    "drain": 1,
+    "undrain": 1,
+    "plain wants less": 1,
+    "plain's master fails": 1,
+    "plain moves": 1,
+    "boost": 1,
+    "clock steps": 1,
+}
+"""What operators, machines and masters do besides."""
 
 
 _policy = functools.cache(registry.make)
@@ -81,7 +101,7 @@ class World:
         self.shadow = Durable()
         """The fold of all facts, as read from a journal."""
         self.epoch = 0
-        self.left = dict(BUDGET)
+        self.left = dict(BUDGET) | (MORE if KINDS[kind][2] else {})
         self.nodes = {f"{h}:1": Node(f"{h}:1", h, "rack", n) for h, n in (("two", 2), ("one", 1))}
         self.apps: dict[str, YarnApp] = {}
         self.asks: dict[tuple[str, int, int, int], Ask] = {}
@@ -96,6 +116,7 @@ class World:
         self.inbox: list[ev.AgentEffect] = []
         self.said: list[ev.Event] = []
         self.asking: list[Ask] = []
+        self.plain_wants = PLAIN_WANTS
         self.held: set[Gpu] = set()
         self.plans: dict[str, tuple[ev.WorkerPlan, ...]] = {}
         self.stopping: list[str] = []
@@ -106,7 +127,7 @@ class World:
     # ---- the control plane
 
     def _start(self, durable: Durable) -> None:
-        name, cells = KINDS[self.kind]
+        name, cells, _ = KINDS[self.kind]
         policy: Policy = _policy(name)
         supply: Supply | None = None
         if cells:
@@ -154,6 +175,7 @@ class World:
         wake_s = self.arbiter.next_wake_s(self.now)
         found = {
             "rm back": not up,
+            "node back": up and "two:1" not in self.nodes,
             "resume": self.arbiter.holdings.paused and self.left["resume"] > 0,
             "agent registers": alive and not self.connected,
             "decide": bool(self.solves),
@@ -177,7 +199,7 @@ class World:
             "plain ends": up and PLAIN in there,
             "a container fails": up and bool(self.running),
             "refuse": up and bool(self.directives) and isinstance(self.directives[0], ev.Place),
-            "bad": up and not bad,
+            "bad": up and not bad and "two:1" in self.nodes,
             "mend": up and bad,
             "crash": True,
             "rm lost": up,
@@ -187,14 +209,29 @@ class World:
             "agent lapses": bool(self.said) and isinstance(self.said[0], ev.RhoReported | ev.BidReceived),
             "sleep": bool(self.shadow.leases),
         }
+        if KINDS[self.kind][2]:
+            found |= self._more()
         return [name for name, may in found.items() if may and self.left.get(name, 1) > 0]
+
+    def _more(self) -> dict[str, bool]:
+        up, plain = self.rm_up, PLAIN in self.apps
+        return {
+            "node lost": up and "two:1" in self.nodes,
+            "drain": not self.drained,
+            "undrain": self.drained,
+            "plain wants less": up and any(a.app_id == PLAIN for a in self.asks.values()),
+            "plain's master fails": up and plain,
+            "plain moves": up and plain,
+            "boost": plain,
+            "clock steps": bool(self.shadow.leases),
+        }
 
     def do(self, name: str) -> None:
         """Lets it happen."""
         self.events = []
         if name in self.left:
             self.left[name] -= 1
-        getattr(self, "do_" + name.replace(" ", "_"))()
+        getattr(self, "do_" + re.sub(r"\W", "_", name))()
 
     # ---- time, the operator, the control plane's end
 
@@ -270,7 +307,7 @@ class World:
                 self._gone(e.container_id)
             return
         ask, taken = self.asks.get(e.ask.key), oracles.used(self).keys() & set(e.gpus)
-        if ask is None or taken:  # as the plugin does: Directives.java
+        if ask is None or taken or e.node_id not in self.nodes:  # as the plugin does: Directives.java
             self.send(ev.DirectiveDone(e.directive_id, False, "", "its GPUs are in use" if taken else "no such ask"))
             return
         c = Container(f"c{next(self.ids)}", ask.app_id, e.node_id, e.gpus, e.lease_id, ask.allocation_request_id)
@@ -300,8 +337,8 @@ class World:
         self.stopping = [x for x in self.stopping if x != container_id]
         if told:
             self.send(ev.ContainerGone(container_id))
-        if c.app_id == PLAIN and PLAIN in self.apps:
-            ask = Ask(f"{PLAIN}_1", PLAIN, 0, 1, 1)
+        if c.app_id == PLAIN and PLAIN in self.apps and self.wanting().get(PLAIN):
+            ask = Ask(self.apps[PLAIN].attempt_id, PLAIN, 0, 1, 1)
             before = self.asks.get(ask.key)
             self._ask(dataclasses.replace(ask, count=1 + (before.count if before is not None else 0)))
         elif c.app_id == AGENT and AGENT in self.apps:
@@ -316,6 +353,59 @@ class World:
     def _mark(self, node_id: str, bad: frozenset[int]) -> None:
         self.nodes[node_id] = dataclasses.replace(self.nodes[node_id], bad_gpus=bad)
         self.send(ev.NodeUp(self.nodes[node_id]))
+
+    # ---- what operators, machines and masters do besides
+
+    def do_node_lost(self) -> None:
+        for c in [c for c in self.containers.values() if c.node_id == "two:1"]:
+            self._gone(c.container_id)
+        del self.nodes["two:1"]
+        self.send(ev.NodeDown("two:1", "LOST"))
+
+    def do_node_back(self) -> None:
+        self.nodes["two:1"] = Node("two:1", "two", "rack", 2)
+        self.send(ev.NodeUp(self.nodes["two:1"]))
+
+    @property
+    def drained(self) -> bool:
+        """Whether the machine `two` is being drained."""
+        return f"{DRAINED}two" in self.arbiter.durable.switches
+
+    def do_drain(self) -> None:
+        self.send(ev.OperatorCommand("drain", "two"))
+
+    def do_undrain(self) -> None:
+        self.send(ev.OperatorCommand("undrain", "two"))
+
+    def do_plain_wants_less(self) -> None:
+        self.plain_wants = sum(c.app_id == PLAIN for c in self.containers.values())
+        for ask in [a for a in self.asks.values() if a.app_id == PLAIN]:
+            self._ask(dataclasses.replace(ask, count=0))
+
+    def do_plain_s_master_fails(self) -> None:
+        app = self.apps[PLAIN]
+        self.plain_wants = 0
+        for c in [c for c in self.containers.values() if c.app_id == PLAIN]:
+            self._gone(c.container_id)
+        self.asks = {k: a for k, a in self.asks.items() if a.app_id != PLAIN}
+        self.send(ev.AttemptRemoved(app.attempt_id, PLAIN))
+        app = self.apps[PLAIN] = dataclasses.replace(app, attempt_id=f"{PLAIN}_2")
+        self.send(ev.AttemptAdded(app.attempt_id, PLAIN))
+        self.plain_wants = PLAIN_WANTS
+        self._ask(Ask(app.attempt_id, PLAIN, 0, 1, PLAIN_WANTS))
+
+    def do_plain_moves(self) -> None:
+        app = self.apps[PLAIN] = dataclasses.replace(self.apps[PLAIN], queue=f"root.{AGENT}")
+        self.send(ev.AppUpdated(app))
+
+    def do_boost(self) -> None:
+        self.send(ev.OperatorCommand("boost", f"app {PLAIN}", for_s=2 * SETTINGS.lease_s))
+
+    def do_clock_steps(self) -> None:
+        self.now += 10 * SETTINGS.lease_s
+        self.send(ev.ClockStepped())
+
+    # ---- YARN's end, and the connection
 
     def do_rm_lost(self) -> None:
         self.rm_up, self.directives = False, []
@@ -430,7 +520,7 @@ class World:
 
     def wanting(self) -> dict[str, int]:
         """App -> GPUs that it would use besides those for which it has containers."""
-        found = {AGENT: GANG, PLAIN: PLAIN_WANTS}
+        found = {AGENT: GANG, PLAIN: self.plain_wants}
         for c in self.containers.values():
             found[c.app_id] = found.get(c.app_id, 0) - len(c.gpus)
         return {app: n for app, n in found.items() if app in self.apps and n > 0}
