@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import re
+from collections.abc import Iterable
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
@@ -82,6 +83,7 @@ MORE = {
     "undrain": 1,
     "plain wants less": 1,
     "plain's master fails": 1,
+    "agent's master fails": 1,
     "plain moves": 1,
     "boost": 1,
     "clock steps": 1,
@@ -221,6 +223,7 @@ class World:
             "undrain": self.drained,
             "plain wants less": up and any(a.app_id == PLAIN for a in self.asks.values()),
             "plain's master fails": up and plain,
+            "agent's master fails": up and AGENT in self.apps,
             "plain moves": up and plain,
             "boost": plain,
             "clock steps": bool(self.shadow.leases),
@@ -383,16 +386,28 @@ class World:
             self._ask(dataclasses.replace(ask, count=0))
 
     def do_plain_s_master_fails(self) -> None:
-        app = self.apps[PLAIN]
         self.plain_wants = 0
         for c in [c for c in self.containers.values() if c.app_id == PLAIN]:
             self._gone(c.container_id)
-        self.asks = {k: a for k, a in self.asks.items() if a.app_id != PLAIN}
-        self.send(ev.AttemptRemoved(app.attempt_id, PLAIN))
-        app = self.apps[PLAIN] = dataclasses.replace(app, attempt_id=f"{PLAIN}_2")
-        self.send(ev.AttemptAdded(app.attempt_id, PLAIN))
+        self._fails(PLAIN)
         self.plain_wants = PLAIN_WANTS
-        self._ask(Ask(app.attempt_id, PLAIN, 0, 1, PLAIN_WANTS))
+        self._ask(Ask(self.apps[PLAIN].attempt_id, PLAIN, 0, 1, PLAIN_WANTS))
+
+    def do_agent_s_master_fails(self) -> None:
+        """Its containers are kept; the next one asks for those that are missing."""
+        if self.connected:
+            self.do_agent_lost()
+        self.asking = []
+        self._fails(AGENT)
+        there = {c.allocation_request_id for c in self.containers.values() if c.app_id == AGENT}
+        self._ask_for(w for plan in self.plans.values() for w in plan if w.allocation_request_id not in there)
+
+    def _fails(self, name: str) -> None:
+        app = self.apps[name]
+        self.asks = {k: a for k, a in self.asks.items() if a.app_id != name}
+        self.send(ev.AttemptRemoved(app.attempt_id, name))
+        self.apps[name] = dataclasses.replace(app, attempt_id=f"{name}_2")
+        self.send(ev.AttemptAdded(f"{name}_2", name))
 
     def do_plain_moves(self) -> None:
         app = self.apps[PLAIN] = dataclasses.replace(self.apps[PLAIN], queue=f"root.{AGENT}")
@@ -429,7 +444,7 @@ class World:
 
     def do_agent_registers(self) -> None:
         self.connected = True
-        self.send(ev.AgentUp(AGENT, f"{AGENT}_1", "hyperband", self.demand()))
+        self.send(ev.AgentUp(AGENT, self.apps[AGENT].attempt_id, "hyperband", self.demand()))
 
     def do_agent_lost(self) -> None:
         self.connected, self.inbox, self.said = False, [], []
@@ -480,7 +495,11 @@ class World:
             plan.append(ev.WorkerPlan(f"w{next(self.ids)}", "job", tuple(group), next(self.ids)))
         self.plans[use_id] = tuple(plan)
         self.said.append(ev.UsePlanned(AGENT, use_id, tuple(plan)))
-        self.asking += [Ask(f"{AGENT}_1", AGENT, w.allocation_request_id, len(w.gpus), 1) for w in plan]
+        self._ask_for(plan)
+
+    def _ask_for(self, plan: Iterable[ev.WorkerPlan]) -> None:
+        attempt_id = self.apps[AGENT].attempt_id
+        self.asking += [Ask(attempt_id, AGENT, w.allocation_request_id, len(w.gpus), 1) for w in plan]
 
     def _lose(self, gpus: set[Gpu]) -> None:
         """Stops what uses these GPUs; a gang stops whole, and what it still holds is planned again."""
