@@ -56,7 +56,8 @@ KINDS = {
     "cells": ("isonomy", CELLS, False),
     "lent": ("isonomy", LENT, False),
     "changes": ("isonomy", "", True),
-    "changes in cells": ("isonomy", CELLS, True),
+    "changes in auctions": ("themis", "", True),
+    "changes in cells": ("isonomy", LENT, True),
 }
 """Kind of world -> (its policy, the cells file if two virtual clusters own the machines, whether `MORE` happens)."""
 BUDGET = {
@@ -417,7 +418,7 @@ class World:
         self.send(ev.OperatorCommand("boost", f"app {PLAIN}", for_s=2 * SETTINGS.lease_s))
 
     def do_clock_steps(self) -> None:
-        self.now += 10 * SETTINGS.lease_s
+        self.now += 2 * SETTINGS.lease_s
         self.send(ev.ClockStepped())
 
     # ---- YARN's end, and the connection
@@ -526,7 +527,7 @@ class World:
 
     def loans(self) -> list[tuple[Gpu, float, list[str]]]:
         """(GPU, until when its borrower may keep it, who wanted GPUs later and so waits for that) of each loan."""
-        if self.kind != "lent":
+        if KINDS[self.kind][1] != LENT:
             return []
         since_s = self.arbiter.agents.unmet_since_s
         asked = {app_id: since_s.get(app_id, app.submitted_s) for app_id, app in self.apps.items()}
