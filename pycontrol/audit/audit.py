@@ -216,17 +216,19 @@ def _inside_leases(history: History, stays: list[ContainerInterval], found: Audi
 
 
 def _lease_at(history: History, gpu: Gpu, stay: ContainerInterval) -> LeaseInterval | None:
-    """The app's lease of the GPU when the container began; of two within the clocks' tolerance, the later one.
+    """The app's lease of the GPU that the container's token names, if the journal saw it run there: clocks may differ.
 
-    If the clocks differ by more, the lease that the container's token names and in which the journal saw it run.
+    Else that in force when it began; of two within the clocks' tolerance, the later one.
     """
-    mine = [span for span in reversed(history.spans.get(gpu, [])) if span.app_id == stay.app_id]
+    mine = [span for span in history.spans.get(gpu, []) if span.app_id == stay.app_id]
     for span in mine:
+        if span.lease.grant_id == stay.lease and (stay.container_id, span.number) in history.started_in:
+            return span
+    for span in reversed(mine):
         begun = span.granted_s - CLOCK_S <= stay.start_s
         if begun and (span.ended_s is None or stay.start_s <= span.ended_s + CLOCK_S):
             return span
-    named = (s for s in mine if s.lease.grant_id == stay.lease)
-    return next((s for s in named if (stay.container_id, s.number) in history.started_in), None)
+    return None
 
 
 def _guarantees(

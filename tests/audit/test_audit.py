@@ -128,6 +128,21 @@ def test_a_clock_that_was_ahead_causes_no_violation() -> None:
     assert set(run.kinds()) == {"container_without_lease"}
 
 
+def test_a_clock_that_was_ahead_while_an_app_had_the_same_gpus_twice_causes_no_violation() -> None:
+    """By the journal's clock, the second container began under the first lease."""
+    run = Run()
+    run.grant(2, APP, A, "r1.0")
+    run.start(3, container(2), A, job="j1")
+    run.stop(30, container(2), A)
+    run.grant(40, APP, A, "r2.0")
+    run.start(41, container(3), A, job="j2")
+    run.stop(80, container(3), A)
+    for line in run.evidence:
+        line["lease"] = "r1.0" if line["container"] == container(2) else "r2.0"
+        line["time_ms"] -= 20_000
+    assert run.kinds() == []
+
+
 def test_a_clock_that_is_known_to_be_behind_causes_no_violation() -> None:
     run = clean()
     run.facts = [
