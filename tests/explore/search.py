@@ -117,7 +117,7 @@ def digest(world: World) -> int:
         (a.cluster.ready, a.cluster.recovering_until_s, a.cluster.closed, sorted(a.agents), a.agents.unmet),
         [(w.app_id, w.plan, w.state, w.container_id, w.refusals, w.retry_at_s, w.void) for w in a.workers],
         (a.timer.wanted_s, a.next_wake_s(world.now), a.clerk.kills_sent, a.rounds.current is not None),
-        (world.loans(), world.nodes.keys(), world.plain_wants),
+        (world.loans(), world.nodes.keys(), world.plain_wants, world.registered),
     ):
         _say(part, world.now, said.append)
     names: dict[str, str] = {}

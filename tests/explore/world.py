@@ -115,7 +115,8 @@ class World:
         self.solves: list[ev.Solve] = []
         self.ids = itertools.count(1001)
         """Numbers from 1001 on are ids (`digest`)."""
-        self.connected = False
+        self.connected = self.registered = False
+        """Whether the Agent has sent its Register, and whether it has the answer: only then it plans and gives back."""
         self.inbox: list[ev.AgentEffect] = []
         self.said: list[ev.Event] = []
         self.asking: list[Ask] = []
@@ -138,7 +139,8 @@ class World:
             supply = CellSupply(_cells(cells))
         self.policy, self.epoch = policy, self.epoch + 1
         self.arbiter = Arbiter(SETTINGS, policy, durable, epoch=self.epoch, supply=supply)
-        self.directives, self.solves, self.inbox, self.said, self.connected = [], [], [], [], False
+        self.directives, self.solves, self.inbox, self.said = [], [], [], []
+        self.connected = self.registered = False
         if self.rm_up:
             self.send(self.snapshot())
 
@@ -298,7 +300,7 @@ class World:
     def do_agent_ends(self) -> None:
         if self.connected:
             self.send(ev.AgentDone(AGENT, True))
-        self.connected, self.held, self.plans = False, set(), {}
+        self.connected, self.registered, self.held, self.plans = False, False, set(), {}
         self.inbox, self.said, self.asking = [], [], []
         self._ends(AGENT)
         self.stopping = []
@@ -448,7 +450,7 @@ class World:
         self.send(ev.AgentUp(AGENT, self.apps[AGENT].attempt_id, "hyperband", self.demand()))
 
     def do_agent_lost(self) -> None:
-        self.connected, self.inbox, self.said = False, [], []
+        self.connected, self.registered, self.inbox, self.said = False, False, [], []
         self.send(ev.AgentLost(AGENT))
 
     def do_agent_lapses(self) -> None:
@@ -469,6 +471,7 @@ class World:
                 bid = Bid(AGENT, 5.0, (BidRow(1.0, (), 1, GANG, Scope.CLUSTER),))
                 self.said.append(ev.BidReceived(AGENT, e.round_id, bid))
             case ev.SendRegistered():
+                self.registered = True
                 self._lose(self.held - {g for x in e.grants for g in x.gpus})
                 self.held = {g for x in e.grants for g in x.gpus}
                 self.said += [ev.UsePlanned(AGENT, use_id, plan) for use_id, plan in self.plans.items()]
@@ -485,6 +488,8 @@ class World:
 
     def _plan(self) -> None:
         """Plans a gang on GPUs that it holds and has no use for; releases too few."""
+        if not self.registered:
+            return
         free = sorted(self.held - {g for plan in self.plans.values() for w in plan for g in w.gpus})
         if len(free) < GANG:
             if free:
