@@ -402,11 +402,11 @@ def _handle_due_lease(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> 
     elif lease.state == GRANTED:
         _end_unused(s, clerk, lease, now_s)
     elif lease.state == ACTIVE and lease.end_s - s.lead_s <= now_s:
-        usable = tuple(filter(s.usable, lease.gpus)) if s.renews_itself(lease) else ()
-        if usable:
-            clerk.record(facts.LeaseExtended(usable, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
-        if len(usable) < len(lease.gpus):
-            rest = next(gpu for gpu in lease.gpus if gpu not in usable)
+        good = tuple(g for g in lease.gpus if not s.cluster.bad(g)) if s.renews_itself(lease) else ()
+        if good:
+            clerk.record(facts.LeaseExtended(good, end_s(s, lease.end_s, lease.gpus[0].host, lease.app_id)))
+        if len(good) < len(lease.gpus):
+            rest = next(gpu for gpu in lease.gpus if gpu not in good)
             s.gpus.to_offer(rest, lease.end_s)  # it renewed itself when a round last looked
 
 

@@ -96,9 +96,16 @@ class Holdings:
         return limit(lease, self.cluster.apps.get(lease.app_id), node, self.settings.interactive_idle_s)
 
     def renews_itself(self, lease: Lease) -> bool:
-        """Whether no round takes the lease from its app: one without an Agent whose containers may stay."""
+        """Whether no round takes the lease from its app: one without an Agent whose containers may stay.
+
+        On a machine that is drained they all stay, since nobody else could have their GPUs.
+        """
         app_id, how = lease.app_id, self.settings.standin_revocable
-        if app_id not in self.agents.unmanaged_apps or self.over(app_id, self.event_s):
+        if app_id not in self.agents.unmanaged_apps:
+            return False
+        if all(self.drained(gpu.host) for gpu in lease.gpus):
+            return True
+        if self.over(app_id, self.event_s):
             return False
         container, app = self.cluster.containers.get(lease.container_id), self.durable.apps[app_id]
         if how is False or app.queue in self.settings.exempt_queues or (container is not None and container.is_master):

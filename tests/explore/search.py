@@ -11,6 +11,7 @@ import functools
 import gc
 import hashlib
 import io
+import math
 import pickle
 import re
 import sys
@@ -27,7 +28,7 @@ from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
 from tests.explore import oracles
-from tests.explore.world import BEGIN_S, World
+from tests.explore.world import BEGIN_S, SETTINGS, World
 
 Path = tuple[str, ...]
 AMOUNTS = {
@@ -54,6 +55,10 @@ AMOUNTS = {
 PASSING = {"contention", "submitted_s"}
 """The same of other values."""
 ID = re.compile(r"standin-\w+-[\d.]+|[a-z]{0,2}\d+(?:\.\d+)+|[a-z]?1\d{3}\b")
+LETTERS = str.maketrans("0123456789.", "ABCDEFGHIJK")
+"""For the digits of times, which are no ids."""
+LONG_AGO_S = -1.5 * SETTINGS.lease_s
+"""Moments before this one, counted from now, are one."""
 TIMELESS = {Gpu, Ask, Container, WorkerPlan}
 STEPS_MAX = 400
 """The most moves until a quiet continuation repeats itself."""
@@ -130,7 +135,9 @@ def _say(x: Any, now_s: float, say: Callable[[str], None]) -> None:
     if kind is str or kind is int or kind is bool or x is None:
         say(f"{x},")
     elif kind is float:
-        say(f"@{x - now_s:.2f}," if 0.5 * BEGIN_S < x < 2 * BEGIN_S else f"{x:.2f},")
+        moment = 0.5 * BEGIN_S < x < 2 * BEGIN_S
+        text = f"@{max(x - now_s, LONG_AGO_S):.2f}," if moment else f"{x:.2f},"
+        say(text.translate(LETTERS))
     elif kind is dict or isinstance(x, dict):
         for k, v in x.items():
             say(f"{k}:") if isinstance(k, str) else _say(k, now_s, say)
@@ -217,7 +224,7 @@ class Continuation:
 
         The world changes by `moves`, which are cleared first.
         """
-        seen: dict[int, int] = {}
+        seen: dict[int, tuple[int, float]] = {}
         glances: list[oracles.Glance] = []
         moves = self.moves
         moves.clear()
@@ -229,12 +236,14 @@ class Continuation:
             glances.append(oracles.Glance(world))
             due = world.due()
             if at in seen or not due:
-                problem = oracles.quiet(world, glances[seen.get(at, -1) :])
+                first, since_s = seen.get(at, (-1, -math.inf))
+                problem = oracles.quiet(world, glances[first:])
+                oracles.expect(world.now > since_s or not self._stands(world), "time stands still")
                 if problem and due and not self._confirmed(world):
                     problem = ""
                 oracles.expect(not problem, problem)
                 break
-            seen[at] = len(glances) - 1
+            seen[at] = len(glances) - 1, world.now
             oracles.expect(len(moves) < STEPS_MAX, "nothing repeats itself")
             before_s = world.now
             moves.append(due[0])
@@ -244,6 +253,17 @@ class Continuation:
             oracles.state(world)
         self.good.update(seen)
         self.added += seen
+
+    @staticmethod
+    def _stands(world: World) -> bool:
+        """Whether something is due again and again, and no time passes; a round has several parts at one moment."""
+        begin_s = world.now
+        for _ in range(3 * SPIN_MAX):
+            due = world.due()
+            if not due or world.now > begin_s:
+                return False
+            world.do(due[0])
+        return True
 
     @staticmethod
     def _confirmed(world: World) -> bool:

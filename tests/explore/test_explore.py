@@ -48,6 +48,11 @@ FOUND = {
         "changes",
         "plain arrives; wake; decide; plain's master fails; carry out; carry out; carry out",
     ),
+    "an app without an Agent keeps its GPUs of a machine that is drained, and nobody wakes up for them": (
+        "changes",
+        "plain arrives; wake; decide; carry out; carry out; carry out; container runs; container runs; container runs; "
+        "drain",
+    ),
 }
 """What longer searches found: (kind, moves)."""
 
