@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
+from tests.explore.kinds import KINDS
 from tests.explore.search import search
-from tests.explore.world import KINDS
 
 
 def main() -> int:

@@ -28,7 +28,8 @@ from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.events import WorkerPlan
 from pycontrol.model.topology import Gpu
 from tests.explore import oracles
-from tests.explore.world import BEGIN_S, SETTINGS, World
+from tests.explore.kinds import BEGIN_S, SETTINGS
+from tests.explore.world import World
 
 Path = tuple[str, ...]
 AMOUNTS = {

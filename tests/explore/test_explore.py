@@ -15,9 +15,10 @@ from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.values import Placed
 from pycontrol.model.topology import Gpu
 from pycontrol.queries.pending_reasons import reason
+from tests.explore.kinds import KINDS
 from tests.explore.planted import PLANTED
 from tests.explore.search import Continuation, Copies, beginnings, digest, search
-from tests.explore.world import KINDS, play
+from tests.explore.world import play
 from tests.faults.mutants import ROOT
 
 
