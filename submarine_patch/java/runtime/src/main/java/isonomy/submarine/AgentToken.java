@@ -44,7 +44,7 @@ record AgentToken(String secret, String arbiter, String ca) {
       try {
         return rest.get("token?app=" + app);
       } catch (RmRest.Away e) {
-        if (System.nanoTime() > giveUpNs) {
+        if (System.nanoTime() > giveUpNs || Thread.currentThread().isInterrupted()) { // else it would not pause
           throw e;
         }
         if (first) {
