@@ -55,7 +55,7 @@ def estimate(quantiles: Sequence[float | None] | None, now_s: float) -> str:
     if not quantiles or quantiles[1] is None:
         return ""
     low, middle, high = (None if x is None else span(max(0.0, x - now_s)) for x in quantiles)
-    return f"~{middle} ({low} to {high or 'more than a week'})"
+    return f"~{middle} ({low} to {high})" if high else f"~{middle} ({low} or more)"
 
 
 def standing(amount: float | None, measure: Mapping[str, str]) -> str:

@@ -112,6 +112,6 @@ def with_start(code: str, sentence: str, gpus_held: int, start_s: Any, now_s: fl
     low, middle, high = start_s
     if high is not None and high < now_s:
         return sentence
-    times = [clock(max(x, now_s), now_s) if x else "more than a week" for x in (low, middle, high)]
-    between = "" if times[0] == times[2] else f" ({times[0]} to {times[2]})"
-    return f"{sentence}; you start about {times[1]}{between}"
+    first, about, last = (clock(max(x, now_s), now_s) if x else "" for x in (low, middle, high))
+    between = "" if first == last else f" ({first} to {last})" if last else f" ({first} or later)"
+    return f"{sentence}; you start about {about}{between}"

@@ -111,7 +111,7 @@ class Day:
 @pytest.fixture(scope="module")
 def day(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Day:
     """Two apps hold all machines with 4 GPUs, one of them lost its machine for a while, and another waits for those:
-    until the gate opens, since it came later and declares more. The others have the smaller machines to themselves."""
+    until the gate opens, since these are boosted. The others have the smaller machines to themselves."""
     folder = tmp_path_factory.mktemp("scripts")
     plain, silent, found = folder / "plain.py", folder / "silent.py", Day(folder / "gate")
     plain.write_text(UNCHANGED)
@@ -140,6 +140,8 @@ def day(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Day:
     rig.wait(lambda: rig.get("explain", app="moved").get("leases") == [], 60, "it gives its GPUs back")
     rig.post("undrain", node=host)
     rig.wait(lambda: rig.get("explain", app="moved").get("leases"), 60, "it gets them again")
+    for name in ("moved", "steady"):
+        cli("boost", found.apps[name].app_id, "--for", "2h")
     found.submit("waits", f"python plain.py 0.1 {found.gate} 0", plain, 4, hours=0.4)
     rig.wait(lambda: rig.get("explain", app="moved").get("lost"), START_S, "it trains again, and is told so")
     found.again = found.apps["moved"].status().line()

@@ -127,7 +127,7 @@ NOON = time.mktime((2026, 11, 24, 12, 0, 0, 0, 0, -1))
     [
         (Pending.NO_FREE_GPUS, 0, (NOON + 60, NOON + 120, NOON + 180), "; you start about 12:02 (12:01 to 12:03)"),
         (Pending.OUTRANKED, 0, (NOON + 61, NOON + 62, NOON + 63), "; you start about 12:01"),
-        (Pending.OUTRANKED, 0, (NOON - 60, NOON + 120, None), "; you start about 12:02 (12:00 to more than a week)"),
+        (Pending.OUTRANKED, 0, (NOON - 60, NOON + 120, None), "; you start about 12:02 (12:00 or later)"),
         (
             Pending.CELLS_IN_USE,
             0,

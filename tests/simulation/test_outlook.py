@@ -148,6 +148,16 @@ def test_quantiles_are_in_order_and_a_new_app_has_its_place(taken: Scene) -> Non
     assert large.end_s[1] is None or small.end_s[1] < large.end_s[1]
 
 
+@pytest.mark.parametrize(("lease_s", "hours", "known"), [(1200.0, 8.0, True), (20.0, 8.0, False), (20.0, 0.2, True)])
+def test_a_forecast_looks_as_many_leases_ahead_as_a_week_of_default_ones_has(
+    taken: Scene, lease_s: float, hours: float, known: bool
+) -> None:
+    """With leases of 20 s a week took minutes to simulate, in which apps that had begun to wait had no estimate."""
+    free = dataclasses.replace(taken, agents=(), settings=dataclasses.replace(taken.settings, lease_s=lease_s))
+    said = outlooks(asking(free, 1, hours), runs=1, only=ASKED)[ASKED]
+    assert (said.end_s[1] is not None) == known
+
+
 def test_arrivals_are_drawn_from_the_last_day(taken: Scene) -> None:
     come = arrivals(taken, random.Random(1), taken.now_s + 3600)
     assert come
