@@ -175,7 +175,7 @@ def _unknown(found: Layout, scene: Scene | None) -> list[str]:
     missing = sorted({host for chain in found.chains for host in chain.hosts} - hosts)
     return [
         *(f"{name} is no leaf queue of the cluster: no app can use its cells" for name in strange),
-        *(f"{host} has never registered: its GPUs count, but nobody gets them" for host in missing),
+        *(f"the control plane knows no node {host}: nobody gets its GPUs until it registers" for host in missing),
     ]
 
 

@@ -125,7 +125,7 @@ def test_limits_of_accounts_and_cells_are_changes_too(server: str, stage: Stage,
     cells.write_text(json.dumps(spec | wrong))
     queue, host = said(server, "--cells", str(cells))["cells"]["unknown"]
     assert queue == "root.prdo is no leaf queue of the cluster: no app can use its cells"
-    assert host.startswith("nowhere has never registered")
+    assert host.startswith("the control plane knows no node nowhere")
     assert f"WARNING: {queue}" in run(server, "--cells", str(cells))
 
 
