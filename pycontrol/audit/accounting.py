@@ -129,7 +129,8 @@ def accounted(
 ) -> dict[str, Any]:
     """A row for each group, in the order of time, then most GPU time first; times in hours.
 
-    By account, a row has the use of all accounts below it. `prices`: by GPU type, of an hour with a container.
+    By account, a row has the use of all accounts below it. A day or month without use has a row, its other keys empty:
+    that says whether it is covered. `prices`: by GPU type, of an hour with a container.
     """
     groups: dict[tuple[str, ...], Group] = {}
     whole = Group()
@@ -139,13 +140,17 @@ def accounted(
         _add(whole, e)
     begin_s, end_s = max(found.since_s, found.first_s or found.until_s), min(found.until_s, found.last_s)
     gaps = [x for x in without(found.covered, begin_s, end_s) if x[1] - x[0] > GAP_S]
+    times = [name for name in by if name in TIMES]
+    used = {tuple(value for name, value in zip(by, key, strict=True) if name in times) for key in groups}
+    for at_s in range(int(begin_s // DAY_S * DAY_S), math.ceil(end_s), int(DAY_S)) if times and groups else ():
+        if tuple(_time(name, at_s) for name in times) not in used:
+            groups.setdefault(tuple(_time(name, at_s) if name in times else "" for name in by), Group())
     rows = []
     for key, group in groups.items():
         row = dict(zip(by, key, strict=True)) | _row(group, prices, found.whole_days)
         if time := next((row[name] for name in TIMES if name in by), ""):
             row["covered_h"] = round(_covered_s(time, begin_s, end_s, gaps) / HOUR_S, 2)
         rows.append(row)
-    times = [name for name in by if name in TIMES]
     others = [name for name in by if name not in TIMES]
     rows.sort(key=lambda r: (*(r[t] for t in times), -r["gpu_h_used"], *(r[name] for name in others)))
     unpriced = [t for t in whole.by_type if t not in prices] if prices else []
@@ -160,8 +165,7 @@ def accounted(
 
 def _values(e: Entry, name: str, accounts: Accounts) -> Iterator[str]:
     if name in TIMES:
-        date = datetime.fromtimestamp(e.at_s, UTC)
-        yield f"{date:%Y-%m-%d}" if name == "day" else f"{date:%Y-%m}"
+        yield _time(name, e.at_s)
     elif name == "account":
         *path, _ = accounts.path(e.who.queue, e.who.user)
         yield from ("/".join(path[: k + 1]) for k in range(len(path)))
@@ -169,6 +173,10 @@ def _values(e: Entry, name: str, accounts: Accounts) -> Iterator[str]:
         yield e.gpu_type
     else:
         yield str(getattr(e.who, "app_id" if name == "app" else name))
+
+
+def _time(name: str, at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC):{'%Y-%m-%d' if name == 'day' else '%Y-%m'}}"
 
 
 def _add(group: Group, e: Entry) -> None:

@@ -211,7 +211,7 @@ def run(path: Path, *args: str, code: int = 0) -> str:
 def test_use_is_known_by_day_after_its_facts_are_gone(pruned: Path) -> None:
     at = ("--since", "2024-10-01", "--until", "2024-10-10")
     found = json.loads(run(pruned, *at, "--by", "day,kind,type", "-o", "json"))
-    hours = {(r["day"], r["kind"], r["type"]): r["gpu_h_used"] for r in found["rows"]}
+    hours = {(r["day"], r["kind"], r["type"]): r["gpu_h_used"] for r in found["rows"] if r["kind"]}
     assert hours == {
         ("2024-10-03", "job", "V100"): 24.0,
         ("2024-10-03", "plain", "T4"): 1.0,
@@ -235,7 +235,11 @@ def test_a_table_says_what_it_covers_and_time_without_records_is_no_time_without
     found = json.loads(run(pruned, "--since", "2024-09-01", "--until", "2024-10-10", "--by", "day", "-o", "json"))
     first = found["covered"]["from_s"]
     assert found["covered"]["gaps"][0] == [first + 3600, first + 10 * 3600]
-    assert [r["covered_h"] for r in found["rows"]] == [3.0, 24.0]
+    assert [(r["day"][-2:], r["covered_h"]) for r in found["rows"]] == [
+        ("03", 3.0),
+        ("04", 24.0),
+        *((f"0{day}", 0.0) for day in range(5, 10)),
+    ], "a day without records has a row, too"
     assert "no app had GPUs" not in run(pruned, "--since", "2024-08-01", "--until", "2024-09-01", code=1)
     assert "nothing is known" in run(pruned, "--since", "2024-08-01", "--until", "2024-09-01", code=1)
     assert "no app had GPUs in the time that is covered" in run(
