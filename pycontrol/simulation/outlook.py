@@ -28,7 +28,7 @@ from pycontrol.simulation.simulated_jobs import IDLE, RUNNING, SimApp, SimJob, g
 from pycontrol.simulation.simulation_settings import HONEST, Misreport, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 
-HORIZON_LEASES = 504
+HORIZON_LEASES = 1008
 """How far a run goes: a week of leases of the default length. With short leases a week has too many to simulate."""
 STEPS_MAX = 200_000
 RUN_S = 9.0
