@@ -34,6 +34,9 @@ def status(d: Data) -> Group:
         head += f"\nthe mode is {mode['name']}{since}" + (f": {mode['problem']}" if mode["problem"] else "")
     if d["held"]:
         head += f"\nleases are held and nothing is changed, as the state contradicts itself: {d['held']}"
+    if 2 * d["launch_s"] > d["lease_s"]:
+        head += f"\na launch takes {span(d['launch_s'])} here, so gangs that change places use little of their leases"
+        head += f" of {span(d['lease_s'])}: lengthen lease_s"
     head += "".join(f"\n{x['target']} is {boosted(x)}" for x in d["boosts"])
     news = [x for x in d["acts"] if d["now_s"] - x["at_s"] < ACTS_S][:ACTS_SHOWN]
     head += "".join(f"\n{x['text']}, {moment(x['at_s'])}" for x in news)

@@ -50,6 +50,7 @@ def status(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any
         "policy": a.policy_name,
         **picked(a.settings, "f lease_s"),
         "lead_s": a.settings.lead,
+        "launch_s": a.durable.launch_s,
         "epoch": a.clerk.epoch,
         "gpus": gpu_counts(a),
         "nodes": nodes,

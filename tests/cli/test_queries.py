@@ -40,6 +40,15 @@ def test_status(rm: Rm) -> None:
     assert rm.seen[0] == ("GET", "/ws/v1/cluster/isonomy/status", {"user.name": "u"})
 
 
+@pytest.mark.parametrize(("launch_s", "said"), [(0.0, False), (25.0, False), (35.0, True)])
+def test_status_says_that_launches_take_most_of_a_lease(rm: Rm, launch_s: float, said: bool) -> None:
+    seen = json.loads(ok(rm, "status", "-o", "json")) | {"lease_s": 60.0, "launch_s": launch_s}
+    console = Console(width=200)
+    with console.capture() as text:
+        console.print(screens.status(seen))
+    assert ("a launch takes 35 s here" in text.get() and "leases of 60 s: lengthen lease_s" in text.get()) == said
+
+
 def test_queue_has_a_line_for_each_app(rm: Rm) -> None:
     lines = ok(rm, "queue").splitlines()
     assert len(lines) == 4
