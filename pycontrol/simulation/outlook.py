@@ -28,8 +28,9 @@ from pycontrol.simulation.simulated_jobs import IDLE, RUNNING, SimApp, SimJob, g
 from pycontrol.simulation.simulation_settings import HONEST, Misreport, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 
+HORIZON_S = 7 * 86400.0
 HORIZON_LEASES = 1008
-"""How far a run goes: a week of leases of the default length. With short leases a week has too many to simulate."""
+"""A week of leases of the default length: with shorter ones a run does not go as far, as a week has too many."""
 STEPS_MAX = 200_000
 RUN_S = 9.0
 """CPU time of a run. If it takes longer, the apps with the most gangs are left out, as if they had no Agent."""
@@ -222,7 +223,7 @@ class Resumed(Simulator):
 
     def run_out(self, sought: Iterable[str], starts: bool = False) -> dict[str, tuple[float | None, float | None]]:
         """(start, end) of these apps: until all have ended (or with `starts` have started), or the horizon."""
-        end_s, waiting = self.now + HORIZON_LEASES * self.arbiter.settings.lease_s, set(sought)
+        end_s, waiting = self.now + min(HORIZON_S, HORIZON_LEASES * self.arbiter.settings.lease_s), set(sought)
         open_ = set(waiting)
         began = {i: app.started_s for i, app in self.apps.items()}
         for _ in range(STEPS_MAX):

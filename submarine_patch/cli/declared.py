@@ -125,7 +125,7 @@ class Foresight:
             demand = Demand(gang, gangs, gang, work_gpu_s, work_gpu_s, scope=work.spec.scope)
             asked = with_app(scene, client.user, queue, demand)
             said = outlooks(asked, runs=RUNS, error=ERROR, only=ASKED, pause=self._in_time)
-            self._found, self._now_s, self._problem = said[ASKED], scene.now_s, "not as far as a forecast looks"
+            self._found, self._now_s, self._problem = said[ASKED], scene.now_s, "later than a forecast looks ahead"
         except Exception as e:
             self._problem = str(e) if isinstance(e, Failure | ConfigError | NoOutlook) else repr(e)
 
