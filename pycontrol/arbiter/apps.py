@@ -174,11 +174,13 @@ class Launches:
                 break
         return changed
 
-    def started(self, app_id: str, jobs: Iterable[JobProgress], leases: Iterable[Lease]) -> list[tuple[str, float]]:
+    def started(self, app_id: str, jobs: Sequence[JobProgress], leases: Iterable[Lease]) -> list[tuple[str, float]]:
         """(job, time of the grant) for each job that made its first step on a grant since the last report.
 
         Only the first launch on each grant counts.
         """
+        if not jobs:
+            return []
         by_job = grouped((x.job_id, x) for x in leases if x.job_id)
         seen, found = self.seen.setdefault(app_id, {}), []
         for job in jobs:

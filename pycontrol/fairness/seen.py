@@ -66,8 +66,8 @@ class AppSeen:
             scope = topology.scope_of(g.host for g in gpus)
             self._types.add(kind)
             self._scopes.add(scope)
-            for _ in range(min(x.count, ENOUGH)):  # more of the same would change no median
-                self._profiler.add(_key(job_id, kind), x.iter_time_s, len(gpus), scope)
+            times = min(x.count, ENOUGH)  # more of the same would change no median
+            self._profiler.add(_key(job_id, kind), x.iter_time_s, len(gpus), scope, times)
 
     # ---- S and speeds
 

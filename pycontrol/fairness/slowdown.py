@@ -39,12 +39,14 @@ class Profiler:
         self._else_s = guess_s
         self._recalled: dict[Scope, float] = {}
 
-    def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope) -> None:
-        """Adds one measured iteration of a job on `gpus` GPUs placed in `scope`."""
+    def add(self, job_id: str, iter_time_s: float, gpus: int, scope: Scope, times: int = 1) -> None:
+        """Adds measured iterations of a job on `gpus` GPUs placed in `scope`, each of `iter_time_s`."""
         if 0 < iter_time_s < math.inf:
             samples = self._samples.setdefault((job_id, scope), deque(maxlen=WINDOW))
-            samples.append(iter_time_s * max(1, gpus))
-            self._forget()
+            gpu_s = iter_time_s * max(1, gpus)
+            if samples.count(gpu_s) < WINDOW:  # else nothing would change
+                samples.extend([gpu_s] * times)
+                self._forget()
 
     def _forget(self) -> None:
         self._medians = self._slowdowns = self._serial_s = None

@@ -36,6 +36,8 @@ from pycontrol.simulation.yarn import SimYarn
 
 NAP_S = 0.02
 """Least time between two wake-ups for the same time, as in the production driver."""
+SOON_S = 1e-6
+"""A checkpoint is looked at this much earlier, as times are rounded."""
 FRUITLESS = 200
 """Consecutive wake-ups without a running job or a future event after which the remaining apps can never run."""
 TICK = ev.Tick()
@@ -85,8 +87,10 @@ class Simulator:
         """Jobs with a gang, planned or running."""
         self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in policies_in(policy))
         """Whether apps' progress is reported before each round; Agents that are asked tell it themselves."""
-        self.tells_saved = any(getattr(p, "by_unsaved", False) for p in policies_in(policy))
-        """Whether apps report then that they wrote checkpoints."""
+        self.tells_saved = any(getattr(p, "by_unsaved", False) for p in policies_in(policy)) and not self.reports
+        """Whether else those apps report then that wrote checkpoints."""
+        self.saves: list[tuple[float, int, SimJob, int]] = []
+        """If so: when each job next has a checkpoint that is not told, its stamp at the end; a heap."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
         self.do: dict[type[Any], Callable[[Any], None]] = {
@@ -185,11 +189,30 @@ class Simulator:
         due_s = self.arbiter.rounds.due_s()
         if self.arbiter.rounds.current is not None or due_s is None or due_s > at_s:
             return
-        self.now, every_s = max(self.now, due_s - 1e-3), self.settings.checkpoint_every_s
-        for app in self.apps.values():
-            if app.job_at and (self.reports or any(j.newly_saved_s(self.now, every_s) for j in app.jobs)):
-                self._tell(app)
+        self.now = max(self.now, due_s - 1e-3)
+        if self.reports:
+            for app in self.apps.values():
+                if app.job_at:
+                    self._tell(app)
+        else:
+            self._tell_saved()
         self._drain()
+
+    def _tell_saved(self) -> None:
+        """Report the progress of apps that wrote checkpoints since they were asked."""
+        due, every_s = list[SimJob](), self.settings.checkpoint_every_s
+        while self.saves and self.saves[0][0] <= self.now + SOON_S:
+            _, _, job, stamp = heapq.heappop(self.saves)
+            if job.stamp == stamp:
+                due.append(job)
+        for app in {id(j.app): j.app for j in due if j.newly_saved_s(self.now, every_s)}.values():
+            self._tell(app)
+        for job in due:
+            self._note_saves(job)
+
+    def _note_saves(self, job: SimJob) -> None:
+        at_s = job.next_saved_s(self.now, self.settings.checkpoint_every_s)
+        heapq.heappush(self.saves, (at_s, next(self.order), job, job.stamp))
 
     # ---- apps come and go
 
@@ -305,8 +328,14 @@ class Simulator:
         job.state, job.up_s = RUNNING, self.now
         job.rate, job.slowdown = gang_rate(app.trace, job.gpus, self.topology)
         job.since_s = self.now + (settings.start_s if first else settings.restart_s)
+        self._train(job)
+
+    def _train(self, job: SimJob) -> None:
+        """Schedule the end of a job that trains from `since_s` on."""
         job.stamp += 1
         self.at(job.since_s + job.left / job.rate, self._job_ends, job, job.stamp)
+        if self.tells_saved and not job.app.trace.agentless:
+            self._note_saves(job)
 
     def _job_ends(self, job: SimJob, stamp: int) -> None:
         if job.stamp != stamp:

@@ -196,14 +196,13 @@ class Resumed(Simulator):
             self.arbiter.durable.put(dataclasses.replace(lease, job_id=job.job_id))
         job.state, job.gpus, job.launches, job.up_s, job.since_s = RUNNING, gpus, 1, self.now, self.now
         job.rate, job.slowdown = gang_rate(app.trace, gpus, self.topology)
-        job.stamp += 1
         self.active += 1
         ending = any(self.yarn.containers[x].ending for x in job.containers)
         if ending or (gang and gang[0].state is REVOKING):
             app.held = {gpu: at_s for gpu, at_s in app.held.items() if gpu not in gpus}
             self._stop(job, -math.inf if ending else gang[0].end_s)
         else:
-            self.at(self.now + job.left / job.rate, self._job_ends, job, job.stamp)
+            self._train(job)
 
     def _demand(self, app: SimApp) -> Demand:
         found, wishes = super()._demand(app), self._wishes.get(app.trace.app_id)

@@ -53,8 +53,17 @@ class SimJob:
     def newly_saved_s(self, now_s: float, every_s: float) -> float:
         """When it wrote its newest periodic checkpoint, if its worker tells that and has not; else 0."""
         trained_s = max(0.0, now_s - self.since_s)
-        at_s = self.since_s + trained_s - trained_s % (every_s / max(TINY, self.app.report.saved))
+        at_s = self.since_s + trained_s - trained_s % self._told_every_s(every_s)
         return at_s if self.state == RUNNING and at_s > max(self.since_s, self.saved_s) else 0.0
+
+    def next_saved_s(self, now_s: float, every_s: float) -> float:
+        """When, while it runs, it has next a checkpoint that its worker has not told; the past if it has one."""
+        period_s = self._told_every_s(every_s)
+        untold = self.newly_saved_s(now_s, every_s)
+        return untold or self.since_s + period_s * (1.0 + max(0.0, now_s - self.since_s) // period_s)
+
+    def _told_every_s(self, every_s: float) -> float:
+        return every_s / max(TINY, self.app.report.saved)
 
     def settle(self, now_s: float, lost: bool, every_s: float) -> float:
         """Stop training now, and return the work lost, GPU-seconds.
