@@ -20,7 +20,7 @@ from pycontrol.arbiter.ledger.facts import (
     LimitsSet,
     NextDropped,
 )
-from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, is_revoking, part
+from pycontrol.arbiter.ledger.lease import REVOKING, Claim, Lease, Reservation, gpus_in, part
 from pycontrol.arbiter.ledger.limits import LimitBook, places
 from pycontrol.arbiter.supply.gpu_supply import Groups, Supply
 from pycontrol.arbiter.views.agent_reports import AgentsView
@@ -259,8 +259,7 @@ class Holdings:
 
     def borrowing(self, app_id: str) -> int:
         """GPUs that the app borrows or will borrow, less those being revoked."""
-        claims = self.durable.claims_of(app_id)
-        return sum(len(x.gpus) for x in claims if not x.guaranteed and not is_revoking(x))
+        return self.durable.table.borrowed.get(app_id, 0)
 
     def contention(self, app_id: str, now_s: float) -> Contention:
         """What the app's Agent needs to compute rho."""

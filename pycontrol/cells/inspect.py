@@ -102,10 +102,10 @@ def idle_gpus(cells: Cells) -> dict[str, int]:
     """Host -> healthy GPUs that nobody uses."""
     found: dict[str, int] = {}
     for space in cells.spaces:
-        free = space.borrowable.forest.free[space.chain.node]
-        for node, host in enumerate(space.chain.hosts):
-            if free[node] and not space.borrowable.forest.covered((space.chain.node, node)):
-                found[host] = found.get(host, 0) + free[node]
+        forest, level, hosts = space.borrowable.forest, space.chain.node, space.chain.hosts
+        for node, n in enumerate(forest.free[level]):
+            if n and not (forest.whole and forest.covered((level, node))):
+                found[hosts[node]] = found.get(hosts[node], 0) + n
     return found
 
 

@@ -48,7 +48,7 @@ def machines(cells: Cells, vc: str) -> list[VirtualMachine]:
     """All machines of a virtual cluster; unbound cells are bound tentatively to find hosts for them."""
     found: list[VirtualMachine] = []
     for at, space in enumerate(cells.spaces):
-        roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
+        roots = space.roots_of(vc)
         with bound_for_now(space, roots) as fresh:
             for root in roots:
                 found += _of_root(at, space, root, root not in fresh)
@@ -77,9 +77,9 @@ def groups_to_move(cells: Cells, vc: str) -> list[list[str]]:
     """The groups in each bound cell of a virtual cluster that has bad GPUs, where a cell with fewer could be bound."""
     found = []
     for space in cells.spaces:
-        for root, (owner, _) in space.holder.items() if space.bad else ():
+        for root in space.roots_of(vc) if space.bad else ():
             level, physical = root[0], space.v2p[root[0]][root[1]]
-            if owner != vc or root in space.fixed or physical not in space.buddy.bad[level]:
+            if root in space.fixed or physical not in space.buddy.bad[level]:
                 continue
             groups = {group.name for leaf in space.chain.leaves((level, physical)) if (group := space.owner_of(leaf))}
             if groups and space.buddy.has_better((level, physical)):
@@ -99,7 +99,7 @@ def room_within(cells: Cells, vc: str, kind: str, coming: Collection[Place] = ()
         if kind_level is None:
             continue
         leaves = [inside for chain, leaf in coming if chain == at and (inside := virtual_leaf(space, leaf)) is not None]
-        roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
+        roots = space.roots_of(vc)
         with bound_for_now(space, roots):
             for root in roots:
                 top = min(root[0], space.chain.node)
@@ -139,8 +139,7 @@ def as_shown(cells: Cells, vc: str) -> Iterator[None]:
     """Binds a virtual cluster's cells as `machines` shows them; those that nobody took are unbound at the end."""
     with ExitStack() as bound:
         for space in cells.spaces:
-            roots = [root for root, (owner, _) in space.holder.items() if owner == vc]
-            bound.enter_context(bound_for_now(space, roots))
+            bound.enter_context(bound_for_now(space, space.roots_of(vc)))
         yield
 
 

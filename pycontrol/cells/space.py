@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pycontrol.cells.buddy import Buddy
 from pycontrol.cells.geometry import Cell, Chain
 from pycontrol.cells.pool import CellPool, Forest
 from pycontrol.cells.values import IDLE, GroupRequest, Key, Worker
+from pycontrol.model.grouping import grouped
 from pycontrol.model.topology import Gpu
 
 FREE = -1
@@ -81,6 +82,8 @@ class Space:
         for level, key in self.roots:
             self.holder[(level, len(leaf_roots) // self.sizes[level])] = key
             leaf_roots += [level] * self.sizes[level]
+        self._roots_of: dict[str, list[Cell]] | None = None
+        """Virtual cluster -> its roots; None: `holder` has changed."""
         self.forest = Forest(chain, leaf_roots)
         self.pools: dict[Key, CellPool] = {}
         for cell, key in reversed(self.holder.items()):
@@ -122,6 +125,12 @@ class Space:
     def leaves_of(self, gpu: Gpu) -> list[int]:
         """The level-0 cell of a GPU; none if it is not of this chain."""
         return [leaf for leaf in self.leaves_on(gpu.host) if self.chain.indices[leaf] == gpu.index]
+
+    def roots_of(self, vc: str) -> Sequence[Cell]:
+        """The roots of a virtual cluster's trees, pinned ones too, the largest first."""
+        if self._roots_of is None:
+            self._roots_of = grouped((owner, root) for root, (owner, _) in self.holder.items())
+        return self._roots_of.get(vc, ())
 
     # Binding
 
@@ -257,7 +266,7 @@ class Space:
         if self.holder[root] == key:
             return
         self.pool_of(root).remove_root(root)
-        self.holder[root] = key
+        self.holder[root], self._roots_of = key, None
         self.pools.setdefault(key, CellPool(self.forest)).add_root(root)
 
     # Bad hardware

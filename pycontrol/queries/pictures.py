@@ -44,7 +44,7 @@ class Camera:
         """The Arbiter's note of the apps that changed since the last picture, if this camera took it."""
 
     def take(self, a: Arbiter) -> Arbiter:
-        """A copy of the Arbiter in its present state; call `complete` before reading it."""
+        """A copy of the Arbiter in its present state."""
         touched, d = a.ledger.touched, a.durable
         app_ids = {*d.apps, *self._apps} if touched is None or touched is not self._touched else touched
         self._touched = a.ledger.watch()
@@ -60,13 +60,9 @@ class Camera:
         return picture
 
     def _durable(self, d: Durable) -> Durable:
-        """A copy of the durable state without the indices by app, which `complete` makes."""
-        own = Durable()
-        own.leases.update(d.leases)
-        own.reservations.update(d.reservations)
+        """A copy of the durable state."""
+        own = Durable(d.table.copy())
         own.apps = {app_id: self._apps[app_id] for app_id in d.apps}  # in the order of their arrival
-        own.held.update(d.held)
-        own.grants.update(d.grants)
         own.switches, own.acts, own.boosts, own.rounds = set(d.switches), d.acts, dict(d.boosts), d.rounds
         own.memory, own.clocks, own.exchange = dict(d.memory), dict(d.clocks), d.exchange
         own.uses, own.limits, own.spent = dict(d.uses), dict(d.limits), dict(d.spent)
@@ -75,14 +71,6 @@ class Camera:
         own.live = {app_id: apps[app_id] for app_id in d.live}
         own.ended = OrderedDict((app_id, apps[app_id]) for app_id in d.ended)
         return own
-
-
-def complete(picture: Arbiter) -> Arbiter:
-    """Build the picture's indices by app, on the reader's thread; returns the picture."""
-    d = picture.durable
-    d.leases.index()
-    d.reservations.index()
-    return picture
 
 
 @dataclass(slots=True)
@@ -180,7 +168,7 @@ class Pictures:
             if have is None or not self._fresh(have):
                 begun_s = self._clock_s()
                 arbiter, now_s, cost_s = self._driver.call(self._timed, patience_s)
-                have = self._newest = Picture(complete(arbiter), now_s, begun_s, cost_s)
+                have = self._newest = Picture(arbiter, now_s, begun_s, cost_s)
             return have
         finally:
             self._taking.release()

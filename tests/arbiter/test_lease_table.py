@@ -248,6 +248,6 @@ def test_an_unknown_gpu_is_away() -> None:
 def test_a_container_without_a_lease_occupies_its_gpu() -> None:
     m = revoking()
     m.send(ev.AgentDone("a", True))
-    m.a.durable.leases.clear()
-    m.a.durable.leases.by_app.clear()
+    for lease in list(m.a.durable.leases.each()):
+        m.a.durable.leases.drop(lease)
     assert classify(m.a.holdings, GPU) is S.OCCUPIED

@@ -14,7 +14,7 @@ from pycontrol.model import events as ev
 from pycontrol.model.cluster import Ask, Container, Node, YarnApp
 from pycontrol.policies.registry import make
 from pycontrol.queries import views
-from pycontrol.queries.pictures import Camera, complete
+from pycontrol.queries.pictures import Camera
 
 
 def busy(machines: int, apps: int, asks: int, users: int = 50) -> tuple[Arbiter, float]:
@@ -65,7 +65,7 @@ def run(machines: int = 1250, apps: int = 2000) -> dict[str, Any]:
     camera.take(a)
     first_ms = 1e3 * (time.process_time() - begin_s)
     picture_ms = cpu_ms(lambda: camera.take(a))
-    picture = complete(camera.take(a))
+    picture = camera.take(a)
     shown = (views.status, views.queue, views.leases, views.apps, views.audit)
 
     def bounce() -> None:

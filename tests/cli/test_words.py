@@ -123,7 +123,8 @@ def test_an_app_without_gpus_and_demand_is_not_running(scene: Scene) -> None:
     agent = a.agents[EARLY]
     for lease in a.durable.leases.of(EARLY):
         a.durable.leases.drop(lease)
-    a.durable.reservations.by_app.pop(EARLY, None)
+    for reservation in a.durable.reservations.of(EARLY):
+        a.durable.reservations.drop(reservation)
     a.durable.held.pop(EARLY, None)
     for worker in a.workers.of(EARLY):
         a.workers.drop(worker)

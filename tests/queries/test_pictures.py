@@ -14,7 +14,7 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import AppChanged, Restored
 from pycontrol.arbiter.state import COPIED, Holdings, Settings
 from pycontrol.queries import explain, pictures, views
-from pycontrol.queries.pictures import Camera, Pictures, complete
+from pycontrol.queries.pictures import Camera, Pictures
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 OWN_WAY = {"settings", "durable", "ledger", "supply", "lead_s", "event_s", "held"}
@@ -52,7 +52,7 @@ def test_views_of_a_picture_equal_those_of_the_arbiter_and_do_not_change() -> No
             world.end_app(SHELL)
         if step % 3:
             continue
-        picture = complete(camera.take(world.arbiter))
+        picture = camera.take(world.arbiter)
         now_s = world.now
         before = seen(world.arbiter, now_s)
         assert seen(picture, now_s) == before
@@ -156,7 +156,7 @@ def test_counts_of_launches_in_a_picture_are_those_of_its_moment() -> None:
     scene = Scene(run_s=10)
     arbiter = scene.world.arbiter
     arbiter.clerk.record(AppChanged(EARLY, {"launched": {"j0": 1}}))
-    picture = complete(Camera().take(arbiter))
+    picture = Camera().take(arbiter)
     counts = picture.durable.apps[EARLY].launches
     before = dict(counts)
     restored = Restored(arbiter.durable.kept())

@@ -93,13 +93,13 @@ class AppRecord:
 class Durable:
     """The fold of all facts."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: LeaseTable | None = None) -> None:
         self.apps: dict[str, AppRecord] = {}
         self.live: dict[str, AppRecord] = {}
         """The apps that have not ended, in the order of their arrival."""
         self.ended: OrderedDict[str, AppRecord] = OrderedDict()
         """The apps that have ended, in the order of their end."""
-        self.table = LeaseTable()
+        self.table = table or LeaseTable()
         self.leases, self.reservations = self.table.leases, self.table.reservations
         self.held, self.grants = self.table.held, self.table.grants
         self.switches: set[str] = set()

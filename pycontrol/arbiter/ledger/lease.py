@@ -27,6 +27,7 @@ from pycontrol.arbiter.ledger.facts import (
     dump_gpus,
     load_gpus,
 )
+from pycontrol.model.grouping import Tables
 from pycontrol.model.reasons import EndReason, end_reason
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
@@ -266,37 +267,40 @@ class Claims(dict[Gpu, T], Generic[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_app: dict[str, dict[Gpu, T]] = {}
+        self._by_app: Tables[str, Gpu, T] = Tables()
+
+    def copied(self) -> Claims[T]:
+        """An independent copy."""
+        other = Claims[T]()
+        other.update(self)
+        other._by_app = self._by_app.copy()
+        return other
+
+    @property
+    def by_app(self) -> Mapping[str, Mapping[Gpu, T]]:
         """App -> first GPU -> lease."""
+        return self._by_app.by_key
 
     def each(self) -> Iterator[T]:
         """Each lease once."""
         return (x for gpu, x in self.items() if x.gpus[0] == gpu)
 
-    def index(self) -> None:
-        """Makes `by_app` from what is there by GPU."""
-        for x in self.values():
-            self.by_app.setdefault(x.app_id, {})[x.gpus[0]] = x
-
     def of(self, app_id: str) -> list[T]:
         """Those of one app, sorted by their first GPUs."""
-        mine = self.by_app.get(app_id)
+        mine = self._by_app.at(app_id)
         return [mine[gpu] for gpu in sorted(mine)] if mine else []
 
     def put(self, x: T) -> None:
         """Adds a lease, or replaces that of the same GPUs."""
         for gpu in x.gpus:
             self[gpu] = x
-        self.by_app.setdefault(x.app_id, {})[x.gpus[0]] = x
+        self._by_app.put(x.app_id, x.gpus[0], x)
 
     def drop(self, x: T) -> None:
         """Removes a lease."""
         for gpu in x.gpus:
             del self[gpu]
-        mine = self.by_app[x.app_id]
-        del mine[x.gpus[0]]
-        if not mine:
-            del self.by_app[x.app_id]
+        self._by_app.drop(x.app_id, x.gpus[0])
 
     def parts(self, gpus: Iterable[Gpu]) -> list[T]:
         """The leases of these GPUs, each with those of them that it has."""
@@ -317,7 +321,7 @@ class Claims(dict[Gpu, T], Generic[T]):
         for x in found:
             whole = self[x.gpus[0]]
             if x is not whole:
-                del self.by_app[x.app_id][whole.gpus[0]]
+                self._by_app.drop(x.app_id, whole.gpus[0])
                 others = part(whole, set(whole.gpus).difference(x.gpus))
                 self.put(x)
                 self.put(others)
@@ -339,6 +343,15 @@ class LeaseTable:
         """App -> GPUs that it holds or has reserved, less those being revoked."""
         self.grants: dict[str, int] = {}
         """Grant -> its GPUs, counted in the same way."""
+        self.borrowed: dict[str, int] = {}
+        """App -> those of `held` that it borrows."""
+
+    def copy(self) -> LeaseTable:
+        """An independent copy."""
+        other = LeaseTable()
+        other.leases, other.reservations = self.leases.copied(), self.reservations.copied()
+        other.held, other.grants, other.borrowed = dict(self.held), dict(self.grants), dict(self.borrowed)
+        return other
 
     def being_revoked(self, gpus: Sequence[Gpu]) -> set[str]:
         """Grants that are being revoked, of the app with these GPUs: a gang on several machines is revoked in parts."""
@@ -422,8 +435,14 @@ class LeaseTable:
         now = [after(x, f) for x in before]
         for x in now:
             self.leases.put(x)
-        for coming in self.reservations.parted(_of_grant(self.reservations, f))[0]:
-            self.reservations.put(dataclasses.replace(coming, guaranteed=isinstance(f, LeaseOwned)))
+        coming, _ = self.reservations.parted(_of_grant(self.reservations, f))
+        then = [dataclasses.replace(x, guaranteed=isinstance(f, LeaseOwned)) for x in coming]
+        for reservation in then:
+            self.reservations.put(reservation)
+        known, changed = list[Claim]([*before, *coming]), list[Claim]([*now, *then])
+        for old, new in zip(known, changed, strict=True):
+            if not is_revoking(old):
+                _count(self.borrowed, old.app_id, (old.guaranteed - new.guaranteed) * len(old.gpus))
         return Step(tuple(before), tuple(now), tuple(rest))
 
     def validate(self) -> Iterator[tuple[Gpu | str, str]]:
@@ -443,18 +462,26 @@ class LeaseTable:
             present = self.leases.get(gpu)
             if present is None or present.state != REVOKING:
                 yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
-        for counts, right_counts in ((self.held, counted.held), (self.grants, counted.grants)):
+        names = ("held", "grants", "borrowed")
+        for counts, right_counts in ((getattr(self, name), getattr(counted, name)) for name in names):
             for name in counts.keys() | right_counts.keys():
                 if counts.get(name, 0) != right_counts.get(name, 0):
                     yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"
 
     def _hold(self, x: Claim, sign: int) -> None:
-        for counts, name in ((self.held, x.app_id), (self.grants, x.grant_id)):
-            held = counts.get(name, 0) + sign * len(x.gpus)
-            if held:
-                counts[name] = held
-            else:
-                counts.pop(name, None)
+        n = sign * len(x.gpus)
+        _count(self.held, x.app_id, n)
+        _count(self.grants, x.grant_id, n)
+        if not x.guaranteed:
+            _count(self.borrowed, x.app_id, n)
+
+
+def _count(counts: dict[str, int], name: str, n: int) -> None:
+    held = counts.get(name, 0) + n
+    if held:
+        counts[name] = held
+    else:
+        counts.pop(name, None)
 
 
 def _of_grant(claims: Claims[T], f: LeaseBorrowed | LeaseOwned) -> Gpus:

@@ -267,7 +267,8 @@ class Candidates:
 
     def present(self, part: RoundPart) -> frozenset[str]:
         """The active apps that share the part."""
-        return frozenset(a for a, app in self.s.durable.live.items() if app.vc == part.vc)
+        live = self.s.durable.live
+        return frozenset(live if self.s.supply.whole else (a for a, app in live.items() if app.vc == part.vc))
 
     def ended(self, memory: Mapping[str, Any], present: frozenset[str], now_s: float) -> dict[str, float]:
         """App -> attained service (GPU-s), for apps that the policy remembers and that are gone."""
