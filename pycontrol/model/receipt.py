@@ -1,13 +1,13 @@
 """A round's receipt: what was on offer, who took part, what was decided and what was carried out.
 
-`dump` and `load` convert it to and from its form in the journal and in REST (docs/receipt.md names the fields). Fields
+`dump` is its form in REST (docs/rest.md), `stored` that in the journal; `load` reads both. Fields
 that a receipt of an older version lacks get their defaults.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -16,6 +16,8 @@ from pycontrol.model.reasons import Reason, read_reason
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
+HOSTS_MAX = 1_000_000
+_IN_RUNS = ("offered", "unused_gpus")
 _BID_FIELDS = tuple(f.name for f in dataclasses.fields(BidReceipt))
 
 
@@ -126,9 +128,13 @@ class Receipt:
         note, outcome = data.pop("note"), data.pop("outcome")
         return {**data, **({} if outcome is None else _dump(outcome)), "note": note}
 
+    def stored(self) -> dict[str, Any]:
+        """As `dump`, with `offered` and `unused_gpus` in runs: a large cluster's receipts consist of these."""
+        return {k: runs_of(x) if k in _IN_RUNS else x for k, x in self.dump().items()}
+
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Receipt:
-        """The inverse of dump(); raises AttributeError, KeyError, TypeError or ValueError for other data."""
+        """The inverse of both; raises AttributeError, KeyError, TypeError or ValueError for other data."""
         values = _load(Receipt, {"round_id": "", "at_s": 0.0, "policy": "", **data})
         return Receipt(**values, outcome=Outcome(**_load(Outcome, data)) if "awards" in data else None)
 
@@ -153,6 +159,34 @@ def _load(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: (_FORMS[name][1] if name in _FORMS else form)(data[name]) for name, form in known}
 
 
+def runs_of(by_host: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
+    """Hosts that are numbered in sequence and have the same number: (prefix, first number, hosts, GPUs of each)."""
+    runs: list[tuple[str, str, int, int]] = []
+    for host, gpus in by_host.items():
+        prefix = host.rstrip("0123456789")
+        number = host[len(prefix) :]
+        if runs and number and runs[-1][0] == prefix and runs[-1][3] == gpus and len(runs[-1][1]) == len(number):
+            _, first, n, _ = runs[-1]
+            if int(number) == int(first) + n:
+                runs[-1] = prefix, first, n + 1, gpus
+                continue
+        runs.append((prefix, number, 1, gpus))
+    return runs
+
+
+def _by_host(data: Mapping[str, int] | Sequence[tuple[str, str, int, int]]) -> dict[str, int]:
+    """The inverse of `runs_of`; journals before version 7 have the GPUs by host."""
+    if isinstance(data, Mapping):
+        return dict(data)
+    if any(n > HOSTS_MAX for _, _, n, _ in data):
+        raise ValueError("a receipt has more hosts than any cluster")
+    return {
+        f"{prefix}{int(first) + k:0{len(first)}}" if first else prefix: gpus
+        for prefix, first, n, gpus in data
+        for k in range(n)
+    }
+
+
 def _load_award(x: Mapping[str, Any]) -> Award:
     return Award(x["app_id"], tuple(tuple((h, n) for h, n in gang) for gang in x["gangs"]), x.get("leftover", False))
 
@@ -169,6 +203,7 @@ _Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """How a field is dumped and loaded."""
 _FORMS: Mapping[str, _Form] = {
     **dict.fromkeys(("bad_gpus", "owned", "lent", "renewed"), _each(str, Gpu.parse)),
+    **dict.fromkeys(_IN_RUNS, (dict, _by_host)),
     "ending": _by_app(*_each(str, Gpu.parse)),
     "out": _by_app(str, read_reason),
     "round_id": (str, str),

@@ -25,9 +25,10 @@ from pycontrol.arbiter.ledger.facts import (
 from pycontrol.model.value import value
 from pycontrol.runtime import gpu_time
 
-VERSION = 6
+VERSION = 7
 """The file's version. Version 1 (isonomy 0.1.0) has no checksums, no compression and no index; in version 2 each fact
-about leases is about one GPU; version 3 knows no boosts, version 4 no totals, version 5 no causes of lost time."""
+about leases is about one GPU; version 3 knows no boosts, version 4 no totals, version 5 no causes of lost time; before
+version 7, receipts name each host (`runs_of`)."""
 CHECKED_SINCE = 2
 """The first version with checksums and a quarantine."""
 SCHEMA = (

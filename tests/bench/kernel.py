@@ -228,11 +228,12 @@ def philly() -> dict[str, float]:
     sim.run()
     cpu_s = time.process_time() - begin_s
     with tempfile.TemporaryDirectory() as folder:
-        journal = SqliteJournal(Path(folder) / "journal.sqlite")
+        file = Path(folder) / "journal.sqlite"
+        journal = SqliteJournal(file)
         for k in range(0, len(facts), 2_000):
             journal.append(facts[k : k + 2_000], 0.0)
-        size = journal.size().bytes
         journal.close()
+        size = file.stat().st_size  # without its WAL, which is as long in any month
     factor = PHILLY_JOBS / PHILLY_SLICE
     return {"s": cpu_s, "month_s": factor * cpu_s, "factor": factor, "facts": len(facts), "journal_bytes": size}
 

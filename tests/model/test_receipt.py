@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseRevoking, RoundHeld, from_json, to_json
 from pycontrol.model.reasons import EndReason, Pending, Reason, read_reason
-from pycontrol.model.receipt import Granted, Receipt
+from pycontrol.model.receipt import Granted, Outcome, Receipt, runs_of
 from pycontrol.model.topology import Gpu
 from tests.arbiter.world import World
 
@@ -58,6 +60,23 @@ def test_an_aborted_round_has_no_outcome() -> None:
     assert not receipt.done.moved
 
 
+HOSTS = st.from_regex(r"(gpu|10\.0\.0\.|r1-n)?[0-9]{0,3}", fullmatch=True)
+
+
+@given(st.dictionaries(HOSTS, st.integers(1, 3)))
+def test_a_stored_receipt_has_the_same_hosts_in_the_same_order(hosts: dict[str, int]) -> None:
+    receipt = Receipt("r1.1", 5.0, "themis", offered=hosts, outcome=Outcome(unused_gpus=hosts))
+    read = Receipt.load(json.loads(json.dumps(receipt.stored())))
+    assert read == receipt
+    assert list(read.offered.items()) == list(hosts.items())
+
+
+def test_hosts_that_are_numbered_in_sequence_are_stored_as_one_run() -> None:
+    hosts = {f"n{k:03}": 8 for k in range(8, 120)} | {"n120": 4, "n9": 8, "n10": 8, "login": 1}
+    assert runs_of(hosts) == [("n", "008", 112, 8), ("n", "120", 1, 4), ("n", "9", 1, 8), ("n", "10", 1, 8),
+                              ("login", "", 1, 1)]  # fmt: skip
+
+
 def test_a_receipt_of_an_older_version_is_read_with_defaults() -> None:
     receipt = Receipt.load(
         {
@@ -71,7 +90,10 @@ def test_a_receipt_of_an_older_version_is_read_with_defaults() -> None:
     assert receipt.asked
 
 
-@pytest.mark.parametrize("damaged", [None, 5, {"awards": 5}, {"ending": {"a": ["n1"]}}, {"out": {"a": 5}}])
+@pytest.mark.parametrize(
+    "damaged",
+    [None, 5, {"awards": 5}, {"ending": {"a": ["n1"]}}, {"out": {"a": 5}}, {"offered": [["n", "1", 1 << 40, 8]]}],
+)
 def test_an_invalid_receipt_is_refused(damaged: Any) -> None:
     with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
         Receipt.load(damaged)

@@ -34,6 +34,7 @@ from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts, read_totals
 from pycontrol.runtime.journal_check import check_journal, repair_journal
 from pycontrol.runtime.journal_keeper import JournalKeeper
+from pycontrol.runtime.journal_rows import VERSION
 from tests.arbiter.mini import Mini
 
 GOLDEN = Path(__file__).parents[1] / "journals"
@@ -118,7 +119,7 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
         for counted in ("leases", "renewals", "revocations"):
             del app[counted]  # before 0.3.0, they counted the GPUs of leases
     before = list(read_facts(path))
-    kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21, "version-4": 24, "version-5": 27}[golden.stem]
+    kinds = {"0.1.0": 17, "version-2": 21, "version-3": 21, "version-4": 24}.get(golden.stem, 27)
     assert len({type(fact) for _, _, fact in before}) == kinds, "every kind of fact of that version"
     assert check_journal(path)["readable"]
     journal = SqliteJournal(path)
@@ -130,6 +131,14 @@ def test_journals_of_every_earlier_version_are_read(golden: Path, path: Path) ->
         "apps": [a | {"message": "continues"} if a["app_id"] == APP else a for a in expected["apps"]]
     }
     assert list(read_facts(path))[: len(before)] == before
+
+
+def test_receipts_that_name_each_host_are_read(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((GOLDEN / "version-6.sql").read_text(encoding="utf-8"))
+    (receipt,) = SqliteJournal(path).rounds(1)
+    assert receipt.offered == {"n1": 2, "n2": 2, "n9": 1}
+    assert receipt.done.unused_gpus == {"n2": 2}
 
 
 def test_lost_time_that_an_earlier_version_counted_has_no_known_cause_and_later_time_has(path: Path) -> None:
@@ -174,12 +183,13 @@ def test_version_one_restarted_its_numbers_after_everything_was_pruned(path: Pat
 
 def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
     written(path, facts())
-    execute(path, "UPDATE meta SET value = '7' WHERE key = 'version'")
-    with pytest.raises(JournalError, match="written by version 7 of the journal, this one reads up to 6"):
+    newer = VERSION + 1
+    execute(path, f"UPDATE meta SET value = '{newer}' WHERE key = 'version'")
+    with pytest.raises(JournalError, match=f"written by version {newer} of the journal, this one reads up to {VERSION}"):
         SqliteJournal(path)
-    with pytest.raises(JournalError, match="version 7"):
+    with pytest.raises(JournalError, match=f"version {newer}"):
         check_journal(path)
-    with pytest.raises(JournalError, match="version 7"):
+    with pytest.raises(JournalError, match=f"version {newer}"):
         repair_journal(path)
 
 
