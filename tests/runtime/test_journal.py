@@ -185,7 +185,7 @@ def test_a_newer_journal_is_refused_in_one_line(path: Path) -> None:
     written(path, facts())
     newer = VERSION + 1
     execute(path, f"UPDATE meta SET value = '{newer}' WHERE key = 'version'")
-    with pytest.raises(JournalError, match=f"written by version {newer} of the journal, this one reads up to {VERSION}"):
+    with pytest.raises(JournalError, match=f"by version {newer} of the journal, this one reads up to {VERSION}:"):
         SqliteJournal(path)
     with pytest.raises(JournalError, match=f"version {newer}"):
         check_journal(path)
