@@ -120,9 +120,10 @@ def _node_state(a: Arbiter, host: str) -> str:
 
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
     free, machines = count_by_host(a.gpus.free), a.holdings.topology.machines
-    held: dict[str, Counter[str]] = {}
+    held: dict[str, dict[str, int]] = {}
     for gpu, lease in a.durable.leases.items():
-        held.setdefault(gpu.host, Counter())[lease.app_id] += 1
+        mine = held.setdefault(gpu.host, {})
+        mine[lease.app_id] = mine.get(lease.app_id, 0) + 1
 
     def row(host: str, machine: Machine | None, **own: Any) -> dict[str, Any]:
         return {
@@ -131,7 +132,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "gpus": machine.gpus if machine else None,
             "gpu_type": machine.gpu_type if machine else "",
             "virtual": bool(machine and machine.virtual),
-            "leased": held.get(host, Counter()).total(),
+            "leased": sum(held.get(host, {}).values()),
             **own,
         }
 
