@@ -88,6 +88,17 @@ def test_only_owned_cells_can_be_offered_and_used_cells_do_not_move() -> None:
     assert not exchange.board.offers
 
 
+@pytest.mark.parametrize("first", ["offer", "request"])
+@pytest.mark.parametrize("second", ["offer", "request"])
+def test_a_name_is_posted_once_and_not_again_after_its_withdrawal(first: str, second: str) -> None:
+    exchange = market()
+    getattr(exchange, first)("x", "a", NODE, HOUR_S)
+    for _ in range(2):
+        with pytest.raises(CellsError, match="x was posted already"):
+            getattr(exchange, second)("x", "b", NODE, HOUR_S)
+        exchange.withdraw("x")
+
+
 def test_the_state_of_an_earlier_versions_exchange_is_loaded() -> None:
     before = market()
     again = Exchange.load(before.cells, {"deals": []})
