@@ -86,13 +86,14 @@ def experiment_command(
         raise click.UsageError("--refresh goes with `claims`")
     chosen = _all_chosen(name)
     _check_options(quick, full, resume, report)
-    entries: list[Entry] = []
+    entries, runs = list[Entry](), dict[Any, Any]()
     for k, one in enumerate(dict.fromkeys(chosen), 1):
         with log.status(f"{one} ({k} of {len(chosen)})") as status:
             note = partial(_note, one, status if log.is_terminal else Lines(log))
             setup = Setup(
-                quick, seeds, **({"processes": processes} if processes else {}), data=data, full=full, note=note
-            )
+                quick, seeds, **({"processes": processes} if processes else {}), data=data, full=full, note=note,
+                runs=runs,
+            )  # fmt: skip
             earlier = _kept(one, setup, report) if resume and report is not None else None
             at, code = (provenance.commit_of(), provenance.code_hash(one)) if keep else ("", "")
             entries.append(earlier or _run(one, setup))
@@ -142,7 +143,7 @@ def _read_results(results: Path) -> list[claims.ClaimResult]:
 def _refresh(results: Path, full: bool, data: Path | None, processes: int | None, log: Console) -> None:
     """Looks at each stale result, and replaces it if its experiment decides otherwise now."""
     stale = [r for r in _read_results(results) if claims.is_stale(r)]
-    more: dict[str, Any] = {"data": data, **({"processes": processes} if processes else {})}
+    more: dict[str, Any] = {"data": data, "runs": {}, **({"processes": processes} if processes else {})}
     for k, r in enumerate(sorted(stale, key=lambda r: r.wall_s), 1):
         here = f"{r.name}{claims.FULL if r.size == 'full' else ''} ({k} of {len(stale)})"
         code = provenance.code_hash(r.name)

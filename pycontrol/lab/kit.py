@@ -31,6 +31,8 @@ class Setup:
     """HiveD's: one seed on all of the paper's nodes, which can take hours."""
     note: Callable[[str], None] = lambda text: None
     """Called with progress messages."""
+    runs: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was simulated, as several figures are drawn from the same runs; the setups of a command share it."""
 
     def seeds_of(self, usual: int, quick: int) -> range:
         """The seeds to run."""

@@ -114,6 +114,10 @@ def test_an_experiment_that_simulates_has_its_decisions_counted() -> None:
     assert min(found.decisions) > 10
 
 
+def test_it_counts_the_decisions_of_runs_that_another_experiment_made_before() -> None:
+    assert fingerprint("hived-fig11-12") == fingerprint("hived-fig11-12")
+
+
 def test_what_measures_times_has_no_fingerprint() -> None:
     assert set(catalogue.names()) >= TIMED
     assert {fingerprint(name) for name in TIMED} == {""}

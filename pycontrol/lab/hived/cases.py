@@ -294,25 +294,21 @@ class Wanted:
         return runs
 
 
-_made: dict[str, CaseRuns] = {}
-"""Cache of this process's runs, because several experiments use the same ones."""
-
-
 def made(setup: Setup, wanted: Sequence[Wanted]) -> list[CaseRuns]:
     """Make all these runs in parallel; runs of earlier experiments are reused."""
+    kept: dict[str, CaseRuns] = setup.runs.setdefault(made, {})
     keys = [f"{w.case} {w.policy} {w.restart_s}" for w in wanted]
-    todo = [(key, _missing(key, w)) for key, w in zip(keys, wanted, strict=True)]
+    todo = [(key, _missing(kept.get(key), w)) for key, w in zip(keys, wanted, strict=True)]
     todo = [(key, w) for key, w in todo if w.ways]
     for k, ((key, w), runs) in enumerate(zip(todo, _run(setup, [w for _, w in todo]), strict=True), 1):
-        known = _made.setdefault(key, runs)
+        known = kept.setdefault(key, runs)
         for way in w.ways:
             known.__dict__[way] = runs.__dict__[way]
         setup.note(f"{runs.case.name}, {w.policy}: {k} of {len(todo)}")
-    return [_made[key] for key in keys]
+    return [kept[key] for key in keys]
 
 
-def _missing(key: str, wanted: Wanted) -> Wanted:
-    known = _made.get(key)
+def _missing(known: CaseRuns | None, wanted: Wanted) -> Wanted:
     ways = tuple(way for way in wanted.ways if known is None or way not in known.__dict__)
     return dataclasses.replace(wanted, ways=ways)
 

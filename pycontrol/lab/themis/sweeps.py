@@ -165,9 +165,8 @@ class VariantRuns:
         return Series(label, [float(v) for v in x[keep]], [float(v) for v in share[keep]])
 
 
-_recent: dict[tuple[Any, ...], VariantRuns] = {}
-"""Cache of the newest runs, for several figures of the same runs."""
 RECENT = 4
+"""Runs that are kept for further figures."""
 
 
 def measure(
@@ -186,19 +185,21 @@ def measure(
     def found() -> VariantRuns:
         return _by_label(where, variants, run_until(jobs_of, metric, seeds, processes=setup.processes, done=done))
 
-    return _remembered((where, tuple(variants), seeds, metric), found)
+    return _remembered(setup.runs.setdefault(measure, {}), (where, tuple(variants), seeds, metric), found)
 
 
 def _by_label(where: Scene, variants: Sequence[Variant], groups: Sequence[Sequence[Result]]) -> VariantRuns:
     return VariantRuns(where, {v.label: [g[k] for g in groups] for k, v in enumerate(variants)})
 
 
-def _remembered(key: tuple[Any, ...], run: Callable[[], VariantRuns]) -> VariantRuns:
-    if key not in _recent:
-        while len(_recent) >= RECENT:
-            del _recent[next(iter(_recent))]
-        _recent[key] = run()
-    return _recent[key]
+def _remembered(
+    recent: dict[tuple[Any, ...], VariantRuns], key: tuple[Any, ...], run: Callable[[], VariantRuns]
+) -> VariantRuns:
+    if key not in recent:
+        while len(recent) >= RECENT:
+            del recent[next(iter(recent))]
+        recent[key] = run()
+    return recent[key]
 
 
 # ---- in words
