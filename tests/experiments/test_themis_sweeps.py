@@ -34,7 +34,7 @@ REAL = themis_runs.load
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, apps: int, jobs: int, phases: int) -> None:
-    """Workloads of few apps with few and short jobs, and no cached results of other runs."""
+    """Workloads of few apps with few and short jobs."""
 
     def little(name: str | Path, seed: int, options: Mapping[str, Any]) -> Workload:
         found = REAL(name, seed, {**options, "count": apps, "shorter": 200.0})
@@ -42,7 +42,6 @@ def cut(monkeypatch: pytest.MonkeyPatch, apps: int, jobs: int, phases: int) -> N
         return dataclasses.replace(found, apps=kept)
 
     monkeypatch.setattr(themis_runs, "load", little)
-    monkeypatch.setattr(themis_runs, "_recent", {})
 
 
 @pytest.fixture
@@ -94,8 +93,7 @@ def test_the_figures_of_the_same_runs_share_them(small: None) -> None:
     assert {"themis", "gandiva", "gandiva, unpacked"} <= set(hours)
 
 
-def test_a_philly_trace_is_read_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(themis_runs, "_recent", {})
+def test_a_philly_trace_is_read_and_judged(tmp_path: Path) -> None:
     rows = "".join(f"{i // 3},{i},vc,{600 * (i // 3)},1,900,900\n" for i in range(12))
     (tmp_path / "philly").mkdir()
     file = tmp_path / "philly" / "themis_w1_apps_B.csv.gz"
