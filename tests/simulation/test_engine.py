@@ -278,10 +278,12 @@ def test_the_same_seed_gives_the_same_result(policy: object) -> None:
     assert contended(policy, 5) != first
 
 
-def test_the_result_does_not_depend_on_the_order_of_sets() -> None:
+@pytest.mark.parametrize("policy", ["Themis()", "make('tiresias', ties='random')"])
+def test_the_result_does_not_depend_on_the_order_of_sets(policy: str) -> None:
     code = (
+        "from pycontrol.lab.policies.variants import make;"
         "from tests.simulation.test_engine import contended, Themis;"
-        "r = contended(Themis(), 4); print(r.apps, r.counters.events)"
+        f"r = contended({policy}, 4); print(r.apps, r.counters.events)"
     )
     root = Path(__file__).parents[2]
     first, second = (

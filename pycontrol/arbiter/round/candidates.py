@@ -281,7 +281,7 @@ class Candidates:
     def _known(self, vc: str, now_s: float) -> dict[str, AppView]:
         """A copy of the views of the virtual cluster's waiting apps; of those in `_moving`, of when they changed."""
         s = self.s
-        for app_id in list(s.agents.stale):
+        for app_id in sorted(s.agents.stale):  # in one order in every process, as ties may be drawn
             self._refresh(app_id, now_s)
         if self._gpus != s.cluster.machines.gpus:
             self._gpus = s.cluster.machines.gpus
