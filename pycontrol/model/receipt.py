@@ -1,6 +1,6 @@
 """A round's receipt: what was on offer, who took part, what was decided and what was carried out.
 
-`dump` is its form in REST (docs/rest.md), `stored` that in the journal; `load` reads both. Fields
+`dump` is its form in REST (docs/rest.md), `in_runs` of that its form in the journal; `load` reads both. Fields
 that a receipt of an older version lacks get their defaults.
 """
 
@@ -128,13 +128,9 @@ class Receipt:
         note, outcome = data.pop("note"), data.pop("outcome")
         return {**data, **({} if outcome is None else _dump(outcome)), "note": note}
 
-    def stored(self) -> dict[str, Any]:
-        """As `dump`, with `offered` and `unused_gpus` in runs: a large cluster's receipts consist of these."""
-        return {k: runs_of(x) if k in _IN_RUNS else x for k, x in self.dump().items()}
-
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Receipt:
-        """The inverse of both; raises AttributeError, KeyError, TypeError or ValueError for other data."""
+        """The receipt in either form; raises AttributeError, KeyError, TypeError or ValueError for other data."""
         values = _load(Receipt, {"round_id": "", "at_s": 0.0, "policy": "", **data})
         return Receipt(**values, outcome=Outcome(**_load(Outcome, data)) if "awards" in data else None)
 
@@ -159,6 +155,11 @@ def _load(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: (_FORMS[name][1] if name in _FORMS else form)(data[name]) for name, form in known}
 
 
+def in_runs(dumped: Mapping[str, Any]) -> dict[str, Any]:
+    """A dumped receipt with `offered` and `unused_gpus` in runs: a large cluster's receipts consist of these."""
+    return {k: runs_of(x) if k in _IN_RUNS else x for k, x in dumped.items()}
+
+
 def runs_of(by_host: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
     """Hosts that are numbered in sequence and have the same number: (prefix, first number, hosts, GPUs of each)."""
     runs: list[tuple[str, str, int, int]] = []
@@ -178,7 +179,7 @@ def _by_host(data: Mapping[str, int] | Sequence[tuple[str, str, int, int]]) -> d
     """The inverse of `runs_of`; journals before version 7 have the GPUs by host."""
     if isinstance(data, Mapping):
         return dict(data)
-    if any(n > HOSTS_MAX for _, _, n, _ in data):
+    if sum(n for _, _, n, _ in data) > HOSTS_MAX:
         raise ValueError("a receipt has more hosts than any cluster")
     return {
         f"{prefix}{int(first) + k:0{len(first)}}" if first else prefix: gpus

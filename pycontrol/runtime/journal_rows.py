@@ -22,6 +22,7 @@ from pycontrol.arbiter.ledger.facts import (
     from_json,
     to_json,
 )
+from pycontrol.model.receipt import in_runs
 from pycontrol.model.value import value
 from pycontrol.runtime import gpu_time
 
@@ -155,7 +156,10 @@ def as_journal_error(path: Path) -> Iterator[None]:
 def row_of(fact: Fact) -> tuple[str, str | bytes, int]:
     """(kind, data, checksum) of a fact."""
     kind = type(fact).__name__
-    data = packed(json.dumps(to_json(fact), default=_plain, ensure_ascii=False, separators=(",", ":")))
+    values = to_json(fact)
+    if isinstance(fact, RoundHeld):
+        values["receipt"] = in_runs(values["receipt"])
+    data = packed(json.dumps(values, default=_plain, ensure_ascii=False, separators=(",", ":")))
     return kind, data, checksum(kind, data)
 
 

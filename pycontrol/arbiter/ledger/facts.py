@@ -312,7 +312,7 @@ def to_json(fact: Fact) -> dict[str, Any]:
             if name in data:
                 data[name] = dump_gpus(data[name])
     elif isinstance(fact, RoundHeld):
-        data["receipt"] = fact.receipt.stored()
+        data["receipt"] = fact.receipt.dump()
     elif isinstance(fact, PolicyMemory):
         data["values"] = plain(fact.values)
     return data
