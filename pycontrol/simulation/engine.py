@@ -88,9 +88,9 @@ class Simulator:
         self.reports = any(getattr(p, "by_progress", not p.asks_agents) for p in policies_in(policy))
         """Whether apps' progress is reported before each round; Agents that are asked tell it themselves."""
         self.tells_saved = any(getattr(p, "by_unsaved", False) for p in policies_in(policy)) and not self.reports
-        """Whether else those apps report then that wrote checkpoints."""
+        """Whether, if not, the apps report then that wrote checkpoints."""
         self.saves: list[tuple[float, int, SimJob, int]] = []
-        """If so: when each job next has a checkpoint that is not told, its stamp at the end; a heap."""
+        """If so: a heap of (when the job next has a checkpoint that it has not told, order, job, its stamp)."""
         self.events = self.steps = self.rounds = self.kills = self.unproved = self.fruitless = 0
         self.policy_s = self.bids_s = 0.0
         self.do: dict[type[Any], Callable[[Any], None]] = {
@@ -199,13 +199,13 @@ class Simulator:
         self._drain()
 
     def _tell_saved(self) -> None:
-        """Report the progress of apps that wrote checkpoints since they were asked."""
+        """Report the progress of apps with checkpoints that they have not told."""
         due, every_s = list[SimJob](), self.settings.checkpoint_every_s
         while self.saves and self.saves[0][0] <= self.now + SOON_S:
             _, _, job, stamp = heapq.heappop(self.saves)
             if job.stamp == stamp:
                 due.append(job)
-        for app in {id(j.app): j.app for j in due if j.newly_saved_s(self.now, every_s)}.values():
+        for app in dict.fromkeys(j.app for j in due if j.newly_saved_s(self.now, every_s)):
             self._tell(app)
         for job in due:
             self._note_saves(job)

@@ -436,13 +436,12 @@ class LeaseTable:
         for x in now:
             self.leases.put(x)
         coming, _ = self.reservations.parted(_of_grant(self.reservations, f))
-        then = [dataclasses.replace(x, guaranteed=isinstance(f, LeaseOwned)) for x in coming]
-        for reservation in then:
-            self.reservations.put(reservation)
-        known, changed = list[Claim]([*before, *coming]), list[Claim]([*now, *then])
-        for old, new in zip(known, changed, strict=True):
-            if not is_revoking(old):
-                _count(self.borrowed, old.app_id, (old.guaranteed - new.guaranteed) * len(old.gpus))
+        owned = isinstance(f, LeaseOwned)
+        for reservation in coming:
+            self.reservations.put(dataclasses.replace(reservation, guaranteed=owned))
+        for claim in list[Claim]([*before, *coming]):
+            if claim.guaranteed != owned and not is_revoking(claim):
+                _count(self.borrowed, claim.app_id, -len(claim.gpus) if owned else len(claim.gpus))
         return Step(tuple(before), tuple(now), tuple(rest))
 
     def validate(self) -> Iterator[tuple[Gpu | str, str]]:
@@ -462,8 +461,8 @@ class LeaseTable:
             present = self.leases.get(gpu)
             if present is None or present.state != REVOKING:
                 yield gpu, f"it is reserved for {reservation.app_id} and not being revoked"
-        names = ("held", "grants", "borrowed")
-        for counts, right_counts in ((getattr(self, name), getattr(counted, name)) for name in names):
+        both = (self.held, counted.held), (self.grants, counted.grants), (self.borrowed, counted.borrowed)
+        for counts, right_counts in both:
             for name in counts.keys() | right_counts.keys():
                 if counts.get(name, 0) != right_counts.get(name, 0):
                     yield name, f"it holds {right_counts.get(name, 0)} GPUs, {counts.get(name, 0)} were counted"

@@ -190,11 +190,11 @@ def own_part(s: Holdings, vc: str, ending: Ending, without: frozenset[str] = fro
         ends = (gpu for gangs in ending.values() for gang in gangs for gpu in gpus_in(gang))
         return RoundPart(vc, True, _on_offer(s, ends), s.topology, s.gpus.usable, without=without)
     supply, free, host_of, machines = s.supply, dict[str, int](), dict[str, str](), list[Machine]()
-    found, known = supply.machines(vc), s.topology.machines
+    found, known = supply.machines(vc), s.topology
     for m in found:
-        at = known.get(m.host)
-        rack, kind, virtual = (at.rack, at.gpu_type, at.virtual) if at is not None else (m.host, "gpu", False)
-        machines.append(Machine(m.name, rack, m.gpus, kind, virtual))
+        at = known.machines.get(m.host)
+        kind = at.gpu_type if at else "gpu"
+        machines.append(Machine(m.name, known.rack_of(m.host), m.gpus, kind, at is not None and at.virtual))
         host_of[m.name] = m.host
         if m.free > 0:
             free[m.name] = m.free

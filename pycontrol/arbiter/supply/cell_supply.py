@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed, LeaseOwned
@@ -138,9 +137,8 @@ class CellSupply(Supply):
         request = self._request(group, vc, guaranteed, gang)
         if avoid or within:
             request = dataclasses.replace(request, avoid=tuple(avoid), within=within or None)
-        shown = as_shown(self._cells, vc) if within and guaranteed else nullcontext()  # the room is of these hosts
         try:
-            with shown:
+            with as_shown(self._cells, vc if within and guaranteed else ""):  # the room there is that of these hosts
                 placed = self._cells.request(request)
             if placed is None and avoid:
                 placed = self._cells.request(request)
