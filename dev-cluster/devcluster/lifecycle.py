@@ -51,9 +51,7 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
     with interruptible(), layout.lock():
         asked = options or Options()
         prerequisites.daemons_java(asked.hadoop, asked.java)
-        prerequisites.hadoop_jars(asked.hadoop, say)
-        if asked.secure:
-            prerequisites.kdc_jars(say)
+        _fetch_jars(asked, say)
         running = bool(processes.find_daemons(layout))
         cluster = _existing(layout, options, topology) if running else _fresh(layout, options, topology)
         java_home = prerequisites.daemons_java(cluster.options.hadoop, cluster.options.java)
@@ -77,6 +75,13 @@ def up(layout: Layout, options: Options | None, topology: Path | None, say: Say)
     return cluster
 
 
+def _fetch_jars(options: Options, say: Say) -> None:
+    """Hadoop's, and for Kerberos the KDC's, unless they are here."""
+    prerequisites.hadoop_jars(options.hadoop, say)
+    if options.secure:
+        prerequisites.kdc_jars(say)
+
+
 def start_role(layout: Layout, name: str, say: Say) -> None:
     """Starts one role of a cluster that exists."""
     with layout.lock():
@@ -85,6 +90,7 @@ def start_role(layout: Layout, name: str, say: Say) -> None:
         role = cluster.role(name)
         if processes.pid_of(layout, role) is not None:
             raise DevClusterError(f"{role} runs already; kill it first with dev-cluster/kill {role}")
+        _fetch_jars(cluster.options, say)  # another checkout may have brought the cluster up
         _start(cluster, [role], [role], java_home, say)
 
 
