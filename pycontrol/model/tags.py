@@ -17,14 +17,19 @@ def expects_agent(app: YarnApp) -> bool:
 
 def tagged(app: YarnApp | None, name: str) -> str | None:
     """The value of the app's tag, empty if it has none; None without the tag."""
-    found = (tag.partition("=") for tag in sorted(app.tags)) if app is not None else ()
+    if app is None or not app.tags:
+        return None
+    found = (tag.partition("=") for tag in sorted(app.tags))
     return next((text for tag, _, text in found if tag == name), None)
 
 
 def max_s(app: YarnApp | None) -> float | None:
     """The longest time that each of its containers runs, s; None if it declares none within its bounds."""
+    text = tagged(app, MAX_HOURS)
+    if not text:
+        return None
     try:
-        hours = float(tagged(app, MAX_HOURS) or "nan")
+        hours = float(text)
     except ValueError:
         return None
     return hours * 3600 if bound(MAX_HOURS).holds(hours) else None

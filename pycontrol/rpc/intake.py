@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 from pycontrol.runtime.driver import Overloaded
 
@@ -60,16 +61,24 @@ class Intake:
         """By user: when its next message may be read, of time.monotonic."""
         self.paced = Counter[str]()
         """The streams of each user that wait for their turn."""
+        self._next = WeakValueDictionary[str, asyncio.Lock]()
+        """By user: held by the stream whose turn is next."""
 
     async def turn(self, user: str, size: int) -> None:
-        """Wait until this user's next message, of `size` bytes, may be read: users take turns, not streams."""
-        now_s = time.monotonic()
-        part_per_s = MESSAGES_PER_S / (1 + len(self.paced) + (user not in self.paced))
-        turn_s = max(self._turns.get(user, 0.0), now_s - AT_ONCE_S) + max(1.0, size / MESSAGE_BYTES) / part_per_s
-        self._turns[user] = turn_s
-        if turn_s > now_s:
-            with counted(self.paced, user):
-                await asyncio.sleep(turn_s - now_s)
+        """Wait until this user's next message, of `size` bytes, may be read: users take turns, not streams.
+
+        Its streams go on one by one: hundreds at once would hold up the loop, and so all others.
+        """
+        lock = self._next.setdefault(user, asyncio.Lock())
+        with counted(self.paced, user):
+            async with lock:
+                now_s = time.monotonic()
+                turn_s = max(self._turns.get(user, 0.0), now_s - AT_ONCE_S)
+                part_per_s = MESSAGES_PER_S / (1 + len(self.paced))
+                turn_s += max(1.0, size / MESSAGE_BYTES) / part_per_s
+                self._turns[user] = turn_s
+                if turn_s > now_s:
+                    await asyncio.sleep(turn_s - now_s)
 
     async def room(self, user: str) -> None:
         """Wait until this user's and all users' waiting bytes are below their limits."""

@@ -42,7 +42,7 @@ class Stream(Generic[M]):
         self._limit = limit
         self._outbox: deque[tuple[M, int]] = deque()
         self._bytes = 0
-        self._changed = asyncio.Event()
+        self._came, self._over = asyncio.Event(), asyncio.Event()
 
     def put(self, message: M) -> bool:
         """Queue a message; a full outbox ends the stream. False if the message will not be sent."""
@@ -58,24 +58,24 @@ class Stream(Generic[M]):
             return False
         self._outbox.append((message, size))
         self._bytes += size
-        self._changed.set()
+        self._came.set()
         return True
 
     def end(self, code: grpc.StatusCode, why: str) -> None:
         """End the stream with this status; only the first call counts."""
         if self.ended is None:
             self.ended = (code, why)
-            self._changed.set()
+            self._over.set()
 
     async def until_ended(self) -> None:
         """Wait until `end` is called."""
-        while self.ended is None:
-            await self._wait()
+        await self._over.wait()
 
     async def peek(self) -> M:
         """The next message to send; it stays in the outbox until sent()."""
         while not self._outbox:
-            await self._wait()
+            self._came.clear()
+            await self._came.wait()
         return self._outbox[0][0]
 
     def sent(self) -> None:
@@ -97,9 +97,3 @@ class Stream(Generic[M]):
     def _count_off(self, size: int) -> None:
         self._bytes -= size
         self._ledger.give(self.app_id, size)
-
-    async def _wait(self) -> None:
-        changed = self._changed
-        await changed.wait()
-        if changed is self._changed:
-            self._changed = asyncio.Event()

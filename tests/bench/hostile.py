@@ -28,7 +28,7 @@ from pycontrol.bridge.endpoint import BridgeEndpoint
 from pycontrol.cli.serve import share_the_interpreter
 from pycontrol.daemon.assembly import Core, assemble
 from pycontrol.model.cluster import YarnApp
-from pycontrol.model.events import AppAdded, AttemptAdded
+from pycontrol.model.events import AppAdded, AttemptAdded, Tick
 from pycontrol.rpc.service import NoHdfsToken
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver
@@ -100,6 +100,9 @@ def run(quick: bool = False) -> dict[str, Any]:
 def control_plane(folder: Path) -> Iterator[tuple[Core, Tokens]]:
     """10,000 GPUs, all in use by 2,000 apps of one user, and three more apps."""
     arbiter, now_s = busy(1250, 2000, 5, users=1)
+    now_s += 2 * arbiter.settings.grant_timeout_s  # the end of 10,000 grants' time to be used is not of interest
+    arbiter.handle(Tick(), now_s)
+    arbiter.take_facts()
     clock, tokens = Since(now_s), Tokens(os.urandom(32))
     journal = SqliteJournal(folder / "journal.sqlite")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -152,5 +153,30 @@ def test_users_that_wait_have_equal_parts() -> None:
         await asyncio.gather(*streams, return_exceptions=True)
         assert read["ann"] > 250
         assert not taken.paced
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_streams_of_a_user_go_on_one_by_one_also_when_the_loop_was_held_up() -> None:
+    async def go() -> None:
+        taken, read = Intake(Queue().after), [0]
+
+        async def stream() -> None:
+            await taken.turn("mallory", 10)
+            read[0] += 1
+
+        streams = [asyncio.ensure_future(stream()) for _ in range(300)]
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # the turns of a hundred of them pass
+        await asyncio.sleep(0.001)
+        by_step = []
+        while read[0] < 150:
+            before = read[0]
+            await asyncio.sleep(0)
+            by_step.append(read[0] - before)
+        for each in streams:
+            each.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+        assert max(by_step) == 1
 
     asyncio.run(asyncio.wait_for(go(), 60))

@@ -24,6 +24,7 @@ class Served(Oracle):
             kept_off = any(app == app_id for app, _ in self.world.blacklist)
             owed = vc in self.world.vc_policies and not together and not kept_off
             owed = owed and a.holdings.gpus_of(vc) - used(a, vc) >= gang
+            owed = owed and a.holdings.full(app_id, gang, a.holdings.event_s) is None  # a limit of its user binds
             if self.lasts(app_id, owed, limit_s):
                 raise Violation(
                     "guarantee",
