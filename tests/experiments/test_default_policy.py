@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import pytest
 
 from pycontrol.lab.default_policy.lie_search import WorkLie, best_lie, lies
+from pycontrol.lab.default_policy.lies import measured, probes
 from pycontrol.lab.default_policy.loans import loans
 from pycontrol.lab.default_policy.promise import (
     COLUMNS,
@@ -52,6 +54,26 @@ def test_what_a_liar_submits() -> None:
     assert WorkLie("", agentless=True).told(honest, machines).agentless
     large = replace(honest, gang_gpus=8)
     assert WorkLie("", agentless=True).told(large, machines) == large, "no machine is large enough for its gang"
+    both = WorkLie("", padded=True, agentless=True).told(honest, machines)
+    assert both.agentless
+    assert both.phases == padded.phases
+
+
+@pytest.mark.parametrize(("name", "spread", "cases"), [("alike", 0.01, 8), ("costs", 0.3, 8), ("unlike", 0.3, 1000)])
+def test_a_lie_is_measured_until_it_is_known_what_it_gains(name: str, spread: float, cases: int) -> None:
+    mean = 1.5 if name == "costs" else 1.0
+
+    def told(seeds: Sequence[int]) -> list[tuple[float, float]]:
+        return [(mean + spread * (-1) ** k, 1.0) for _ in seeds for k in range(4)]
+
+    found = measured(QUICK, name, told, batch=2, most=1000)
+    assert found.n == cases
+
+
+def test_all_kinds_of_lies_are_measured() -> None:
+    names = set(probes(Setup(processes=1)))
+    assert {"width x 2", "padded, no Agent", "speed x 3 on a GPU type", "total x 0.5 by two apps"} < names
+    assert sum(name.startswith("split into") for name in names) == 6
 
 
 @pytest.mark.parametrize("lie", [Misreport(), Misreport(width=2.0), Misreport(width=0.5)])

@@ -31,6 +31,8 @@ AT_ONCE: Mapping[str, tuple[float, ...]] = {
     "loss": (3.0,),
 }
 """Combinations of two lies by the same app."""
+WITH_PADDING = (("width", 2.0), ("width", 0.5), ("total", 0.5), ("work", 0.3))
+"""What a padded app also says."""
 TOGETHER: Mapping[str, tuple[float, ...]] = {
     "slowdown": (2.0,),
     "work": (0.5, 3.0),
@@ -55,15 +57,14 @@ class WorkLie:
 
     def told(self, app: TraceApp, cluster: Topology) -> TraceApp:
         """The app as its user submits it."""
-        if self.padded:
-            more = max(0, cluster.gpus // app.gang_gpus - len(app.phases[0]))
-            first = app.phases[0] + (float(app.gang_gpus),) * more
-            return replace(app, phases=(first, *app.phases[1:]))
-        return replace(app, agentless=self.agentless and app.gang_gpus <= cluster.largest_gpus)
+        more = max(0, cluster.gpus // app.gang_gpus - len(app.phases[0])) if self.padded else 0
+        first = app.phases[0] + (float(app.gang_gpus),) * more
+        agentless = self.agentless and app.gang_gpus <= cluster.largest_gpus
+        return replace(app, phases=(first, *app.phases[1:]), agentless=agentless)
 
 
 def lies(few: bool) -> list[WorkLie]:
-    """Single lies, padding, no Agent, two lies at once, lies of two apps; if `few`, the extremes of single lies."""
+    """Single lies, padding, no Agent, two at once, lies of two apps; if `few`, the extremes of single lies."""
     single = {k: (v[0], v[-1]) for k, v in SINGLE.items()} if few else SINGLE
     found = [WorkLie(f"{k} x {x:g}", replace(HONEST, **{k: x})) for k, values in single.items() for x in values]
     found += [WorkLie("padded with one-second jobs", padded=True), WorkLie("no Agent", agentless=True)]
@@ -72,6 +73,8 @@ def lies(few: bool) -> list[WorkLie]:
     for a, b in itertools.combinations(AT_ONCE, 2):
         for x, y in itertools.product(AT_ONCE[a], AT_ONCE[b]):
             found.append(WorkLie(f"{a} x {x:g}, {b} x {y:g}", replace(HONEST, **{a: x, b: y})))
+    padded = [WorkLie(f"padded, {k} x {x:g}", replace(HONEST, **{k: x}), padded=True) for k, x in WITH_PADDING]
+    found += [*padded, WorkLie("padded, no Agent", padded=True, agentless=True)]
     pairs = [(k, x) for k, values in TOGETHER.items() for x in values]
     return found + [WorkLie(f"{k} x {x:g} by two apps", replace(HONEST, **{k: x}), 2) for k, x in pairs]
 
@@ -120,7 +123,15 @@ def _groups(workload: Workload, liars: int, size: int) -> list[tuple[str, ...]]:
 def _ratios(
     setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[WorkLie], liars: int
 ) -> dict[str, Interval]:
-    """Lying / honest of completion times, by lie; each of several liars, or pairs of them, by itself."""
+    """Lying / honest of completion times, by lie."""
+    found = times(setup, where, policy, seeds, tried, liars)
+    return {name: paired_ratio([t for t, _ in pairs], [t for _, t in pairs]) for name, pairs in found.items()}
+
+
+def times(
+    setup: Setup, where: Scene, policy: Variant, seeds: Sequence[int], tried: Sequence[WorkLie], liars: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Completion times, (lying, honest), s, by lie; each of several liars, or pairs of them, by itself."""
     jobs: list[SimulationRun] = []
     cases: list[tuple[int, str, tuple[str, ...]]] = []
     """Seed, lie and liars of each job; no lie in the honest run."""
@@ -138,9 +149,9 @@ def _ratios(
     pairs: dict[str, list[tuple[float, float]]] = {lie.name: [] for lie in tried}
     honest: dict[str, float] = {}
     for (_, name, group), result in zip(cases, run_many(jobs, setup.processes), strict=True):
-        times = {a.app_id: a.completion_s for a in result.apps}
+        took_s = {a.app_id: a.completion_s for a in result.apps}
         if name:
-            pairs[name].append((sum(times[a] for a in group), sum(honest[a] for a in group)))
+            pairs[name].append((sum(took_s[a] for a in group), sum(honest[a] for a in group)))
         else:
-            honest = times
-    return {name: paired_ratio([t for t, _ in found], [t for _, t in found]) for name, found in pairs.items()}
+            honest = took_s
+    return pairs

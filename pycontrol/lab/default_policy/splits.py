@@ -141,15 +141,13 @@ def search(
     for scene, seeds in where:
         setup.note(f"{scene.label}: {len(patterns)} ways to split, {len(merges)} to merge, {seeds} seeds")
         for seed in range(FRESH, FRESH + seeds):
-            loaded = scene.load(seed)
-            apps = tuple(dataclasses.replace(a, user=f"u{i}") for i, a in enumerate(loaded.apps))
-            world = _World(policy, scene, seed, dataclasses.replace(loaded, apps=apps), setup.processes)
+            world = World.of(policy, scene, seed, setup.processes)
             yield from world.splits(patterns)
             yield from world.merges(merges)
 
 
 @dataclass(frozen=True)
-class _World:
+class World:
     """One workload of apps that each have their own user."""
 
     policy: Variant
@@ -157,6 +155,13 @@ class _World:
     seed: int
     workload: Workload
     processes: int
+
+    @classmethod
+    def of(cls, policy: Variant, scene: Scene, seed: int, processes: int) -> World:
+        """The scene's apps, each with a user of its own."""
+        loaded = scene.load(seed)
+        apps = tuple(dataclasses.replace(a, user=f"u{i}") for i, a in enumerate(loaded.apps))
+        return cls(policy, scene, seed, dataclasses.replace(loaded, apps=apps), processes)
 
     def splits(self, patterns: Sequence[Pattern]) -> Iterator[SplitCase]:
         """Cases in which an app is split, for apps of all sizes."""
