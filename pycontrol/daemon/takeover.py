@@ -52,19 +52,17 @@ class Takeover:
         self._serves = True
 
     def _take_over(self, driver: Driver, found: StandbySnapshot | None) -> None:
-        if found is not None and (found.by == self._journal.id or (found.by, found.epoch) == self._followed):
-            return
-        if found is not None and not self._was_empty:
-            log.error("another control plane has served since: this journal is set aside; start again")
-            raise Superseded
-        if found is not None:
+        if found is not None and found.by != self._journal.id and (found.by, found.epoch) != self._followed:
+            if not self._was_empty:
+                log.error("another control plane has served since: this journal is set aside; start again")
+                raise Superseded
             before = found.epoch
             driver.call(lambda arbiter, now_s: self._journal.follow(before))
             driver.submit(StandbyRestored(found.state, self._journal.epoch))
             self._followed = found.by, found.epoch
             log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
         state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
-        self.keep(state, now_s)
+        self.keep(state, now_s)  # before it serves: who takes over from it must know of this epoch
 
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
         """Store apps and clocks (`Durable.kept`)."""

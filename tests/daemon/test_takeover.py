@@ -64,6 +64,15 @@ def test_a_journal_from_before_another_control_plane_served_is_discarded() -> No
         Takeover(Store(StandbySnapshot("other", 4, {})), Journal(), is_empty=False).before_snapshot(Driver())
 
 
+def test_who_continues_its_own_journal_stores_its_epoch_before_it_serves() -> None:
+    """Else the other could take over with an earlier epoch, and late writes of this one would pass for the newest."""
+    store, journal = Store(StandbySnapshot("mine", 1, Durable().kept())), Journal()
+    journal.epoch = 4  # it was started again three times
+    Takeover(store, journal, is_empty=False).before_snapshot(Driver())
+    assert store.kept is not None
+    assert (store.kept.by, store.kept.epoch) == ("mine", 4)
+
+
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_while_hdfs_does_not_say_who_served_before_the_plugin_is_asked_to_try_again(is_empty: bool) -> None:
     """So leases are held: by an old journal, running containers would be strangers and be killed."""
