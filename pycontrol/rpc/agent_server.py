@@ -39,6 +39,10 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # Of a stream that is not read only this much waits here: else a flood fills the memory, and a worker that waits for
+    # its turn is read thousands of messages too late.
+    ("grpc.http2.lookahead_bytes", 2048),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]

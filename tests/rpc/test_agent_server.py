@@ -1,5 +1,6 @@
 """Agents and workers as real gRPC clients of the server."""
 
+import asyncio
 import itertools
 import queue
 import socket
@@ -395,6 +396,34 @@ def test_newest_of_each_kind_waits_for_the_agent(site: Site) -> None:
     got = [again.get() for _ in range(5)]
     by_worker = {w: [_what(m) for m in got if _worker_of(m) == w] for w in ("w1", "w2")}
     assert by_worker == {"w1": ["ready", "progress 3", "checkpoint"], "w2": ["exit", "gone"]}
+
+
+def test_few_messages_of_a_stream_that_is_not_read_wait_in_the_server(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a worker that waits for its turn tells its newest state, and a flood fills no memory."""
+    agent, taken, stop = site.registered(), [0], threading.Event()
+
+    async def never(user: str, size: int) -> None:
+        await asyncio.Event().wait()
+
+    def messages() -> Iterator[pb.WorkerMessage]:
+        yield pb.WorkerMessage(worker_id="w1", ready=pb.WorkerReady(host="n1"))
+        assert agent.kind() == "from_worker"
+        monkeypatch.setattr(site.server.service.intake, "turn", never)
+        while not stop.is_set():
+            taken[0] += 1
+            yield _progress(taken[0])
+
+    metadata = [("isonomy-token", TOKENS.issue(APP, "ann", 60, time.time()))]
+    call = site.stub.Worker(messages(), metadata=metadata)
+    while True:
+        before = taken[0]
+        if not stop.wait(0.5) and 0 < before == taken[0]:
+            break
+    call.cancel()
+    stop.set()
+    assert taken[0] < 1000, "by default 280,000 of these"
 
 
 def test_agent_that_registers_learns_of_the_live_workers(site: Site) -> None:
