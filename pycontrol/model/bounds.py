@@ -243,7 +243,7 @@ def _clip(message: Any, found: list[str]) -> None:
             _clip(each, found)
 
 
-def _nearest(message: Any, name: str, number: float, found: list[str]) -> float:
+def _nearest(message: Any, name: str, number: Any, found: list[str]) -> Any:
     row = bound(name, message.DESCRIPTOR.name)
     found.append(f"{message.DESCRIPTOR.name}.{name}: must be {row} (got {number:g})")
     return type(number)(row.clip(number))

@@ -175,8 +175,8 @@ def runs_of(by_host: Mapping[str, int]) -> list[tuple[str, str, int, int]]:
     return runs
 
 
-def _by_host(data: Mapping[str, int] | Sequence[tuple[str, str, int, int]]) -> dict[str, int]:
-    """The inverse of `runs_of`; journals before version 7 have the GPUs by host."""
+def _by_host(data: Mapping[str, int] | Sequence[Sequence[Any]]) -> dict[str, int]:
+    """The inverse of `runs_of`, whose tuples are lists in JSON; journals before version 7 have the GPUs by host."""
     if isinstance(data, Mapping):
         return dict(data)
     if sum(n for _, _, n, _ in data) > HOSTS_MAX:

@@ -92,7 +92,8 @@ class Picture:
         """
         for name, empty in _nothing(self.arbiter).items():
             for whole in (self.arbiter, self.arbiter.holdings):
-                setattr(whole, name, empty)
+                if hasattr(whole, name):
+                    setattr(whole, name, empty)
 
 
 def _nothing(a: Arbiter) -> dict[str, Any]:

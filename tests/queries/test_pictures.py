@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -185,3 +186,16 @@ def test_a_dropped_picture_leaves_without_the_collector_of_cycles() -> None:
         assert sum(isinstance(x, Durable) and bool(x.apps) for x in gc.get_objects()) == some
     finally:
         gc.enable()
+
+
+def test_a_picture_that_nobody_reads_lets_go_of_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", failed.append)
+    scene = Scene(run_s=1)
+    picture = pictures.Picture(Camera().take(scene.world.arbiter), scene.world.now, 0.0)
+    parts = picture.arbiter
+    assert parts.durable.apps
+    del picture
+    assert not failed
+    assert not parts.durable.apps
+    assert not parts.holdings.durable.apps
