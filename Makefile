@@ -162,7 +162,7 @@ compiled-test: setup
 	  'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then $(MAKE) --no-print-directory compiled && \
 	cd build/compiled && ../../$(PY) -c 'import pycontrol.arbiter.core as c; assert c.__file__.endswith(".so"), c' && \
 	../../$(PY) -m pytest -q --hypothesis-profile=$(EXAMPLES_OF) -c ../../pyproject.toml --rootdir . \
-	  -m "not cluster and not secure and not versions and not policies and not adapters and not gpu and not interpreted" tests/arbiter tests/model tests/policies tests/runtime tests/simulation; \
+	  -m "not cluster and not secure and not versions and not policies and not adapters and not gpu and not interpreted" tests/arbiter tests/bridge tests/model tests/policies tests/queries tests/runtime tests/simulation; \
 	else echo "no C compiler or no Python headers: the compiled Arbiter is not tested"; fi
 
 # Sharing safety on random clusters: thousands of cases; one again, made smaller: make safety SEED=n EXAMPLES=1.

@@ -34,6 +34,7 @@ def seen(a: Arbiter, now_s: float) -> list[str]:
     return [json.dumps(view(a, now_s, params), sort_keys=True) for view, params in VIEWS]
 
 
+@pytest.mark.interpreted
 def test_every_field_of_the_state_is_handled() -> None:
     fields = vars(Holdings(Settings(), Durable())).keys()
     assert fields - {*COPIED} == OWN_WAY

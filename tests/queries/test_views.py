@@ -179,6 +179,7 @@ def test_events_are_listed_in_order(scene: Scene) -> None:
     assert scene.get("events", since="3")["missed"]
 
 
+@pytest.mark.interpreted
 def test_a_bid_of_an_app_without_agent_takes_its_demand_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     a, now_s = scene.world.arbiter, scene.world.now
     asked = dataclasses.replace(
