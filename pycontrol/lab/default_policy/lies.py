@@ -52,7 +52,7 @@ class TypedScene(Scene):
         return "two GPU types"
 
 
-def default_policy_lies(setup: Setup) -> Findings:
+def lies(setup: Setup) -> Findings:
     """What each lie gains under the default policy, in as many cases as bring its interval to one percent."""
     batch, most = (1, LIARS) if setup.quick else (BATCH, CASES)
     found = {name: measured(setup, name, cases, batch, most) for name, cases in probes(setup).items()}
