@@ -16,7 +16,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "beside-shockwave": "pycontrol.lab.beside.shockwave:shockwave",
     "beside-sia": "pycontrol.lab.beside.sia:sia",
     "default-policy": "pycontrol.lab.default_policy.promise:default_policy",
-    "default-policy-lies": "pycontrol.lab.default_policy.lies:lies",
+    "default-policy-lies": "pycontrol.lab.default_policy.lie_gains:lies",
     "default-policy-loans": "pycontrol.lab.default_policy.loans:loans",
     "default-policy-splits": "pycontrol.lab.default_policy.splits:splits",
     "default-policy-unmanaged": "pycontrol.lab.default_policy.unmanaged:unmanaged",
