@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pycontrol.lab.default_policy.lie_search import WorkLie, best_lie, lies
 from pycontrol.lab.default_policy.lie_gains import measured, probes
+from pycontrol.lab.default_policy.lie_search import WorkLie, best_lie, lies
 from pycontrol.lab.default_policy.loans import loans
 from pycontrol.lab.default_policy.promise import (
     COLUMNS,
