@@ -20,8 +20,9 @@ class Frozen(Oracle):
             and not a.holdings.paused
             and self.world.rm.ready
         )
+        unknown = self.world.schedule.get("standby") and self.world.hdfs.away  # who served before
         lossy = bool(self.world.net.loss)  # a snapshot that gets lost is sent again only after its patience
-        if self.lasts("frozen", frozen and not lossy, a.settings.recovery_s + 20):
+        if self.lasts("frozen", frozen and not lossy and not unknown, a.settings.recovery_s + 20):
             raise Violation(
                 "frozen",
                 f"leases stand still, ready={a.cluster.ready}, for {self.oracles.calm_s:.0f} s without a reason",
