@@ -127,15 +127,15 @@ def _world(seed: int, policy: str, recorder: Recorder, validate: bool) -> None:
     schedule = draw(seed)
     schedule["policy"], schedule["vc_policies"] = policy, [policy, policy]
     schedule["settings"]["validate"] = validate
-    world, lives = World(schedule), set[int]()
+    world, lives = World(schedule), list[object]()
     journaled = world.oracles.journaled
 
     def note(plane: object, rows: list[Fact]) -> None:
         journaled(plane, rows)
         if plane is not world.plane:
             return
-        if id(plane.arbiter) not in lives:
-            lives.add(id(plane.arbiter))
+        if all(plane.arbiter is not known for known in lives):
+            lives.append(plane.arbiter)
             recorder.begins(f"life {len(lives)}")
         recorder.note(rows, plane.arbiter, world.sim.now - world.sim.start_s)
 
