@@ -246,7 +246,7 @@ def _clip(message: Any, found: list[str]) -> None:
 def _nearest(message: Any, name: str, number: Any, found: list[str]) -> Any:
     row = bound(name, message.DESCRIPTOR.name)
     found.append(f"{message.DESCRIPTOR.name}.{name}: must be {row} (got {number:g})")
-    return type(number)(row.clip(number))
+    return type(number)(row.clip(number))  # a whole one stays whole
 
 
 def _numbers(found: Any) -> list[float]:

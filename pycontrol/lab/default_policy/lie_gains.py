@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pycontrol.lab.default_policy import lie_search, splits
+from pycontrol.lab.default_policy import lie_search
 from pycontrol.lab.default_policy.lie_search import WorkLie
-from pycontrol.lab.default_policy.splits import Pattern, World
+from pycontrol.lab.default_policy.splits import OURS, Pattern, World
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
 from pycontrol.lab.themis import typed_lies
-from pycontrol.lab.themis.sweeps import CONVENTIONS, Scene, variant
+from pycontrol.lab.themis.sweeps import CONVENTIONS, Scene
 from pycontrol.lab.themis.types import cluster
 from pycontrol.model.topology import Topology
 from pycontrol.simulation.runs import Interval, paired_ratio
 from pycontrol.simulation.trace_apps import Workload
 
-OURS = variant("isonomy", "isonomy")
 HALF_WIDTH, CASES = 0.01, 1000
 """A lie is measured until its 95 % interval is this wide to each side, or wholly above 1: it costs; or in this many
 cases."""
@@ -114,7 +113,7 @@ def _told(setup: Setup, where: Scene, lie: WorkLie, seeds: Sequence[int]) -> lis
 
 def _split(setup: Setup, where: Scene, pattern: Pattern, seeds: Sequence[int]) -> list[tuple[float, float]]:
     """Relative to what the same pieces gain alone on the cluster."""
-    worlds = [World.of(splits.OURS, where, seed, setup.processes) for seed in seeds]
+    worlds = [World.of(OURS, where, seed, setup.processes) for seed in seeds]
     return [(case.ratio, 1.0) for world in worlds for case in world.splits([pattern])]
 
 
