@@ -211,7 +211,7 @@ class Holdings:
         """The GPUs of a lease by the keys of their gangs, several where the app plans several jobs on one grant."""
         at, first = self.workers.at, lease.gpus[0]
         worker = at.get(first)
-        if all(at.get(gpu) is worker for gpu in lease.gpus):
+        if len(lease.gpus) == 1 or all(at.get(gpu) is worker for gpu in lease.gpus):
             return {self.gang_key(lease, first): list(lease.gpus)}
         return grouped((self.gang_key(lease, gpu), gpu) for gpu in lease.gpus)
 
@@ -243,7 +243,7 @@ class Holdings:
 
         `private`: only guaranteed gangs, counted on the virtual cluster's own machines.
         """
-        gangs = [g for g in self.gangs_of(app_id) if not any(gpu in ending for gpu in gpus_in(g))]
+        gangs = [g for g in self.gangs_of(app_id) if not any(gpu in ending for x in g for gpu in x.gpus)]
         mine = self.durable.reservations.of(app_id)
         coming = grouped((x.gang or x.grant_id, x) for x in mine) if mine else {}
         claims: list[list[Lease] | list[Reservation]] = [*gangs, *coming.values()]

@@ -296,6 +296,8 @@ class BridgeEndpoint:
     def _query_once(self, request: pb.Request) -> pb.Response:
         """Answer a query; a repeated one that changes state gets its first answer again."""
         query = request.query
+        if query.method == "GET" and query.admin:  # who is trusted with the cluster waits for nobody's turn
+            return self.query(query)
         if query.method == "GET":
             with self._turns.of(query.user, waits="wait_s" in query.parameters):
                 return self.query(query)

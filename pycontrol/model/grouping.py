@@ -9,6 +9,7 @@ K = TypeVar("K")
 L = TypeVar("L")
 V = TypeVar("V")
 N = TypeVar("N", int, float)
+_EMPTY: Mapping[Any, Any] = {}
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -44,7 +45,7 @@ class Tables(Generic[K, L, V]):
 
     def at(self, key: K) -> Mapping[L, V]:
         """The table of a key."""
-        return self.by_key.get(key, {})
+        return self.by_key.get(key, _EMPTY)
 
     def put(self, key: K, item: L, value: V) -> None:
         """Adds or replaces an item."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
@@ -164,10 +163,10 @@ def _short(r: Receipt) -> dict[str, Any]:
 
 def queue(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
     """The active apps: first those that can use more GPUs, in the order of their `standings`, then the others."""
-    why = Reasons(a, now_s)
+    why, nowhere = Reasons(a, now_s), Standing(None)
     coming = [x.app_id for x in a.cluster.apps.values() if x.app_id not in a.durable.apps and tags.expects_agent(x)]
     rows = [
-        _queue_row(a, app_id, now_s, why) | asdict(why.standings.get(app_id) or Standing(None))
+        _queue_row(a, app_id, now_s, why) | picked(why.standings.get(app_id, nowhere), "rank measure amount")
         for app_id in [*a.durable.live, *coming]
     ]
     rows.sort(key=lambda r: (r["rank"] is None, r["rank"] or 0, r["submitted_s"], r["app_id"]))
@@ -180,17 +179,17 @@ def _queue_row(a: Arbiter, app_id: str, now_s: float, reasons: Reasons) -> dict[
     demands, known = reasons.demands, record_of(a, app_id)
     demand, held = demands.of(app_id), a.holdings.holding(app_id)
     code, sentence = reasons.told(app_id)
-    ends = [x.end_s for x in a.durable.leases.of(app_id)]
+    leased = a.durable.leases.of(app_id)
     return {
         **picked(known, "app_id name queue user kind submitted_s"),
         "gpus_held": held,
         "gpus_wanted": max(0, demand.gpus - held) if demand else 0,
-        "gpus_ending": sum(len(x.gpus) for x in a.durable.leases.of(app_id) if x.state == REVOKING),
+        "gpus_ending": sum(len(x.gpus) for x in leased if x.state == REVOKING),
         "rho": demands.rho_of(app_id),
         "n_avg": _n_avg(a, app_id, now_s),
         "reason": code,
         "sentence": sentence,
-        "next_lease_end_s": min(ends, default=None),
+        "next_lease_end_s": min((x.end_s for x in leased), default=None),
         "boost": boost_row(a.holdings.boost_of(app_id)),
     }
 
@@ -219,19 +218,19 @@ def _n_avg(a: Arbiter, app_id: str, now_s: float) -> float | None:
 
 def lease_rows(a: Arbiter, claims: Iterable[Lease | Reservation]) -> list[dict[str, Any]]:
     """The leases or reservations as JSON values, one row for each GPU, sorted."""
-    at = {gpu: x for x in claims for gpu in x.gpus}
-    return [_lease_row(a, at[gpu], gpu) for gpu in sorted(at)]
+    of_gpus = {gpu: of for x in claims for of in (_lease_row(a, x),) for gpu in x.gpus}
+    return [{"gpu": str(gpu), **of_gpus[gpu]} for gpu in sorted(of_gpus)]
 
 
 _NEXT = {"state": "next", "container_id": "", "job_id": "", "reason": ""}
 
 
-def _lease_row(a: Arbiter, lease: Lease | Reservation, gpu: Gpu) -> dict[str, Any]:
-    """A GPU's lease or reservation; a reservation has the state `next`."""
+def _lease_row(a: Arbiter, lease: Lease | Reservation) -> dict[str, Any]:
+    """What is the same for all its GPUs; a reservation has the state `next`."""
     known = a.cluster.apps.get(lease.app_id) or a.durable.apps.get(lease.app_id)
     present = picked(lease, "state container_id job_id reason") if isinstance(lease, Lease) else _NEXT
     own = picked(lease, "app_id grant_id granted_s end_s guaranteed")
-    return {"gpu": str(gpu), **own, **present, "name": known.name if known is not None else ""}
+    return {**own, **present, "name": known.name if known is not None else ""}
 
 
 def boost_row(boost: Boosted | None) -> dict[str, Any] | None:

@@ -12,14 +12,14 @@ from weakref import WeakValueDictionary
 
 from pycontrol.runtime.driver import Overloaded
 
-MESSAGES_PER_S = 4000.0
-"""Messages read a second, about half a core: in equal parts by user, and one part for those who send less. A training
-worker sends two to three."""
+MESSAGES_PER_S = 2000.0
+"""Messages read a second, about a quarter of a core: in equal parts by user, and one part for those who send less. A
+training worker sends two to three, and then its newest state only."""
 AT_ONCE_S = 0.025
 """A user that was silent may send what this time allows at once."""
 MESSAGE_BYTES = 2048
 """A longer message counts as so many."""
-STREAM_BYTES = 4 * MESSAGE_BYTES
+STREAM_BYTES = 2 * MESSAGE_BYTES
 """What opening a stream costs, with the check of its token."""
 REPORTS_PER_S = 2.0
 REPORTS_AT_ONCE = 20.0

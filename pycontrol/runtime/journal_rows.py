@@ -159,7 +159,7 @@ def row_of(fact: Fact) -> tuple[str, str | bytes, int]:
     values = to_json(fact)
     if isinstance(fact, RoundHeld):
         values["receipt"] = in_runs(values["receipt"])
-    data = packed(json.dumps(values, default=_plain, ensure_ascii=False, separators=(",", ":")))
+    data = packed(_ENCODER.encode(values))
     return kind, data, checksum(kind, data)
 
 
@@ -171,6 +171,9 @@ def _plain(of: object) -> object:
     if dataclasses.is_dataclass(of) and not isinstance(of, type):
         return dataclasses.asdict(of)
     raise TypeError(f"a fact holds a {type(of).__name__}, which JSON does not know")
+
+
+_ENCODER = json.JSONEncoder(default=_plain, ensure_ascii=False, separators=(",", ":"))
 
 
 def fact_of(row: Row) -> Fact:

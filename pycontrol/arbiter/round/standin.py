@@ -75,12 +75,14 @@ def _asked(s: Holdings, app_id: str) -> list[tuple[Ask, int]]:
         left = ask.count - s.workers.coming(app_id, ask.key)
         if ask.attempt_id == app.attempt_id and left > 0:
             result.append((ask, left))
-    return sorted(result, key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
+    if len(result) > 1:
+        result.sort(key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
+    return result
 
 
 def waits(s: Holdings, app_id: str) -> bool:
     """Whether the app has open asks that may be served now."""
-    return bool(s.cluster.asks.of(app_id)) and bool(open_asks(s, app_id)) and not missing(s, app_id)
+    return bool(s.cluster.asks.of(app_id)) and bool(_open(s, app_id)) and not missing(s, app_id)
 
 
 def start_together(s: Holdings, app_id: str) -> bool:
