@@ -112,16 +112,16 @@ def _unlaunched(world: Any, master: Any) -> Iterator[str]:
 
 def queues_over(arbiter: Any, granted: Iterable[str]) -> str:
     """The queue that exceeds its limit although one of its apps was just granted GPUs; empty if there is none."""
-    d = arbiter.durable
-    queues = {d.apps[app_id].queue for app_id in granted if app_id in d.apps}
-    held = Counter(d.apps[x.app_id].queue for x in d.claims() if not is_revoking(x) for _ in x.gpus)
-    for path in sorted(queues):
-        limit = arbiter.cluster.queues.get(path)
-        if limit is None or limit.max_capacity >= 1.0:
+    d, machines = arbiter.durable, arbiter.cluster.machines
+    part_of = {app_id: (app.queue, arbiter.holdings.partition_of(app_id)) for app_id, app in d.apps.items()}
+    held = Counter(part_of[x.app_id] for x in d.claims() if not is_revoking(x) for _ in x.gpus)
+    for path, partition in sorted(part_of[app_id] for app_id in granted if app_id in d.apps):
+        queue = arbiter.cluster.queues.get(path)
+        if queue is None or (limit := queue.share(partition).max_capacity) >= 1.0:
             continue
-        most = int(limit.max_capacity * arbiter.cluster.machines.gpus + 1e-9)
-        if held[path] > most:
-            return f"{path} has {held[path]} GPUs, its limit is {most}"
+        most = int(limit * machines.topology.gpus_in.get(partition, 0) + 1e-9)
+        if held[path, partition] > most:
+            return f"{path} has {held[path, partition]} GPUs in partition {partition!r}, its limit is {most}"
     return ""
 
 
