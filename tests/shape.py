@@ -19,7 +19,7 @@ import grimp
 ROOT = Path(__file__).parents[1]
 ARBITER = "pycontrol.arbiter"
 PRODUCT = ("pycontrol", "submarine_patch", "dev-cluster")
-FILES_MAX, FLOORS_MAX, PRIVATE_MAX = 24, 9, 39
+FILES_MAX, FLOORS_MAX, PRIVATE_MAX = 24, 9, 20
 PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_exit"}
 """Names with an underscore that their libraries document."""
 

@@ -83,7 +83,7 @@ class BridgeServer:
         self.listening: socket.socket | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._connections: list[_Connection] = []
+        self.connections: list[_Connection] = []
         """The open connections, oldest first."""
         self._said_s = -math.inf
 
@@ -117,7 +117,7 @@ class BridgeServer:
             self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
         with self._lock:
-            left = list(self._connections)
+            left = list(self.connections)
         for connection in left:
             connection.cut()
         end_s = time.monotonic() + STOP_S
@@ -155,8 +155,8 @@ class BridgeServer:
     def _take(self, peer: socket.socket) -> None:
         connection = _Connection(peer, self._token, self._handler, self._became_known, self._gone)
         with self._lock:
-            unknown = [c for c in self._connections if not c.known]
-            self._connections.append(connection)
+            unknown = [c for c in self.connections if not c.known]
+            self.connections.append(connection)
         if len(unknown) >= UNKNOWN_MAX:
             unknown[0].cut()
             self._gone(unknown[0])
@@ -170,14 +170,14 @@ class BridgeServer:
     def _became_known(self, connection: _Connection) -> None:
         """Bound the authenticated connections by closing the longest idle: a restarted plugin leaves old ones open."""
         with self._lock:
-            idle = [c for c in self._connections if c.known and c is not connection and c.idle_since_s is not None]
-            known = sum(c.known for c in self._connections)
+            idle = [c for c in self.connections if c.known and c is not connection and c.idle_since_s is not None]
+            known = sum(c.known for c in self.connections)
         if known > KNOWN_MAX and idle:
             min(idle, key=lambda c: c.idle_since_s or 0.0).cut()
 
     def _gone(self, connection: _Connection) -> None:
         with self._lock, contextlib.suppress(ValueError):
-            self._connections.remove(connection)
+            self.connections.remove(connection)
 
     def _say_rarely(self, what: str, why: object) -> None:
         if time.monotonic() > self._said_s + SAY_AGAIN_S:

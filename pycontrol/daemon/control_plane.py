@@ -193,7 +193,7 @@ class ControlPlane:
             failed=self._fail,
             hdfs_tokens=HdfsTokens(config.hdfs_tokens).of if config.hdfs_tokens else None,
         )
-        self._agents, self._endpoint, self._feed = core.agents, core.endpoint, core.feed
+        self._agents, self._endpoint, self.feed = core.agents, core.endpoint, core.feed
         self.driver, self._router = core.driver, core.router
         self._watch_parts(core.feed.metrics, arbiter)
         parts.callback(questions.stop)
@@ -250,8 +250,8 @@ class ControlPlane:
             problem = "apps and clocks could not be saved on HDFS"
             more.append(Periodic("isonomy-keep", config.standby.every_s, self._keep, problem))
         if config.notify is not None:
-            self._feed.notifier = Notifier(config.notify.url, durable)
-            more.append(self._feed.notifier)
+            self.feed.notifier = Notifier(config.notify.url, durable)
+            more.append(self.feed.notifier)
         if config.metrics is not None:
             token, text = config.state_dir / METRICS_TOKEN_FILE, self._router.metrics_text
             more.append(MetricsServer(config.metrics, text, config.agents.tls, token))
@@ -379,18 +379,18 @@ class ControlPlane:
                 self.driver.call(lambda a, now_s: None)
                 _tell_supervisor("WATCHDOG=1")
                 self.report_mismatches()
-                self._feed.trends.keep()
+                self.feed.trends.keep()
                 now_s = self.driver.clock.now_s()
                 if now_s - sampled_s >= SAMPLE_S:
                     picture = self._router.pictures.newest()
-                    self._feed.trends.sample(picture.arbiter, picture.now_s)
+                    self.feed.trends.sample(picture.arbiter, picture.now_s)
                     sampled_s = now_s
             except (TimeoutError, Overloaded):
                 log.warning("the Arbiter is busy; housekeeping waits")
             except Exception:  # nothing that serves depends on it
                 log.exception("housekeeping failed; it is tried again", retry_s=HOUSEKEEPING_S)
         self._parts.close()
-        self._feed.trends.keep()
+        self.feed.trends.keep()
         if self.driver.failed is not None:
             log.error("the control plane stops: the Arbiter failed", error=str(self.driver.failed))
             return 1

@@ -74,7 +74,7 @@ class StandbyStore:
             for name in self._names():
                 with self._hdfs.read(f"{self.folder}/{name}") as reader:
                     text = reader.read()
-                found = _state_in(text)
+                found = state_in(text)
                 if found is not None:
                     return found
                 log.warning("a file of saved apps and clocks cannot be read", file=f"{self._where}/{name}")
@@ -95,7 +95,7 @@ def session_of(at: WebHdfs) -> requests.Session:
     return session(at.principal or "", str(at.keytab or ""), at.ca)
 
 
-def _state_in(text: bytes) -> StandbySnapshot | None:
+def state_in(text: bytes) -> StandbySnapshot | None:
     """The snapshot in a file's text; None if it is damaged, of another version, or no snapshot."""
     try:
         found = json.loads(text)

@@ -33,7 +33,7 @@ class Sessions:
         self.ledger = ledger or ByteBudget()
         """Counts all bytes that wait here and in the streams."""
         self.agents: dict[str, AgentStream] = {}
-        self._workers: dict[str, dict[str, WorkerStream]] = {}
+        self.workers: dict[str, dict[str, WorkerStream]] = {}
         self.mail: OrderedDict[str, Mailbox] = OrderedDict()
         self.tally = Tally()
 
@@ -81,7 +81,7 @@ class Sessions:
         log.warning(
             "messages for an app are dropped: it has the most waiting", app_id=app_id, bytes=self.ledger.of_app(app_id)
         )
-        streams: list[AgentStream | WorkerStream] = list(self._workers.get(app_id, {}).values())
+        streams: list[AgentStream | WorkerStream] = list(self.workers.get(app_id, {}).values())
         if app_id in self.agents:
             streams.append(self.agents[app_id])
         for stream in streams:
@@ -106,7 +106,7 @@ class Sessions:
 
     def worker_up(self, stream: WorkerStream) -> bool:
         """Add a worker's stream and send it the waiting command; False if the app has too many workers."""
-        workers = self._workers.setdefault(stream.app_id, {})
+        workers = self.workers.setdefault(stream.app_id, {})
         older = workers.get(stream.name)
         if older is None and len(workers) >= WORKERS_MAX:
             return False
@@ -125,13 +125,13 @@ class Sessions:
 
     def worker_gone(self, stream: WorkerStream, reason: str) -> None:
         """Remove a worker's stream, and tell its Agent unless a newer stream has replaced it."""
-        workers = self._workers.get(stream.app_id, {})
+        workers = self.workers.get(stream.app_id, {})
         if workers.get(stream.name) is not stream:
             return
         del workers[stream.name]
         self.tally.gone(stream.app_id, stream.name)
         if not workers:
-            self._workers.pop(stream.app_id, None)
+            self.workers.pop(stream.app_id, None)
         self._take_back_command(stream)
         gone = pb.ArbiterMessage(worker_gone=pb.WorkerGone(worker_id=stream.name, reason=reason))
         self._relay(stream.app_id, stream.name, "gone", gone)
@@ -163,7 +163,7 @@ class Sessions:
     def to_worker(self, app_id: str, command: pb.WorkerCommand) -> None:
         """Relay an Agent's command to the worker's stream, or keep it until there is one."""
         self.tally.told(app_id, command)
-        stream = self._workers.get(app_id, {}).get(command.worker_id)
+        stream = self.workers.get(app_id, {}).get(command.worker_id)
         if stream is None or not stream.put(command):
             self.mailbox(app_id).command(command)
 
@@ -173,7 +173,7 @@ class Sessions:
         """End every stream."""
         for agent in list(self.agents.values()):
             agent.end(code, why)
-        for workers in list(self._workers.values()):
+        for workers in list(self.workers.values()):
             for worker in list(workers.values()):
                 worker.end(code, why)
 
@@ -186,7 +186,7 @@ class Sessions:
 
     def _forget_some(self) -> None:
         """Drop the messages of the longest silent apps without an open stream, beyond APPS_MAX."""
-        silent = [a for a in self.mail if a not in self.agents and a not in self._workers]
+        silent = [a for a in self.mail if a not in self.agents and a not in self.workers]
         for app_id in silent[: max(0, len(silent) - APPS_MAX)]:
             log.warning("messages for a silent app are dropped", app_id=app_id)
             self.mail.pop(app_id).clear()

@@ -47,7 +47,7 @@ class Driver:
         self._kept = kept
         self._arbiter, self._journal, self._agents, self._cluster = arbiter, journal, agents, cluster
         self.clock = clock or SteadyClock()
-        self._inbox = Inbox()
+        self.inbox = Inbox()
         self._solver = ThreadPoolExecutor(1, thread_name_prefix="isonomy-solve")
         self._thread = threading.Thread(target=self._run, name="isonomy-arbiter", daemon=True)
         self.failed: BaseException | None = None
@@ -59,28 +59,28 @@ class Driver:
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Finish the present batch and stop."""
-        self._inbox.close()
+        self.inbox.close()
         self._thread.join(timeout_s)
         self._solver.shutdown(wait=False, cancel_futures=True)
 
     @property
     def waiting(self) -> int:
         """The number of events and calls that wait for the Arbiter."""
-        return sum(self._inbox.waiting(lane) for lane in Lane)
+        return sum(self.inbox.waiting(lane) for lane in Lane)
 
     def submit(self, event: ev.Event) -> None:
         """Queue an event, from any thread; raises Overloaded if its lane is full, Held if nobody will handle it."""
         lane = lane_of(event)
         if lane is Lane.URGENT and self._arbiter.holdings.held:
             raise self._refusal()
-        self._inbox.put(event, lane)
+        self.inbox.put(event, lane)
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` on the Arbiter's thread after all Agents' events that were submitted before; from any thread.
 
         `done` must neither block nor raise. Raises Overloaded if the lane is full.
         """
-        self._inbox.put(done, Lane.AGENTS)
+        self.inbox.put(done, Lane.AGENTS)
 
     def call(self, fn: Callable[[Arbiter, float], T], timeout_s: float = 5.0) -> T:
         """Run `fn(arbiter, now)` on the Arbiter's thread, before the waiting events, and return its result.
@@ -117,7 +117,7 @@ class Driver:
                 return
             future.set_result(result)
 
-        self._inbox.put(work, lane)
+        self.inbox.put(work, lane)
         try:
             return future.result(timeout_s)
         except TimeoutError:
@@ -128,7 +128,7 @@ class Driver:
 
     def _run(self) -> None:
         try:
-            while self._inbox.wait(self._nap_s()):
+            while self.inbox.wait(self._nap_s()):
                 try:
                     self._turn()
                 except Inconsistent as e:
@@ -166,8 +166,8 @@ class Driver:
         """Handle the urgent items, then one batch of each other lane; a Tick if nothing waits."""
         idle = True
         for lane in Lane:
-            for _ in range(self._inbox.waiting(lane) if lane is Lane.URGENT else 1):
-                item = self._inbox.take(lane)
+            for _ in range(self.inbox.waiting(lane) if lane is Lane.URGENT else 1):
+                item = self.inbox.take(lane)
                 if item is None:
                     continue
                 idle = False
@@ -185,9 +185,9 @@ class Driver:
         until_s = time.monotonic() + BATCH_S
         yield first
         for _ in range(BATCH_EVENTS - 1):
-            if time.monotonic() >= until_s or self._inbox.waiting(Lane.URGENT):
+            if time.monotonic() >= until_s or self.inbox.waiting(Lane.URGENT):
                 return
-            event = self._inbox.take_event(lane)
+            event = self.inbox.take_event(lane)
             if event is None:
                 return
             yield event

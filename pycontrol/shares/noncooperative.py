@@ -55,7 +55,7 @@ def common_efficiency(w: Matrix, m: Vector, pi: Vector) -> Matrix:
         x = np.empty_like(w)
         x[order] = _staircase(w[order], m, pi[order])
         return x
-    return _by_prices(w, m, pi)
+    return by_prices(w, m, pi)
 
 
 def _staircase(w: Matrix, m: Vector, pi: Vector) -> Matrix:
@@ -95,7 +95,7 @@ def _staircase(w: Matrix, m: Vector, pi: Vector) -> Matrix:
     return x
 
 
-def _by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
+def by_prices(w: Matrix, m: Vector, pi: Vector) -> Matrix:
     """The shares by cutting planes.
 
     The cuts are z <= sum_l pi_l p_s(l) / w_ls(l) with the cheapest types s at each price tried.

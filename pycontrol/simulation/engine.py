@@ -117,7 +117,7 @@ class Simulator:
         """Run to the end of the last app."""
         begin_s = time.perf_counter()
         for trace in self.workload.apps:
-            self.at(trace.submitted_s, self._arrive, trace)
+            self.at(trace.submitted_s, self.arrive, trace)
         for fault in self.settings.faults:
             self.at(fault.at_s, self._fault, fault)
         self.inbox.append(self.yarn.snapshot())
@@ -216,7 +216,7 @@ class Simulator:
 
     # ---- apps come and go
 
-    def _arrive(self, trace: TraceApp, _: int) -> None:
+    def arrive(self, trace: TraceApp, _: int) -> None:
         app = SimApp(trace, self.settings.misreport_of(trace.app_id, self.seed))
         app_id = trace.app_id
         if not app.next_phase():

@@ -102,7 +102,7 @@ class Resumed(Simulator):
         self._terms: dict[SimJob, Ask] = {}
         """Job of an app without an Agent -> what its container is asked for."""
         for trace in come:
-            self.at(trace.submitted_s, self._arrive, trace)
+            self.at(trace.submitted_s, self.arrive, trace)
         apps = [
             self._resume(x, _error(x, scene.settings.lease_s, error, rng), rng if error else None)
             for app_id in arbiter.durable.live

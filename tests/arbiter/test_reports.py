@@ -80,7 +80,7 @@ def test_a_lie_is_corrected_and_told_before_and_after_a_crash() -> None:
     for fact in w.journal:
         metrics.observe(fact, w.now)
     expected = sum(len(r.corrected) for r in w.arbiter.receipts)
-    assert metrics._corrected._value.get() == expected > 0
+    assert metrics.registry.get_sample_value("isonomy_reports_corrected_total") == expected > 0
     w.crash()
     w.run(140)
     assert _corrected(w) == {"liar"}, "what the next control plane sees says the same"

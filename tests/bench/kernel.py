@@ -141,7 +141,7 @@ def contended(policy: str, machines: int, window_s: float) -> dict[str, float]:
         for fact in facts:
             if type(fact).__name__ == "AppEnded" and fact.app_id not in ended:
                 ended.add(fact.app_id)
-                sim.at(sim.now + 1.0, sim._arrive, app(sim.now + 1.0))
+                sim.at(sim.now + 1.0, sim.arrive, app(sim.now + 1.0))
         if not begun and sim.now > LEASE_S - 0.75 * window_s:
             begun.extend(spent())
         elif begun and sim.now > LEASE_S + 0.25 * window_s:

@@ -61,7 +61,7 @@ def test_an_answer_does_not_wait_for_the_acknowledgement_of_the_one_before(serve
     server = serve(echo)
     plugin = Plugin(server.port, bridge_token(token_file))
     assert plugin.welcome == "!yv"
-    (connection,) = server._connections
+    (connection,) = server.connections
     assert connection._peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     plugin.close()
 

@@ -144,7 +144,7 @@ def test_housekeeping_goes_on_after_an_error(config: Path, monkeypatch: pytest.M
         again.set()
 
     plane.start()
-    monkeypatch.setattr(plane._feed.trends, "sample", sample)
+    monkeypatch.setattr(plane.feed.trends, "sample", sample)
     ended: list[int] = []
     running = threading.Thread(target=lambda: ended.append(plane.run()), daemon=True)
     running.start()

@@ -139,7 +139,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def run_ready(self) -> None:
         """Runs until nothing is left to do at this moment."""
-        due = self._ready or (self._scheduled and self._scheduled[0]._when <= self._sim.now)  # type: ignore[attr-defined]
+        due = self._ready or (self._scheduled and self._scheduled[0].when() <= self._sim.now)  # type: ignore[attr-defined]
         if not due:
             return
         before = asyncio._get_running_loop()
@@ -149,14 +149,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._run_once()  # type: ignore[attr-defined]
                 if self._failed:
                     raise self._failed.pop()
-                due = self._ready or (self._scheduled and self._scheduled[0]._when <= self._sim.now)  # type: ignore[attr-defined]
+                due = self._ready or (self._scheduled and self._scheduled[0].when() <= self._sim.now)  # type: ignore[attr-defined]
         finally:
             asyncio._set_running_loop(before)
 
     @property
     def next_s(self) -> float:
         """When a timer is due."""
-        timers = [t._when for t in self._scheduled if not t._cancelled]  # type: ignore[attr-defined]
+        timers = [t.when() for t in self._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
         return min(timers, default=float("inf"))
 
 

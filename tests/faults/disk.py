@@ -117,7 +117,7 @@ class SqliteDisk:
         base = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="isonomy-faults-", dir=base))
         self.full = False
-        self._draw = draw
+        self.draw = draw
         self._open: _TornJournal | None = None
         if old:  # as version 0.1.0 left it
             with contextlib.closing(sqlite3.connect(self.folder / "journal.db")) as db:
@@ -169,7 +169,7 @@ class _TornJournal(SqliteJournal):
         whole = wal.read_bytes() if wal.exists() else b""
         main = self.path.read_bytes()
         self.gone()
-        piece = whole[-int(self._disk._draw(1, 4096)) :]
+        piece = whole[-int(self._disk.draw(1, 4096)) :]
         self.path.write_bytes(main)
         wal.write_bytes(whole + bytes(b ^ 0x5A for b in piece))
         self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)

@@ -68,7 +68,7 @@ class SimDriver(Driver):
     @property
     def busy(self) -> bool:
         """Whether any event waits."""
-        return any(self._inbox._lanes)
+        return any(map(self.inbox.waiting, Lane))
 
     def _turn(self) -> None:
         """As on its own thread: who waits for it does not hear of its failure."""
@@ -76,11 +76,6 @@ class SimDriver(Driver):
             super()._turn()
         except Exception as e:
             raise e if isinstance(e, Violation) else ArbiterFailed(e) from e
-
-    @property
-    def inbox(self) -> Any:
-        """The waiting events and calls."""
-        return self._inbox
 
     def drain(self) -> None:
         """Handles all waiting events."""
@@ -101,7 +96,7 @@ class SimDriver(Driver):
             except Exception as e:
                 future.set_exception(e)
 
-        self._inbox.put(work, lane)
+        self.inbox.put(work, lane)
         while not future.done():
             self._turn()
         return future.result()

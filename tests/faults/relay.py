@@ -33,7 +33,7 @@ class Relay:
             worker_id, reader, what = message.worker_id, self.world.masters.get(app_id), message
         elif kind == "agent" and sort == "to_worker":
             worker_id, what, sort = message.to_worker.worker_id, message.to_worker, "command"
-            if worker_id in sessions._workers.get(app_id, {}):
+            if worker_id in sessions.workers.get(app_id, {}):
                 self._due.pop((app_id, worker_id, sort), None)
                 return
             reader = self._worker(app_id, worker_id)

@@ -527,7 +527,7 @@ def log_lines(data: bytes) -> None:
 
 def kept_state(data: bytes) -> None:
     """A file of stored apps and clocks is read, or ignored."""
-    found = kept._state_in(data)
+    found = kept.state_in(data)
     if found is not None:
         Durable.load(found.state)
 

@@ -77,10 +77,10 @@ class Walk:
                 if not written and ("with these changes" in act or "restart" in act):
                     shutil.copytree(outs[who] / who, self.site.confs[who], dirs_exist_ok=True)
                     written = True
-                self._act(who, act)
+                self.act(who, act)
             assert written, f"its changes come into force: {step}"
 
-    def _act(self, who: str, act: str) -> None:
+    def act(self, who: str, act: str) -> None:
         found = [(name, match) for pattern, name in ACTS.items() if (match := re.fullmatch(pattern, act))]
         assert len(found) == 1, f"this step of the plan is not known here: {act}"
         ((name, match),) = found

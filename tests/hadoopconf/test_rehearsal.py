@@ -99,4 +99,4 @@ def test_the_plan_leads_through_all_stages_and_back(paper: Paper, tmp_path: Path
 
 def test_an_act_that_nobody_knows_is_an_error(paper: Paper, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="is not known here: reboot"):
-        Walk(paper, tmp_path)._act(RM, "reboot")
+        Walk(paper, tmp_path).act(RM, "reboot")

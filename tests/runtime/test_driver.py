@@ -107,7 +107,7 @@ def test_a_call_runs_before_waiting_events_and_settle_after_them() -> None:
     found: list[int] = []
     caller = threading.Thread(target=lambda: found.append(driver.call(lambda a, now_s: len(a.cluster.apps))))
     caller.start()
-    while not driver._inbox.waiting(inbox.Lane.URGENT):
+    while not driver.inbox.waiting(inbox.Lane.URGENT):
         threading.Event().wait(0.005)
     driver.start()
     driver.settle()
@@ -170,13 +170,13 @@ def test_an_agent_hears_of_its_grants() -> None:
 def test_a_wake_in_centuries_is_a_nap_of_an_hour(wake_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     driver, arbiter, _ = made()
     monkeypatch.setattr(arbiter, "next_wake_s", lambda now_s: wake_s)
-    napped, waited = list[float | None](), driver._inbox.wait
+    napped, waited = list[float | None](), driver.inbox.wait
 
     def wait(nap_s: float | None) -> bool:
         napped.append(nap_s)
         return waited(0.0) and len(napped) < 2
 
-    monkeypatch.setattr(driver._inbox, "wait", wait)
+    monkeypatch.setattr(driver.inbox, "wait", wait)
     driver.start()
     assert driver.stopped.wait(10)
     assert driver.failed is None

@@ -75,7 +75,7 @@ def test_staircase_and_prices_agree_where_users_are_ordered(seed: int) -> None:
     problem = problem_of(seed, 60, 6, ordered=True)
     w, m, pi = problem.speedups, problem.devices, problem.weights
     one = (noncooperative.common_efficiency(w, m, pi) * w).sum(axis=1) / pi
-    other = (noncooperative._by_prices(w, m, pi) * w).sum(axis=1) / pi
+    other = (noncooperative.by_prices(w, m, pi) * w).sum(axis=1) / pi
     assert one == pytest.approx(other, rel=1e-9)
 
 

@@ -48,12 +48,12 @@ class Stage(Simulator):
         self.arbiter.take_facts = self._keep_facts  # type: ignore[method-assign]
         self.now = BEGIN_S
         for trace in workload.apps:
-            self.at(trace.submitted_s, self._arrive, trace)
+            self.at(trace.submitted_s, self.arrive, trace)
         self.inbox.append(self.yarn.snapshot())
         self._drain()
 
-    def _arrive(self, trace: TraceApp, stamp: int) -> None:
-        super()._arrive(trace, stamp)
+    def arrive(self, trace: TraceApp, stamp: int) -> None:
+        super().arrive(trace, stamp)
         for i, event in enumerate(self.inbox):
             if isinstance(event, ev.AppAdded):
                 name = self.names.get(event.app.app_id, event.app.name)

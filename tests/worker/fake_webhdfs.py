@@ -23,7 +23,7 @@ class FakeHdfs:
         self.full_after = ""
         """If set: it is full once a folder has a name that begins so."""
         self.token, self._certificate = token, certificate
-        self._server: ThreadingHTTPServer | None = None
+        self.server: ThreadingHTTPServer | None = None
         self.come()
 
     @property
@@ -38,21 +38,21 @@ class FakeHdfs:
         class Handler(_Handler):
             hdfs = store
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
         if self._certificate:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(self._certificate)
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def go(self) -> None:
         """Accepts no more connections, and answers on none of the existing ones."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
 
 
 def _status(path: Path) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def parse_request(self) -> bool:
         """Drops connections from before it became unreachable, like new ones."""
-        there = self.hdfs._server is self.server and super().parse_request()
+        there = self.hdfs.server is self.server and super().parse_request()
         self.close_connection = self.close_connection or not there
         return there
 

@@ -49,8 +49,8 @@ class Ended(Simulator):
         self.ends_s = ends_s
         """App id -> when."""
 
-    def _arrive(self, trace: TraceApp, stamp: int) -> None:
-        super()._arrive(trace, stamp)
+    def arrive(self, trace: TraceApp, stamp: int) -> None:
+        super().arrive(trace, stamp)
         self.at(self.ends_s[trace.app_id], self._give_up, self.apps[trace.app_id])
 
     def _give_up(self, app: SimApp, _: int) -> None:
