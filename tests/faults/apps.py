@@ -153,7 +153,6 @@ class AgentMaster(Master):
         self.brain = AgentCore(spec, app.attempt, saved)
         if saved:
             self.brain.restarted(self.wall_s())
-        self._inbox: list[Any] = []
         self.stream: Stream | None = None
         self._outbox: list[pb.AgentMessage] = []
         self._failures = 0
