@@ -12,7 +12,7 @@ PYTHON ?= python3.11
 MVN := $(or $(shell command -v $(PYTHON)),python3) dev-cluster/devcluster/maven.py
 HADOOP ?= 3.5.0
 
-.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef demo-all test java-lane rest-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
+.PHONY: secure-test versions-test scale fuzz security demo demo-cells demo-oef demo-all test java-lane lint unit compiled compiled-test adapters-test torch-test cluster-test policy-test java java-test hadoop-test bench docs setup clean tools safety
 
 # KEEP=1 leaves the cluster up to click around, and says how to end it.
 demo: setup java
@@ -27,18 +27,15 @@ demo-oef: setup java
 demo-all: setup java
 	$(PY) dev-cluster/demo/together.py
 
-# Two at a time, one for each core; the third begins when the first is done. A target's output comes in one piece.
+# Two at a time, one for each core; the next begins when one is done. A target's output comes in one piece.
 test: setup lint
-	@echo "two lanes of tests run beside each other; each target prints when it is done, the first in some minutes"
-	@$(MAKE) --no-print-directory -j2 --output-sync=target unit java-lane rest-lane
+	@echo "two lanes of tests run at a time; each target prints when it is done, the first in some minutes"
+	@$(MAKE) --no-print-directory -j2 --output-sync=target unit java-lane adapters-test compiled-test
 	@test -f $(TORCH)/.ready || echo "PyTorch and JAX are not installed: their adapters were not tested (make torch-test, a download of 700 MB)"
 
 java-lane: setup
 	@$(MAKE) --no-print-directory java-test && $(MAKE) --no-print-directory hadoop-test-short \
 	  && $(MAKE) --no-print-directory cluster-test
-
-rest-lane: setup
-	@$(MAKE) --no-print-directory adapters-test && $(MAKE) --no-print-directory compiled-test
 
 setup: $(VENV)/.ready
 
