@@ -9,7 +9,8 @@ K = TypeVar("K")
 L = TypeVar("L")
 V = TypeVar("V")
 N = TypeVar("N", int, float)
-_EMPTY: Mapping[Any, Any] = {}
+NOTHING: Mapping[Any, Any] = {}
+"""The table of a key that has none."""
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -45,7 +46,7 @@ class Tables(Generic[K, L, V]):
 
     def at(self, key: K) -> Mapping[L, V]:
         """The table of a key."""
-        return self.by_key.get(key, _EMPTY)
+        return self.by_key.get(key, NOTHING)
 
     def put(self, key: K, item: L, value: V) -> None:
         """Adds or replaces an item."""

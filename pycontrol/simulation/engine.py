@@ -217,6 +217,7 @@ class Simulator:
     # ---- apps come and go
 
     def arrive(self, trace: TraceApp, _: int) -> None:
+        """An app is submitted."""
         app = SimApp(trace, self.settings.misreport_of(trace.app_id, self.seed))
         app_id = trace.app_id
         if not app.next_phase():

@@ -75,7 +75,7 @@ def _asked(s: Holdings, app_id: str) -> list[tuple[Ask, int]]:
         left = ask.count - s.workers.coming(app_id, ask.key)
         if ask.attempt_id == app.attempt_id and left > 0:
             result.append((ask, left))
-    if len(result) > 1:
+    if len(result) > 1:  # most have one
         result.sort(key=lambda entry: (-entry[0].gpus, entry[0].allocation_request_id, entry[0].priority))
     return result
 

@@ -10,16 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.events import WorkerPlan
-from pycontrol.model.grouping import Tables
+from pycontrol.model.grouping import NOTHING, Tables
 from pycontrol.model.topology import Gpu
 
 AskKey = tuple[str, int, int, int]
 """`Ask.key`."""
-_NOTHING: Mapping[Any, Any] = {}
 
 
 class Asks:
@@ -207,7 +205,7 @@ class WorkerPlans:
 
     def coming(self, app_id: str, ask_key: AskKey) -> int:
         """The app's planned workers without a container that will serve this ask."""
-        counts: Mapping[AskKey | None, int] = self._coming.get(app_id, _NOTHING)
+        counts: Mapping[AskKey | None, int] = self._coming.get(app_id, NOTHING)
         return counts.get(ask_key, 0)
 
     def has(self, app_id: str, worker_id: str) -> bool:
@@ -313,7 +311,7 @@ class WorkerPlans:
         if comes == worker.coming:
             return
         worker.coming = comes
-        before = self._coming.get(worker.app_id, _NOTHING)
+        before = self._coming.get(worker.app_id, NOTHING)
         counts = {**before, worker.ask_key: before.get(worker.ask_key, 0) + (1 if comes else -1)}
         if not counts[worker.ask_key]:
             del counts[worker.ask_key]
