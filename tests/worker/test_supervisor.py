@@ -418,7 +418,9 @@ def test_any_exit_after_a_stop_counts_as_stopped(
     arbiter: FakeArbiter, run: Run, on_term: str, until: int, code: int, unsaved: bool
 ) -> None:
     source = "import signal, sys, time\n" + f"def leave(*_):\n    {on_term}\n"
-    source += "signal.signal(signal.SIGTERM, leave)\nprint('step 1 loss 0.5', flush=True)\ntime.sleep(60)\n"
+    # short sleeps, as a signal that arrives just before one is handled after it
+    source += "signal.signal(signal.SIGTERM, leave)\nprint('step 1 loss 0.5', flush=True)\n"
+    source += "while True:\n    time.sleep(0.1)\n"
     worker = run(_program(source))
     arbiter.wait_for("ready")
     arbiter.send(WORKER, start=pb.Start(until_step=until))
