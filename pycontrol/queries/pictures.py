@@ -66,7 +66,8 @@ class Camera:
         own.switches, own.acts, own.boosts, own.rounds = set(d.switches), d.acts, dict(d.boosts), d.rounds
         own.memory, own.clocks, own.exchange = dict(d.memory), dict(d.clocks), d.exchange
         own.uses, own.limits, own.spent = dict(d.uses), dict(d.limits), dict(d.spent)
-        own.plain = dict(d.plain)
+        own.plain, own.behind_s = dict(d.plain), d.behind_s
+        own.first_launches_s, own.restarts_s = d.first_launches_s, d.restarts_s
         apps = own.apps
         own.live = {app_id: apps[app_id] for app_id in d.live}
         own.ended = OrderedDict((app_id, apps[app_id]) for app_id in d.ended)

@@ -34,6 +34,8 @@ LOSSES_KEPT = 60
 """Points of a job's learning curve; if there are more, every other one is dropped."""
 JOBS_KEPT = 20_000
 """The most jobs of all apps; the apps that were heard of longest ago are dropped first."""
+JOBS_OF_APP = 2_048
+"""The most jobs of one app, likewise."""
 APPS_SHOWN = 12
 """The most apps in the chart of all apps: those with the worst numbers now."""
 STATES = ("leased", "free", "waiting", "out")
@@ -111,19 +113,23 @@ class Trends:
     def progressed(self, app_id: str, jobs: tuple[JobProgress, ...]) -> None:
         """Note what an Agent tells of its app's jobs."""
         with self._lock:
-            self._jobs_kept += len(jobs) - len(self._jobs.pop(app_id, ()))
+            self._jobs.pop(app_id, None)
             self._jobs[app_id] = jobs
             losses = self._losses.setdefault(app_id, {})
+            self._jobs_kept -= len(losses)
             for job in jobs:
-                seen = losses.setdefault(job.job_id, [])
+                seen = losses[job.job_id] = losses.pop(job.job_id, [])
                 if job.step > 0 and (not seen or seen[-1][0] < job.step):
                     seen.append((job.step, job.loss))
                 if len(seen) > LOSSES_KEPT:
                     del seen[1:-1:2]
+            while len(losses) > JOBS_OF_APP:
+                del losses[next(iter(losses))]
+            self._jobs_kept += len(losses)
             while self._jobs_kept > JOBS_KEPT and len(self._jobs) > 1:
                 oldest = next(iter(self._jobs))
-                self._jobs_kept -= len(self._jobs.pop(oldest))
-                del self._losses[oldest]
+                del self._jobs[oldest]
+                self._jobs_kept -= len(self._losses.pop(oldest))
 
     # ---- over restarts
 
@@ -154,14 +160,16 @@ class Trends:
     def _load(self, file: Path) -> None:
         """Read what was kept of apps that are not known, and write the file anew with those that are known now."""
         lines: dict[str, str] = {}
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
                 if row["app_id"] not in self._jobs:
-                    self.progressed(row["app_id"], tuple(JobProgress(**j) for j in row["jobs"]))
-                    self._losses[row["app_id"]] = {j: [(s, x) for s, x in seen] for j, seen in row["losses"].items()}
+                    jobs = tuple(JobProgress(**j) for j in row["jobs"])
+                    losses = {j: [(s, x) for s, x in seen] for j, seen in row["losses"].items()}
+                    self._losses[row["app_id"]], self._jobs_kept = losses, self._jobs_kept + len(losses)
+                    self.progressed(row["app_id"], jobs)
                 lines[row["app_id"]] = line
-            except (ValueError, TypeError, KeyError, AttributeError):  # cut off, or of another version
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # cut off, or of another version
                 continue
         with self._lock:
             kept = [line for app_id, line in lines.items() if app_id in self._jobs]

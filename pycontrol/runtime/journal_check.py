@@ -66,7 +66,7 @@ def _checked(path: Path) -> dict[str, Any]:
         }
     with closing(_reading(path)) as db:
         version = version_of(db, path)
-        report: dict[str, Any] = {"file": str(path), "version": version, "problems": _file_problems(db)}
+        report: dict[str, Any] = {"file": str(path), "version": version, "problems": _file_problems(path)}
         if not version:
             return report | {"problems": ["it is empty"], "readable": True}
         readable = not report["problems"]
@@ -91,7 +91,10 @@ def _reading(path: Path) -> sqlite3.Connection:
 
 
 def _missing_bytes(path: Path) -> int:
-    """Bytes by which the file is shorter than its header says (SQLite file format, section 1.3); 0 without a header."""
+    """Bytes by which the file is shorter than its header says (SQLite file format, section 1.3); 0 without a header.
+
+    Also 0 where its WAL has them, as a checkpoint on a full disk could not write them.
+    """
     if not path.is_file():
         return 0
     with path.open("rb") as file:
@@ -99,14 +102,16 @@ def _missing_bytes(path: Path) -> int:
     if len(head) < 100 or not head.startswith(MAGIC):
         return 0
     page, pages = int.from_bytes(head[16:18]), int.from_bytes(head[28:32])
-    return max(0, (65536 if page == 1 else page) * pages - path.stat().st_size)
+    missing = max(0, (65536 if page == 1 else page) * pages - path.stat().st_size)
+    return missing if missing and _file_problems(path) else 0
 
 
-def _file_problems(db: sqlite3.Connection) -> list[str]:
-    try:
-        found = [str(line) for (line,) in db.execute("PRAGMA quick_check(5)")]
-    except sqlite3.DatabaseError as e:
-        found = [str(e)]
+def _file_problems(path: Path) -> list[str]:
+    with closing(_reading(path)) as db:
+        try:
+            found = [str(line) for (line,) in db.execute("PRAGMA quick_check(5)")]
+        except sqlite3.DatabaseError as e:
+            found = [str(e)]
     return [f"the file is damaged: {line}" for line in found if line != "ok"]
 
 
@@ -143,7 +148,7 @@ def _file_damaged(path: Path) -> bool:
         return True
     with closing(_reading(path)) as db:
         version_of(db, path)
-        return bool(_file_problems(db))
+    return bool(_file_problems(path))
 
 
 def _mend(db: sqlite3.Connection, path: Path) -> list[str]:
@@ -214,6 +219,8 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
         source = padded
         shutil.copyfile(path, source)
         os.truncate(source, path.stat().st_size + missing)
+        if (wal := path.with_name(path.name + "-wal")).is_file():
+            shutil.copyfile(wal, source.with_name(source.name + "-wal"))
     with closing(_reading(source)) as old, closing(connected(sqlite3.connect(part, isolation_level=None))) as new:
         os.chmod(part, 0o600)
         version = version_of(old, path)

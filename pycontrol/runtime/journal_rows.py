@@ -144,8 +144,11 @@ def as_journal_error(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as e:
-        if getattr(e, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+        code = getattr(e, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
             raise JournalError(f"{path}: the disk is full; free some space in {path.parent}, then start again") from e
+        if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise JournalError(f"{path}: cannot be used ({e}); see to the disk of {path.parent}, then start again") from e
         raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and its --repair") from e
     except (*BAD, OverflowError) as e:
         raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and its --repair") from e

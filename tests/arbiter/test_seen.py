@@ -65,7 +65,7 @@ def test_what_was_not_seen_is_believed() -> None:
     assert seen.held(demand) is demand, "too few samples"
 
 
-@given(st.integers(0, 999), st.floats(0.85, 1.2))
+@given(st.integers(0, 999), st.floats(0.85, 1.18))  # what is seen of these apps is up to 5.6 % too small
 def test_honest_work_left_is_never_overstated(seed: int, error: float) -> None:
     seen, demand = _app(seed), Demand(4, 3, slowdown=SLOWDOWN, speedups=SPEED)
     workers = {f"{j}/['new0']" for j in "abc"}

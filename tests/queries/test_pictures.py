@@ -12,7 +12,7 @@ import pytest
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import AppChanged, Restored
+from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged, Restored
 from pycontrol.arbiter.state import COPIED, Holdings, Settings
 from pycontrol.queries import explain, pictures, views
 from pycontrol.queries.pictures import Camera, Pictures
@@ -54,8 +54,11 @@ def test_views_of_a_picture_equal_those_of_the_arbiter_and_do_not_change() -> No
             world.end_app(SHELL)
         if step % 3:
             continue
+        launch = AllocationChanged(LATE, "j1", world.now, 20.0 + step)
+        world.arbiter.clerk.record(launch)
         picture = camera.take(world.arbiter)
         now_s = world.now
+        assert picture.durable.dump() == world.arbiter.durable.dump()
         before = seen(world.arbiter, now_s)
         assert seen(picture, now_s) == before
         world.run(3)

@@ -431,6 +431,19 @@ def test_a_torn_file_is_salvaged(path: Path) -> None:
     assert read_totals(path, newest=False) == totals
 
 
+def test_a_checkpoint_that_a_full_disk_cut_off_loses_nothing(path: Path) -> None:
+    """Only its first page was written, which has the new size; all is in the WAL still."""
+    wal, journal = path.with_name(path.name + "-wal"), SqliteJournal(path)
+    journal.append(facts(400), 1.0)
+    before, in_wal = path.read_bytes(), wal.read_bytes()
+    journal.close()
+    path.write_bytes(path.read_bytes()[:4096] + before[4096:])
+    wal.write_bytes(in_wal)
+    assert (check_journal(path)["problems"], check_journal(path)["readable"]) == ([], True)
+    assert repair_journal(path) == []
+    assert check_journal(path)["facts"] == len(facts(400))
+
+
 def test_a_journal_in_use_is_not_repaired(path: Path) -> None:
     journal = SqliteJournal(path)
     with pytest.raises(JournalError, match="another control plane holds this journal"):

@@ -131,6 +131,14 @@ def test_curves_span_the_training_and_the_oldest_apps_are_dropped_first(monkeypa
     assert [len(kept.jobs(app_id)) for app_id in "abc"] == [0, 1, 1]
 
 
+def test_an_app_that_tells_of_ever_new_jobs_takes_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trends, "JOBS_OF_APP", 3)
+    kept, arbiter = trends.Trends(), Scene(run_s=1).world.arbiter
+    for k in range(100):
+        kept.progressed("a", (JobProgress("always", "running", k + 1, 1.0), JobProgress(f"j{k}", "running", 1, 1.0)))
+    assert kept.trends(arbiter, 0.0, {"app": "a"})["losses"].keys() == {"j98", "j99", "always"}
+
+
 def test_the_jobs_and_curves_of_ended_apps_outlive_the_control_plane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +151,8 @@ def test_the_jobs_and_curves_of_ended_apps_outlive_the_control_plane(
     for app_id in ("old", "a", "never-heard-of"):
         kept.ended(app_id)
     kept.keep()
-    file.write_text(file.read_text() + '{"app_id": "cut')
+    deep = "[" * 100_000
+    file.write_bytes(file.read_bytes() + b'{"app_id": "\xff"}\n' + deep.encode() + b'\n{"app_id": "cut')
     again = trends.Trends(file)
     assert again.jobs("a") == kept.jobs("a")
     assert again.trends(arbiter, 0.0, {"app": "a"})["losses"] == {"j": [(1, 1.0), (2, 0.5)]}

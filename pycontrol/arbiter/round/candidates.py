@@ -166,9 +166,10 @@ class Candidates:
         self.aside.pop(app_id, None)
         self._drop(app_id)
 
-    def wanting(self) -> list[str]:
-        """Apps that could use more GPUs than they hold."""
-        return [*self.s.agents.unmet, *(a for a in self.s.agents.unmanaged_apps if standin.waits(self.s, a))]
+    def wanting(self) -> Iterator[str]:
+        """Apps that could use more GPUs than they hold, one by one, as often the first is enough."""
+        yield from self.s.agents.unmet
+        yield from (a for a in self.s.agents.unmanaged_apps if standin.waits(self.s, a))
 
     def set_aside(self, r: Round | None, bad: Mapping[str, str], now_s: float) -> None:
         """Excludes apps for ASIDE_S that made the policy fail (app -> why): finding them takes many decisions."""

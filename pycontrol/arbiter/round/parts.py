@@ -38,7 +38,7 @@ ANY = ""
 class RoundParts:
     """The parts of one round, each computed when its turn comes."""
 
-    def __init__(self, s: Holdings, clerk: Clerk, wanting: Sequence[str], now_s: float) -> None:
+    def __init__(self, s: Holdings, clerk: Clerk, wanting: Iterable[str], now_s: float) -> None:
         self.s, self.clerk, self.now_s = s, clerk, now_s
         self.ending: Ending = {}
         self._wanting = grouped((s.durable.apps[app_id].vc, app_id) for app_id in wanting)

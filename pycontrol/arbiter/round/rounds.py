@@ -451,7 +451,7 @@ class Rounds:
             r.parts.again(r.part)
         if outcome.granted:
             self._granted = (r.round_id, frozenset(x.app_id for x in outcome.granted))
-        more_to_do = bool(outcome.unused_gpus and self.candidates.wanting())
+        more_to_do = bool(outcome.unused_gpus) and any(self.candidates.wanting())
         self.s.timer.held(now_s, outcome.moved, more_to_do, same_again=bool(r.ending))
 
     def _more_sizes(self, outcome: Outcome) -> bool:
