@@ -307,11 +307,15 @@ def start(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: f
                 until_s = min(others_end_s)
             elif not lease.used and not _lent(s, lease):
                 until_s = end_s(s, now_s, container.gpus[0].host, lease.app_id)
-        slowdown, speed = _slowdown(s, lease), s.speed_of(lease.gpus[0])
-        gpu_type = s.topology.type_of(lease.gpus[0].host)
-        clerk.record(
-            facts.LeaseStarted(lease.gpus, container.container_id, job_id, now_s, until_s, slowdown, speed, gpu_type)
-        )
+        _started(s, clerk, lease, container.container_id, job_id, now_s, until_s)
+
+
+def _started(
+    s: Holdings, clerk: Clerk, lease: Lease, container_id: str, job_id: str, now_s: float, until_s: float
+) -> None:
+    speed, gpu_type = s.speed_of(lease.gpus[0]), s.topology.type_of(lease.gpus[0].host)
+    slowdown = _slowdown(s, lease)
+    clerk.record(facts.LeaseStarted(lease.gpus, container_id, job_id, now_s, until_s, slowdown, speed, gpu_type))
 
 
 def goes_on(s: Holdings, clerk: Clerk, container: Container, job_id: str, now_s: float) -> None:
@@ -477,8 +481,7 @@ def adopt(s: Holdings, clerk: Clerk, container: Container, now_s: float) -> None
         clerk.taken_rounds.add(round_of(grant_id))
         own, of = s.supply.whole or bool(s.durable.apps[app_id].vc), container.container_id
         clerk.record(facts.LeaseGranted(free, app_id, grant_id, now_s, until_s, of, guaranteed=own))
-        slowdown, speed = _slowdown(s, s.durable.leases[free[0]]), s.speed_of(free[0])
-        clerk.record(facts.LeaseStarted(free, container.container_id, "", now_s, until_s, slowdown, speed))
+        _started(s, clerk, s.durable.leases[free[0]], container.container_id, "", now_s, until_s)
     start(s, clerk, container, s.workers.reported(container), now_s)
 
 

@@ -52,7 +52,7 @@ class Takeover:
         self._serves = True
 
     def _take_over(self, driver: Driver, found: StandbySnapshot | None) -> None:
-        if found is not None and found.by != self._journal.id and (found.by, found.epoch) != self._followed:
+        if found is not None and not self._ours(found) and (found.by, found.epoch) != self._followed:
             if not self._was_empty:
                 log.error("another control plane has served since: this journal is set aside; start again")
                 raise Superseded
@@ -63,6 +63,10 @@ class Takeover:
             log.info("apps and clocks of an earlier control plane are taken over", apps=len(found.state["apps"]))
         state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
         self.keep(state, now_s)  # before it serves: who takes over from it must know of this epoch
+
+    def _ours(self, found: StandbySnapshot) -> bool:
+        """Whether this journal stored it, or an earlier epoch of it; not if this is an older copy of that journal."""
+        return found.by == self._journal.id and found.epoch <= self._journal.epoch
 
     def keep(self, state: Mapping[str, Any], now_s: float) -> None:
         """Store apps and clocks (`Durable.kept`)."""
@@ -84,7 +88,7 @@ class Takeover:
         state, now_s = driver.call(lambda arbiter, now_s: (arbiter.durable.kept(), now_s))
         self.keep(state, now_s)
         found = self._store.newest()
-        if found is None or found.by != self._journal.id:
+        if found is None or not self._ours(found):
             raise StandbyStoreError("another control plane has served since")
 
 

@@ -44,10 +44,8 @@ class Metrics:
         self._revoked_jobs: dict[tuple[str, str], tuple[str, int]] = {}
         """By (app, job): why GPUs were revoked from it, and how many; until it trains again."""
         self._sources: list[tuple[Gauge, Callable[[], float]]] = []
-        for app in durable.live.values() if durable is not None else ():
-            self._know(app.app_id, app.queue, app.user)
-            if not app.leases:
-                self._waiting[app.app_id] = app.submitted_s
+        if durable is not None:
+            self._know_all(durable)
 
     def _define_counters(self) -> None:
         histogram, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
@@ -125,6 +123,12 @@ class Metrics:
 
     # ---- facts
 
+    def _know_all(self, durable: Durable) -> None:
+        for app in durable.live.values():
+            self._know(app.app_id, app.queue, app.user)
+            if not app.leases:
+                self._waiting[app.app_id] = app.submitted_s
+
     def _know(self, app_id: str, queue: str, user: str) -> None:
         self._labels[app_id] = queue, user
         self._lapsed.labels(queue)
@@ -138,6 +142,8 @@ class Metrics:
         app_id = spans[0].app_id if spans else ""
         queue, user = self._labels.get(app_id, ("", ""))
         match fact:
+            case f.Restored():
+                self._know_all(Durable.load(fact.data))
             case f.AppArrived():
                 self._know(fact.app_id, fact.queue, fact.user)
                 self._waiting[fact.app_id] = fact.submitted_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -135,7 +135,7 @@ class Usage:
         found = cls(since_s, float("inf"), first_s=since_s, last_s=since_s)
         for (text,) in db.execute("SELECT value FROM meta WHERE key = 'stopped'"):
             found.stopped = json.loads(text)
-        found._know_all(state)
+        found._know_all(state, {x.app_id for x in state.leases.each() if x.used})
         for span in found._fold.go_on(state.leases.each(), state.reservations.each()):
             if span.lease.state is REVOKING:
                 found._fold.open[span.gpu] = replace(span, revoking_s=since_s, cause=span.lease.cause)
@@ -144,8 +144,7 @@ class Usage:
             found._plain[_outside(user, queue, kind), gpu_type] = gpus, since_s
         return found
 
-    def _know_all(self, state: Durable) -> None:
-        used = {x.app_id for x in state.leases.each() if x.used}
+    def _know_all(self, state: Durable, used: Container[str]) -> None:
         for x in state.apps.values():
             self._know(Who(x.app_id, x.name, x.user, x.queue, x.vc, x.kind), x.submitted_s)
             if x.attained_gpu_s > 0 or x.app_id in used:
@@ -177,7 +176,8 @@ class Usage:
         self.first_s, self.last_s = time_s if self.first_s is None else self.first_s, max(self.last_s, time_s)
         match fact:
             case Restored():
-                self._know_all(Durable.load(fact.data))
+                state = Durable.load(fact.data)
+                self._know_all(state, {x.app_id for x in state.apps.values() if x.leases})  # it has no leases
             case AppArrived():
                 who = Who(fact.app_id, fact.name, fact.user, fact.queue, fact.vc, fact.kind)
                 self._know(who, fact.submitted_s)

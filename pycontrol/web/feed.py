@@ -56,13 +56,16 @@ class Feed:
         self._deals: dict[str, str] = {}
         """By deal id: a description of each present deal."""
         if durable is not None:
-            self._names = {x.app_id: x.name for x in durable.apps.values()}
-            self._users = {x.app_id: x.user for x in durable.apps.values()}
-            self._deals = _deals(durable.exchange)
+            self._know(durable)
         self._changed = threading.Condition()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self._seq = int(time.time() * 1000) if first_seq is None else first_seq
         self.watchers = 0
+
+    def _know(self, durable: Durable) -> None:
+        self._names = {x.app_id: x.name for x in durable.apps.values()}
+        self._users = {x.app_id: x.user for x in durable.apps.values()}
+        self._deals = _deals(durable.exchange)
 
     def append(self, facts: Iterable[f.Fact], now_s: float) -> None:
         """Make the facts durable, then publish them."""
@@ -118,6 +121,9 @@ class Feed:
     def _describe(self, fact: f.Fact, changes: Sequence[IntervalChange]) -> list[_Told]:
         """What is said of a fact; nothing if it is not published."""
         match fact:
+            case f.Restored():
+                self._know(Durable.load(fact.data))
+                return []
             case f.AppArrived():
                 self._names[fact.app_id], self._users[fact.app_id] = fact.name, fact.user
                 return [(fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", ())]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted, Restored
 from pycontrol.model.reasons import PREEMPTIONS
 from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.web.poster import Poster
@@ -19,7 +19,11 @@ class Notifier(Poster):
         super().__init__(url)
         self._apps: dict[str, dict[str, str]] = {}
         self._started: set[str] = set()
-        for app in durable.live.values() if durable is not None else ():
+        if durable is not None:
+            self._know(durable)
+
+    def _know(self, durable: Durable) -> None:
+        for app in durable.live.values():
             self._apps[app.app_id] = {"name": app.name, "user": app.user, "queue": app.queue}
             if app.leases:
                 self._started.add(app.app_id)
@@ -29,6 +33,8 @@ class Notifier(Poster):
         revoked: dict[tuple[str, str, str], list[str]] = {}
         for fact, span in facts:
             match fact:
+                case Restored():
+                    self._know(Durable.load(fact.data))
                 case AppArrived():
                     self._apps[fact.app_id] = {"name": fact.name, "user": fact.user, "queue": fact.queue}
                 case LeaseStarted() if span is not None and span.app_id not in self._started:

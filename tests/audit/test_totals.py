@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.ledger import facts as f
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.audit.accounting import accounted, last_year, of_facts, of_totals
 from pycontrol.cli import main
 from pycontrol.fairness.use import DAY_S
@@ -284,3 +285,20 @@ def test_totals_of_a_pair_add_up(tmp_path: Path) -> None:
         both.append(read_totals(path))
     found = accounted(of_totals([x for x in both if x is not None], DAY - DAY_S, DAY + 9 * DAY_S), ["user"])
     assert {r["user"]: r["gpu_h_used"] for r in found["rows"]} == {"ann": 144.0, "eve": 2.0}
+
+
+def test_after_a_takeover_time_has_its_type_and_running_apps_are_not_counted_again() -> None:
+    nodes = (Node("n1:1", "n1", "r", 8, attributes={"gpu_type": "V100"}),)
+    first = Mini(nodes=[("n1", 8)], durable=Durable())
+    first.nodes = nodes
+    first.send(first.snapshot())
+    first.start_app("a", 2)
+    first.run(100, 1.0)
+    second = Mini(nodes=[("n1", 8)], durable=Durable())
+    second.nodes, second.now = nodes, first.now
+    second.send(ev.StandbyRestored(first.a.durable.kept(), 5))
+    cluster = first.a.cluster
+    second.send(second.snapshot(cluster.apps.values(), cluster.containers.values()))
+    second.run(100, 1.0)
+    found = folded([(second.now, fact) for fact in second.facts])
+    assert {key[3]: (t.apps, t.wait_s, t.used_gpu_s > 0) for key, t in found.items()} == {"V100": (0, 0.0, True)}

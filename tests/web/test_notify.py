@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from pydantic import ValidationError
 
 from pycontrol.arbiter.ledger import facts as f
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.config import NotifySettings
 from pycontrol.model.events import AppRemoved, OperatorCommand
+from pycontrol.model.topology import Gpu
+from pycontrol.runtime.journal import NoJournal
 from pycontrol.web import poster
+from pycontrol.web.feed import Feed
 from pycontrol.web.notify import Notifier
 from tests.httpd import Asked, Reply, serving
 from tests.web.scene import EARLY, LATE, SHELL, Scene
@@ -65,6 +70,31 @@ def test_start_revocation_and_end_are_posted(hook: Hook) -> None:
         "final_state": "FAILED",
     }
     assert told.dropped == told.failed == 0
+
+
+def test_after_a_takeover_apps_that_ran_before_it_are_known() -> None:
+    kept = Durable()
+    for app_id, leases in (("ran", 1), ("waits", 0)):
+        kept.apply(f.AppArrived(app_id, f"name of {app_id}", "root.q", "ann", "job", 5.0, 5.0))
+        kept.apps[app_id].leases = leases
+    feed = Feed(NoJournal(), Durable())
+    told = feed.notifier = Notifier("http://127.0.0.1:9/", Durable())
+    posted: list[dict[str, Any]] = []
+    told.put = posted.append  # type: ignore[method-assign]
+    feed.append([f.Restored(kept.kept())], 9.0)
+    gpus = (Gpu("n1", 0),), (Gpu("n1", 1),)
+    for app_id, mine in zip(("ran", "waits"), gpus, strict=True):
+        feed.append([f.LeaseGranted(mine, app_id, f"r1.{app_id}", 10.0, 900.0)], 10.0)
+        feed.append([f.LeaseStarted(mine, f"c-{app_id}", "", 10.0, 900.0)], 10.0)
+        feed.append([f.AppEnded(app_id, "FAILED", 11.0)], 11.0)
+    assert [(x["event"], x["app_id"], x["user"]) for x in posted] == [
+        ("failed", "ran", "ann"),
+        ("started", "waits", "ann"),
+        ("failed", "waits", "ann"),
+    ]
+    assert {x["user"] for x in feed.since(None, 0.0, 50)["events"]} == {"ann"}
+    waited = generate_latest(feed.metrics.registry).decode()
+    assert 'isonomy_first_gpu_wait_seconds_count{queue="root.q"} 1.0' in waited
 
 
 def test_an_unreachable_hook_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
