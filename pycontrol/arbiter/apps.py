@@ -98,17 +98,22 @@ def end(s: Holdings, clerk: Clerk, app_id: str, final_state: str, now_s: float) 
     record = s.durable.apps.get(app_id)
     if record is None:
         return
+    take_all(s, clerk, app_id, now_s)
+    news = final_state and final_state != record.final_state and not (record.done and final_state == FINISHED)
+    if record.finished_s is None or news:
+        clerk.record(facts.AppEnded(app_id, final_state, now_s))
+        _forget_ended(s, clerk, now_s)
+        clerk.refresh_kind(app_id)
+
+
+def take_all(s: Holdings, clerk: Clerk, app_id: str, now_s: float) -> None:
+    """Takes all that an app has, as it ends: its leases, its reservations, and what is planned on them."""
     if coming := gpus_in(s.durable.reservations.of(app_id)):
         clerk.record(facts.NextDropped(tuple(coming), "app ended"))
     for worker in s.workers.of(app_id):
         if worker.state is WAITING:
             clerk.drop_worker(worker)
     leases.revoke(s, clerk, s.durable.leases.of(app_id), now_s, now_s, Cause(EndReason.APP_ENDED, "app ended"))
-    news = final_state and final_state != record.final_state and not (record.done and final_state == FINISHED)
-    if record.finished_s is None or news:
-        clerk.record(facts.AppEnded(app_id, final_state, now_s))
-        _forget_ended(s, clerk, now_s)
-        clerk.refresh_kind(app_id)
 
 
 def _forget_ended(s: Holdings, clerk: Clerk, now_s: float) -> None:

@@ -427,11 +427,12 @@ class Arbiter:
         self.rounds.candidates.forget(app_id)
 
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
-        self.cluster.asked(e.ask)
+        self.cluster.asked(e.ask, now_s)
         if e.ask.count > 0:
             apps.arrive(self.holdings, self.clerk, e.ask.app_id, now_s)
-            if e.ask.app_id in self.agents.unmanaged_apps:
-                self.clerk.request_round(now_s + self.settings.settle_s)
+        # what an interactive app asks for no more, its user's others may have
+        if e.ask.app_id in self.agents.unmanaged_apps and (e.ask.count > 0 or self.agents.is_interactive(e.ask.app_id)):
+            self.clerk.request_round(now_s + self.settings.settle_s)
 
     # ---- the operator
 
@@ -475,7 +476,8 @@ class Arbiter:
         on = self.cluster.machines.on(host)
         leases.cancel_reservations(self.holdings, self.clerk, self.durable.reservations.parts(on), now_s, why)
         here = [x for x in self.durable.leases.parts(on) if x.state != REVOKING]
-        taken = [x for x in here if not self.holdings.is_unmanaged(x.app_id)]
+        used = {*self.cluster.container_at, *self.holdings.workers.placing}
+        taken = [x for x in here if not self.holdings.is_unmanaged(x.app_id) or used.isdisjoint(x.gpus)]
         leases.revoke(self.holdings, self.clerk, taken, now_s, now_s + self.holdings.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:
@@ -483,6 +485,8 @@ class Arbiter:
             self.clerk.emit(ev.SendFinish(app_id, f"ended by {user or 'the operator'}"))
             return
         self.agents.end_by_operator(app_id)
+        apps.take_all(self.holdings, self.clerk, app_id, now_s)
+        self.clerk.request_round(now_s + self.settings.settle_s)
         for container in self.cluster.containers.values():
             if container.app_id == app_id:
                 self.clerk.kill_container(container.container_id, now_s, f"ended by {user or 'the operator'}")

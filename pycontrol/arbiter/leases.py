@@ -260,6 +260,7 @@ def container_up(s: Holdings, clerk: Clerk, container: Container, running: bool,
         return
     if container.gpus and s.cluster.refusals.placed(container.gpus[0].host, container.app_id):
         clerk.update_closed()
+        clerk.request_round(now_s + s.settings.settle_s)
     job_id = s.workers.reported(container)
     ready, recovering = s.cluster.ready, now_s < s.cluster.recovering_until_s
     if ready and recovering and not any(g in s.durable.leases for g in container.gpus):

@@ -433,7 +433,8 @@ class Clerk:
         unmanaged, app = app_id in self.s.durable.live and self.s.is_unmanaged(app_id), self.s.cluster.apps.get(app_id)
         self.s.agents.unmanaged(app_id, unmanaged)
         user = app.user if app is not None and unmanaged and tags.is_interactive(app) else ""
-        self.s.agents.note_interactive(app_id, user)
+        if self.s.agents.note_interactive(app_id, user):
+            self.request_round(self.s.event_s + self.s.settings.settle_s)  # its user's others may have its room
         for lease in self.s.durable.leases.of(app_id):
             self._index(lease)
         self.update_demand(app_id)

@@ -148,7 +148,9 @@ def as_journal_error(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_FULL:
             raise JournalError(f"{path}: the disk is full; free some space in {path.parent}, then start again") from e
         if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            raise JournalError(f"{path}: cannot be used ({e}); see to the disk of {path.parent}, then start again") from e
+            raise JournalError(
+                f"{path}: cannot be used ({e}); see to the disk of {path.parent}, then start again"
+            ) from e
         raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and its --repair") from e
     except (*BAD, OverflowError) as e:
         raise JournalError(f"{path}: is damaged ({e}); see `isonomy journal check` and its --repair") from e

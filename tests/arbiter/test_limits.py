@@ -13,8 +13,9 @@ from pycontrol.arbiter.ledger.facts import LeaseEnded
 from pycontrol.arbiter.round import standin
 from pycontrol.model import events as ev
 from pycontrol.model import tags
-from pycontrol.model.cluster import YarnApp
+from pycontrol.model.cluster import Ask, YarnApp
 from pycontrol.model.reasons import EndReason, Pending
+from tests.arbiter.mini import SETTINGS, Mini
 from tests.arbiter.world import World
 
 TERMS = {"lease_s": 60, "lead_s": 6, "interactive_gpus": 2, "interactive_idle_s": 100}
@@ -165,3 +166,30 @@ def test_neither_limit_is_ever_exceeded(apps: list[tuple[str, int, int, float, b
             held[of[c.app_id]] += len(c.gpus)
         assert all(n <= TERMS["interactive_gpus"] for user, n in held.items() if user)
     assert causes(w)[EndReason.TIME_LIMIT] > 0 or not first_s
+
+
+def test_an_interactive_app_that_can_never_start_keeps_no_other_of_its_user_out() -> None:
+    w = world()
+    w.add_foreign("large", 3, 1, tags=[tags.INTERACTIVE])
+    w.add_foreign("incomplete", 1, 1, tags=[tags.INTERACTIVE, f"{tags.GANG}=2"])
+    w.add_foreign("small", 1, 2, tags=[tags.INTERACTIVE])
+    w.run(30)
+    assert [len(w.of(x)) for x in ("large", "incomplete", "small")] == [0, 0, 2]
+
+
+@pytest.mark.parametrize("how", ["ends", "asks for no more", "is killed"])
+def test_an_interactive_app_starts_once_the_one_before_it_wants_nothing(how: str) -> None:
+    """It waits for a machine with two GPUs, of which there is none, and its user may have two in all."""
+    m = Mini(nodes=[("n1", 1), ("n2", 1)], settings=dataclasses.replace(SETTINGS, interactive_gpus=2))
+    old = m.foreign("old", 2, tags=[tags.INTERACTIVE])
+    m.foreign("young", 1, tags=[tags.INTERACTIVE])
+    m.run(30)
+    assert not m.held("young")
+    news = {
+        "ends": ev.AppRemoved("old", "KILLED"),
+        "asks for no more": ev.AskChanged(Ask(old.attempt_id, "old", 0, 2, 0)),
+        "is killed": ev.OperatorCommand("kill", "old", "root"),
+    }
+    m.send(news[how])
+    m.run(5)
+    assert m.held("young")

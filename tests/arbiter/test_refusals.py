@@ -10,7 +10,7 @@ from pycontrol.arbiter.views.cluster_view import AVOIDED_MAX_S, AVOIDED_S, REFUS
 from pycontrol.model import events as ev
 from pycontrol.policies import registry
 from pycontrol.queries.pending_reasons import reason
-from tests.arbiter.mini import Mini
+from tests.arbiter.mini import SETTINGS, Mini
 
 STEP_S = REFUSED_S / (REFUSALS - 1)
 
@@ -155,6 +155,23 @@ def test_machines_that_refuse_everybody_are_not_offered_until_they_are_tried_aga
     serve(m, ["a0", "a1"], 600, set())
     assert not m.a.cluster.closed
     assert all(len(m.held(f"a{k}")) == 4 for k in range(2)), "they take containers again"
+
+
+def test_a_machine_that_opens_as_it_takes_a_container_is_shared_out_at_once() -> None:
+    m = Mini(settings=dataclasses.replace(SETTINGS, lease_s=3600.0), nodes=(("n1", 8),))
+    for name in "abc":
+        m.foreign(name, 1, user=f"user of {name}")
+    m.run(2)
+    late = {p.ask.app_id: p for p in m.places()}["c"]
+    while not m.a.cluster.closed:
+        for name in "ab":
+            (*_, place) = (p for p in m.of(ev.Place) if p.ask.app_id == name)
+            m.send(ev.DirectiveDone(place.directive_id, False, "", "disk full", True))
+        m.run(5)
+    m.up(late)
+    m.places()
+    m.run(10)
+    assert {p.ask.app_id for p in m.places()} >= {"a", "b"}
 
 
 def test_a_node_that_changed_is_tried_immediately() -> None:

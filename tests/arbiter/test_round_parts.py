@@ -107,3 +107,60 @@ def test_nobody_returns_loans_beyond_its_share_for_an_app_that_could_not_use_the
     m.app("large", 6, queue="root.b")
     m.run(2 * SETTINGS.lease_s, 1.0)
     assert not m.of(SendRevoke)
+
+
+FOUR = """
+cell_types:
+  big: {child: gpu, count: 4, node_level: true}
+physical_cells:
+  - {type: big, hosts: [n1]}
+  - {type: big, hosts: [n2]}
+  - {type: big, hosts: [n3]}
+  - {type: big, hosts: [n4]}
+virtual_clusters: {root.a: {big: 1}, root.b: {big: 1}, root.idle: {big: 2}}
+"""
+
+
+def borrowing(*more: tuple[str, str, int]) -> World:
+    """Machines of four GPUs in cells, of which root.idle uses none, and machines that no cell has."""
+    machines = [*((f"n{k}", "r", 4) for k in range(1, 5)), *more]
+    return World("isonomy", supply=FOUR, machines=machines, lease_s=60.0, lead_s=10.0)
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_a_waiting_app_counts_in_shares_for_what_it_asks_with_or_without_an_agent(has_agent: bool) -> None:
+    w = borrowing()
+    w.add_app("own", 4, 1, 1e9, "root.a")
+    w.run(5)
+    w.add_app("b", 1, 12, 1e9, "root.b")
+    w.run(30)
+    if has_agent:
+        w.add_app("f", 4, 1, 1e9, "root.a")
+    else:
+        w.add_foreign("f", 4, 1, "root.a")
+    w.run(250)
+    assert sum(len(c.gpus) for c in w.of("f")) == 4
+
+
+def test_machines_that_no_cell_has_enlarge_no_share_of_what_is_lent() -> None:
+    w = borrowing(("n9", "r", 8))
+    for name in "ab":
+        w.add_app(name, 1, 12, 1e9, f"root.{name}")
+    w.run(250)
+    assert [len(w.of(name)) for name in "ab"] == [8, 8]
+
+
+@pytest.mark.parametrize("arrives_s", [0.0, 120.0])
+def test_an_app_without_an_agent_that_asks_for_more_calls_no_loan_back_early(arrives_s: float) -> None:
+    """However long ago it arrived, what was lent before it asked is kept for `min_lend_s`."""
+    cells = FOUR.replace("root.a: {big: 1}", "root.a: {big: 1, min_lend_s: 300}")
+    w = World("isonomy", supply=cells, machines=[(f"n{k}", "r", 4) for k in range(1, 5)], lease_s=600.0, lead_s=10.0)
+    w.at(arrives_s, lambda: w.add_foreign("f", 1, 1, "root.a"))
+    w.at(30.0, lambda: w.add_app("b", 1, 16, 1e9, "root.b"))
+    w.at(130.0, lambda: w.ask_more("f", 1, 3))
+    w.run(119)
+    before = len(w.of("b"))
+    w.run(300)
+    assert len(w.of("b")) == before
+    w.run(400)
+    assert len(w.of("b")) < before

@@ -159,3 +159,45 @@ def test_a_busy_loop_does_not_hold_an_interactive_gpu_for_ever() -> None:
     w.at(100, lambda: w.add_app("good", 1, 8, 4_000.0))
     w.run(8_000 + 3 * LEASE_S)
     assert "good" not in w.arbiter.durable.live
+
+
+@pytest.mark.parametrize("comes_s", [745, 760, 775])
+def test_whoever_comes_shortly_before_the_end_takes_no_container_of_a_master(comes_s: float) -> None:
+    w = world()
+    w.ids = itertools.chain(["ontainer_1_0001_01_000001"], itertools.count(2))
+    w.add_foreign("rude", 1, 8, user="v")
+    w.run(comes_s)
+    w.add_app("good", 8, 1, 800.0)
+    w.submit(ev.OperatorCommand("boost", "app good", "root", for_s=3_000))
+    w.run(2_000)
+    (master,) = (c for c in w.containers.values() if c.is_master)
+    assert w.arbiter.durable.leases[master.gpus[0]].state == "active"
+
+
+def test_what_waits_for_gpus_of_an_app_that_is_ended_never_starts() -> None:
+    m = Mini(settings=dataclasses.replace(SETTINGS, lead_s=60.0), nodes=[("n1", 2)])
+    (busy,) = m.start_app("busy", gang=2, work=1e9)
+    m.foreign("f", 1, 2)
+    m.send(ev.OperatorCommand("boost", "app f", "root", for_s=9_000))
+    while not m.a.durable.reservations:
+        m.run(1)
+    m.send(ev.OperatorCommand("kill", "f", "root"))
+    m.send(ev.ContainerGone(busy.container_id))
+    m.run(5)
+    assert [p.ask.app_id for p in m.places()] == []
+    assert not m.held("f")
+
+
+def test_a_drained_machine_gets_no_container_of_a_gang_that_waits_for_others() -> None:
+    m = Mini(settings=dataclasses.replace(SETTINGS, lead_s=60.0), nodes=[("n1", 2), ("n2", 2)])
+    (busy,) = m.start_app("busy", gang=2, work=1e9)
+    m.foreign("f", 2, 2, tags=[f"{tags.GANG}=2"])
+    m.send(ev.OperatorCommand("boost", "app f", "root", for_s=9_000))
+    while not m.a.durable.reservations:
+        m.run(1)
+    other = {"n1": "n2", "n2": "n1"}[busy.gpus[0].host]
+    m.send(ev.OperatorCommand("drain", other, "root"))
+    m.send(ev.ContainerGone(busy.container_id))
+    m.run(50)
+    assert other not in {p.gpus[0].host for p in m.places()}
+    assert not [x for x in m.a.durable.leases.each() if x.gpus[0].host == other]

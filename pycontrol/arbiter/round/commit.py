@@ -118,7 +118,8 @@ def _lent(s: Holdings, part: RoundPart, app_id: str, now_s: float) -> dict[str, 
     nothing of which it is not known when it was lent, because the journal was lost.
     """
     least_s = s.supply.terms(part.vc).min_lend_s
-    since_s = s.agents.unmet_since_s.get(app_id, s.durable.apps[app_id].arrived_s)
+    wanting_since_s = s.agents.unmet_since_s if app_id in s.agents else s.cluster.asks.since_s
+    since_s = wanting_since_s.get(app_id, s.durable.apps[app_id].arrived_s)
     return {
         x.grant_id: x.granted_s + least_s
         for x in (s.durable.leases.each() if least_s else ())

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.facts import LeaseBorrowed
 from pycontrol.arbiter.ledger.lease import Lease, gpus_in
+from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Clerk, Holdings
 from pycontrol.arbiter.supply.gpu_supply import RoundPart, Supply
 from pycontrol.auction.placing import FreeIndex, pack
@@ -140,7 +141,7 @@ class RoundParts:
         gpus = summed((s.topology.type_of(host), n) for host, n in room.items() if n > 0)
         shares: Mapping[str, Share]
         if len(gpus) < 2:
-            most = s.gpus.free.count + sum(map(_count, lent.values()))
+            most = sum(len(s.gpus.free.on(host)) for host in supply.idle()) + sum(map(_count, lent.values()))
             shares = {vc: {ANY: n} for vc, n in supply.shares(wanted, most).items()}
         else:
             shares = shares_by_type(s, apps, wanted, gpus, supply.weights())
@@ -151,9 +152,7 @@ class RoundParts:
     def _unmet(self, app_id: str, free: FreeIndex) -> int:
         """GPUs that the app would borrow; 0 if no gang of it has room in `free`: then nobody need return any for it."""
         agent = self.s.agents.get(app_id)
-        if agent is None:
-            return 1
-        d = agent.demand
+        d = agent.demand if agent is not None else standin.demand(self.s, app_id, self.now_s)
         fits = not d.pinned and free.has_place(d.gang_gpus, d.scope, d.gpu_type, d.members)
         return d.gpus - self.s.holding(app_id) if fits else 0
 

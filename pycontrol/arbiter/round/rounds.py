@@ -80,7 +80,8 @@ class Rounds:
         s, horizon_s = self.s, now_s + 1.5 * self.s.lead_s
         due = s.gpus.ends_by(horizon_s, self._goes_on_offer)
         app_ids = dict.fromkeys(s.durable.leases[gpu].app_id for gpu in due)
-        return {a: [g for g in s.gangs_of(a) if min(x.end_s for x in g) <= horizon_s] for a in app_ids}
+        gangs = ((a, g) for a in app_ids for g in s.gangs_of(a) if min(x.end_s for x in g) <= horizon_s)
+        return grouped((a, g) for a, g in gangs if not all(map(s.renews_itself, g)))
 
     def _goes_on_offer(self, end: End) -> bool:
         """Whether the end is that of a present lease that goes on offer: not revoking, nor renewed without rounds."""

@@ -55,10 +55,19 @@ def _interactive_room(s: Holdings, app_id: str) -> int:
     for other in s.agents.interactive.get(user, ()):
         older = older and other != app_id
         held = len(gpus_in(s.durable.claims_of(other)))  # and those being revoked
-        room -= held + (sum(ask.gpus * n for ask, n in _asked(s, other)) if older else 0)
+        room -= held + (_may_start_gpus(s, other) if older else 0)
         if room <= 0:
             break
     return max(0, room)
+
+
+def _may_start_gpus(s: Holdings, app_id: str) -> int:
+    """GPUs that an interactive app asks for and that its limit allows at all."""
+    most, each = s.settings.interactive_gpus, [(ask.gpus, n) for ask, n in _asked(s, app_id)]
+    if start_together(s, app_id):
+        together = sum(gpus * n for gpus, n in each)
+        return together if together <= most and not missing(s, app_id) else 0
+    return sum(gpus * n for gpus, n in each if gpus <= most)
 
 
 def over_interactive_limit(s: Holdings, app_id: str) -> bool:

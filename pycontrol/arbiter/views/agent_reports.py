@@ -125,11 +125,15 @@ class AgentsView(dict[str, AgentState]):
         else:
             self.unmanaged_apps.pop(app_id, None)
 
-    def note_interactive(self, app_id: str, user: str) -> None:
-        """Counts the app among this user's interactive apps; empty: among nobody's."""
+    def is_interactive(self, app_id: str) -> bool:
+        """Whether it is among them."""
+        return app_id in self._interactive_user
+
+    def note_interactive(self, app_id: str, user: str) -> bool:
+        """Counts the app among this user's interactive apps, empty: among nobody's; returns whether it was one."""
         before = self._interactive_user.get(app_id, "")
         if user == before:
-            return
+            return False
         if before:
             del self.interactive[before][app_id], self._interactive_user[app_id]
             if not self.interactive[before]:
@@ -137,6 +141,7 @@ class AgentsView(dict[str, AgentState]):
         if user:
             self.interactive.setdefault(user, {})[app_id] = None
             self._interactive_user[app_id] = user
+        return bool(before)
 
     def changed(self, app_ids: Iterable[str]) -> None:
         """Marks apps that policies must look at again."""

@@ -88,7 +88,7 @@ class ClusterView:
         self.queues = {q.path: q for q in e.queues}
         self.apps = {a.app_id: a for a in e.apps}
         self.refusals.keep({n.host for n in e.nodes}, self.apps)
-        self.asks = Asks(e.asks)
+        self.asks = Asks(e.asks, now_s, self.asks.since_s)
         self.containers = {c.container_id: c for c in e.containers}
         self.container_at = {gpu: c.container_id for c in e.containers for gpu in c.gpus}
         self.unleased = {c.container_id: c for c in e.containers if c.unleased_gpus}
@@ -181,9 +181,9 @@ class ClusterView:
         """Removes the asks of an attempt that ended."""
         self.asks.drop(app_id, attempt_id)
 
-    def asked(self, ask: Ask) -> None:
+    def asked(self, ask: Ask, now_s: float) -> None:
         """Adds, changes or removes an ask."""
-        self.asks.put(ask)
+        self.asks.put(ask, now_s)
 
     def app_gone(self, app_id: str) -> None:
         """YARN has removed the application."""

@@ -23,13 +23,15 @@ AskKey = tuple[str, int, int, int]
 class Asks:
     """The newest ask under each key, without those for no containers."""
 
-    def __init__(self, asks: Iterable[Ask] = ()) -> None:
+    def __init__(self, asks: Iterable[Ask] = (), now_s: float = 0.0, since_s: Mapping[str, float] = NOTHING) -> None:
         self._by_app = Tables[str, AskKey, Ask]()
         self._by_request = Tables[tuple[str, int], AskKey, Ask]()
         self.local = 0
         """How many asks name hosts or racks outside which they may not start."""
+        self.since_s: dict[str, float] = {}
+        """App -> since when it has had asks without a break."""
         for ask in asks:
-            self.put(ask)
+            self.put(ask, since_s.get(ask.app_id, now_s))
 
     def __len__(self) -> int:
         return sum(map(len, self._by_app.by_key.values()))
@@ -38,7 +40,7 @@ class Asks:
         """An independent copy."""
         other = Asks()
         other._by_app, other._by_request = self._by_app.copy(), self._by_request.copy()
-        other.local = self.local
+        other.local, other.since_s = self.local, dict(self.since_s)
         return other
 
     def apps(self) -> list[str]:
@@ -53,7 +55,7 @@ class Asks:
         """The asks of an app under an allocationRequestId."""
         return self._by_request.at((app_id, request_id)).values()
 
-    def put(self, ask: Ask) -> None:
+    def put(self, ask: Ask, now_s: float) -> None:
         """Adds or replaces an ask; a count of 0 removes it. An ask for no GPUs is ignored."""
         if ask.gpus <= 0:
             return
@@ -63,15 +65,18 @@ class Asks:
         if ask.count > 0:
             self._by_app.put(ask.app_id, ask.key, ask)
             self._by_request.put(request, ask.key, ask)
+            self.since_s.setdefault(ask.app_id, now_s)
         else:
             self._by_app.drop(ask.app_id, ask.key)
             self._by_request.drop(request, ask.key)
+            if not self.of(ask.app_id):
+                self.since_s.pop(ask.app_id, None)
 
     def drop(self, app_id: str, attempt_id: str | None = None) -> None:
         """Removes the asks of an app, or of one of its attempts."""
         for ask in list(self.of(app_id).values()):
             if attempt_id is None or ask.attempt_id == attempt_id:
-                self.put(Ask(ask.attempt_id, app_id, ask.allocation_request_id, ask.gpus, 0, ask.priority))
+                self.put(Ask(ask.attempt_id, app_id, ask.allocation_request_id, ask.gpus, 0, ask.priority), 0.0)
 
 
 GangKey = tuple[str, str, str]
