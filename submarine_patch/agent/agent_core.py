@@ -223,7 +223,7 @@ class AgentCore(SavedState):
 
     def _metric_of(self, p: pb.WorkerProgress) -> float | None:
         """The app's metric in a report; None if it has none. A worker reports 0 for a loss or accuracy that it never
-        saw, and a loss that diverged only as the loss."""
+        saw."""
         if p.HasField("metric"):
             return p.metric
         return {"loss": p.loss, "accuracy": p.accuracy}.get(self.spec.metric) or None

@@ -140,7 +140,7 @@ class Job:
 
     @property
     def value(self) -> float:
-        """The newest value of the app's metric; NaN if it has not been reported."""
+        """The newest value of the app's metric; NaN if it diverged, or has not been reported."""
         return math.nan if self.metric is None else self.metric
 
     def unseen(self, metric: str) -> str:

@@ -264,25 +264,21 @@ def note_unseen(s: SavedState, job: Job, now_s: float) -> None:
 def reading(p: pb.WorkerProgress) -> pb.WorkerProgress | None:
     """The progress with implausible times and accuracy set to 0; None if the step is impossible.
 
-    A diverged loss is a real result of the job, so it stays, as infinity or NaN.
+    A diverged loss or metric is a real result of the job, so it stays: the loss as infinity or NaN, the metric as NaN.
     """
     if not 0 <= p.step <= STEP_MAX:
         return None
     timed = ITERATION_MIN_S <= p.iter_time_s <= ITERATION_MAX_S
     return pb.WorkerProgress(
         step=p.step,
-        loss=_loss(p.loss),
+        loss=p.loss if math.isnan(p.loss) or abs(p.loss) <= LOSS_MAX else math.copysign(math.inf, p.loss),
         accuracy=p.accuracy if abs(p.accuracy) <= LOSS_MAX else 0.0,
         iter_time_s=p.iter_time_s if timed else 0.0,
         paced=p.paced,
         time_s=p.time_s,
         until_step=p.until_step if p.step <= p.until_step <= STEP_MAX else 0,
-        metric=p.metric if p.HasField("metric") and math.isfinite(p.metric) and abs(p.metric) <= LOSS_MAX else None,
+        metric=(p.metric if abs(p.metric) <= LOSS_MAX else math.nan) if p.HasField("metric") else None,
     )
-
-
-def _loss(loss: float) -> float:
-    return loss if math.isnan(loss) or abs(loss) <= LOSS_MAX else math.copysign(math.inf, loss)
 
 
 def stepped(job: Job, worker: Worker, step: int, now_s: float) -> None:

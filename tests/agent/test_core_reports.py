@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from xml.etree import ElementTree
 
 import pytest
@@ -222,6 +223,25 @@ def test_jobs_are_compared_by_any_metric() -> None:
     told = {j.job_id: j for j in reported(world.core).jobs}
     assert (told["job000"].metric, told["job001"].metric) == (0.3, 0.8)
     assert world.core.scheduler.runnable() == ["job001"]
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [((0.1, math.nan), "job001"), ((0.1, math.inf), "job001"), ((0.1, 1e200), "job001"), ((math.nan, 0.1), "job000")],
+)
+def test_a_job_whose_metric_diverged_is_worse_than_any_other_until_it_recovers(
+    values: tuple[float, float], best: str
+) -> None:
+    world = started(World(hyperband(metric="val_loss", jobs=2, eta=2, max_iterations=2)), *A[:4])
+    for job_id, losses in (("job000", values), ("job001", (0.8,))):
+        (worker,) = world.gang(job_id)
+        for loss in losses:
+            world.worker(worker, progress=pb.WorkerProgress(step=1, loss=0.1, metric=loss))
+        world.end(worker, 0)
+    world.restart()
+    assert world.core.scheduler.runnable() == [best]
+    job = reported(world.core).jobs[0]
+    assert (job.metric if job.HasField("metric") else None) == (0.1 if best == "job000" else None)
 
 
 def test_the_results_of_all_jobs_are_stored_next_to_the_model() -> None:
