@@ -280,14 +280,17 @@ def _complete(names: Iterable[str]) -> list[Checkpoint]:
 
 
 def save(files: Files, step: int, parts: Mapping[str, bytes | memoryview]) -> Checkpoint:
-    """Write a checkpoint, then delete all but the newest KEEP, and abandoned temporary directories."""
+    """Write a checkpoint, then delete abandoned temporary directories, and all checkpoints but KEEP: this one, the one
+    written before it, and those of the highest steps, which may be damaged."""
     now_ms = int(time.time() * 1000)
     checkpoint = Checkpoint(f"ckpt-{step}-{now_ms:011x}{secrets.token_hex(3)[:5]}", step)
     about = {n: {"bytes": len(d), "sha256": hashlib.sha256(d).hexdigest()} for n, d in parts.items()}
     manifest = json.dumps({"step": step, "parts": about}).encode()
     _write_whole(files, checkpoint.name, {**parts, MANIFEST: manifest}, f"_{checkpoint.name}")
     names = files.names("")
-    for old in _complete(names)[KEEP:]:
+    others = [c for c in _complete(names) if c != checkpoint]
+    before = max(others, key=lambda c: (c.name[-16:-5], c.step), default=None)  # by the time in its name
+    for old in [c for c in others if c != before][KEEP - 2 :]:
         files.delete(old.name)
     staged = [n for n in names if n.startswith("_") and _NAME.match(n)]
     now_s = files.modified_s(checkpoint.name) if staged else None

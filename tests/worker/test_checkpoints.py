@@ -41,8 +41,22 @@ def test_highest_step_wins_and_three_are_kept(files: LocalFiles) -> None:
     found = newest(files)
     assert found is not None
     assert (found[0].step, found[1]) == (40, {"state.npz": b"40"})
-    assert [c.step for c in listed(files)] == [40, 30, 20]
+    assert [c.step for c in listed(files)] == [40, 30, 9]
     assert len(files.names("")) == KEEP
+
+
+def test_what_is_saved_after_damaged_checkpoints_of_higher_steps_is_kept(files: LocalFiles) -> None:
+    for step in (800, 900, 1000):
+        (files.root / save(files, step, {"state.npz": b"lost"}).name / "state.npz").unlink()
+    time.sleep(0.002)  # names tell milliseconds apart
+    for step in (50, 100, 150):
+        saved = save(files, step, {"state.npz": b"%d" % step})
+        assert newest(files) == (saved, {"state.npz": b"%d" % step})
+        assert len(files.names("")) == KEEP
+    (files.root / saved.name / "state.npz").unlink()
+    found = newest(files)
+    assert found is not None
+    assert found[0].step == 100
 
 
 def test_of_two_checkpoints_of_a_step_the_later_wins(files: LocalFiles) -> None:
