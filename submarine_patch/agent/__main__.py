@@ -43,6 +43,8 @@ from submarine_patch.worker.own_hdfs_token import HdfsToken, of_container
 TICK_S = 0.5
 INBOX = 10_000
 CLOSE_S = 5.0
+DONE_S = 60.0
+"""How long the end of an app waits for a control plane that is away, which would not know its result otherwise."""
 PATIENCE_S = 1800.0
 """How long to wait for HDFS when it is away: at a restart, because a failed attempt costs the app one of few, and after
 the training, because the model would be lost. The AM's JVM sends heartbeats to YARN meanwhile."""
@@ -161,7 +163,7 @@ class Agent:
             self.session.send(command)
         elif isinstance(command, am.AmCommand):
             if command.HasField("finish"):  # the Arbiter must receive Done before YARN reports the app's end
-                self.session.close(CLOSE_S)
+                self.session.close(DONE_S)
                 self.store.flush(CLOSE_S)
             self.shell.send(command)
         elif isinstance(command, KeepSpeeds):

@@ -38,8 +38,8 @@ Outbox = deque["pb.AgentMessage | None"]
 class ArbiterSession:
     """The stream to the Arbiter; reconnects by itself and sends Register first.
 
-    Messages that a broken stream did not carry are dropped, except Done: after Registered the AgentCore resends what
-    still matters.
+    Messages that a broken stream did not carry are dropped: after Registered the AgentCore resends what still matters.
+    Only Done is sent on each stream, until one ends whole.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class ArbiterSession:
         self._outbox: Outbox = deque(maxlen=OUTBOX)
         """The present stream's messages; each stream has its own, so that a broken one cannot take the next one's."""
         self._changed = threading.Condition()
-        self._closed = threading.Event()
+        self._last: list[pb.AgentMessage | None] = []
+        """Done and the end, for each stream until one ends whole."""
         self._thread = threading.Thread(target=self._run, name="arbiter", daemon=True)
 
     def start(self) -> None:
@@ -69,11 +70,12 @@ class ArbiterSession:
         """Send without blocking; if OUTBOX messages wait, the oldest is dropped. None: end the stream."""
         with self._changed:
             self._outbox.append(message)
+            if message is None or message.HasField("done"):
+                self._last.append(message)
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Send the waiting messages, then end the stream."""
-        self._closed.set()
+        """Send the waiting messages, then end the stream; after a break only Done is sent again."""
         self.send(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -99,25 +101,27 @@ class ArbiterSession:
                     for message in stub.Session(self._messages(self._outbox), metadata=self._metadata):
                         failures, problems = 0, {}
                         self._deliver(message)
+                if None in self._last and not any(self._outbox):
+                    return
             except grpc.RpcError as e:
                 why = e.details() if isinstance(e, grpc.Call) else str(e)
                 if why != problems.get(self._addresses[0]):
                     log.warning("the Arbiter at %s is away: %s", self._addresses[0], why)
                 problems[self._addresses[0]] = why
-            if self._closed.is_set():
-                return
             self._lost()
             self._renew()
             self._addresses.append(self._addresses.pop(0))
             failures += 1
-            if self._closed.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]):
-                return
+            pause_s = BACKOFF_S[min(failures, len(BACKOFF_S)) - 1]
+            with self._changed:
+                if self._changed.wait_for(lambda: self._last[:1] == [None], pause_s):
+                    return
 
     def _renew(self) -> None:
-        """Replace the outbox, keep Done, and end the broken stream's generator."""
+        """Replace the outbox, keep Done and the end, and end the broken stream's generator."""
         with self._changed:
             old = self._outbox
-            self._outbox = deque((m for m in old if m is not None and m.HasField("done")), OUTBOX)
+            self._outbox = deque(self._last, OUTBOX)
             old.clear()
             old.append(None)
             self._changed.notify_all()

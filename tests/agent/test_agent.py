@@ -19,7 +19,7 @@ from pycontrol.wire.v1 import agent_pb2 as pb
 from pycontrol.wire.v1 import agent_pb2_grpc
 from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import __main__ as entry
-from submarine_patch.agent.edges import StateStore
+from submarine_patch.agent.edges import ArbiterSession, StateStore
 from submarine_patch.agent.messages import Publish, Published
 from submarine_patch.agent.spec import AppSpec
 from submarine_patch.worker.checkpoints import Files, LocalFiles, StoreError
@@ -31,13 +31,15 @@ WAIT_S = 10.0
 class Arbiter(agent_pb2_grpc.ArbiterServicer):
     """Passes received messages to the test; `say` sends on the present stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: str = "127.0.0.1:0") -> None:
         self.heard: queue.Queue[pb.AgentMessage] = queue.Queue()
         self.tokens: list[str] = []
         self._out: queue.Queue[pb.ArbiterMessage | None] = queue.Queue()
+        self.fails = False
+        """Whether the next stream to end ends with an error, as of a control plane that is killed."""
         self.server = grpc.server(futures.ThreadPoolExecutor(8))
         agent_pb2_grpc.add_ArbiterServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
-        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self.server.add_insecure_port(at)}"
         self.server.start()
 
     def Session(self, requests: Iterator[pb.AgentMessage], context: Any) -> Iterator[pb.ArbiterMessage]:
@@ -55,6 +57,9 @@ class Arbiter(agent_pb2_grpc.ArbiterServicer):
         threading.Thread(target=read, daemon=True).start()
         while (message := out.get(timeout=60)) is not None:
             yield message
+        if self.fails:
+            self.fails = False
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the control plane stops")
 
     def say(self, **kind: Any) -> None:
         self._out.put(pb.ArbiterMessage(**kind))
@@ -240,6 +245,39 @@ def test_when_a_stream_ends_the_other_address_of_a_pair_is_tried(arbiter: Arbite
     other.break_stream()
     arbiter.wait_for("register")
     other.server.stop(0)
+
+
+def session_at(arbiter: Arbiter, lost: Callable[[], None]) -> ArbiterSession:
+    register = pb.AgentMessage(register=pb.Register(app_id="application_1_0001"))
+    session = ArbiterSession(arbiter.address, "secret", None, lambda: register, lambda _: None, lost)
+    session.start()
+    return session
+
+
+def test_the_result_of_an_app_that_ends_while_the_control_plane_restarts_reaches_it(arbiter: Arbiter) -> None:
+    lost = threading.Event()
+    arbiter.server.stop(0).wait()
+    session = session_at(arbiter, lost.set)
+    assert lost.wait(WAIT_S)
+    session.send(pb.AgentMessage(done=pb.Done(succeeded=True)))
+    closing = threading.Thread(target=session.close, args=(WAIT_S,))
+    closing.start()
+    restarted = Arbiter(arbiter.address)
+    assert restarted.wait_for("done").succeeded
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
+    restarted.server.stop(0)
+
+
+def test_a_result_whose_stream_broke_before_it_ended_is_sent_again(arbiter: Arbiter) -> None:
+    session = session_at(arbiter, lambda: None)
+    arbiter.wait_for("register")
+    arbiter.fails = True
+    session.send(pb.AgentMessage(done=pb.Done(succeeded=True)))
+    session.close(WAIT_S)
+    assert arbiter.wait_for("done").succeeded
+    assert arbiter.wait_for("register").app_id == "application_1_0001"
+    assert arbiter.wait_for("done").succeeded
 
 
 def test_a_second_attempt_starts_from_the_newest_complete_state(tmp_path: Path) -> None:
