@@ -178,7 +178,7 @@ def allocated(s: SavedState, m: am.AmContainer, now_s: float) -> None:
 
 
 def ready(s: SavedState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: float) -> None:
-    """Handle a worker's registration: start the gang once all are ready; resend Start if no step has come yet."""
+    """Handle a worker's registration: start the gang once all are ready; resend Start if no step came yet, and Stop."""
     worker.address = f"{m.host}:{m.port}"
     if job.state == jobs.STARTING and all(w.address for w in job.workers):
         job.state = jobs.RUNNING
@@ -188,6 +188,8 @@ def ready(s: SavedState, job: Job, worker: Worker, m: pb.WorkerReady, now_s: flo
             s.notify("started", now_s, gpus=sorted(map(str, job.gpus)))
     elif job.state == jobs.RUNNING and not job.first_step_s:
         send_start(s, job)
+    elif job.state == jobs.STOPPING:
+        s.stop_worker(worker.worker_id, job.stop_deadline_s, job.stop_reason, now_s)
     s.mark()
 
 

@@ -97,14 +97,21 @@ def test_a_container_that_differs_from_its_plan_is_released() -> None:
     assert world.to_shell[-1].launch.container_id
 
 
-def test_a_worker_whose_stream_broke_before_the_start_came_is_started_again() -> None:
+def test_a_worker_whose_stream_broke_before_the_start_or_the_stop_came_is_told_again() -> None:
     world = started(World(), *A[:2])
     (c,) = world.gang("job000")
     assert c.start is not None
     c.start = None  # it was lost with the stream
     ready = pb.WorkerReady(host="a1", port=2002, container_id=c.container_id)
-    world.arbiter(from_worker=pb.WorkerMessage(worker_id=c.plan.worker_id, ready=ready))
+    world.worker(c, ready=ready)
     assert c.start is not None
+    world.train(c, 1)
+    world.revoke(*A[:2], in_s=60.0)
+    c.stop = None  # so was this
+    world.pass_time(15)
+    world.worker(c, ready=ready)
+    assert c.stop is not None
+    assert c.stop.left_s == 45.0
 
 
 class TestUntoldEnd:
