@@ -38,6 +38,8 @@ HANG_S = 300.0
 """How long the workers of a gang may live and make no step before that is told."""
 JOBS_TOLD = 2000
 """The most jobs in a report, which the Arbiter reads at most: the active ones first, then the newest."""
+REPORT_BYTES = 500 << 10
+"""The Arbiter ends the stream of an Agent with a larger report than 512 KiB."""
 
 
 def done_gpu_s(s: SavedState) -> float:
@@ -117,12 +119,10 @@ def stepwise_left_gpu_s(s: SavedState) -> float | None:
 
 def gangs(s: SavedState) -> list[RunningGang]:
     """The app's active gangs; `known` are those that the Arbiter knew as their job's when the round began."""
-    active = [j for j in s.jobs.values() if j.active]
-    known = {j.job_id for j in active if j.job_id in s.on_offer and _known(j)}
     found = []
-    for j in active:
+    for j in (j for j in s.jobs.values() if j.active):
         slowdown = s.profiler.slowdown(s.scope_of(j)) / s.speeds.of(s.types_of(j)) / _size(s, j)
-        found.append(RunningGang(tuple(j.gpus), slowdown, j.job_id in known))
+        found.append(RunningGang(tuple(j.gpus), slowdown, j.job_id in s.on_offer and _known(j)))
     return found
 
 
@@ -181,7 +181,8 @@ def offer(s: SavedState, m: pb.Offer) -> None:
 
 
 def progress(s: SavedState) -> pb.Progress:
-    """The progress report: the demand, rho, and the state of up to JOBS_TOLD jobs."""
+    """The progress report: the demand, rho, and the state of up to JOBS_TOLD jobs; if it were larger than REPORT_BYTES,
+    the oldest that are not active go without their configurations."""
     now = rho(s, s.contention) if s.ending is None else 0.0
     told = list(s.jobs.values())
     if len(told) > JOBS_TOLD:
@@ -190,9 +191,16 @@ def progress(s: SavedState) -> pb.Progress:
     for row in [r for r in rows if r.note][NOTES_TOLD:]:
         row.note = ""
     left = stepwise_left_gpu_s(s)
-    return pb.Progress(
+    found = pb.Progress(
         demand=demand(s), jobs=rows, rho=now, metric=s.spec.metric, links=links(s), stepwise_left_gpu_s=left
     )
+    beyond = found.ByteSize() - REPORT_BYTES
+    for row in sorted(found.jobs, key=lambda row: row.gpus > 0):
+        if beyond > 0:
+            beyond -= row.ByteSize()
+            row.ClearField("configuration")
+            beyond += row.ByteSize()
+    return found
 
 
 def links(s: SavedState) -> list[pb.Link]:

@@ -144,6 +144,21 @@ def test_no_number_of_a_log_ends_the_agent_or_its_stream(losses: tuple[float, ..
     assert agent_messages.event_of("application_1_0001", report, {}) is not None
 
 
+def test_a_report_that_would_be_too_large_has_the_configurations_of_the_running_and_the_newest_jobs() -> None:
+    space = {"parameters": {"text": {"type": "choice", "values": ["x" * 4000]}}}
+    world = started(World(spec_of(app_scheduler="asha", jobs=200, max_iterations=9, search_space=space)), *A)
+    for job_id in world.core.scheduler.runnable():
+        world.core.job(job_id)
+    told = reported(world.core)
+    assert agent_messages.event_of("application_1_0001", pb.AgentMessage(progress=told), {}) is not None
+    kept = [j.job_id for j in told.jobs if j.configuration]
+    newest = [j.job_id for j in told.jobs[-100:]]
+    assert len(told.jobs) == 200
+    assert len(kept) < 150
+    assert {*world.running(), *newest} <= {*kept}
+    assert world.running()
+
+
 def test_a_script_without_checkpoints_starts_again_and_its_user_is_informed() -> None:
     world = started(World(), *A[:2])
     (worker,) = world.gang("job000")
