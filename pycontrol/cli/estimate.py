@@ -65,7 +65,7 @@ def estimate_command(gpus: int, hours: float, queue: str, gang: int | None, why:
         found = outlooks(asked, runs=RUNS, error=ERROR, only=ASKED)[ASKED]
     data: dict[str, Any] = {"now_s": scene.now_s, "start_s": found.start_s, "end_s": found.end_s, "assumed": ASSUMED}
     if why:
-        data["why_not"] = server.get("why-not", queue=queue, gpus=gpus, gang=gang)
+        data["why_not"] = server.get("why-not", queue=queue, gpus=gpus, gang=gang, work_total_gpu_s=str(work_gpu_s))
     emit(data, output, _drawn)
 
 

@@ -12,7 +12,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.model.auction import SEGMENTS_MAX, Demand, segments
 from pycontrol.model.bounds import BOUNDS
 from pycontrol.model.topology import Scope
-from pycontrol.queries.lookup import Refusal, find_app, whole_number
+from pycontrol.queries.lookup import Refusal, find_app, number, whole_number
 from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.simulation.forecaster import Helper
 from pycontrol.simulation.scene import ASKED, Scene, scene_of, with_app
@@ -61,8 +61,7 @@ class Questions:
             app_id = find_app(a, params)
             scene = scene_of(a, now_s, self._options)
         else:
-            queue, demand = _asked(a, params)
-            app_id, scene = ASKED, with_app(scene_of(a, now_s, self._options), user, queue, demand)
+            app_id, scene = ASKED, with_app(scene_of(a, now_s, self._options), user, *_asked(a, params))
         said = self._ask(user, scene, app_id)
         if app_id != ASKED:  # the rounds that it has lived say more
             code, why = Reasons(a, now_s).told(app_id)
@@ -110,8 +109,8 @@ class Questions:
             self._one.release()
 
 
-def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
-    """(queue, demand) of an app that is not submitted yet; raises Refusal."""
+def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand, int]:
+    """(queue, demand, priority) of an app that is not submitted yet; raises Refusal."""
     named = params.get("queue", "")
     leaves = {q.path: q for q in a.cluster.queues.values() if q.leaf}
     found = [q for path, q in leaves.items() if path == named or path.endswith(f".{named}")]
@@ -132,5 +131,9 @@ def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand]:
         raise Refusal(400, f"scope: must be {', '.join(kinds)} (got {params['scope']})")
     scope, of_type, within = kinds[params.get("scope", "cluster")], params.get("type", ""), params.get("within", "")
     members = segments(gang, parts, Scope.RACK if params.get("segment") == "rack" else Scope.MACHINE)
-    demand = Demand(gang, gpus // gang, gang, scope=scope, gpu_type=of_type, within=within, members=members)
-    return found[0].path, demand
+    work_gpu_s = number(params, "work_total_gpu_s") or a.settings.lease_s * gpus
+    demand = Demand(
+        gang, gpus // gang, gang, work_gpu_s, work_gpu_s, scope=scope, gpu_type=of_type, within=within, members=members,
+        pinned=params.get("pinned", ""), opportunistic=params.get("opportunistic") == "true",
+    )  # fmt: skip
+    return found[0].path, demand, int(number(params, "priority") or 0)

@@ -230,9 +230,9 @@ def _away(a: Arbiter) -> Iterator[Node]:
             yield Node(node_ids.get(host, f"{host}:0"), host, m.rack, gpus, attributes={"gpu_type": m.gpu_type})
 
 
-def with_app(s: Scene, user: str, queue: str, demand: Demand) -> Scene:
+def with_app(s: Scene, user: str, queue: str, demand: Demand, priority: int = 0) -> Scene:
     """The scene with one more app, submitted now."""
-    app = YarnApp(ASKED, user, queue, ASKED, "SUBMARINE", s.now_s, frozenset({"isonomy"}), ASKED)
+    app = YarnApp(ASKED, user, queue, ASKED, "SUBMARINE", s.now_s, frozenset({"isonomy"}), ASKED, priority)
     agents = *s.agents, Reported(ev.AgentUp(ASKED, ASKED, "single", demand), None, None)
     cluster = dataclasses.replace(s.cluster, apps=(*s.cluster.apps, app))
     return dataclasses.replace(s, round_s=s.now_s, cluster=cluster, agents=agents)

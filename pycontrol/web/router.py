@@ -74,7 +74,10 @@ CellsReader = Callable[[str], tuple[Layout, Mapping[str, Policy], str]]
 
 WhyNot = Callable[[Arbiter, float, Mapping[str, str], str, Callable[[str], str]], dict[str, Any]]
 """Answers `why not me?` in a picture: (Arbiter, time, parameters, user, names of the apps that the user may view)."""
-WHY_NOT = frozenset({"app", "queue", "gpus", "gang", "type", "scope", "within", "segments", "segment"})
+WHY_NOT = frozenset(
+    {"app", "queue", "gpus", "gang", "type", "scope", "within", "segments", "segment", "pinned", "opportunistic"}
+    | {"priority", "work_total_gpu_s"}
+)
 
 
 @dataclass(eq=False, repr=False)

@@ -12,6 +12,7 @@ from pycontrol.cli.client import Rm, rm_address
 from pycontrol.cli.tables import out
 from pycontrol.model.topology import Scope
 from submarine_patch.agent.spec import CELL_TYPES, WITHIN, segments_of
+from submarine_patch.cli.declared import work_of
 from submarine_patch.cli.errors import UsageError
 from submarine_patch.cli.jobchecks import gpus_of_job, resources_of
 from submarine_patch.cli.options import RunArguments
@@ -29,6 +30,8 @@ def dry_run(parsed: RunArguments) -> int:
     asked: dict[str, Any] = {"queue": parsed.value("queue", "default"), "gang": gpus, "segments": parts}
     asked |= {"scope": WITHIN.get(within, Scope.CLUSTER).name.lower(), "segment": WITHIN[place].name.lower()}
     asked |= {"within": next((x for x in (within, place) if x in CELL_TYPES), ""), "type": conf.get("gpu_type", "")}
+    asked |= {key: conf[key] for key in ("pinned", "opportunistic", "priority") if conf.get(key)}
+    asked["work_total_gpu_s"] = work.gpu_s if (work := work_of(parsed)) else 0.0
     found = client.get("why-not", **asked)
     if parsed.json:
         print(json.dumps(found))

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pycontrol.model.auction import Demand
 from pycontrol.policies import registry
 from pycontrol.simulation.questions import Questions
-from pycontrol.simulation.scene import picture
+from pycontrol.simulation.scene import Scene, picture, with_app
 from pycontrol.web.router import Router
 from submarine_patch.cli import declared, main
 from tests.submarine.test_cli import fake_installation
@@ -61,6 +62,25 @@ def test_a_dry_run_says_what_a_job_would_get(
     assert "64 GPUs in one gang" in capsys.readouterr().out
     assert run("--queue", "prod", "--worker_resources", "memory=2G,vcores=2,gpu=6") == 1
     assert "6 GPUs in one gang; at most 4 on a machine" in capsys.readouterr().out
+
+
+@pytest.mark.interpreted
+def test_a_dry_run_asks_for_the_very_job_that_would_be_submitted(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Demand, int]] = []
+
+    def as_asked(scene: Scene, user: str, queue: str, demand: Demand, priority: int = 0) -> Scene:
+        asked.append((demand, priority))
+        return with_app(scene, user, queue, demand, priority)
+
+    monkeypatch.setattr("pycontrol.simulation.questions.with_app", as_asked)
+    monkeypatch.setenv("ISONOMY_RM", server)
+    job = "--queue", "prod", "--worker_resources", "memory=2G,vcores=2,gpu=2"
+    assert run(*job, "--hours", "90", "--pinned", "corner", "--priority", "5") == 1, "there is no such cell"
+    run(*job, "--opportunistic", "true")
+    (pinned, first), (opportunistic, unsaid) = asked
+    assert (pinned.pinned, pinned.opportunistic, pinned.work_left_gpu_s, first) == ("corner", False, 2 * 90 * 3600, 5)
+    assert (opportunistic.pinned, opportunistic.opportunistic, unsaid) == ("", True, 0)
+    assert opportunistic.work_left_gpu_s == 2 * 600, "one lease"
 
 
 def test_a_dry_run_needs_gpus_and_a_queue(

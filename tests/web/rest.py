@@ -39,7 +39,8 @@ PATHS = {
     "explain": "why one app has what it has (`app`: id or name; `n`: how many rounds)",
     "why-not": "the smallest changes that would give an app GPUs now, each played in the real round (`app`: id or name;"
     " or, for an app that is not submitted yet, `queue`, `gang`, `gpus`, `type`, `scope`: machine, rack or cluster, and"
-    " `within`: a type of cell, or `segments`: how many, each in one `segment`: machine or rack)",
+    " `within`: a type of cell, or `segments`: how many, each in one `segment`: machine or rack; `pinned`: a pinned"
+    " cell, `opportunistic`: true, `priority`: YARN's, and `work_total_gpu_s`: the declared work, default one lease)",
     "rounds": "the newest rounds' receipts, newest first (`n`: how many)",
     "spans": "one app's recent leases, and what was taken back from it (`app`)",
     "usage": "GPU-hours of the last year, until at most an hour ago (`by`: day, month, user, account, queue, type,"
