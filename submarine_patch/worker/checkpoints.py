@@ -169,8 +169,9 @@ class HdfsFiles(Files):
         return self._tried(call)
 
     def chunks(self, path: str) -> Iterator[bytes]:
-        """A file's content in chunks; raises the connection's own error if it breaks."""
+        """A file's content in chunks; raises RequestException if the connection breaks."""
         from hdfs.util import HdfsError
+        from requests.exceptions import RequestException
 
         try:
             with self.client.read(self._at(path), chunk_size=CHUNK_BYTES) as chunks:
@@ -179,6 +180,8 @@ class HdfsFiles(Files):
             if e.exception in _AWAY:
                 raise self._failed(e, f": {path} cannot be read") from e
             raise FileNotFoundError(f"{path} of {self.where}: {first_line(e)}") from e
+        except RequestException as e:
+            raise RequestException(first_line(e)) from None  # its own text has the token
 
     def write(self, path: str, data: Data) -> None:
         write = self.client.write
@@ -210,7 +213,7 @@ class HdfsFiles(Files):
                 return call()
             except RequestException as e:
                 if attempt == TRIES - 1:
-                    raise StoreError(f"{self.where} cannot be reached: {first_line(e)}") from e
+                    raise StoreError(f"{self.where} cannot be reached: {first_line(e)}") from None
                 time.sleep(0.5 * 2.0**attempt)
         raise AssertionError("TRIES > 0")
 
