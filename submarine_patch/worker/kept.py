@@ -49,7 +49,10 @@ class KeptFolder:
 
     def bring(self) -> int:
         """Restore the newest complete version; returns its number of files. Raises StoreError."""
-        for name in _lists(self._files):
+        lists = _lists(self._files)
+        if lists:  # this launch is later, whatever its machine's clock says
+            self._launch = max(self._launch, f"{int(lists[0][:13]) + 1:013d}")
+        for name in lists:
             listed = _read(self._files, name)
             if listed is not None and self._fetched(listed):
                 self._there = dict(listed)
@@ -65,8 +68,9 @@ class KeptFolder:
         now = self._digests()
         if not now or now == self._there:
             return now == self._there and bool(now)
+        held = {*self._there.values()} & {*self._files.names(ROOT)}  # an older launch that lingers may delete some
         for path, digest in now.items():
-            if digest not in self._there.values():
+            if digest not in held:
                 self._files.write(f"{ROOT}/{digest}", partial(LocalFiles(self._folder).chunks, path))
         if self._digests() != now:
             return False  # a file was being written: leave it to the next call

@@ -84,6 +84,34 @@ def test_an_old_launch_that_lingers_does_not_win(tmp_path: Path, store: LocalFil
     assert held(tmp_path / "two") == {"a": "new"}
 
 
+def test_a_launch_wins_though_its_clock_is_behind(tmp_path: Path, store: LocalFiles) -> None:
+    before = KeptFolder(store, folder(tmp_path, "one", a="1"), 9)
+    assert before.keep()
+    (tmp_path / "one/a").write_text("2")
+    assert before.keep()
+    present = KeptFolder(store, tmp_path / "two", 5)
+    present.bring()
+    (tmp_path / "two/a").write_text("3")
+    assert present.keep()
+    KeptFolder(store, tmp_path / "three").bring()
+    assert held(tmp_path / "three") == {"a": "3"}
+
+
+def test_a_file_that_an_old_launch_deleted_is_kept_again(tmp_path: Path, store: LocalFiles) -> None:
+    old = folder(tmp_path, "old", a="1", b="1")
+    lingering, present = KeptFolder(store, old, 1), KeptFolder(store, tmp_path / "new", 2)
+    lingering.keep()
+    assert present.bring() == 2
+    (old / "a").unlink()
+    for text in "23":
+        (old / "b").write_text(text)
+        lingering.keep()
+    (tmp_path / "new/b").write_text("4")
+    assert present.keep()
+    assert KeptFolder(store, tmp_path / "two").bring() == 2
+    assert held(tmp_path / "two") == {"a": "1", "b": "4"}
+
+
 def test_paths_cannot_leave_the_folder(tmp_path: Path, store: LocalFiles) -> None:
     store.write("kept/0000000000001-000001.json", b'{"../../evil": "00"}')
     assert KeptFolder(store, tmp_path / "two").bring() == 0
