@@ -135,7 +135,8 @@ class AgentCore(SavedState):
         if p.step < job.step and job.first_step_s:
             return  # resent on a new stream
         if not job.first_step_s and p.step < job.step:
-            results.lost(job, 0 if self.spec.unsaved or job.note == gangs.UNSAVED else p.step)
+            anew = self.spec.unsaved or (job.note == gangs.UNSAVED and not self.spec.keep_folder)
+            results.lost(job, 0 if anew else p.step)
         job.step = max(job.step, p.step) if job.first_step_s else p.step
         job.loss, job.iter_time_s, job.said_step = p.loss, p.iter_time_s, p.until_step
         if p.accuracy:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -41,7 +40,6 @@ class KeptFolder:
     def __init__(self, files: Files, folder: Path, launch_ms: int | None = None) -> None:
         self._files, self._folder, self._number = files, folder, 0
         self._launch = f"{int(time.time() * 1000) if launch_ms is None else launch_ms:013d}"
-        self._one_at_a_time = threading.Lock()
         self._there: dict[str, str] = {}
         """{path: digest} of the newest saved version."""
         self._seen: dict[str, tuple[int, int, str]] = {}
@@ -60,14 +58,10 @@ class KeptFolder:
         return 0
 
     def keep(self) -> bool:
-        """Save the folder if it changed; False if a file changed meanwhile or the folder is empty."""
-        with self._one_at_a_time:
-            return self._keep()
-
-    def _keep(self) -> bool:
-        now = self._digests()
+        """Save the folder if it changed; False if the program wrote nothing since the last call, or writes now."""
+        before, now = dict(self._seen), self._digests()
         if not now or now == self._there:
-            return now == self._there and bool(now)
+            return self._seen != before
         held = {*self._there.values()} & {*self._files.names(ROOT)}  # an older launch that lingers may delete some
         for path, digest in now.items():
             if digest not in held:
@@ -94,6 +88,7 @@ class KeptFolder:
                 part.unlink(missing_ok=True)
                 return False
             part.rename(target)
+            self._seen[path] = (*_stamp(target), digest)
         return True
 
     def _digests(self) -> dict[str, str]:
@@ -102,10 +97,10 @@ class KeptFolder:
             try:
                 if at.is_symlink() or not at.is_file():
                     continue
-                path, about = at.relative_to(self._folder).as_posix(), at.stat()
+                path, stamp = at.relative_to(self._folder).as_posix(), _stamp(at)
                 known = self._seen.get(path)
-                if known is None or known[:2] != (about.st_size, about.st_mtime_ns):
-                    known = self._seen[path] = (about.st_size, about.st_mtime_ns, self._digest(path))
+                if known is None or known[:2] != stamp:
+                    known = self._seen[path] = (*stamp, self._digest(path))
                 found[path] = known[2]
             except FileNotFoundError:
                 continue  # the program deleted it meanwhile
@@ -142,6 +137,11 @@ def copy_kept(source: Files, target: Files, folder: str) -> str:
         if name in there or copied(target, name, parts):
             return name
     raise FileNotFoundError(f"{folder} was never kept")
+
+
+def _stamp(at: Path) -> tuple[int, int]:
+    about = at.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 def _lists(files: Files) -> list[str]:

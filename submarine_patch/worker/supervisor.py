@@ -172,8 +172,8 @@ class Supervisor:
             await asyncio.gather(*others, return_exceptions=True)
         if self._progress_due.is_set():
             self._send_progress()
-        if kept is not None and _rank(start) == 0 and await self._keep(kept):
-            self._saved_s = time.monotonic()
+        if kept is not None and _rank(start) == 0:
+            await self._keep(kept)
         return self._verdict(code)
 
     async def _again(self, child: Child) -> bool:
@@ -217,22 +217,22 @@ class Supervisor:
                 await asyncio.sleep(KEEP_AGAIN_S)
         return kept
 
-    async def _keep(self, kept: KeptFolder) -> bool:
+    async def _keep(self, kept: KeptFolder) -> None:
+        folder = self._env["ISONOMY_KEEP_FOLDER"]
         async with self._keeping:
+            step = self._parser.last.step if self._parser.last else 0
             try:
-                whole, problem = await asyncio.to_thread(kept.keep), ""
+                if await asyncio.to_thread(kept.keep):
+                    self._checkpointed(CheckpointLine(step, folder))
             except (StoreError, OSError) as e:
-                whole, problem = False, f"{self._env['ISONOMY_KEEP_FOLDER']} could not be kept: {e}"
+                problem = f"{folder} could not be kept: {e}"
                 say(problem)
-            if whole or problem:
-                step = self._parser.last.step if self._parser.last else 0
-                self._tell_checkpoint(CheckpointLine(step, self._env["ISONOMY_KEEP_FOLDER"], problem))
-            return whole
+                self._checkpointed(CheckpointLine(step, folder, problem))
 
     async def _keep_now_and_then(self, kept: KeptFolder) -> None:
         while True:
             await asyncio.sleep(KEEP_S)
-            await self._keep(kept)
+            await asyncio.shield(self._keep(kept))  # one that has begun may have what a stopped program saved
 
     def _done(self) -> bool:
         """Whether a program that ended with 0 after a request to stop had really finished.
@@ -309,11 +309,11 @@ class Supervisor:
             self._trained = True
             self._progress_due.set()
         elif isinstance(seen, CheckpointLine):
-            if not seen.problem:
-                self._saved_s = time.monotonic()
-            self._tell_checkpoint(seen)
+            self._checkpointed(seen)
 
-    def _tell_checkpoint(self, seen: CheckpointLine) -> None:
+    def _checkpointed(self, seen: CheckpointLine) -> None:
+        if not seen.problem:
+            self._saved_s = time.monotonic()
         saved = pb.WorkerCheckpoint(step=seen.step, path=seen.path, problem=seen.problem)
         self._link.put(pb.WorkerMessage(checkpoint=saved))
 

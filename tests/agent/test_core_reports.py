@@ -178,12 +178,14 @@ def test_a_script_without_checkpoints_starts_again_and_its_user_is_informed() ->
     assert told.lost_gpu_s == 5 * 2 * 0.5, "5 steps of half a second on 2 GPUs"
 
 
-def test_only_what_came_after_the_newest_checkpoint_is_lost() -> None:
-    world = started(World(), *A[:2])
+@pytest.mark.parametrize("folder", ["", "ckpt"])
+def test_only_what_came_after_the_newest_checkpoint_is_lost(folder: str) -> None:
+    world = started(World(spec_of(keep_folder=folder)), *A[:2])
     world.train(world.gang("job000")[0], 8)
     for resumed_at, lost in ((9, 0), (6, 3)):
         (worker,) = world.gang("job000")
         world.revoke(*A[:2])
+        world.worker(worker, exit=pb.WorkerExit(code=75, unsaved=bool(folder)))
         world.end(worker, 75)
         world.grant(*A[:2])
         world.rise()

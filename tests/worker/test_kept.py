@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,17 @@ def test_a_folder_is_restored_as_last_copied(tmp_path: Path, store: LocalFiles) 
     (one / "b").write_text("never taken")
     assert KeptFolder(store, tmp_path / "two").bring() == 2
     assert held(tmp_path / "two") == {"b": "2", "sub/c": "3"}
+
+
+def test_a_folder_counts_as_saved_only_if_it_was_written_to(tmp_path: Path, store: LocalFiles) -> None:
+    first = KeptFolder(store, folder(tmp_path, "one", a="1"), 1)
+    assert [first.keep(), first.keep()] == [True, False]
+    second = KeptFolder(store, tmp_path / "two", 2)
+    second.bring()
+    assert not second.keep()
+    os.utime(tmp_path / "two/a", (1, 1))  # saved again, with equal content
+    assert [second.keep(), second.keep()] == [True, False]
+    assert sum(n.endswith(".json") for n in store.names("kept")) == 1
 
 
 def test_only_changed_files_are_written_and_unneeded_ones_are_deleted(tmp_path: Path, store: LocalFiles) -> None:

@@ -272,6 +272,27 @@ def test_a_deadline_of_a_clock_that_is_behind_leaves_time_for_a_checkpoint(arbit
     assert "killed" not in arbiter.wait_for("exit").message
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_kept_folder_is_a_checkpoint_when_the_program_writes_to_it(
+    arbiter: FakeArbiter, run: Run, tmp_path: Path, saves: bool
+) -> None:
+    save = f"echo same >{tmp_path}/ckpt/state"
+    program = f"mkdir {tmp_path}/ckpt; {save}; "
+    program += f"trap '{save}; sleep 0.4; exit' TERM; " if saves else ""  # the next copy takes it before the end
+    program += "for n in {1..9999}; do echo step $n loss 0.5; sleep 0.02; done"
+    often = "import sys; from submarine_patch.worker import supervisor as s; s.KEEP_S = 0.1"
+    often += "; sys.exit(s.main(sys.argv[1:]))"
+    worker = run(program, python=(sys.executable, "-c", often), ISONOMY_KEEP_FOLDER=f"{tmp_path}/ckpt")
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(checkpoint_dir=f"{tmp_path}/hdfs"))
+    at = arbiter.wait_for("checkpoint").step
+    arbiter.wait_for("progress", lambda p: p.step > at + 10)
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    assert worker.wait(10) == 75
+    assert arbiter.wait_for("exit").unsaved is not saves
+    assert sum(m.HasField("checkpoint") for m in arbiter.messages) == 1 + saves
+
+
 def test_sigterm_of_yarn_is_a_stop(arbiter: FakeArbiter, run: Run) -> None:
     worker = run(_program(TRAINING))
     arbiter.wait_for("ready")
