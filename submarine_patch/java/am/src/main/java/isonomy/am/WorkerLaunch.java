@@ -40,7 +40,7 @@ final class WorkerLaunch {
     String command = inDoubleQuotes(launch.getCommand()) + " 1>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR
         + "/stdout 2>" + ApplicationConstants.LOG_DIR_EXPANSION_VAR + "/stderr";
     Map<String, String> env = new HashMap<>();
-    launch.getEnvMap().forEach((name, value) -> env.put(name, value.replaceAll("[\\\\\"`]", "\\\\$0")));
+    launch.getEnvMap().forEach((name, value) -> env.put(name, escaped("[\\\\\"`]", value)));
     return ContainerLaunchContext.newInstance(resources, env, List.of(command), null, workerCredentials(), null);
   }
 
@@ -78,6 +78,11 @@ final class WorkerLaunch {
 
   /** Escapes a command, because the NodeManager runs {@code bash -c "command"}. */
   static String inDoubleQuotes(String command) {
-    return command.replaceAll("[\\\\\"$`]", "\\\\$0");
+    return escaped("[\\\\\"$`]", command);
+  }
+
+  /** Also parts equal braces, by what bash removes again, as the NodeManager replaces two of them. */
+  private static String escaped(String special, String text) {
+    return text.replaceAll(special, "\\\\$0").replaceAll("\\{(?=\\{)|\\}(?=\\})", "$0\\\\\n");
   }
 }

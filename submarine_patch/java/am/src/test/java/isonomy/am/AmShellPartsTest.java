@@ -123,10 +123,24 @@ class AmShellPartsTest {
 
   @ParameterizedTest
   @ValueSource(strings = {"echo plain", "printf '%s' \"two words\"", "X=5; echo \"$X `echo y` \\$X\"",
-      "python3 -c 'print(\"a\" + \"\\\\\")'"})
+      "python3 -c 'print(\"a\" + \"\\\\\")'", "echo '{{x}} {\"a\": {\"b\": {}}} \\}}'"})
   void theOuterShellLeavesTheCommandAlone(String command) throws Exception {
     String direct = shell(command);
-    assertEquals(direct, shell("exec /bin/bash -c \"" + WorkerLaunch.inDoubleQuotes(command) + "\""));
+    assertEquals(direct, shell("exec /bin/bash -c \"" + expanded(WorkerLaunch.inDoubleQuotes(command)) + "\""));
+  }
+
+  @Test
+  void aValueOfTheEnvironmentKeepsItsBraces() throws Exception {
+    String value = "{{x}} {\"a\": {\"b\": {}}} \\}}";
+    AmLaunch launch = AmLaunch.newBuilder().putEnv("DS_CONFIG", value).build();
+    String told = new WorkerLaunch(new Configuration(false), new Credentials()).context(launch).getEnvironment()
+        .get("DS_CONFIG");
+    assertEquals(value, shell("export DS_CONFIG=\"" + expanded(told) + "\"; printf %s \"$DS_CONFIG\""));
+  }
+
+  /** As the NodeManager expands commands and values (ContainerLaunch.expandEnvironment). */
+  private static String expanded(String text) {
+    return text.replace("{{", "$").replace("}}", "");
   }
 
   private static String shell(String script) throws Exception {
