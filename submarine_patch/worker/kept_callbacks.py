@@ -79,7 +79,7 @@ class KeptCallbacks:
                     state[name] = of.item() if isinstance(of, np.generic) else of
                 elif isinstance(of, list) and of and all(isinstance(x, np.ndarray) for x in of):
                     listed[name] = len(of)
-                    arrays |= {f"{k}/{name}/{i}": x for i, x in enumerate(of)}
+                    arrays |= {f"{k}/{name}/{i}": _known_to_numpy(x) for i, x in enumerate(of)}
             states.append({"kind": type(callback).__name__, "state": state, "arrays": listed})
         told = {"callbacks": states, "stopped": self.stopped, "epochs": self.epochs, "history": self.history}
         file = io.BytesIO()
@@ -96,6 +96,11 @@ class KeptCallbacks:
                 arrays = {name: [file[f"{k}/{name}/{i}"] for i in range(n)] for name, n in of["arrays"].items()}
                 same = of["kind"] == type(callback).__name__
                 self._known.append({**of["state"], **arrays} if same else {})
+
+
+def _known_to_numpy(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array, or the same numbers in a type that NumPy's files know, unlike bfloat16; Keras converts them back."""
+    return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
 def _ignore(logs: Any = None) -> None:

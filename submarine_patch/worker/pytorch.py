@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
@@ -120,13 +121,16 @@ class PyTorchSession(base.Session):
         return lambda: _bytes(state)
 
     def _assign(self, name: str, state: bytes) -> None:
-        found, model = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True), self._sharded()
+        model = self._sharded()
         try:
+            found = torch.load(io.BytesIO(state), map_location="cpu", weights_only=True)
             for key, owner in self._owners.items():
                 _set_state(owner, model, found[key])
         except (KeyError, RuntimeError, ValueError) as e:
             first = str(e).strip().splitlines()[0]
             raise SessionError(f"{self._where}/{name} does not fit this script: {first}") from e
+        except pickle.UnpicklingError as e:
+            raise SessionError(f"{self._where}/{name} has other values than tensors, numbers and text") from e
         drawn, rank = found.get(_RANDOM, []), self.gang.place.index
         if rank < len(drawn):
             _set_random(torch.load(io.BytesIO(bytes(drawn[rank].tolist())), weights_only=True))
@@ -197,9 +201,11 @@ def _set_random(state: Mapping[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """A deep copy on the CPU, which further training does not change."""
+    """A deep copy on the CPU, which further training does not change, without what `weights_only` refuses."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Mapping):
         return {k: _copied(v) for k, v in value.items()}
     return type(value)(_copied(v) for v in value) if isinstance(value, list | tuple) else value

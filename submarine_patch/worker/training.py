@@ -69,7 +69,8 @@ class OfVariables(base.Session):
                 " use another checkpoint path"
             )
         for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
+            own = variable.numpy().dtype if value.dtype.kind == "V" else value.dtype  # NumPy's files know no bfloat16
+            variable.assign(value.view(own) if own.kind == "V" else value)
 
     def _export(self, model: Any) -> dict[str, bytes]:
         with tempfile.TemporaryDirectory(prefix="isonomy-model-") as folder:

@@ -51,6 +51,16 @@ with torch.no_grad():
     last = error(x, x.sum(1))
 session.finish(lambda: {"loss": last}, export=model)
 """
+STATEFUL = """
+import sys, isonomy, numpy as np
+class Owner:
+    state_dict = lambda self: {"value": VALUE}
+    load_state_dict = lambda self, state: print("loaded a", type(state["value"]).__name__)
+for _ in range(2):
+    session = isonomy.pytorch.session(checkpoint_dir=sys.argv[1])
+    session.restore(owner=Owner())
+    session.save()
+"""
 
 
 class TestPyTorch(Conformance):
@@ -115,8 +125,24 @@ def test_a_sharded_model_resumes_with_the_same_loss(tmp_path: Path) -> None:
         job.end()
 
 
+def output_of(code: str, *arguments: str) -> str:
+    """All that a script prints."""
+    env = {**os.environ, "PYTHONPATH": f"{REPO}:{REPO}/submarine_patch/api:{os.environ.get('PYTHONPATH', '')}"}
+    words = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("np.sqrt(4.0)", "loaded a float"), ("np.ones(2)", "has other values than tensors, numbers and text")],
+)
+def test_numpys_numbers_are_kept_and_other_values_are_refused(tmp_path: Path, value: str, said: str) -> None:
+    told = output_of(STATEFUL.replace("VALUE", value), str(tmp_path))
+    assert said in told
+    assert "Traceback" not in told
+
+
 def test_nothing_but_the_own_framework_is_imported() -> None:
     code = "import isonomy, sys; isonomy.pytorch; print(sorted({'tensorflow', 'keras', 'jax'} & set(sys.modules)))"
-    env = {**os.environ, "PYTHONPATH": f"{REPO}:{REPO}/submarine_patch/api:{os.environ.get('PYTHONPATH', '')}"}
-    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+    assert output_of(code) == "[]\n"

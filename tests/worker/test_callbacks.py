@@ -7,9 +7,13 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+
+from submarine_patch.worker.kept_callbacks import KeptCallbacks
 
 pytestmark = pytest.mark.adapters
 STEPS_PER_EPOCH = 11
@@ -58,3 +62,13 @@ def test_a_loss_that_is_nan_ends_the_job(ends: dict[str, Any]) -> None:
     assert ends["TerminateOnNaN"]["crashes"] == 0, "it ended before"
     assert rough["step"] == calm["step"]
     assert not math.isfinite(calm["weights"])
+
+
+def test_best_weights_of_bfloat16_are_kept() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    before, after = SimpleNamespace(best_weights=None), SimpleNamespace(best_weights=None)
+    kept, resumed = KeptCallbacks([before]), KeptCallbacks([after])
+    before.best_weights = [np.array([1.5, 2], bfloat16)]
+    resumed.load(kept.dump())
+    resumed.begun()
+    assert after.best_weights[0].astype(bfloat16).tolist() == [1.5, 2]

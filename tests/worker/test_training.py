@@ -19,6 +19,23 @@ from submarine_patch.worker.logparse import CheckpointLine, LogParser, Progress
 
 pytest.importorskip("tensorflow")
 UNTIL_STEP = 60
+BFLOAT16 = """
+import sys, ml_dtypes, numpy as np
+from submarine_patch.worker.rank import Agreement, Rank
+from submarine_patch.worker.training import OfVariables
+class Session(OfVariables):
+    _join = lambda self, threads: Agreement(Rank.parse(""))
+class Variable:
+    shape = (2,)
+    def __init__(self, *numbers): self.assign(np.array(numbers))
+    def numpy(self): return self.value
+    def assign(self, value): self.value = value.astype(ml_dtypes.bfloat16)
+for variable in (Variable(1, 2), Variable(0, 0)):
+    session = Session(checkpoint_dir=sys.argv[1])
+    session.restore(variable)
+    session.save()
+print(*variable.value)
+"""
 
 
 class Worker:
@@ -100,3 +117,9 @@ def test_a_gang_stops_at_the_same_step_and_its_training_continues(tmp_path: Path
     assert metrics["step"] == found[0].step == UNTIL_STEP
     assert metrics["accuracy"] > 0.85
     assert "model.keras" in found[1]
+
+
+def test_variables_of_bfloat16_are_restored(tmp_path: Path) -> None:
+    """NumPy's files keep their bytes, not their type."""
+    done = subprocess.run([sys.executable, "-c", BFLOAT16, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 2\n", done.stderr[-3000:]
