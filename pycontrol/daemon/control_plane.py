@@ -346,11 +346,11 @@ class ControlPlane:
             raise ConfigError([f"cells: isonomy.yaml names {self.config.cells}; change that file (got {named})"])
         found, text = self._layout()
         policies, back = self._policies(found), ""
-        former, self._cells_text = self._cells_text, text
-        if former not in ("", text):
+        if self._cells_text not in ("", text):
             kept = self.config.state_dir / f"cells-{_utc()}.yaml"
-            kept.write_text(former, encoding="utf-8")
+            kept.write_text(self._cells_text, encoding="utf-8")
             back = f"cp {kept} {self.config.cells} && isonomy cells apply {self.config.cells}"
+        self._cells_text = text
         return found, policies, back
 
     def _watch_driver(self) -> None:
