@@ -21,7 +21,7 @@ TIMEOUT_S = (3.0, 30.0)
 @click.argument("app")
 @click.argument("folder", required=False, type=FOLDER)
 def get_command(app: str, folder: Path | None) -> None:
-    """Fetch what is kept of APP into FOLDER [default: its name]: its model or kept folder, and its results.
+    """Fetch what is kept of APP into FOLDER [default: its name or id]: its model or kept folder, its results.
 
     \b
     isonomy get my-sweep
@@ -32,10 +32,11 @@ def get_command(app: str, folder: Path | None) -> None:
     client = Rm(rm_address())
     about = client.get("explain", app=app)["app"]
     store = _store(client.user)
-    folder, kept = folder or Path(about["name"]), _kept(store, about)
-    folder.mkdir(parents=True, exist_ok=True)
+    kept, folder = _kept(store, about), folder or Path(_harmless(about["name"], about))
+    with failing(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
     for path in kept:
-        target = folder / path.rpartition("/")[2]
+        target = folder / _harmless(path.rpartition("/")[2], about)
         if target.exists():
             raise Failure(f"{target} is there already; name another folder: isonomy get {app} FOLDER")
         _asked(path, partial(store.download, path, str(target)))
@@ -61,6 +62,11 @@ def _kept(store: Any, about: dict[str, Any]) -> list[str]:
     if not found:
         raise Failure(f"{about['name']}: {about['model_path']} is no longer there")
     return found
+
+
+def _harmless(name: str, about: dict[str, Any]) -> str:
+    """The name, which is its owner's choice, if it is that of a visible file right here; else the app's id."""
+    return name if name and name[0] != "." and "/" not in name and name.isprintable() else str(about["app_id"])
 
 
 def _results(about: dict[str, Any]) -> str:

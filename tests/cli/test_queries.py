@@ -211,17 +211,22 @@ def test_jobs_are_listed_with_what_became_of_them(rm: Rm) -> None:
     assert run(rm, "jobs", "--since", "yesterday").exit_code == 2
 
 
+def hdfs_in(folder: Path, rm: Rm) -> tuple[FakeHdfs, dict[str, str | None]]:
+    """A WebHDFS over a folder there, and the environment in which the command finds it."""
+    store = FakeHdfs(folder / "hdfs")
+    (folder / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:9000</value></property><property>"
+        f"<name>dfs.namenode.http-address</name><value>0.0.0.0:{store.port}</value></property></configuration>"
+    )
+    return store, {"HADOOP_CONF_DIR": str(folder), "ISONOMY_RM": rm.address, "HADOOP_USER_NAME": "u"}
+
+
 def test_what_an_app_left_is_fetched(rm: Rm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FakeHdfs(tmp_path / "hdfs")
+    store, env = hdfs_in(tmp_path, rm)
     model, results = store.root / "models" / "ckpt-9-0f", store.root / "models" / f"results-{EARLY}"
     for folder, name in ((model, "model.pt"), (results, "trials.csv")):
         folder.mkdir(parents=True)
         (folder / name).write_text("job,f1\njob000,0.9\n")
-    (tmp_path / "core-site.xml").write_text(
-        "<configuration><property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:9000</value></property><property>"
-        f"<name>dfs.namenode.http-address</name><value>0.0.0.0:{store.port}</value></property></configuration>"
-    )
-    env = {"HADOOP_CONF_DIR": str(tmp_path), "ISONOMY_RM": rm.address, "HADOOP_USER_NAME": "u"}
 
     def get(folder: str, app: str = EARLY) -> Result:
         return CliRunner().invoke(main, ["get", app, folder], env=env)
@@ -241,6 +246,28 @@ def test_what_an_app_left_is_fetched(rm: Rm, tmp_path: Path, monkeypatch: pytest
     store.go()
     down = f"error: HDFS at http://127.0.0.1:{store.port} cannot be reached; is its NameNode up?\n"
     assert get(str(tmp_path / "other")).output == down
+
+
+@pytest.mark.parametrize("name", ["../.ssh", "/proc/x", "..", ".ssh", "", "a\x1b[2J", "good"])
+def test_the_owner_of_an_app_does_not_choose_where_its_files_come(
+    rm: Rm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An app's name and its model's are any text: they must not lead out of the folder, nor to a hidden file."""
+    store, env = hdfs_in(tmp_path, rm)
+    record, model = rm.scene.world.arbiter.durable.apps[EARLY], store.root / "models" / ".bashrc"
+    model.parent.mkdir(parents=True)
+    model.write_text("evil")
+    monkeypatch.setattr(record, "name", name)
+    monkeypatch.setattr(record, "model_path", "hdfs://127.0.0.1:9000/models/.bashrc")
+    (work := tmp_path / "home" / "work").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    (work / "taken").touch()
+    folder = "good" if name == "good" else EARLY
+    assert CliRunner().invoke(main, ["get", EARLY], env=env).output == f"{folder}/{EARLY}\n"
+    assert sorted(p.name for p in work.iterdir()) == sorted([folder, "taken"])
+    refused = CliRunner().invoke(main, ["get", EARLY, "taken/in"], env=env)
+    assert (refused.exit_code, refused.output) == (1, "error: taken/in: Not a directory\n")
+    store.go()
 
 
 OLD, NEW = "container_1_0001_01_000099", "container_1_0001_01_000100"
