@@ -30,18 +30,20 @@ def _batches(rm: Rm, end_s: float | None) -> Batches:
     away."""
     following, idle = -1, threading.Event()
     while (left_s := WAIT_S if end_s is None else end_s - time.monotonic()) > 0:
-        wait = max(1, int(min(WAIT_S, left_s)))
+        wait, asked_s, events, problem = max(1, int(min(WAIT_S, left_s))), time.monotonic(), [], ""
         more = {"since": following, "wait_s": wait, "limit": EVENTS_AT_ONCE}
         try:
             answer = rm.get("events", wait + 20.0, **({"limit": EVENTS_SHOWN} if following < 0 else more))
+            events, following = answer["events"], answer["next"]
         except Unreachable as e:
             if following < 0:
                 raise
-            yield [], e.message
+            problem = e.message
+        # beyond WATCHERS_MAX the control plane answers without a wait
+        pause = problem or (not events and time.monotonic() - asked_s < wait)
+        yield events, problem
+        if pause:
             idle.wait(min(BACK_OFF_S, left_s))
-            continue
-        following = answer["next"]
-        yield answer["events"], ""
 
 
 @click.command("watch")

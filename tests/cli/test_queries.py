@@ -20,6 +20,7 @@ from pycontrol.cli import COMMANDS, client, main, screens
 from pycontrol.cli.get import read_results
 from pycontrol.cli.logs import newest_line
 from pycontrol.policies import registry
+from pycontrol.web.feed import WATCHERS_MAX
 from tests.cli.conftest import ADMIN, AM, Rm, run
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 from tests.worker.fake_webhdfs import FakeHdfs
@@ -344,6 +345,12 @@ def test_watch_prints_events_as_they_come(rm: Rm) -> None:
     assert lines
     rm.down = True
     assert run(rm, "watch", "--for", "1").exit_code == 3
+
+
+def test_a_watcher_that_the_control_plane_lets_not_wait_asks_now_and_then(rm: Rm) -> None:
+    rm.scene.feed.watchers = WATCHERS_MAX
+    ok(rm, "watch", "--for", "0.5")
+    assert 1 <= len(rm.seen) <= 2
 
 
 @pytest.mark.parametrize("name", COMMANDS)
