@@ -70,10 +70,23 @@ def parse(text: str, model: type[S], name: str, folder: Path | None = None) -> S
         raise ConfigError([f"{name}: {_line(e, model)}" for e in mistakes]) from error
 
 
+class OnceEach(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice; of merge keys (<<), which are resolved later, it may replace some."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """PyYAML takes the last of equal keys without a word."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: dict[object, yaml.Node] = {}
+        for key, _ in node.value:
+            if seen.setdefault((key.tag, str(key.value)), key) is not key:
+                raise yaml.MarkedYAMLError(None, None, f"{key.value} is there twice; join them", key.start_mark)
+        return node
+
+
 def mapping(text: str, name: str) -> dict[Any, Any]:
     """YAML text as a mapping, empty for an empty text; raises ConfigError with `name` in its line."""
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, OnceEach)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
-
 from pycontrol import secretfile
-from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, on_loopback
+from pycontrol.config import Config, ConfigError, load_config, load_topology_spec, mapping, on_loopback
 from pycontrol.hadoopconf import preflight, properties, rules
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
@@ -86,10 +84,9 @@ def _as_findings(problem: ConfigError) -> Iterator[Finding]:
 
 def _has_racks(file: Path) -> bool:
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return "racks" in mapping(file.read_text(encoding="utf-8"), file.name)
+    except (OSError, UnicodeDecodeError, ConfigError):
         return False
-    return isinstance(data, dict) and "racks" in data
 
 
 def checked(config: Config, file: str) -> Config:

@@ -12,6 +12,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pycontrol.config import Config, ConfigError, parse
+from pycontrol.config.strict_yaml import OnceEach
 from pycontrol.hadoopconf.check import checked
 from pycontrol.hadoopconf.names import HADOOP_VERSIONS
 from pycontrol.words import suggest
@@ -105,7 +106,7 @@ def parse_set(settings: tuple[str, ...] | list[str]) -> Values:
         if not equals or "." not in path:
             raise ConfigError([f"--set {setting}: must be section.key=value, as in isonomy.lease_s=60"])
         try:
-            value = yaml.safe_load(text)
+            value = yaml.load(text, OnceEach)
         except yaml.YAMLError as error:
             raise ConfigError([f"--set {setting}: the value is not YAML; quote it"]) from error
         section, *rest = path.split(".")

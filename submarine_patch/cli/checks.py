@@ -155,8 +155,10 @@ def _or(names: Sequence[str]) -> str:
 
 def read_yaml(file: Path, option: str = "", key: str = "") -> Any:
     """The content of a YAML file that an option or a key names; raises UsageError."""
+    from pycontrol.config.strict_yaml import OnceEach  # the schemas beside it take time to load
+
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.load(file.read_text(encoding="utf-8"), OnceEach)
     except OSError as error:
         raise UsageError(f"{option}{file}: cannot be read{key}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:

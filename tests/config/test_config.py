@@ -75,12 +75,22 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         ("lease_timing: spread", "isonomy.yaml: lease_timing: is gone: leases end together everywhere; leave it out"),
         ("- a", "isonomy.yaml: must be a mapping of keys to values (got list)"),
         ("a: {b", "isonomy.yaml: line 1, column 6 is not YAML: expected ',' or '}', but got '<stream end>'"),
+        (
+            "accounts:\n  a: {weight: 2}\n  b: {}\n  a: {}",
+            "isonomy.yaml: line 4, column 3 is not YAML: a is there twice; join them",
+        ),
     ],
 )
 def test_each_mistake_is_one_line(text: str, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text, Config, "isonomy.yaml")
     assert list(caught.value.lines) == [line]
+
+
+def test_a_mapping_may_replace_what_a_merge_key_brings() -> None:
+    text = "accounts: {a: &a {weight: 2, limits: {gpus: 1}}, b: &b {<<: *a, weight: 3}, c: {<<: [*b, *a], weight: 4}}"
+    accounts = parse(text, Config, "isonomy.yaml").accounts
+    assert [(x.weight, x.limits.gpus) for x in accounts.values()] == [(2, 1), (3, 1), (4, 1)]
 
 
 TREE = """

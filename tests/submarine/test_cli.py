@@ -214,6 +214,7 @@ def test_mistakes_in_groups_are_named(conf: dict[str, str], message: str) -> Non
     [
         (f"parameters: {{lr: {'9' * 5000}}}", "not YAML: Exceeds the limit"),
         ("[1, 2", "not YAML"),
+        ("parameters: {lr: {type: int, min: 0, max: 1, min: 1}}", "not YAML: min is there twice; join them"),
         ("lr: {type: float, min: 0, max: 1}", "needs 'parameters:'"),
         ("parameters: {}", "at least one parameter"),
         ("parameters: {lr: {type: real}}", "type is 'real'; it must be float, int or choice"),
