@@ -16,6 +16,7 @@ from pycontrol.arbiter.ledger.lease import load_lease
 from pycontrol.cli.client import FILE, Failure, Misused, Rm, failing, output_option, rm_address
 from pycontrol.cli.screens import estimate, why_not
 from pycontrol.cli.tables import Data, emit, lines
+from pycontrol.model.accounts import OTHERS
 from pycontrol.model.auction import Demand
 from pycontrol.simulation.forecaster import ASSUMED, ERROR, RUNS
 from pycontrol.simulation.outlook import NoOutlook, outlooks
@@ -23,8 +24,15 @@ from pycontrol.simulation.scene import ASKED, Scene, scene_from, with_app
 from pycontrol.words import suggest
 
 STATE_FILE = "state.json"
-NAMES = ("user", "queue", "name", "app_id", "host", "rack", "path", "partition")
-"""What --anonymise replaces, consistently."""
+NAMES = (
+    *("user", "queue", "name", "app_id", "host", "rack", "path", "partition", "vc", "by", "owner", "tenant"),
+    *("users", "queues", "groups", "below", "queue_users", "queue_weights", "partitions", "exempt_queues"),
+)
+"""What --anonymise replaces, consistently: what stands under these keys, and the keys of those that are mappings."""
+ACCOUNTS = ("account", "target", "switch", "switches")
+"""Here names come after a word: `user NAME`, `drained:HOST`."""
+OWN = ("is", "policy", "kind", "state", "cause", "app_scheduler", "of", "remembered_by")
+"""Here are Isonomy's own words, even where somebody's name is the same."""
 
 
 @click.command("estimate")
@@ -111,30 +119,35 @@ def read_snapshot(file: Path) -> Scene:
 
 def anonymous(state: Mapping[str, Any]) -> dict[str, Any]:
     """The same with names replaced, each by the same everywhere it stands, as key, value or part of a text."""
-    names: dict[str, str] = {}
+    names, durable = dict[str, str](), state["durable"]
 
-    def collect(of: Any, key: str = "") -> None:
+    def collect(of: Any, key: str = "name") -> None:
         if isinstance(of, Mapping):
             for k, v in of.items():
-                collect(v, str(k))
+                if key == "gpu_s":  # of queues, and within them of users
+                    collect(k)
+                collect(v, key if key == "gpu_s" or k == "of" else "name" if k in names else k)
         elif isinstance(of, list | tuple):
             for v in of:
                 collect(v, key)
-        elif isinstance(of, str) and of and key in NAMES:
-            names.setdefault(of, f"{key.removesuffix('_id')}{len(names) + 1}")
+        elif isinstance(of, str) and key in ACCOUNTS:
+            collect(re.split("[ :/]", of)[1:])
+        elif isinstance(of, str) and key in NAMES and of not in ("", OTHERS):
+            names.setdefault(of, f"{key.removesuffix('_id').removesuffix('s')}{len(names) + 1}")
 
     collect(state)
-    for lease in state["durable"]["leases"]:
-        for gpu in load_lease(lease).gpus:
-            names.setdefault(gpu.host, f"host{len(names) + 1}")
-    whole = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)) or r"(?!)")
+    collect([row[:2] for row in (*durable["plain"], *durable["uses"])])
+    collect({"host": [gpu.host for lease in durable["leases"] for gpu in load_lease(lease).gpus]})
+    names |= {f"{name} (borrowed)": f"{new} (borrowed)" for name, new in names.items()}
+    some = "|".join(re.escape(n) for n in sorted(names, key=len, reverse=True))
+    whole = re.compile(rf"(?<![^\W_])(?:{some})(?![^\W_])" if some else r"(?!)")
 
     def replaced(of: Any) -> Any:
         if isinstance(of, Mapping):
-            return {names.get(str(k), k): v if k == "is" else replaced(v) for k, v in of.items()}
+            return {names.get(k, k): v if k in OWN and isinstance(v, str) else replaced(v) for k, v in of.items()}
         if isinstance(of, list | tuple):
             return [replaced(v) for v in of]
-        return names.get(of, whole.sub(lambda m: names[m[0]], of)) if isinstance(of, str) and of else of
+        return names.get(of) or whole.sub(lambda m: names[m[0]], of) if isinstance(of, str) else of
 
     found: dict[str, Any] = replaced(state)
     for app in found["durable"]["apps"]:

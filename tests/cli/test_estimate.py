@@ -1,6 +1,8 @@
 """Estimates and snapshots against a control plane that serves pictures."""
 
+import dataclasses
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +12,16 @@ import pytest
 import requests
 from click.testing import CliRunner, Result
 
+from pycontrol.arbiter.ledger.facts import Boosted, LimitsSet, PlainUse, PolicyMemory, Switched
+from pycontrol.bridge.endpoint import to_json
 from pycontrol.cli import main, screens
+from pycontrol.cli.estimate import anonymous
+from pycontrol.config.accounts_section import GroupSection, accounts_of
 from pycontrol.lab.whatif import read_snapshot
+from pycontrol.model.cluster import ModeSwitch
 from pycontrol.policies import registry
 from pycontrol.simulation.questions import Questions
-from pycontrol.simulation.scene import picture
+from pycontrol.simulation.scene import picture, scene_from
 from pycontrol.web.router import Router
 from tests.web.stage import Stage, busy, served
 
@@ -127,6 +134,50 @@ def test_a_snapshot_without_names(server: str, stage: Stage, tmp_path: Path) -> 
         ]
         assert all((f'"{name}"' in text) != bool(flags) for name in named)
         assert len(state.started) == len(stage.arbiter.durable.live)
+
+
+OWN = re.compile(
+    r"c\d+|r\d+(\.\d+)+|p\d+j\d+(/\d+)?"  # containers, leases, jobs and plans
+    "|SUBMARINE|active|aligned|auto|dict|frozenset|gpu|isonomy|job|median|on|others|paused|plain|single"
+    "|Account|Accounts|AgentUp|ClusterSnapshot|Container|Demand|Gpu|Limits|Machine|Mode|ModeSwitch|Node|Queue|Recent"
+    "|Reported|Scene|Scope|Settings|Topology|WorkerPlan|YarnApp|"
+)
+
+
+def strings(of: Any) -> set[str]:
+    if isinstance(of, dict):
+        return set().union(*map(strings, of.values()))
+    return set().union(*map(strings, of)) if isinstance(of, list) else {of} if isinstance(of, str) else set()
+
+
+def test_no_name_of_a_rich_state_is_left() -> None:
+    """Users and queues of accounts, limits, boosts, the mode and past use, also those that have no app now."""
+    a = (stage := busy(registry.make("isonomy"), machines=2, gpus=4, apps=6, hours=1.0)).arbiter
+    tree = {
+        "vision": GroupSection.model_validate({"users": {"alice": {}}, "groups": {"robots": {"users": {"on": {}}}}}),
+        "others": GroupSection.model_validate({"users": {"bob": {}}, "queues": {"root.secret": {"weight": 2}}}),
+    }
+    a.settings = a.holdings.settings = dataclasses.replace(
+        a.settings, accounts=accounts_of(tree), exempt_queues=("root.hush",)
+    )
+    a.cluster.switch = ModeSwitch(by="carol", at_s=1.0)
+    for fact in (
+        LimitsSet("user dave", {"gpus": 4.0}, "elton", stage.now),
+        LimitsSet("group vision/robots", {"gpus": 4.0}, "elton", stage.now),
+        Switched("drained:gone", True, "freddie", stage.now),
+        PlainUse("george", "root.legacy", "plain", "gpu", 4, stage.now),
+        Boosted("user harry", stage.now + 100, "elton", stage.now),
+        PolicyMemory({"gpu_s": {"root.old": {"iris": 5.0}}}, "root.prod (borrowed)"),
+    ):
+        a.clerk.record(fact)
+    raw = json.loads(to_json(picture(a, stage.now)))
+    hidden = anonymous(raw)
+    assert {x for x in strings(hidden) & strings(raw) if not OWN.fullmatch(x)} == set()
+    assert not re.search("root|iris", json.dumps(hidden["durable"]["memory"]))
+    scene = scene_from(hidden)
+    limited = {x["account"] for x in scene.durable["limits"] if x["account"].startswith("group ")}
+    assert limited < scene.settings.accounts.groups_named(), "a limit follows its group"
+    assert scene.cluster.switch == dataclasses.replace(a.cluster.switch, by=scene.cluster.switch.by)
 
 
 def test_an_estimate_is_shown_with_its_range() -> None:
