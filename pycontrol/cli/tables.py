@@ -99,8 +99,8 @@ def printable(text: str) -> str:
 
 
 def clock(at_s: float | None) -> str:
-    """Local time of day."""
-    return "-" if at_s is None else time.strftime("%H:%M:%S", time.localtime(at_s))
+    """Local time of day, with the date where that is not today's."""
+    return "-" if at_s is None else moment(at_s).removeprefix(time.strftime("%Y-%m-%d "))
 
 
 def moment(at_s: float) -> str:
