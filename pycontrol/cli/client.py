@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -247,6 +248,14 @@ def dev_cluster() -> Path:
     return above if (above / "cluster.json").is_file() else Path("build/dev-cluster")
 
 
+class _FloatRange(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Without NaN, which click takes for a number in any range."""
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number.", param, ctx) if math.isnan(found) else found
+
+
+ABOVE_0 = _FloatRange(0, min_open=True)
 FILE, FOLDER = click.Path(path_type=Path, dir_okay=False), click.Path(path_type=Path, file_okay=False)
 cluster_dir_option = click.option(
     "--cluster-dir",

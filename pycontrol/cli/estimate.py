@@ -13,7 +13,7 @@ import click
 from rich.console import Console, Group
 
 from pycontrol.arbiter.ledger.lease import load_lease
-from pycontrol.cli.client import FILE, Failure, Misused, Rm, failing, output_option, rm_address
+from pycontrol.cli.client import ABOVE_0, FILE, Failure, Misused, Rm, failing, output_option, rm_address
 from pycontrol.cli.screens import estimate, why_not
 from pycontrol.cli.tables import Data, emit, lines
 from pycontrol.model.accounts import OTHERS
@@ -37,7 +37,7 @@ OWN = ("is", "policy", "kind", "state", "cause", "app_scheduler", "of", "remembe
 
 @click.command("estimate")
 @click.option("--gpus", type=click.IntRange(1), required=True, help="GPUs at once.")
-@click.option("--hours", type=click.FloatRange(0, min_open=True), required=True, help="Hours on all of them.")
+@click.option("--hours", type=ABOVE_0, required=True, help="Hours on all of them.")
 @click.option("--queue", required=True, help="The leaf queue, as root.research.")
 @click.option("--gang", type=click.IntRange(1), help="GPUs of a gang [default: a machine's, at most --gpus].")
 @click.option("--why", is_flag=True, help="Also which GPUs it would get now, on what terms; else what would help.")

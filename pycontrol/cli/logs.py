@@ -63,11 +63,7 @@ class Source:
 @click.option("--am", is_flag=True, help="The application master's instead.")
 @click.option("--worker", metavar="ID", help="Only this worker's: a container id, or a worker or job of explain.")
 @click.option(
-    "--file",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Which files [default: all ...stderr and ...stdout]; may be repeated.",
+    "--file", "names", multiple=True, metavar="NAME", help="Which files [default: all ...stderr and ...stdout]; repeat."
 )
 @click.option("--tail", type=click.IntRange(1), metavar="LINES", help="Only the last lines of each.")
 @click.option("-f", "--follow", is_flag=True, help="Print what is logged from now on, until the app ends.")

@@ -17,7 +17,7 @@ from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
 from pycontrol.audit.evidence import EvidenceError, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.cli import screens
-from pycontrol.cli.client import F, Misused, cluster_dir_option, failing, file_option, output_option
+from pycontrol.cli.client import ABOVE_0, F, Misused, cluster_dir_option, failing, file_option, output_option
 from pycontrol.cli.tables import emit
 from pycontrol.config import ConfigError, load_config
 from pycontrol.config.accounts_section import accounts_of
@@ -104,12 +104,11 @@ def journals_options(command: F) -> F:
 
 def records_options(command: F) -> F:
     """The options that name a run's records."""
-    within = click.FloatRange(0, min_open=True)
     about = "A gang starts or stops whole within this time."
     logs = "The ResourceManager's log with its audit lines; may be repeated."
     files = "Evidence files of the NodeManagers; may be repeated."
     command = click.option(
-        "--gang-deadline", type=within, default=GANG_DEADLINE_S, show_default=True, metavar="SECONDS", help=about
+        "--gang-deadline", type=ABOVE_0, default=GANG_DEADLINE_S, show_default=True, metavar="SECONDS", help=about
     )(command)
     command = click.option("--rm-audit-log", "rm_log", multiple=True, metavar="GLOB", help=logs)(command)
     return journals_options(click.option("--evidence", multiple=True, metavar="GLOB", help=files)(command))

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.cells_file import CellsFile, layout
-from pycontrol.cli import lab
+from pycontrol.cli import client, lab
 from pycontrol.cli.client import FOLDER, Failure, Misused, failing, file_option, output_option, pairs, queues_option
 from pycontrol.cli.estimate import read_snapshot
 from pycontrol.cli.tables import emit, lines, table
@@ -68,11 +68,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 @file_option("--accounts", help="An isonomy.yaml: its tree of accounts, by the apps' users and queues.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=4, show_default=True, help="Runs of each policy.")
 @click.option(
-    "--contention",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Contention, as a multiple of the workload's.",
+    "--contention", type=client.ABOVE_0, default=1.0, show_default=True, help="As a multiple of the workload's own."
 )
 @click.option(
     "--contended-by",
@@ -84,7 +80,7 @@ ARBITERS = tuple(f.name for f in dataclasses.fields(ArbiterSettings) if f.name n
 @click.option(
     "--lease",
     "lease_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=client.ABOVE_0,
     default=ARBITER.lease_s,
     show_default=True,
     metavar="SECONDS",

@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from pycontrol.cli import screens
-from pycontrol.cli.client import Rm, Unreachable, output_option, rm_address
+from pycontrol.cli.client import ABOVE_0, Rm, Unreachable, output_option, rm_address
 from pycontrol.cli.tables import clock, lines
 
 WAIT_S = 10
@@ -47,7 +47,7 @@ def _batches(rm: Rm, end_s: float | None) -> Batches:
 
 
 @click.command("watch")
-@click.option("--for", "seconds", type=click.FloatRange(0, min_open=True), help="Stop after this many seconds.")
+@click.option("--for", "seconds", type=ABOVE_0, help="Stop after this many seconds.")
 @output_option
 def watch_command(seconds: float | None, output: str) -> None:
     """The cluster, live: nodes, queue and events. Ctrl-C ends it.

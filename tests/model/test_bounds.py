@@ -135,6 +135,9 @@ def test_each_number_of_a_command_has_a_row_that_it_obeys(command: str, param: c
     assert param.type.max <= bound(str(param.name), command.split()[-1]).high
     assert param.type.min is not None
     assert param.type.min >= 0
+    for number in ("nan", "inf"):
+        with pytest.raises(click.BadParameter):
+            param.type.convert(number, param, None)
 
 
 def test_each_number_of_rest_has_a_row() -> None:
