@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 import requests
+from urllib3.exceptions import LocationParseError  # of a name that cannot be one, which requests lets through
 
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.sitefile import rm_web_url
@@ -92,7 +93,8 @@ class Rm:
 
     def __init__(self, bases: str) -> None:
         self._bases = bases.split(",")
-        self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        with failing(KeyError, OSError, what="this user has no name here; set HADOOP_USER_NAME", instead=Misused):
+            self.user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._http = session()
         self._http.verify, self._http.auth = ca_bundle(), None  # an address may have a name and a password
 
@@ -119,7 +121,7 @@ class Rm:
             reply = self._call("GET", url, READ_S, {}, accept)
         except NegotiateError as e:
             raise Failure(f"{url} wants Kerberos: {e}") from e
-        except requests.RequestException:
+        except (requests.RequestException, LocationParseError):
             return 0, ""
         return reply.status_code, reply.text
 
@@ -142,7 +144,7 @@ class Rm:
         for left in reversed(range(len(self._bases))):
             try:
                 return self._call(method, self._bases[0] + path, read_s, params)
-            except requests.ConnectionError:
+            except (requests.ConnectionError, LocationParseError):
                 if not left:
                     raise
                 self._bases.append(self._bases.pop(0))
@@ -153,7 +155,7 @@ class Rm:
             reply = self._reach(method, path, read_s, params)
         except NegotiateError as e:
             raise Failure(f"{self.base} wants Kerberos: {e}") from e
-        except requests.RequestException as e:
+        except (requests.RequestException, LocationParseError) as e:
             raise Unreachable(f"the ResourceManager's web app {self.base} {_why(e)}") from e
         try:
             answer = reply.json()
@@ -174,7 +176,7 @@ class Rm:
         )
 
 
-def _why(e: requests.RequestException) -> str:
+def _why(e: Exception) -> str:
     """What keeps from an answer, and what to do."""
     if isinstance(e, requests.exceptions.SSLError):
         untrusted = re.search(r"certificate verify failed: ([^(']*)", str(e))
@@ -186,7 +188,7 @@ def _why(e: requests.RequestException) -> str:
         return f"shows a certificate that is not trusted here ({said}); --ca FILE or ISONOMY_CA names its CA's (PEM)"
     if isinstance(e, requests.Timeout):
         return "does not answer in time; is it up? (--rm URL names another)"
-    if "NameResolutionError" in str(e):
+    if isinstance(e, LocationParseError) or "NameResolutionError" in str(e):
         return "has a name that does not resolve; --rm URL names another"
     return "cannot be reached; is it up? (--rm URL names another)"
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from pycontrol.arbiter.ledger.facts import Boosted, LimitsSet, PlainUse, PolicyMemory, Switched
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.cli import main, screens
+from pycontrol.cli.client import Misused
 from pycontrol.cli.estimate import anonymous
 from pycontrol.config.accounts_section import GroupSection, accounts_of
 from pycontrol.lab.whatif import read_snapshot
@@ -142,6 +143,27 @@ OWN = re.compile(
     "|Account|Accounts|AgentUp|ClusterSnapshot|Container|Demand|Gpu|Limits|Machine|Mode|ModeSwitch|Node|Queue|Recent"
     "|Reported|Scene|Scope|Settings|Topology|WorkerPlan|YarnApp|"
 )
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda whole: whole.replace(b"state.json", b"state.jsom"), "no item named"),
+        (lambda whole: whole[:40] + b"\xff" * 20 + whole[60:], "decompressing"),
+        (
+            lambda whole: whole.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"),
+            "encrypted",
+        ),
+        (lambda whole: whole[:-40], "not a zip file"),
+    ],
+)
+def test_a_damaged_snapshot_is_one_line(tmp_path: Path, damage: Callable[[bytes], bytes], why: str) -> None:
+    file = tmp_path / "s.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("state.json", json.dumps(list(range(1000))))
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(Misused, match=f"is not a snapshot .*{why}"):
+        read_snapshot(file)
 
 
 def strings(of: Any) -> set[str]:

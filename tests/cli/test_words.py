@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.cli import FORMER, main
+from pycontrol.cli import FORMER, client, main
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded, AppRemoved
 from pycontrol.queries.pending_reasons import REASONS, reason
@@ -46,6 +46,21 @@ def test_addresses_are_checked_and_passwords_are_not_shown() -> None:
         assert "pw" not in text
         assert "127.0.0.1:9" in text
     assert "pw" not in wrong("status", "--rm", "ftp://user:pw@x")
+
+
+def test_a_name_that_no_machine_can_have_is_not_reached(rm: Rm) -> None:
+    assert "has a name that does not resolve" in wrong("status", "--rm", "http://rm..example.com:8088", code=3)
+    assert run(None, "status", "--rm", f"rm..example.com:8088,{rm.address}").exit_code == 0
+    assert client.Rm(rm.address).page("http://nm..example.com:8042") == (0, "")
+
+
+def test_a_user_id_without_a_name_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
+    assert "set HADOOP_USER_NAME" in wrong("status", "--rm", "127.0.0.1:9")
 
 
 def test_a_password_in_the_address_is_sent(rm: Rm) -> None:

@@ -119,6 +119,7 @@ def test_performance_curves_are_forecast_each_at_its_slowest(tmp_path: Path) -> 
         ('{"kind": "auction", "machines": [2], "rho_tables": [{"0": 1, "1,1": 2}]}', "rho_tables.0: '1,1'"),
         ('{"kind": "auction", "machines": [2], "rho_tables": [{"0": NaN}]}', "rho_tables.0.0"),
         ('{"kind": "auction", "machines": [2], "rho_tables": [{"0": -1}]}', "rho_tables.0.0"),
+        pytest.param("[" * 100_000, "is no JSON: maximum recursion depth exceeded", id="deep"),
     ],
 )
 def test_a_malformed_file_exits_2_with_one_line_that_names_the_field(tmp_path: Path, text: str, says: str) -> None:

@@ -126,7 +126,7 @@ def replay_command(file: Path, case_id: str | None, as_json: bool, forced: bool)
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as e:
         _malformed(f"{file}: cannot be read: {e.strerror}")
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         _malformed(f"{file}: is no JSON: {e}")
     cases = data if isinstance(data, list) else [data]
     if case_id is not None:
