@@ -167,18 +167,23 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     if (anew) {
       stopBridge();
     }
-    underWriteLock(() -> {
-      managed = wanted;
-      for (SchedulerApplication<FiCaSchedulerApp> app : applications.values()) {
-        if (app.getCurrentAppAttempt() != null && !app.getCurrentAppAttempt().isStopped()) {
-          handOver(app.getCurrentAppAttempt());
+    try {
+      underWriteLock(() -> {
+        managed = wanted;
+        for (SchedulerApplication<FiCaSchedulerApp> app : applications.values()) {
+          FiCaSchedulerApp attempt = app.getCurrentAppAttempt();
+          if (attempt != null && !attempt.isStopped()) {
+            // One by one: CapacityScheduler refuses some apps' asks.
+            guarded("the asks of " + attempt.getApplicationAttemptId(), () -> handOver(attempt));
+          }
         }
+      });
+    } finally {
+      if (anew) {
+        startBridge();
+      } else {
+        resend();
       }
-    });
-    if (anew) {
-      startBridge();
-    } else {
-      resend();
     }
   }
 

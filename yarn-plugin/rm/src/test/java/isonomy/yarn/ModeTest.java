@@ -9,25 +9,40 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.mockito.ArgumentMatchers.any;
 import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.verify;
 import static org.mockito.Mockito.when;
 
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.util.curator.ZKCuratorManager;
+import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.Priority;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.SchedulerInvalidResourceRequestException;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.ResourceManager;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.NullRMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.RMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.ZKRMStateStore;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AppSchedulingInfo;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplication;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueueMetrics;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.LeafQueue;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerApp;
 import org.apache.zookeeper.server.NIOServerCnxnFactory;
 import org.apache.zookeeper.server.ServerCnxnFactory;
 import org.apache.zookeeper.server.ZooKeeperServer;
@@ -66,6 +81,45 @@ class ModeTest {
     ModeSwitch made = new ModeSwitch(store, conf, wanted -> "", applied::add);
     made.open();
     return made;
+  }
+
+  /** A scheduler without a ResourceManager, whose control plane does not answer. */
+  private class Scheduler extends IsonomyScheduler {
+    Scheduler() {
+      conf.set("isonomy.bridge.token-file", "unused");
+      conf.set(ModeStore.FOLDER, dir.resolve("mode").toString());
+      setConfig(conf);
+      rmContext = mock(RMContext.class);
+      applications = new ConcurrentHashMap<>();
+    }
+
+    @Override
+    ControlPlane link(BridgeConfig config, int deadlineMs) {
+      return request -> {
+        throw new BridgeException("nobody listens (test)");
+      };
+    }
+
+    /** An application that asks for GPUs in root.default. */
+    FiCaSchedulerApp app(int number) {
+      ApplicationId id = ApplicationId.newInstance(1, number);
+      LeafQueue queue = mock(LeafQueue.class);
+      when(queue.getQueuePath()).thenReturn("root.default");
+      when(queue.getMetrics()).thenReturn(mock(CSQueueMetrics.class));
+      FiCaSchedulerApp attempt = mock(FiCaSchedulerApp.class);
+      when(attempt.getApplicationAttemptId()).thenReturn(ApplicationAttemptId.newInstance(id, 1));
+      when(attempt.getQueue()).thenReturn(queue);
+      when(attempt.getAppSchedulingInfo()).thenReturn(mock(AppSchedulingInfo.class));
+      SchedulerApplication<FiCaSchedulerApp> app = new SchedulerApplication<>(queue, "ann", false);
+      app.setCurrentAppAttempt(attempt);
+      applications.put(id, app);
+      return attempt;
+    }
+  }
+
+  private static ResourceRequest gpu() {
+    return ResourceRequest.newInstance(
+        Priority.newInstance(1), "*", Resource.newInstance(256, 1, Map.of(Gpus.RESOURCE, 1L)), 1);
   }
 
   private static void keeps(ModeStore store) throws IOException {
@@ -207,5 +261,30 @@ class ModeTest {
     again.open();
     assertEquals("it is on, but there is no key", applied.remove().problem());
     again.close();
+  }
+
+  @Test
+  void anAppWhoseAsksCannotBeGivenBackKeepsNoOtherFromGettingIts() throws IOException {
+    Scheduler scheduler = new Scheduler();
+    scheduler.openMode();
+    scheduler.modeSwitch.to("on", null, "ann");
+    List<FiCaSchedulerApp> apps = new ArrayList<>();
+    for (int i = 1; i <= 9; i++) {
+      FiCaSchedulerApp app = scheduler.app(i);
+      ApplicationAttemptId id = app.getApplicationAttemptId();
+      scheduler.asks.open(id, scheduler.pendingOf(id));
+      scheduler.asks.ask(id, List.of(gpu()), List.of(), Map.of());
+      apps.add(app);
+    }
+    when(apps.get(4).updateResourceRequests(any())).thenThrow(new SchedulerInvalidResourceRequestException("as of a key"
+        + " under which it also asks by the constraint API (test)"));
+    Bridge before = scheduler.bridge;
+    scheduler.modeSwitch.to("off", null, "ann");
+    for (FiCaSchedulerApp app : apps) {
+      verify(app).updateResourceRequests(List.of(gpu()));
+    }
+    assertTrue(scheduler.asks.all().isEmpty());
+    assertTrue(scheduler.bridge != null && scheduler.bridge != before, "the control plane is told of mode off");
+    scheduler.bridge.close();
   }
 }
