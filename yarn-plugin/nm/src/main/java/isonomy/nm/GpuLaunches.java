@@ -1,6 +1,7 @@
 package isonomy.nm;
 
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.io.Serializable;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -158,9 +159,10 @@ final class GpuLaunches {
     return holding(container, use, wait);
   }
 
-  /** Runs a container that has entered, and frees its GPUs. */
+  /** Runs a container that has entered, and frees its GPUs; not if the NodeManager stops, for then it runs on. */
   private <E extends Exception> int holding(Container container, GpuUse use, Run<E> run) throws IOException, E {
     int exitCode = -1;
+    boolean runsOn = false;
     try {
       idleness.watch(use, () -> {
         String leader = executor.getProcessId(container.getContainerId());
@@ -168,8 +170,14 @@ final class GpuLaunches {
       });
       exitCode = run.run();
       return exitCode;
+    } catch (Exception e) {
+      runsOn = e instanceof InterruptedException || e instanceof InterruptedIOException;
+      throw e;
     } finally {
-      leave(container, use, exitCode);
+      idleness.forget(use);
+      if (!runsOn) {
+        leave(container, use, exitCode);
+      }
     }
   }
 
@@ -241,7 +249,6 @@ final class GpuLaunches {
 
   /** Frees the GPUs once all processes have ended; the parent class waits only for the container's shell. */
   private void leave(Container container, GpuUse use, int exitCode) {
-    idleness.forget(use);
     String leader = executor.getProcessId(container.getContainerId());
     if (!awaitEnd(leader, use.container, graceMs)) {
       LOG.warn("Processes of {} continue {} ms after its end; they are killed", use.container, graceMs);

@@ -3,6 +3,7 @@ package isonomy.nm;
 import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.mockito.ArgumentMatchers.any;
 import static org.mockito.Mockito.mock;
@@ -12,6 +13,7 @@ import static org.mockito.Mockito.when;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -177,6 +179,23 @@ class GpuLaunchesTest {
     assertTrue(evidence().get(0).startsWith("{\"event\":\"start\",\"container\":\"" + first.getContainerId()));
     assertTrue(evidence().get(1).startsWith("{\"event\":\"end\",\"container\":\"" + first.getContainerId()));
     assertEquals(0, gpus.launch(container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b"), () -> 0));
+  }
+
+  /** YARN interrupts who waits for a container, and reacquires it when the NodeManager starts again. */
+  @Test
+  void aContainerRunsOnWhenItsNodeManagerStops() throws Exception {
+    Container first = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
+    Process shell = session("echo $$; exec sleep 100");
+    ContainerId id = first.getContainerId();
+    assertThrows(InterruptedException.class, () -> gpus.reacquire(id, () -> {
+      throw new InterruptedException("test");
+    }));
+    assertThrows(InterruptedIOException.class, () -> gpus.reacquire(id, () -> {
+      throw new InterruptedIOException("test");
+    }));
+    assertTrue(shell.isAlive() && killed.isEmpty());
+    assertTrue(evidence().isEmpty(), "it has not ended");
+    shell.destroyForcibly();
   }
 
   @Test
