@@ -15,7 +15,7 @@ import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerStartContext;
 
 /** LinuxContainerExecutor, with a container's GPUs from the token that the ResourceManager signed. */
 public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor {
-  private GpuLaunches gpus;
+  GpuLaunches gpus;
 
   @Override
   public void init(Context context) throws IOException {
@@ -40,6 +40,12 @@ public class IsonomyLinuxContainerExecutor extends LinuxContainerExecutor {
   @Override
   public int launchContainer(ContainerStartContext context) throws IOException, ConfigurationException {
     return gpus.launch(context.getContainer(), () -> super.launchContainer(context));
+  }
+
+  /** Of a container with a retry policy; unlike DefaultContainerExecutor's it does not call launchContainer. */
+  @Override
+  public int relaunchContainer(ContainerStartContext context) throws IOException, ConfigurationException {
+    return gpus.launch(context.getContainer(), () -> super.relaunchContainer(context));
   }
 
   @Override

@@ -36,6 +36,7 @@ import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Cont
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ResourceMappings;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
 import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerSignalContext;
+import org.apache.hadoop.yarn.server.nodemanager.executor.ContainerStartContext;
 import org.apache.hadoop.yarn.server.nodemanager.recovery.NMNullStateStoreService;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -179,6 +180,20 @@ class GpuLaunchesTest {
     assertTrue(evidence().get(0).startsWith("{\"event\":\"start\",\"container\":\"" + first.getContainerId()));
     assertTrue(evidence().get(1).startsWith("{\"event\":\"end\",\"container\":\"" + first.getContainerId()));
     assertEquals(0, gpus.launch(container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b"), () -> 0));
+  }
+
+  @Test
+  void aContainerThatIsLaunchedAgainWaitsForItsGpusToo() throws Exception {
+    IsonomyLinuxContainerExecutor executor = new IsonomyLinuxContainerExecutor();
+    executor.gpus = gpus;
+    ContainerStartContext again = new ContainerStartContext.Builder().setLocalizedResources(Map.of())
+        .setLocalDirs(List.of()).setLogDirs(List.of()).setFilecacheDirs(List.of()).setUserLocalDirs(List.of())
+        .setContainerLocalDirs(List.of()).setContainerLogDirs(List.of()).setUserFilecacheDirs(List.of())
+        .setApplicationLocalDirs(List.of())
+        .setContainer(container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b")).build();
+    int exitCode = gpus.launch(container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a"),
+        () -> executor.relaunchContainer(again));
+    assertEquals(GpuLaunches.NOT_STARTED, exitCode);
   }
 
   /** YARN interrupts who waits for a container, and reacquires it when the NodeManager starts again. */
