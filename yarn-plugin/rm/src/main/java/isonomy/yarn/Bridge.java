@@ -70,6 +70,8 @@ final class Bridge implements AutoCloseable {
   private final Poll.Builder poll = Poll.newBuilder().setWaitMs(POLL_MS);
   /** Whether the control plane knows that recovery has ended; of the events' thread. */
   private boolean readyTold;
+  /** Held while a directive is carried out: CapacityScheduler would leave a container half allocated if interrupted. */
+  private final Object carrying = new Object();
   private volatile boolean stopped;
   /** Guarded by this: the numbers of the snapshot that is wanted, and of the one that the control plane has. */
   private long wanted = 1;
@@ -90,11 +92,14 @@ final class Bridge implements AutoCloseable {
     directiveThread.start();
   }
 
+  /** Waits for the directive that is carried out, so the caller may hold no lock of the scheduler. */
   @Override
   public void close() {
     stopped = true;
     eventThread.interrupt();
-    directiveThread.interrupt();
+    synchronized (carrying) {
+      directiveThread.interrupt();
+    }
     List.of(events, polls, queries).forEach(ControlPlane::close);
   }
 
@@ -199,8 +204,12 @@ final class Bridge implements AutoCloseable {
       Thread.sleep(BACKOFF_MIN_MS);
     } else {
       for (Directive directive : response.getDirectives().getDirectivesList()) {
-        poll.addReceived(directive.getId());
-        carryOut(directive);
+        synchronized (carrying) {
+          if (!stopped) {
+            poll.addReceived(directive.getId());
+            carryOut(directive);
+          }
+        }
       }
     }
   }

@@ -37,6 +37,9 @@ class BridgeTest {
   private volatile int nodes;
   private volatile boolean away;
   private volatile boolean blocked;
+  private volatile boolean interrupted;
+  private final CountDownLatch carrying = new CountDownLatch(1);
+  private volatile CountDownLatch carryOn = new CountDownLatch(0);
   private Bridge bridge;
 
   private final Bridge.Cluster cluster = new Bridge.Cluster() {
@@ -57,6 +60,12 @@ class BridgeTest {
     @Override
     public DirectiveResult.Builder carryOut(Directive directive) {
       carriedOut.incrementAndGet();
+      carrying.countDown();
+      try {
+        carryOn.await();
+      } catch (InterruptedException e) {
+        interrupted = true;
+      }
       return DirectiveResult.newBuilder().setOk(true).setContainerId("c1");
     }
   };
@@ -189,6 +198,24 @@ class BridgeTest {
     assertEquals(1, carriedOut.get());
     Request first = awaitRequests(2).get(1);
     assertEquals("c1", first.getEvents().getEvents(0).getDirectiveResult().getContainerId());
+  }
+
+  @Test
+  void whoIsClosedFinishesTheDirectiveThatItCarriesOutAndNoOther() throws InterruptedException {
+    carryOn = new CountDownLatch(1);
+    start(bytes -> Response.newBuilder().setId(parse(bytes).getId()).setDirectives(Directives.newBuilder()
+        .addDirectives(Directive.newBuilder().setId("d1")).addDirectives(Directive.newBuilder().setId("d2")))
+        .build().toByteArray(), 10);
+    carrying.await();
+    Thread closer = new Thread(bridge::close);
+    closer.start();
+    while (closer.isAlive() && closer.getState() != Thread.State.BLOCKED) {
+      Thread.sleep(5);
+    }
+    carryOn.countDown();
+    closer.join();
+    assertFalse(interrupted);
+    assertEquals(1, carriedOut.get());
   }
 
   @Test
