@@ -125,6 +125,12 @@ final class AskBook {
     attempt.entries.values().forEach(e -> e.countPending(e.toldCount()));
   }
 
+  /** Whether an attempt's asks are accepted to be held back. */
+  synchronized boolean isOpen(ApplicationAttemptId id) {
+    Attempt attempt = attempts.get(id);
+    return attempt != null && attempt.pending != null;
+  }
+
   /** Drops the asks of an attempt that has ended. */
   synchronized void close(ApplicationAttemptId id) {
     Attempt attempt = attempts.remove(id);

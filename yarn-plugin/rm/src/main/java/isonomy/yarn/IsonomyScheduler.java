@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Supplier;
 import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
@@ -314,7 +315,11 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       (Gpus.of(r) > 0 ? heldConstrained : otherConstrained).add(r);
     }
     if (!held.isEmpty() || !heldConstrained.isEmpty()) {
-      guarded("an ask of " + id, () -> hold(id, held, heldConstrained));
+      AtomicBoolean kept = new AtomicBoolean(true);
+      guarded("an ask of " + id, () -> kept.set(hold(id, held, heldConstrained)));
+      if (!kept.get()) {
+        return allocate(id, ask, constrained, release, blacklistAdditions, blacklistRemovals, updates);
+      }
     }
     return super.allocate(id, others, otherConstrained, release, blacklistAdditions, blacklistRemovals, updates);
   }
@@ -340,13 +345,21 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     return app == null || app.isStopped() || !app.getApplicationAttemptId().equals(id) ? null : app;
   }
 
-  private void hold(ApplicationAttemptId id, List<ResourceRequest> held, List<SchedulingRequest> constrained) {
+  /** Records an attempt's asks; false if the mode or its queue has just changed and it is no longer managed. */
+  private boolean hold(ApplicationAttemptId id, List<ResourceRequest> held, List<SchedulingRequest> constrained) {
     normalizeResourceRequests(held);
     // No container may be placed between reading the attempt's containers and recording the ask.
-    underReadLock(() -> {
+    readLock.lock();
+    try {
+      if (!manages(id)) {
+        return false;
+      }
       FiCaSchedulerApp app = running(id);
       if (app == null) {
-        return;
+        return true;
+      }
+      if (!asks.isOpen(id)) {
+        asks.open(id, pendingOf(id));  // the master's own container is asked for before its attempt is published
       }
       Map<SchedulerRequestKey, Integer> notPulled = new HashMap<>();
       for (RMContainer container : app.getLiveContainers()) {
@@ -355,7 +368,10 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
         }
       }
       asks.ask(id, held, constrained, notPulled);
-    });
+      return true;
+    } finally {
+      readLock.unlock();
+    }
   }
 
   /** Counts an attempt's pending containers in the metrics, as CapacityScheduler does those that it has: null then. */

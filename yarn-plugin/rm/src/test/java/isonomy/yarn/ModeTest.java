@@ -2,6 +2,7 @@ package isonomy.yarn;
 
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
@@ -9,6 +10,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.mockito.ArgumentMatchers.any;
 import static org.mockito.Mockito.mock;
+import static org.mockito.Mockito.never;
 import static org.mockito.Mockito.verify;
 import static org.mockito.Mockito.when;
 
@@ -20,9 +22,11 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.util.curator.ZKCuratorManager;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
@@ -39,6 +43,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.recovery.NullRMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.RMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.recovery.ZKRMStateStore;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AppSchedulingInfo;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ContainerUpdates;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplication;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueueMetrics;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.LeafQueue;
@@ -85,6 +90,9 @@ class ModeTest {
 
   /** A scheduler without a ResourceManager, whose control plane does not answer. */
   private class Scheduler extends IsonomyScheduler {
+    /** What happens next, and then nothing: in the middle of an ask for GPUs. */
+    Callable<?> whileAsking = () -> null;
+
     Scheduler() {
       conf.set("isonomy.bridge.token-file", "unused");
       conf.set(ModeStore.FOLDER, dir.resolve("mode").toString());
@@ -100,7 +108,14 @@ class ModeTest {
       };
     }
 
-    /** An application that asks for GPUs in root.default. */
+    @Override
+    protected void normalizeResourceRequests(List<ResourceRequest> asks) {
+      Callable<?> now = whileAsking;
+      whileAsking = () -> null;
+      assertDoesNotThrow(now::call);
+    }
+
+    /** An application in root.default. */
     FiCaSchedulerApp app(int number) {
       ApplicationId id = ApplicationId.newInstance(1, number);
       LeafQueue queue = mock(LeafQueue.class);
@@ -110,11 +125,24 @@ class ModeTest {
       when(attempt.getApplicationAttemptId()).thenReturn(ApplicationAttemptId.newInstance(id, 1));
       when(attempt.getQueue()).thenReturn(queue);
       when(attempt.getAppSchedulingInfo()).thenReturn(mock(AppSchedulingInfo.class));
+      when(attempt.getWriteLock()).thenReturn(new ReentrantReadWriteLock().writeLock());
       SchedulerApplication<FiCaSchedulerApp> app = new SchedulerApplication<>(queue, "ann", false);
       app.setCurrentAppAttempt(attempt);
       applications.put(id, app);
       return attempt;
     }
+  }
+
+  private Scheduler switchedOn() throws IOException {
+    Scheduler scheduler = new Scheduler();
+    scheduler.openMode();
+    scheduler.modeSwitch.to("on", null, "ann");
+    return scheduler;
+  }
+
+  private static void ask(Scheduler scheduler, FiCaSchedulerApp app) {
+    scheduler.allocate(app.getApplicationAttemptId(), List.of(gpu()), null, List.of(), List.of(), List.of(),
+        new ContainerUpdates());
   }
 
   private static ResourceRequest gpu() {
@@ -265,9 +293,7 @@ class ModeTest {
 
   @Test
   void anAppWhoseAsksCannotBeGivenBackKeepsNoOtherFromGettingIts() throws IOException {
-    Scheduler scheduler = new Scheduler();
-    scheduler.openMode();
-    scheduler.modeSwitch.to("on", null, "ann");
+    Scheduler scheduler = switchedOn();
     List<FiCaSchedulerApp> apps = new ArrayList<>();
     for (int i = 1; i <= 9; i++) {
       FiCaSchedulerApp app = scheduler.app(i);
@@ -285,6 +311,26 @@ class ModeTest {
     }
     assertTrue(scheduler.asks.all().isEmpty());
     assertTrue(scheduler.bridge != null && scheduler.bridge != before, "the control plane is told of mode off");
+    scheduler.bridge.close();
+  }
+
+  @Test
+  void anAskDuringASwitchGoesToWhoServesItThen() throws IOException {
+    Scheduler scheduler = switchedOn();
+    FiCaSchedulerApp app = scheduler.app(1);
+    scheduler.whileAsking = () -> scheduler.modeSwitch.to("off", null, "ann");
+    ask(scheduler, app);
+    verify(app).updateResourceRequests(List.of(gpu()));
+    scheduler.bridge.close();
+  }
+
+  @Test
+  void aMasterThatNeedsGpusItselfIsAskedForBeforeItsAttemptIsPublished() throws IOException {
+    Scheduler scheduler = switchedOn();
+    FiCaSchedulerApp app = scheduler.app(1);
+    ask(scheduler, app);
+    verify(app, never()).updateResourceRequests(List.of(gpu()));
+    assertEquals(1, scheduler.asks.all().size());
     scheduler.bridge.close();
   }
 }
