@@ -298,8 +298,11 @@ class BridgeEndpoint:
         query = request.query
         if query.method == "GET":
             turn = self._turns.of(query.user, waits="wait_s" in query.parameters)
-            with contextlib.nullcontext() if query.admin else turn:  # who is trusted with the cluster does not wait
-                return self.query(query)
+            try:
+                with contextlib.nullcontext() if query.admin else turn:  # who is trusted with the cluster does not wait
+                    return self.query(query)
+            except TimeoutError as e:
+                return pb.Response(error=str(e))
         if not request.id:
             return self.query(query)
         key = (request.plugin_epoch, request.id)

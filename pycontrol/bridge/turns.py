@@ -12,6 +12,8 @@ SHARE = 0.1
 """The part of a core that one user's queries may take: they share the interpreter with the Arbiter."""
 AT_ONCE_S = 2.0
 """CPU seconds that a user who asked nothing before may take at once: some views of a cluster of 65,536 GPUs."""
+PATIENCE_S = 25.0
+"""How long a query may wait for its turn; the plugin waits 30 s for an answer (Bridge.QUERY_MS)."""
 USERS_MAX = 4096
 
 
@@ -28,12 +30,15 @@ class Turns:
     @contextmanager
     def of(self, user: str, waits: bool) -> Iterator[None]:
         """Context manager for a query, which begins when it is the user's turn; others may be answered beside one that
-        `waits` for something to happen."""
+        `waits` for something to happen. Raises TimeoutError where that would last too long."""
+        end_s = time.monotonic() + PATIENCE_S
         with self._changed:
-            if not waits:
-                self._changed.wait_for(lambda: user not in self._busy)
-                self._busy.add(user)
+            free = waits or self._changed.wait_for(lambda: user not in self._busy, PATIENCE_S)
             paid_s = self._paid_s.get(user, 0.0)
+            if not free or paid_s > end_s:
+                raise TimeoutError("busy with earlier queries of yours; try again")
+            if not waits:
+                self._busy.add(user)
         self._stopped.wait(max(0.0, paid_s - time.monotonic()))
         begin_s = time.thread_time()
         try:

@@ -49,6 +49,42 @@ def test_a_users_slow_queries_hold_up_that_user_alone() -> None:
     assert len(answered) == 11
 
 
+def test_whose_turn_would_come_too_late_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PATIENCE_S", 0.1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def route(method: str, path: str, params: Any, user: str, admin: bool, viewable: Any) -> tuple[int, dict[str, Any]]:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return 200, {}
+
+    endpoint = BridgeEndpoint(lambda event: None, route, lambda: None)
+    slow = ask(endpoint, "mallory")
+    assert begun.wait(WAIT_S)
+    late = pb.Request(query=pb.Query(method="GET", path="queue", user="mallory"))
+    answers: list[pb.Response] = []
+    waiting = threading.Thread(target=lambda: answers.append(endpoint.handle(late)), daemon=True)
+    waiting.start()
+    waiting.join(1.0)
+    assert [a.error for a in answers] == ["busy with earlier queries of yours; try again"]
+    go_on.set()
+    slow.join(WAIT_S)
+    assert endpoint.handle(late).query_reply.status == 200
+
+
+def test_who_owes_more_than_a_query_may_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu_s = [0.0]
+    monkeypatch.setattr(turns.time, "thread_time", lambda: cpu_s[0])
+    users = Turns(threading.Event())
+    with users.of("mallory", waits=False):
+        cpu_s[0] += AT_ONCE_S + SHARE * (turns.PATIENCE_S + 10.0)
+    for waits in (False, True):
+        with pytest.raises(TimeoutError), users.of("mallory", waits):
+            raise AssertionError("it begins")
+    with users.of("ann", waits=False):
+        pass
+
+
 def test_who_took_much_waits_until_it_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, cpu_s, slept = [1000.0], [0.0], []
 
