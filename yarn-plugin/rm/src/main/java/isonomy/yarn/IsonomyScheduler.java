@@ -122,7 +122,11 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
       Bridge started = new Bridge(this, link(config, Bridge.EXCHANGE_MS),
           link(config, Bridge.POLL_MS + Bridge.EXCHANGE_MS), link(config, Bridge.QUERY_MS), config.queueSize);
       bridge = started;
-      started.start();
+      if (isInState(STATE.STOPPED)) {
+        stopBridge();  // the scheduler's stop may have come before there was this one
+      } else {
+        started.start();
+      }
     } catch (IllegalArgumentException e) {
       LOG.warn("The control plane is told nothing: {}", e.getMessage());
     }

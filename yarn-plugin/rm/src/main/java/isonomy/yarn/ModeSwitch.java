@@ -50,7 +50,11 @@ final class ModeSwitch implements AutoCloseable {
     }
   }
 
+  /** Puts a mode in force, unless this ResourceManager stands by since it was read or stored. */
   private void put(Managed wanted) {
+    if (closed) {
+      return;
+    }
     if (!wanted.problem().isEmpty() && !wanted.problem().equals(present.problem())) {
       LOG.error("The mode cannot be read: nothing with GPUs is placed, running containers stay. {}", wanted.problem());
     }

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.mockito.ArgumentMatchers.any;
+import static org.mockito.Mockito.doAnswer;
 import static org.mockito.Mockito.mock;
 import static org.mockito.Mockito.never;
 import static org.mockito.Mockito.verify;
@@ -28,6 +29,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.service.ServiceOperations;
 import org.apache.hadoop.util.curator.ZKCuratorManager;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
@@ -90,7 +92,7 @@ class ModeTest {
 
   /** A scheduler without a ResourceManager, whose control plane does not answer. */
   private class Scheduler extends IsonomyScheduler {
-    /** What happens next, and then nothing: in the middle of an ask for GPUs. */
+    /** What happens in the middle of the next ask for GPUs. */
     Callable<?> whileAsking = () -> null;
 
     Scheduler() {
@@ -101,8 +103,12 @@ class ModeTest {
       applications = new ConcurrentHashMap<>();
     }
 
+    /** What happens while a bridge is made. */
+    Runnable whileLinking = () -> { };
+
     @Override
     ControlPlane link(BridgeConfig config, int deadlineMs) {
+      whileLinking.run();
       return request -> {
         throw new BridgeException("nobody listens (test)");
       };
@@ -332,5 +338,26 @@ class ModeTest {
     verify(app, never()).updateResourceRequests(List.of(gpu()));
     assertEquals(1, scheduler.asks.all().size());
     scheduler.bridge.close();
+  }
+
+  @Test
+  void whoStandsByPutsNoModeInForce() throws IOException {
+    ModeStore store = mock(ModeStore.class);
+    ModeSwitch switched = opened(store);
+    applied.remove();
+    doAnswer(call -> {
+      switched.close();
+      return null;
+    }).when(store).write(any());
+    switched.to("shadow", null, "ann");
+    assertTrue(applied.isEmpty(), "it stood by meanwhile");
+  }
+
+  @Test
+  void aStoppedSchedulerStartsNoBridge() {
+    Scheduler scheduler = new Scheduler();
+    scheduler.whileLinking = () -> ServiceOperations.stopQuietly(scheduler);
+    scheduler.openMode();
+    assertNull(scheduler.bridge);
   }
 }
