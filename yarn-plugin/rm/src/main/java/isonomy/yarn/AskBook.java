@@ -167,6 +167,9 @@ final class AskBook {
     Attempt attempt = attempts.get(id);
     Set<SchedulerRequestKey> all = new HashSet<>(keys);
     if (attempt != null) {
+      if (keys.size() + attempt.entries.size() > KEYS_MAX) {
+        attempt.entries.values().removeIf(entry -> entry.count == 0);  // they were kept in case that one is restored
+      }
       all.addAll(attempt.entries.keySet());
     }
     return all.size() <= KEYS_MAX ? null

@@ -172,6 +172,24 @@ class AskBookTest {
   }
 
   @Test
+  void whatIsServedDoesNotCountAgainstTheNumberOfKeys() {
+    for (int i = 0; i < 2 * AskBook.KEYS_MAX; i++) {
+      ResourceRequest request = request("*", gpus(2, 512), 1, true);
+      request.setAllocationRequestId(i);
+      assertNull(book.refusal(ATTEMPT, Set.of(key(3, i))));
+      book.ask(ATTEMPT, List.of(request), List.of(), Map.of());
+      if (i > 0) {
+        book.placed(ATTEMPT, key(3, i));
+      }
+    }
+    assertEquals(1, book.all().size());
+    book.restored(ATTEMPT, key(3, 1));
+    assertNull(book.find(ATTEMPT, key(3, 1)), "forgotten");
+    book.restored(ATTEMPT, key(3, 2 * AskBook.KEYS_MAX - 1));
+    assertEquals(2, book.all().size());
+  }
+
+  @Test
   void whatIsOutstandingIsPendingInTheQueuesMetrics() {
     ask(3, 0);
     assertEquals(Map.of("", 6), waiting);
