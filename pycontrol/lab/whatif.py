@@ -14,13 +14,13 @@ from rich.console import Console, RenderableType
 
 from pycontrol.cli.client import Misused, Rm, file_option, output_option, queues_option, rm_address
 from pycontrol.cli.estimate import read_snapshot, scene_at
-from pycontrol.cli.simulate import ARBITERS, _cells, _homes, _settings, _topology, _workload
 from pycontrol.cli.tables import Data, clock, emit, lines, table
 from pycontrol.configerror import ConfigError
 from pycontrol.hadoopconf.queues import homes
 from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.policies.as_yarn import AsYarn
 from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of_yarn
+from pycontrol.lab.simulate import ARBITERS, _cells, _homes, _settings, _topology, _workload
 from pycontrol.lab.workloads import yarn_history
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner, Result
 
-from pycontrol.cli.simulate import simulate_command
+from pycontrol.lab.simulate import simulate_command
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 
