@@ -53,7 +53,7 @@ def included(file: Path) -> list[str]:
         root = ElementTree.fromstring(file.read_bytes())
     except (OSError, ElementTree.ParseError) as error:
         raise ConfigError([f"{file.name}: cannot be read: {error}"]) from error
-    return [node.get("href", "?") for node in root.iter("{http://www.w3.org/2001/XInclude}include")]
+    return [node.get("href", "?") for node in root.iter() if node.tag.rpartition("}")[2] == "include"]
 
 
 def hadoop_conf_dir() -> Path | None:

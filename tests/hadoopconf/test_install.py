@@ -473,3 +473,18 @@ def test_a_token_file_elsewhere_stays(tmp_path: Path) -> None:
     site = {**distributions.EMR["yarn-site.xml"], "isonomy.bridge.token-file": "/data/isonomy/bridge.token"}
     conf = samples.write({**distributions.EMR, "yarn-site.xml": site}, tmp_path)
     assert "isonomy.bridge.token-file" not in [c["key"] for c in planned(conf, "--hadoop", "3.4")["changes"]]
+
+
+@pytest.mark.parametrize("element", ["xi:include", "include"])
+def test_a_file_that_includes_another_is_refused_since_what_that_names_would_be_overridden(
+    element: str, tmp_path: Path
+) -> None:
+    conf = samples.write(samples.EMR, tmp_path / "conf")
+    file, part = conf / "yarn-site.xml", "<property><name>a</name><value>1</value></property>"
+    (conf / "secure.xml").write_text(f"<configuration>{part}</configuration>")
+    start = f'<configuration xmlns:xi="http://www.w3.org/2001/XInclude"><{element} href="secure.xml"/>'
+    file.write_text(file.read_text().replace("<configuration>", start))
+    result = run("--hadoop-conf", str(conf), "--hadoop", "3.4")
+    assert result.exit_code == 1
+    assert f"{file}: includes secure.xml, which is not read; move its properties into this file" in result.output
+    assert result.output.count("\n") == 1
