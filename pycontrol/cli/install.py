@@ -193,8 +193,11 @@ def _say(book: list[Step], how: Format, left: list[PropertyChange]) -> None:
             stage = step.stage
             click.echo(f"Stage {stage}")
         click.echo(f"{number}. {step.hosts}")
-        if step.changes:
-            click.echo(indent(how.text(step.changes), "   "))
+        kept = [c for c in step.changes if c.new is not None or how is FORMATS["files"]]
+        if kept:
+            click.echo(indent(how.text(kept), "   "))
+        if gone := [c.key for c in step.changes if c not in kept]:  # to a tool an empty value is not an absent one
+            click.echo(f"   remove these keys: {', '.join(gone)}")
         for act in step.do:
             click.echo(f"   * {act}")
         click.echo(f"   running containers {step.containers}\n   undo: {step.undo}")

@@ -15,7 +15,7 @@ from pycontrol.config import Config
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error, note
 from pycontrol.hadoopconf.names import GPU, NODE, OUR_EXECUTORS, SUBMARINE, YARN
-from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, RM, TABLE, Choices, Sites
+from pycontrol.hadoopconf.properties import CONFINES, EXECUTOR, OUR_HANDLER, RM, TABLE, Choices, Sites
 from pycontrol.hadoopconf.sitefile import names
 
 HOST = "host"
@@ -189,8 +189,8 @@ def _not_isolated(machine: Machine, site: Mapping[str, str]) -> str:
     folder = machine.at(cgroup(site, version))
     if not os.access(folder, os.W_OK):
         return f"the cgroup {folder} is missing or not writable for this user"
-    if site.get(CONFINES) != "isonomy.nm.GpuDevices":
-        return f"{CONFINES} is not isonomy.nm.GpuDevices"
+    if site.get(CONFINES) != OUR_HANDLER:
+        return f"{CONFINES} is not {OUR_HANDLER}"
     check = ("sudo", "-n", DENIES, "--check")
     return f"`{' '.join(check)}` fails: it is not installed, or this user or kernel may not" * (
         machine.says(*check) is None

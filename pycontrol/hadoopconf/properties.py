@@ -41,7 +41,7 @@ STORE = "yarn.scheduler.configuration.store.class"
 NM_PORT = "45454"
 _RM, _NM = "yarn.resourcemanager.", "yarn.nodemanager."
 TOKEN_FILE = "isonomy.bridge.token-file"
-CONFINES = f"{_NM}linux-container-executor.resources-handler.class"
+CONFINES, OUR_HANDLER = f"{_NM}linux-container-executor.resources-handler.class", "isonomy.nm.GpuDevices"
 ENVIRONMENT = f"{_NM}env-whitelist"
 _CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
 _OLDER = f"3.3's and 3.4's ResourceManager does not start with it, theirs is {OLD_WEB_KEY} = {OLD_WEB}"
@@ -201,7 +201,7 @@ def _executor(sites: Sites, _choices: Choices) -> str:
 def _confines(sites: Sites, choices: Choices) -> str | None:
     """Who denies containers the GPUs of others: with LinuxContainerExecutor that, else the kernel asks nobody."""
     found = sites.get(YARN, {}).get(CONFINES)
-    return "isonomy.nm.GpuDevices" if _executor(sites, choices) == LINUX_EXECUTOR else found
+    return OUR_HANDLER if _executor(sites, choices) == LINUX_EXECUTOR else found
 
 
 def _cpu(sites: Sites, _choices: Choices) -> str | None:
@@ -365,7 +365,7 @@ def back(sites: Sites, record: Iterable[PropertyChange] | None) -> tuple[list[Pr
 def _ours(sites: Sites) -> Iterable[PropertyChange]:
     """The assumed changes without a record: as if Isonomy had been installed on a plain cluster."""
     yarn = sites.get(YARN, {})
-    plain = {ours: theirs for theirs, ours in OURS_OF.items() if theirs}
+    plain: dict[str, str | None] = {ours: theirs for theirs, ours in OURS_OF.items() if theirs} | {OUR_HANDLER: None}
     for key, value in yarn.items():
         if key.startswith("isonomy.") or (key == WEB_KEY and value == OUR_WEB):
             yield PropertyChange(YARN, key, None, value, ALL)
@@ -374,7 +374,7 @@ def _ours(sites: Sites) -> Iterable[PropertyChange]:
             yield PropertyChange(YARN, key, others or None, value, RM)
         elif key == SCHEDULER_CLASS and value == OUR_SCHEDULER:
             yield PropertyChange(YARN, key, CAPACITY_SCHEDULER, value, RM)
-        elif key == EXECUTOR and value in plain:
+        elif key in (EXECUTOR, CONFINES) and value in plain:
             yield PropertyChange(YARN, key, plain[value], value, NM)
 
 

@@ -118,6 +118,11 @@ def test_later_changes_are_left_alone(tmp_path: Path) -> None:
     (confs["gpu-nodes"] / "isonomy-install.json").unlink()
     back = {c["key"]: c["new"] for c in planned(confs["gpu-nodes"], "--remove")["changes"]}
     assert back[f"{NM}container-executor.class"].endswith("nodemanager.LinuxContainerExecutor")
+    handler = f"{NM}linux-container-executor.resources-handler.class"
+    assert back[handler] is None, "its class leaves with the jar"
+    said = run("--hadoop-conf", str(confs["gpu-nodes"]), "--remove", "--format", "emr").output
+    assert f"   remove these keys: {handler}\n" in said
+    assert '""' not in said, "an empty value is not an absent one"
 
 
 def test_removal_restores_the_original_after_any_number_of_installs(tmp_path: Path) -> None:
@@ -457,7 +462,8 @@ def test_each_tool_gets_every_change_in_its_own_form(form: str, tmp_path: Path) 
     assert len(found) == 3
     if form == "emr":
         assert {c["Classification"] for block in found for c in block} == {"yarn-site"}
-        assert found[2][0]["Properties"][f"{NM}resource-plugins"] == ""
+        assert f"{NM}resource-plugins" not in found[2][0]["Properties"]
+        assert f"\n   remove these keys: {NM}resource-plugins" in said
     elif form == "cm":
         assert [b["items"][0]["name"] for b in found] == [
             "resourcemanager_config_safety_valve",
