@@ -270,8 +270,8 @@ TABLE = (
     Property(f"{_RM}placement-constraints.handler", RM, _handler, "it would place GPUs past Isonomy"),
     Property(_CALCULATOR, RM, _calculator, "GPUs are not counted", file=SCHEDULER),
     Property(EXECUTOR, NM, _executor, "containers would not get the GPUs they were granted"),
-    Property(CONFINES, NM, _confines),
     Property(f"{_NM}resource.cpu.enabled", NM, _cpu),
+    Property(CONFINES, NM, _confines),
     Property(PLUGINS, NM, _plugins, "YARN's own plugin would choose other GPUs for a container than Isonomy granted"),
     Property(ENVIRONMENT, NM, _environment, "programs could choose their GPUs themselves"),
     Property(f"{_NM}recovery.enabled", NM, _true, "containers end when their NodeManager restarts", "note"),
@@ -280,7 +280,7 @@ TABLE = (
     Property("yarn.resource-types", ALL, _types, "YARN does not know all of these resources", file=TYPES),
     Property(f"{_NM}resource-type.{GPU}", NM, _gpus, file=NODE),
 )
-"""All of it, in the order in which a plan prints it."""
+"""All of it, in the order in which a plan changes and prints it: `_cpu` looks at the handler that CONFINES replaces."""
 
 
 # ---- an installation, and the way back

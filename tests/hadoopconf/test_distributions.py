@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from pycontrol.hadoopconf import check
 from pycontrol.hadoopconf.distribution import Distribution
 from tests.hadoopconf import distributions, samples
 
+NM = "yarn.nodemanager."
 NOTHING = "note: yarn-site.xml: names nothing of Isonomy; `isonomy install --hadoop-conf DIR` says what would change"
 TRIAL = Path(__file__).with_name("trial")
 """Whole folders as on EMR 7 with RAPIDS, Dataproc 2.2 and CDP; findings.txt has what `config check` says of each."""
@@ -114,3 +116,14 @@ def test_a_cluster_on_one_machine_names_no_resourcemanager(tmp_path: Path) -> No
     words = ["--hadoop-conf", str(conf), "--hadoop", "3.4", "--apply", str(tmp_path / "out")]
     assert CliRunner().invoke(install_command, words).exit_code == 0
     assert "rm_web: http://localhost:8088" in (tmp_path / "out" / "resourcemanagers" / "isonomy.yaml").read_text()
+
+
+def test_cpus_stay_limited_where_the_former_handler_of_cgroups_limited_them(tmp_path: Path) -> None:
+    linux = f"{NM}linux-container-executor.resources-handler.class"
+    handler = "org.apache.hadoop.yarn.server.nodemanager.util.CgroupsLCEResourcesHandler"
+    yarn = {**distributions.CDP["yarn-site.xml"], linux: handler}
+    conf = samples.write({**distributions.CDP, "yarn-site.xml": yarn}, tmp_path)
+    words = ["--hadoop-conf", str(conf), "--hadoop", "3.4", "--stage", "executors", "-o", "json"]
+    changes = json.loads(CliRunner().invoke(install_command, words).output)["changes"]
+    new = {c["key"]: c["new"] for c in changes}
+    assert (new[linux], new[f"{NM}resource.cpu.enabled"]) == ("isonomy.nm.GpuDevices", "true")
