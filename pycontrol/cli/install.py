@@ -176,7 +176,7 @@ def _write(
         folder, mine = out / who.replace(" ", "-").lower(), [c for c in changes if c.who in (who, ALL)]
         files = properties.changed_texts(texts, mine) | {n: own[n] for n in OWN.get(who, ()) if n in own}
         if former is not None:
-            record = properties.recorded([c for c in former if c.who in (who, ALL)], mine)
+            record = properties.recorded(former, mine)
             files[RECORD] = json.dumps({"changes": [asdict(c) for c in record]}, indent=2) + "\n"
         if not mine and set(files) <= {RECORD}:
             continue

@@ -127,3 +127,16 @@ def test_cpus_stay_limited_where_the_former_handler_of_cgroups_limited_them(tmp_
     changes = json.loads(CliRunner().invoke(install_command, words).output)["changes"]
     new = {c["key"]: c["new"] for c in changes}
     assert (new[linux], new[f"{NM}resource.cpu.enabled"]) == ("isonomy.nm.GpuDevices", "true")
+
+
+def test_a_folder_of_both_kinds_of_daemons_keeps_the_whole_record(tmp_path: Path) -> None:
+    conf, scheduler = samples.write(distributions.EMR, tmp_path / "conf"), "yarn.resourcemanager.scheduler.class"
+    for stage, kind in (("watch", "resourcemanagers"), ("executors", "gpu-nodes")):
+        out = tmp_path / stage
+        words = ["--hadoop-conf", str(conf), "--hadoop", "3.4", "--stage", stage, "--apply", str(out)]
+        CliRunner().invoke(install_command, words)
+        shutil.copytree(out / kind, conf, dirs_exist_ok=True)
+    said = json.loads(
+        CliRunner().invoke(install_command, ["--hadoop-conf", str(conf), "--remove", "-o", "json"]).output
+    )
+    assert {scheduler, f"{NM}container-executor.class"} <= {c["key"] for c in said["changes"]}
