@@ -137,8 +137,8 @@ def _resourcemanagers(
         (),
         (
             f"put jars/isonomy-yarn-rm.jar of the archive into {how.library}",
-            f"python3.11 -m venv /opt/isonomy/venv; {PYTHON} -m pip install -c python/lock.txt {_WHEEL}; from an"
-            f" archive with a wheelhouse: {PYTHON} -m pip install --no-index --find-links python/wheelhouse {_WHEEL}",
+            f"umask 022; python3.11 -m venv /opt/isonomy/venv; {PYTHON} -m pip install -c python/lock.txt {_WHEEL};"
+            f" from the archive's wheels: {PYTHON} -m pip install --no-index --find-links python/wheelhouse {_WHEEL}",
             "ln -s /opt/isonomy/venv/bin/isonomy /usr/local/bin/",
             f"put {ISONOMY} into /etc/isonomy, and each file of systemd/ where its first line says",
             *([_KEY] if _pair(yarn) else []),

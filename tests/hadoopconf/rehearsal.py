@@ -19,7 +19,7 @@ from pycontrol.cli import main
 RM, NODE = "resourcemanagers", "gpu-nodes"
 ACTS = {
     r"put jars/isonomy-yarn-(rm|nm)\.jar .*into .*": "jar",
-    r"python3\.11 -m venv .*|ln -s /opt/isonomy/venv/bin/isonomy .*": "",
+    r"umask 022; python3\.11 -m venv .*|ln -s /opt/isonomy/venv/bin/isonomy .*": "",
     r"put isonomy\.yaml into /etc/isonomy, .*": "",
     r"unpack the archive into /opt/isonomy, .*|put submarine-site\.xml beside .*|export SUBMARINE_HOME=.*": "",
     r"with these changes in its files, .*: isonomy preflight /etc/hadoop/conf": "preflight",

@@ -107,6 +107,17 @@ def test_it_comes_from_the_clouds_store_too(tmp_path: Path, archive: Path) -> No
     assert run(tmp_path, "s3://b/a.tar.gz").returncode == 0
 
 
+def test_under_a_strict_umask_users_can_still_reach_its_python(tmp_path: Path, archive: Path) -> None:
+    (tmp_path / "root/usr/lib/hadoop-yarn/lib").mkdir(parents=True)
+    before = os.umask(0o077)
+    try:
+        assert run(tmp_path, archive).returncode == 0
+    finally:
+        os.umask(before)
+    for folder in ("opt/isonomy", "opt/isonomy/venv/bin", "usr/local/sbin"):
+        assert (tmp_path / "root" / folder).stat().st_mode & 0o777 == 0o755
+
+
 def test_a_node_without_gpus_is_left_alone(tmp_path: Path, archive: Path) -> None:
     done = run(tmp_path, archive, gpus=False)
     assert (done.returncode, done.stdout) == (0, "isonomy: no GPUs here\n")
