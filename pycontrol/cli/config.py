@@ -22,7 +22,7 @@ from pycontrol.hadoopconf import preflight
 from pycontrol.hadoopconf import render as rendering
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error
-from pycontrol.hadoopconf.names import ISONOMY
+from pycontrol.hadoopconf.names import ISONOMY, YARN
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
 from pycontrol.policies import registry
 from pycontrol.words import count
@@ -120,7 +120,7 @@ def preflight_command(conf: Path, output: str) -> None:
 
 def _findings(conf: Path) -> Sequence[Finding]:
     try:
-        sites = {n: read_site(conf / n) for n in checks.CHECKS if n.endswith(".xml") and (conf / n).exists()}
+        sites = {n: read_site(conf / n) for n in checks.CHECKS if n == YARN or (".xml" in n and (conf / n).exists())}
         file = next((f for f in (conf / ISONOMY, Path("/etc/isonomy", ISONOMY)) if f.exists()), None)
         config = load_config(file) if file else None
         found = preflight.findings(preflight.Machine(), sites, config, Distribution.here(), _rm_time_s(conf))
@@ -131,7 +131,11 @@ def _findings(conf: Path) -> Sequence[Finding]:
 
 def _rm_time_s(conf: Path) -> float | None:
     """The time of the first ResourceManager that answers (Unix, s), by the header of its web app."""
-    for url in rm_web_url(None, conf).split(","):
+    try:
+        urls = rm_web_url(None, conf).split(",")
+    except ConfigError:  # on one machine yarn-site.xml need not say it
+        return None
+    for url in urls:
         try:
             reply = requests.head(f"{url}/ws/v1/cluster/info", timeout=5, verify=ca_bundle(), allow_redirects=False)
             return parsedate_to_datetime(reply.headers["Date"]).timestamp()

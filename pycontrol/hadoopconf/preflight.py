@@ -127,12 +127,13 @@ def _file_system(machine: Machine, path: Path) -> str:
 
 def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Finding]:
     yarn, key = sites.get(YARN, {}), f"yarn.nodemanager.resource-type.{GPU}"
-    declared = sites.get(NODE, {}).get(key)
+    file = YARN if key in yarn and key not in sites.get(NODE, {}) else NODE
+    declared = sites.get(file, {}).get(key, "missing" if yarn.get(EXECUTOR) in OUR_EXECUTORS else None)
     found = None if gpus is None else len(gpus.split())
     if found is None:
         yield error(HOST, "nvidia-smi", "does not answer, though there is /dev/nvidia0: is the driver loaded?")
     elif declared is not None and declared != str(found):
-        yield error(NODE, key, f"is {declared}, and nvidia-smi names {found}")
+        yield error(file, key, f"is {declared}, and nvidia-smi names {found}")
     if found is not None and "libcuda.so.1" not in (machine.says(str(machine.at(LDCONFIG)), "-p") or "libcuda.so.1"):
         said = "lists no libcuda.so.1, and YARN gives containers no LD_LIBRARY_PATH: name its folder in a file in"
         yield note(HOST, "ldconfig -p", f"{said} /etc/ld.so.conf.d and run ldconfig as root, else no job finds a GPU")

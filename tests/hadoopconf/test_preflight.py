@@ -21,6 +21,7 @@ from pycontrol.hadoopconf.preflight import DENIES, Machine, findings
 
 YARN = "yarn-site.xml"
 NM = "yarn.nodemanager."
+GPUS = f"{NM}resource-type.yarn.io/gpu"
 EXECUTOR = f"{NM}container-executor.class"
 LINUX = f"{NM}linux-container-executor."
 
@@ -59,7 +60,7 @@ class World:
             f"{NM}local-dirs": "/data/nm-local",
             f"{LINUX}resources-handler.class": "isonomy.nm.GpuDevices",
         }
-        self.sites["node-resources.xml"] = {f"{NM}resource-type.yarn.io/gpu": "2"}
+        self.sites["node-resources.xml"] = {GPUS: "2"}
 
     def resourcemanager(self, folder: Path) -> None:
         file = folder / "isonomy.yaml"
@@ -120,6 +121,14 @@ def v2(w: World) -> None:
         (
             lambda w: program(w.bin, "nvidia-smi", "echo 0"),
             "error: node-resources.xml: yarn.nodemanager.resource-type.yarn.io/gpu: is 2, and nvidia-smi names 1",
+        ),
+        (
+            lambda w: w.sites["node-resources.xml"].clear(),
+            "error: node-resources.xml: yarn.nodemanager.resource-type.yarn.io/gpu: is missing, and nvidia-smi names 2",
+        ),
+        (
+            lambda w: w.sites[YARN].update(w.sites.pop("node-resources.xml"), **{GPUS: "3"}),
+            "error: yarn-site.xml: yarn.nodemanager.resource-type.yarn.io/gpu: is 3, and nvidia-smi names 2",
         ),
         (
             lambda w: w.libraries("libc.so.6"),
@@ -264,3 +273,13 @@ def test_the_command_reads_the_folder_and_counts(tmp_path: Path) -> None:
     assert told["errors"] == len([f for f in told["findings"] if f["level"] == "error"])
     lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output.splitlines()
     assert lines[-1].startswith(f"{tmp_path}: {told['errors']} errors, ")
+
+
+def test_where_the_web_app_is_not_named_all_else_is_checked(tmp_path: Path) -> None:
+    (tmp_path / YARN).write_text("<configuration/>")
+    (tmp_path / "isonomy.yaml").write_text(f"state_dir: {tmp_path}/none\n")
+    lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output
+    assert "error: host: state_dir: " in lines
+    assert "note: host: clock: is not compared" in lines
+    (tmp_path / YARN).unlink()
+    assert "error: yarn-site.xml: cannot be read" in CliRunner().invoke(main, ["preflight", str(tmp_path)]).output
