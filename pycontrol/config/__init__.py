@@ -70,7 +70,7 @@ class AgentsService(Section):
     """The address it listens on."""
     port: Port = 26501
     """The port it listens on."""
-    advertise: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
+    advertise: Annotated[str, Field(pattern=r"^[^\s,]+:\d{1,5}(,[^\s,]+:\d{1,5})*$")] | None = None
     """host:port that Agents connect to; for a pair of control planes both, separated by a comma; default: this
     machine's name and `port`."""
     tls: Tls | None = None

@@ -140,7 +140,7 @@ _KINDS = {
     "model": "a mapping of keys to values",
 }
 _LIKE = {
-    r"^\S+:\d{1,5}$": "host:port",
+    r"^[^\s,]+:\d{1,5}(,[^\s,]+:\d{1,5})*$": "host:port",
     r"^https?://\S+$": "http://host:port",
     r"^\S+$": "a host name",
     r"^[^\s/]+$": "a name without blanks and slashes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,11 @@ def _isonomy_yaml(file: Path, seen: SiteFacts) -> Iterator[Finding]:
             if not pem.is_file():
                 yield error(name, f"agents.tls.{key}", f"{pem} does not exist; make it or remove agents.tls")
         yield from _secret(name, "agents.tls.key", tls.key)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert, tls.key, password="")
+        except OSError as problem:
+            if isinstance(problem, ssl.SSLError):  # others are said above
+                yield error(name, "agents.tls.cert", f"{tls.cert} and {tls.key} must be a certificate and its PEM key")
     if config.state_dir.exists() and not config.state_dir.is_dir():
         yield error(name, "state_dir", f"{config.state_dir} is not a directory")
     if config.topology:

@@ -43,6 +43,7 @@ def test_defaults_and_paths_relative_to_the_file(tmp_path: Path) -> None:
         ("bridge: {port: '80'}", "isonomy.yaml: bridge.port: must be a whole number (got 80)"),
         ("agents: {tls: {cert: a, key: b}}", "isonomy.yaml: agents.tls.ca: is missing; add it"),
         ("agents: {advertise: here}", "isonomy.yaml: agents.advertise: must look like host:port (got here)"),
+        ("agents: {advertise: 'a,b:1'}", "isonomy.yaml: agents.advertise: must look like host:port (got a,b:1)"),
         ("lease_s: 10\nlead_s: 3", "isonomy.yaml: lead_s: must be at most a fifth of lease_s, 2 (got 3)"),
         (
             "exchange: {policy: credit}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -119,3 +120,12 @@ def write(sites: Sites, folder: Path) -> Path:
         text = f'<?xml version="1.0"?>\n<!-- managed; {file} -->\n<configuration>\n{rows}\n</configuration>\n'
         (folder / file).write_text(text, encoding="utf-8")
     return folder
+
+
+def pem(file: Path) -> Path:
+    """A certificate and its key in one file, which only its owner may read."""
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made = subprocess.run([*command, "-subj", "/CN=x", "-keyout", "-"], capture_output=True, text=True, check=True)
+    file.touch(0o600)
+    file.write_text(made.stdout)
+    return file

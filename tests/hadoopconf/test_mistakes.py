@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.hadoopconf import check, render
+from tests.hadoopconf import samples
 
 CORE, HDFS, YARN, SCHEDULER = "core-site.xml", "hdfs-site.xml", "yarn-site.xml", "capacity-scheduler.xml"
 RM, NM, HTTP = "yarn.resourcemanager.", "yarn.nodemanager.", "hadoop.http.authentication."
@@ -77,9 +78,7 @@ MISTAKES: list[tuple[str, str, str, str | None]] = [
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The files of a secure cluster with LinuxContainerExecutor, by name."""
-    pem = tmp_path_factory.mktemp("tls") / "x.pem"
-    pem.write_text("x")
-    pem.chmod(0o600)
+    pem = samples.pem(tmp_path_factory.mktemp("tls") / "x.pem")
     tls = {f"tls_{k}": str(pem) for k in ("cert", "key", "ca")}
     linux = {"executor": "linux", "linux_path": "/opt/container-executor", "linux_group": "yarn"}
     return render.render(

@@ -66,9 +66,7 @@ def test_rules_of_principals_are_read_as_hadoop_reads_them(rules: str, wrong: st
 
 
 def test_a_rendered_secure_cluster_has_no_errors(tmp_path: Path) -> None:
-    pem = tmp_path / "x.pem"
-    pem.write_text("x")
-    pem.chmod(0o600)
+    pem = samples.pem(tmp_path / "x.pem")
     tls = {f"tls_{k}": str(pem) for k in ("cert", "key", "ca")}
     rules = "RULE:[2:$1@$0]([ndr][nm]@EXAMPLE.ORG)s/.*/yarn/ DEFAULT"
     over = {"security": {"kerberos": True, "auth_to_local": rules}, "isonomy": tls}

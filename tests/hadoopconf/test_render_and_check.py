@@ -9,8 +9,9 @@ from click.testing import CliRunner, Result
 
 from pycontrol.cli.config import config_group
 from pycontrol.config import ConfigError, load_config
-from pycontrol.hadoopconf import render, rules
+from pycontrol.hadoopconf import check, render, rules
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
+from tests.hadoopconf import samples
 
 
 def run(*arguments: str) -> Result:
@@ -194,3 +195,17 @@ def test_characters_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
     result = run("render", "--out", str(tmp_path / "conf"), "--values", str(values))
     assert result.exit_code == 1
     assert result.output == ("error: core.racks: has characters that no configuration file can hold (got 'a\\x1bb')\n")
+
+
+def test_a_certificate_belongs_to_its_key(tmp_path: Path) -> None:
+    own, other, file = samples.pem(tmp_path / "own.pem"), samples.pem(tmp_path / "other.pem"), tmp_path / "isonomy.yaml"
+
+    def found(cert: Path, key: Path) -> list[str]:
+        file.write_text(f"state_dir: .\nagents: {{tls: {{cert: {cert}, key: {key}, ca: {cert}}}}}\n")
+        return [str(f) for f in check.check(file) if f.level == "error"]
+
+    assert found(own, own) == []
+    (said,) = found(own, other)
+    assert said.startswith(f"error: isonomy.yaml: agents.tls.cert: {own} and {other} must be a certificate and")
+    (said,) = found(own, tmp_path / "none.pem")
+    assert "none.pem does not exist" in said
