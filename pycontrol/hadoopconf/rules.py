@@ -295,7 +295,8 @@ def _queues(site: dict[str, str], parent: str) -> Iterator[Finding]:
         elif _number(text) is None and not _AMOUNT.fullmatch(text):
             yield error(SCHEDULER, f"{child}.capacity", f"must be percent, a weight or [resource=amount] (got {text})")
     zero = site.get(f"{parent}.allow-zero-capacity-sum") == "true" and not sum(numbers)
-    if len(numbers) == len(children) and abs(sum(numbers) - 100) > 0.01 and not zero:
+    strict = len(numbers) == len(children) and site.get(f"{PREFIX}legacy-queue-mode.enabled") != "false"
+    if strict and abs(sum(numbers) - 100) > 0.05 and not zero:  # as in queues.py
         yield error(SCHEDULER, f"{parent}.queues", f"their capacities must add up to 100 (got {sum(numbers):g})")
     for child in children:
         if site.get(f"{child}.queues"):
@@ -311,8 +312,8 @@ _AMOUNT = re.compile(r"\d+(\.\d+)?w|\[\s*[^=\s,\]]+\s*=[^=,\]]+(,[^=,\]]+=[^=,\]
 def _leaf(site: dict[str, str], queue: str) -> Iterator[Finding]:
     """A queue's limits; they are its administrator's policy, so that none is an error if YARN accepts it."""
     keys = {end: f"{queue}.{end}" for end in ("capacity", "maximum-capacity", "user-limit-factor")}
-    most = site.get(keys["maximum-capacity"], "100")
-    capacity, maximum = _number(site.get(keys["capacity"], "")), _number(most)
+    most = site.get(keys["maximum-capacity"], "-1")
+    capacity, maximum = _number(site.get(keys["capacity"], "")), 100.0 if most == "-1" else _number(most)
     factor = _number(site.get(keys["user-limit-factor"], "1"))
     if not 0 <= (maximum or 0) <= 100 or (maximum is None and not _AMOUNT.fullmatch(most)):
         yield error(SCHEDULER, keys["maximum-capacity"], f"must be percent or [resource=amount] (got {most})")

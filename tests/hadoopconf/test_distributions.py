@@ -70,6 +70,23 @@ def test_a_parents_queues_may_be_weighted_or_absolute_and_limits_are_no_errors(t
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        {"a.capacity": "33.33", "b.capacity": "33.33", "c.capacity": "33.33"},
+        {"a.capacity": "50", "a.maximum-capacity": "-1", "b.capacity": "25", "c.capacity": "25"},
+        {"a.capacity": "50", "b.capacity": "30", "c.capacity": "0", "": "false"},
+    ],
+    ids=["nearly 100", "no maximum", "not of the legacy mode"],
+)
+def test_capacities_that_yarn_takes_are_no_errors(tmp_path: Path, values: dict[str, str]) -> None:
+    c = "yarn.scheduler.capacity."
+    site = {f"{c}root.{k}" if k else f"{c}legacy-queue-mode.enabled": v for k, v in values.items()}
+    conf = {**distributions.EMR, "capacity-scheduler.xml": {**site, f"{c}root.queues": "a,b,c"}}
+    found = [f for f in findings(conf, tmp_path) if f.startswith("error") and f"{c}root" in f]
+    assert found == []
+
+
+@pytest.mark.parametrize(
     ("hadoop", "key", "value"),
     [
         ("3.4", "yarn.http.rmwebapp.external.classes", "isonomy.yarn.IsonomyExternalResource"),
