@@ -99,7 +99,9 @@ def rm_web_url(config: Config | None = None, conf_dir: Path | None = None) -> st
     for rm in ids:
         address = site.get(f"yarn.resourcemanager.{kind}{rm}", "")
         host = site.get(f"yarn.resourcemanager.hostname{rm}", "")
-        address = address.replace("${yarn.resourcemanager.hostname}", host) or (f"{host}:{port}" if host else "")
+        for key in (f"yarn.resourcemanager.hostname{rm}", "yarn.resourcemanager.hostname"):
+            address = address.replace(f"${{{key}}}", host)
+        address = address or (f"{host}:{port}" if host else "")
         if not address:
             raise ConfigError([f"yarn-site.xml: yarn.resourcemanager.{kind}{rm}: is missing; add it"])
         urls.append(f"{'https' if https else 'http'}://{address}")

@@ -65,6 +65,9 @@ def test_a_pair_of_resourcemanagers(tmp_path: Path) -> None:
     assert rm_web_url(None, tmp_path) == load_config(tmp_path / "isonomy.yaml").rm_web == "http://a:8888,http://b:8888"
     result = run("check", str(tmp_path), "-o", "json")
     assert (result.exit_code, json.loads(result.output)["errors"]) == (0, 0)
+    file = tmp_path / "yarn-site.xml"
+    file.write_text(file.read_text().replace("a:8888", "${yarn.resourcemanager.hostname.rm1}:8888"))
+    assert rm_web_url(None, tmp_path) == "http://a:8888,http://b:8888"
 
 
 def test_exchange_reaches_the_control_plane(tmp_path: Path) -> None:
