@@ -9,6 +9,7 @@ from typing import Any
 
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.supply.gpu_supply import deals_of
+from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.gang_rho import t_id
 from pycontrol.model import tags
 from pycontrol.model.auction import Award, BidReceipt, Demand
@@ -111,7 +112,8 @@ def rho_terms(a: Arbiter, app_id: str, now_s: float) -> dict[str, Any] | None:
     most = max(record.demand_gpus, demand.gpus)
     cluster_gpus = a.holdings.gpus_of(record.vc)
     n_avg, rho = a.durable.n_avg(app_id, now_s), demands.rho_of(app_id)
-    ideal_s = t_id(demand.work_total_gpu_s, cluster_gpus, most, n_avg)
+    speed = mean_speed(demand.speedups, a.holdings.topology)
+    ideal_s = t_id(demand.work_total_gpu_s / speed, cluster_gpus, most, n_avg)
     return {
         "rho": rho,
         "t_sh_s": rho * ideal_s if rho is not None else None,

@@ -309,7 +309,7 @@ def _users(s: Holdings, vc: str) -> str:
         mine = s.durable.leases.of(app_id) if app.vc == vc else ()
         own = sum(len(x.gpus) for x in mine if x.guaranteed and x.state != REVOKING)
         if own:
-            counts[app.name or app_id] = own
+            counts[app.name or app_id] = counts.get(app.name or app_id, 0) + own
     most = sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:5]
     return ", ".join(f"{name} uses {n}" for name, n in most) or "the rest is reserved for gangs that borrow"
 

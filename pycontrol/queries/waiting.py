@@ -90,10 +90,10 @@ class Waiting:
 
     @cached_property
     def _ends(self) -> list[tuple[float, str, str]]:
-        """(end, app, host) of the lease of each GPU that is promised to nobody, the first end first."""
-        promised = self._a.durable.reservations
-        found = ((x.end_s, x.app_id, gpu.host) for gpu, x in self._a.durable.leases.items() if gpu not in promised)
-        return sorted(x for x in found if x[0] < math.inf)
+        """(end, app, host) of the lease of each GPU that others may have then, the first end first."""
+        s = self._a.holdings
+        end = (x for x in self._a.durable.leases.each() if x.end_s < math.inf and not s.renews_itself(x))
+        return sorted((x.end_s, x.app_id, g.host) for x in end for g in x.gpus if s.may_be_reserved(g))
 
 
 _STARTED = {Pending.RUNNING, Pending.IDLE, Pending.FINISHED, Pending.STARTING}

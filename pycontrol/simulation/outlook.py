@@ -229,6 +229,8 @@ class Resumed(Simulator):
             if starts:
                 open_ -= {x for x in open_ if x in self.apps and self.apps[x].started_s is not None}
             open_ -= self.records.keys()
+            if not self.heap or self.heap[0][0] > end_s:  # nothing comes or ends: whoever waits now waits for good
+                self.arbiter.holdings.timer.retry_s = self.arbiter.settings.lease_s
             if not open_ or self.now >= end_s or not self._step():
                 break
             self._in_time()
@@ -305,7 +307,7 @@ def _costs(scene: Scene, found: SimulationSettings, rng: random.Random | None) -
     """With what launches cost on this cluster, where LAUNCHES_MIN were measured; restarts as first ones before that.
 
     With an `rng` one of those measured, and a stop that takes up to twice what is assumed: both vary, and starts at
-    leases' ends with them.
+    leases' ends with them. A stop fits into the lead, as its length is not measured.
     """
     first_s, again_s = (scene.durable.get(x, ()) for x in ("first_launches_s", "restarts_s"))
     if len(again_s) < LAUNCHES_MIN:
@@ -313,7 +315,9 @@ def _costs(scene: Scene, found: SimulationSettings, rng: random.Random | None) -
     drawn = statistics.median if rng is None else rng.choice
     return dataclasses.replace(
         found,
-        checkpoint_s=found.checkpoint_s * (1.0 if rng is None else rng.uniform(0.0, 2.0)),
+        checkpoint_s=min(
+            0.9 * scene.settings.lead, found.checkpoint_s * (1.0 if rng is None else rng.uniform(0.0, 2.0))
+        ),
         start_s=drawn(first_s) if len(first_s) >= LAUNCHES_MIN else found.start_s,
         restart_s=drawn(again_s) if len(again_s) >= LAUNCHES_MIN else found.restart_s,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -34,3 +35,16 @@ def test_an_app_in_one_line(held: int, states: list[str], estimate: dict[str, An
     jobs = [{"job_id": f"j{i}", "state": s, "note": "slow" if s == "slow" else ""} for i, s in enumerate(states)]
     found = {"now_s": 1000.0, "app": {"gpus_held": held}, "jobs": jobs, "reason": {"sentence": "no offer"}}
     assert line({**found, "estimate": estimate}) == said
+
+
+def test_the_ideal_time_counts_measured_speeds_as_the_agent_does() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)))
+    m.nodes = tuple(
+        dataclasses.replace(n, attributes={"gpu_type": t}) for n, t in zip(m.nodes, ("k80", "v100"), strict=True)
+    )
+    m.send(m.snapshot())
+    m.app("a", 4, work=4 * 3600.0, speedups={"k80": 1.0, "v100": 4.0})
+    m.run(2)
+    found = rho_terms(m.a, "a", m.now)
+    assert found is not None
+    assert found["t_id_s"] == 3600.0 / 2.5, "the mean speed of the cluster's GPUs"

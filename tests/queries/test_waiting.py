@@ -10,11 +10,12 @@ import pytest
 
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import YarnApp
 from pycontrol.model.reasons import Pending, Reason
 from pycontrol.model.topology import Scope
-from pycontrol.queries.pending_reasons import reason
+from pycontrol.queries.pending_reasons import Reasons, reason
 from pycontrol.queries.waiting import Waiting, with_start
-from tests.arbiter.mini import CELLS, Mini
+from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 TWO = (("n1", 4), ("n2", 4))
 
@@ -145,3 +146,33 @@ def test_an_app_without_gpus_learns_when_it_starts(
     code: Pending, held: int, start_s: tuple[float | None, ...] | None, added: str
 ) -> None:
     assert with_start(code, "why", held, start_s, NOON) == f"why{added}"
+
+
+def test_no_lease_is_named_whose_end_makes_no_room() -> None:
+    """That on a machine that is drained, and that of an app without an Agent which keeps its GPUs."""
+    m = busy(("x", 4), ("y", 4))
+    at = {gpu.host: name for name in "xy" for gpu in m.held(name)}
+    m.send(ev.OperatorCommand("drain", "n1", "root"))
+    m.run(1)
+    m.app("w", 4, scope=Scope.MACHINE)
+    m.run(5)
+    assert f"the lease of {at['n2']} ends in" in Reasons(m.a, m.now).told("w")[1]
+    m = Mini(settings=dataclasses.replace(SETTINGS, standin_revocable=False))
+    m.foreign("note", 4)
+    m.run(2)
+    for place in m.places():
+        m.up(place)
+    m.app("w", 4)
+    m.run(5)
+    assert Reasons(m.a, m.now).told("w")[1] == "the cluster does not have 4 free GPUs"
+
+
+def test_what_apps_of_one_name_use_is_added_up() -> None:
+    m = Mini(supply=CELLS, nodes=TWO)
+    m.start_app("b", 4, queue="root.b")
+    for app_id, name in (("a1", "train"), ("a2", "train"), ("a3", "eval")):
+        app = YarnApp(app_id, "u", "root.a", name, "SUBMARINE", m.now, frozenset({"isonomy"}), f"{app_id}_1")
+        m.send(ev.AppAdded(app))
+        m.send(ev.AgentUp(app_id, app.attempt_id, "single", Demand(2, 1, 2, 1e6, 1e6, 0.0)))
+        m.run(2)
+    assert "0 of 4 are free; train uses 4" in Reasons(m.a, m.now).told("a3")[1]

@@ -20,8 +20,9 @@ from pycontrol.arbiter.state import Settings as ArbiterSettings
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
+from pycontrol.model.accounts import Account, Accounts, Limits
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import PartitionCapacity, Queue
+from pycontrol.model.cluster import Ask, PartitionCapacity, Queue, YarnApp
 from pycontrol.model.topology import Gpu, Machine, Topology
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
@@ -115,6 +116,25 @@ def test_a_forecast_without_errors_comes_true() -> None:
         start_s = said[app_id][0]
         assert start_s is not None
         assert start_s <= ends_s
+
+
+def test_an_app_that_waits_for_good_takes_no_forecast_from_the_others(taken: Scene) -> None:
+    """Its user may not have its gang, and an app without an Agent runs on: a week of rounds that move nothing."""
+    stuck = with_app(taken, "zoe", "root.prod", Demand(8, 1, 8, 3600.0, 3600.0))
+    note = YarnApp("note", "zoe", "root.prod", "note", "YARN", taken.now_s, frozenset(), "note_1")
+    asks = *stuck.cluster.asks, Ask("note_1", "note", 1, 2, 1)
+    cluster = dataclasses.replace(stuck.cluster, apps=(*stuck.cluster.apps, note), asks=asks)
+    limited = Accounts(queue_users={"zoe": Account(limits=Limits(gpus=4))})
+    scene = dataclasses.replace(stuck, cluster=cluster, settings=dataclasses.replace(taken.settings, accounts=limited))
+    world = Resumed(scene, 1, error=0.0)
+    ends = world.run_out([*taken.started, ASKED])
+    assert [app_id for app_id, (_, end_s) in ends.items() if end_s is None] == [ASKED]
+    assert world.rounds < 4_000
+
+
+def test_a_stop_fits_into_the_lead_however_short_that_is(taken: Scene) -> None:
+    short = dataclasses.replace(taken, settings=dataclasses.replace(taken.settings, lease_s=20.0, lead_s=2.0))
+    assert Resumed(short, 1, error=0.0).settings.checkpoint_s < 2.0
 
 
 def test_what_scripts_say_of_their_steps_moves_ends_and_no_claim(taken: Scene) -> None:
