@@ -38,12 +38,14 @@ class Core:
 
 
 def owner_of(arbiter: Arbiter, app_id: str) -> Owner | None:
-    """The owner of a live application, before YARN's first snapshot from the journal; None if unknown. Any thread."""
-    app = arbiter.cluster.apps.get(app_id)
+    """The owner of a live application, while YARN is away from the journal; None if unknown. Any thread."""
+    durable, app = arbiter.durable, arbiter.cluster.apps.get(app_id)
     if app is not None:
         return Owner(app.user, app.submitted_s)
-    record = None if arbiter.cluster.ready else arbiter.durable.apps.get(app_id)
-    return Owner(record.user, record.submitted_s) if record is not None else None
+    record = None if arbiter.cluster.ready else durable.apps.get(app_id)
+    if record is None or (record.finished_s is not None and app_id not in durable.leases.by_app):
+        return None
+    return Owner(record.user, record.submitted_s)
 
 
 def assemble(

@@ -10,12 +10,14 @@ import pytest
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import LeaseEnded, LeaseIdle
 from pycontrol.arbiter.ledger.lease import REVOKING, gpus_in
+from pycontrol.daemon.assembly import owner_of
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Container, Queue, YarnApp
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.tiresias import Tiresias
 from pycontrol.queries.pending_reasons import reason
+from pycontrol.rpc.admission import Owner
 from tests.arbiter.mini import CELLS, SETTINGS, Mini
 
 RECOVERING = dataclasses.replace(SETTINGS, recovery_s=5)
@@ -287,3 +289,17 @@ def test_without_its_cells_file_a_cluster_has_nobody_who_borrows(queue: str) -> 
     assert again.a.durable.apps["a"].vc == ""
     again.run(again.a.settings.lease_s)  # its lease goes on offer, and it keeps its GPUs
     assert {gpu for x in again.a.durable.leases.of("a") for gpu in x.gpus} == set(container.gpus)
+
+
+def test_without_yarn_an_app_that_ended_has_an_owner_only_as_long_as_it_has_leases() -> None:
+    """Its token is valid for days, and would open streams and get HDFS tokens again."""
+    m, app, container = running(False)
+    owner = Owner("u", app.submitted_s)
+    assert owner_of(restarted(m, False).a, "a") == owner
+    m.send(ev.AgentDone("a", True))
+    assert owner_of(restarted(m, False).a, "a") == owner, "it says yet what it has released"
+    m.send(ev.AppRemoved("a", "FINISHED"))
+    m.send(ev.ContainerGone(container.container_id))
+    m.send(ev.ClusterLost())
+    for a in (m.a, restarted(m, False).a):
+        assert owner_of(a, "a") is None
