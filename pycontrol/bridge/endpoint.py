@@ -294,17 +294,16 @@ class BridgeEndpoint:
     # ---- queries
 
     def _query_once(self, request: pb.Request) -> pb.Response:
-        """Answer a query; a repeated one that changes state gets its first answer again."""
+        """Answer a query, in its user's turn; a repeated one that changes state gets its first answer again."""
         query = request.query
-        if query.method == "GET":
-            turn = self._turns.of(query.user, waits="wait_s" in query.parameters)
-            try:
-                with contextlib.nullcontext() if query.admin else turn:  # who is trusted with the cluster does not wait
-                    return self.query(query)
-            except TimeoutError as e:
-                return pb.Response(error=str(e))
-        if not request.id:
-            return self.query(query)
+        turn = self._turns.of(query.user, waits="wait_s" in query.parameters and query.method == "GET")
+        try:
+            with contextlib.nullcontext() if query.admin else turn:  # who is trusted with the cluster does not wait
+                return self.query(query) if query.method == "GET" or not request.id else self._act_once(request)
+        except TimeoutError as e:
+            return pb.Response(error=str(e))
+
+    def _act_once(self, request: pb.Request) -> pb.Response:
         key = (request.plugin_epoch, request.id)
         with self._changed:
             first = key not in self._answers

@@ -44,6 +44,11 @@ def record_of(a: Arbiter, app_id: str) -> AppRecord:
     return record
 
 
+def is_known(a: Arbiter, app_id: str) -> bool:
+    """Whether YARN or the journal knows an app of this id."""
+    return app_id in a.cluster.apps or app_id in a.durable.apps
+
+
 def user_of(a: Arbiter, app_id: str) -> str:
     """The user who owns the app."""
     app = a.cluster.apps.get(app_id)

@@ -185,10 +185,7 @@ class Driver:
         until_s = time.monotonic() + BATCH_S
         yield first
         for _ in range(BATCH_EVENTS - 1):
-            if time.monotonic() >= until_s or self.inbox.waiting(Lane.URGENT):
-                return
-            event = self.inbox.take_event(lane)
-            if event is None:
+            if time.monotonic() >= until_s or (event := self.inbox.take_event(lane)) is None:
                 return
             yield event
 

@@ -19,7 +19,7 @@ from pycontrol.model.accounts import Accounts
 from pycontrol.model.events import OperatorCommand
 from pycontrol.policies.policy_port import Policy
 from pycontrol.queries import budget, cells_view, explain, metrics, views
-from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, user_of, whole_number
+from pycontrol.queries.lookup import Refusal, find_app, find_host, find_target, is_known, user_of, whole_number
 from pycontrol.queries.pending_reasons import Reasons
 from pycontrol.queries.pictures import Pictures
 from pycontrol.queries.shadow import NOTHING
@@ -291,10 +291,9 @@ class Router:
             raise Refusal(401, "token: the ResourceManager does not know who asks; add user.name=... or use SPNEGO")
 
         def owner(a: Arbiter, now_s: float) -> tuple[str, bool, float]:
-            known = app_id in a.cluster.apps or app_id in a.durable.apps
             record = a.durable.apps.get(app_id)
             ended = record is not None and record.finished_s is not None
-            return (user_of(a, app_id) if known else user), ended, now_s
+            return (user_of(a, app_id) if is_known(a, app_id) else user), ended, now_s
 
         whose, ended, now_s = self.driver.call(owner)
         if whose != user:
@@ -328,16 +327,20 @@ class Router:
             raise Refusal(403, f"{request.path}: {who} is not in YARN's admin ACL (yarn-site.xml: yarn.admin.acl)")
 
     def _kill(self, request: RestRequest) -> dict[str, Any]:
-        def look(a: Arbiter, now_s: float) -> tuple[str, str, str, bool]:
-            app_id = find_app(a, request.params)
+        app_id = request.params.get("app", "")
+        if not self.driver.call(lambda a, now_s: is_known(a, app_id)):
+            picture = self.pictures.newest()  # all names are compared: not on the Arbiter's thread
+            app_id = find_app(picture.arbiter, request.params)
+
+        def look(a: Arbiter, now_s: float) -> tuple[str, str, bool]:
             record = a.durable.apps.get(app_id)
             if record is not None and record.finished_s is not None:
                 state = "ended"
             else:
                 state = "starting" if record is None and app_id not in a.agents else "here"
-            return app_id, user_of(a, app_id), state, app_id in a.agents
+            return user_of(a, app_id) if is_known(a, app_id) else "", state, app_id in a.agents
 
-        app_id, whose, state, has_agent = self.driver.call(look)
+        whose, state, has_agent = self.driver.call(look)
         if not request.user or request.user != whose:
             self._need_admin(request)
         if state == "ended":

@@ -16,10 +16,16 @@ WAIT_S = 30.0
 
 
 def ask(
-    endpoint: BridgeEndpoint, user: str, path: str = "queue", admin: bool = False, **parameters: str
+    endpoint: BridgeEndpoint,
+    user: str,
+    path: str = "queue",
+    admin: bool = False,
+    method: str = "GET",
+    id: int = 0,
+    **parameters: str,
 ) -> threading.Thread:
-    query = pb.Query(method="GET", path=path, user=user, admin=admin, parameters=parameters)
-    thread = threading.Thread(target=endpoint.handle, args=(pb.Request(query=query),), daemon=True)
+    query = pb.Query(method=method, path=path, user=user, admin=admin, parameters=parameters)
+    thread = threading.Thread(target=endpoint.handle, args=(pb.Request(id=id, query=query),), daemon=True)
     thread.start()
     return thread
 
@@ -119,3 +125,27 @@ def test_the_users_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
         with users.of(f"u{k}", waits=False):
             pass
     assert list(users._paid_s) == ["u7", "u8", "u9"]
+
+
+def test_who_changes_something_takes_turns_too() -> None:
+    """And what is repeated meanwhile is done once."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    done: list[str] = []
+
+    def route(method: str, path: str, params: Any, user: str, admin: bool, viewable: Any) -> tuple[int, dict[str, Any]]:
+        begun.release()
+        assert user != "mallory" or go_on.wait(WAIT_S)
+        done.append(user + path)
+        return 200, {}
+
+    endpoint = BridgeEndpoint(lambda event: None, route, lambda: None)
+    slow = [ask(endpoint, "mallory", "kill", method="POST", id=k // 2 + 1) for k in range(8)]
+    assert begun.acquire(timeout=WAIT_S)
+    ask(endpoint, "ann", "kill", method="POST", id=9).join(WAIT_S)
+    assert done == ["annkill"]
+    assert begun.acquire(timeout=WAIT_S), "ann's"
+    assert not begun.acquire(timeout=0.1), "the others of mallory's have not begun"
+    go_on.set()
+    for thread in slow:
+        thread.join(WAIT_S)
+    assert done == ["annkill"] + 4 * ["mallorykill"]

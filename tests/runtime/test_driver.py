@@ -86,6 +86,26 @@ def test_events_that_wait_together_share_one_transaction(monkeypatch: pytest.Mon
     assert len([t for t in told.transactions if any(isinstance(fact, AppArrived) for fact in t)]) == 1
 
 
+def test_events_go_on_together_while_calls_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever asks much would let one event through for each answer."""
+    monkeypatch.setattr("pycontrol.runtime.driver.BATCH_S", 60.0)
+    driver, arbiter, _ = made()
+    for n in range(100):
+        driver.submit(app(n)[0])
+    seen: list[int] = []
+
+    def asked() -> None:
+        seen.append(len(arbiter.cluster.apps))
+        if seen[-1] < 100:
+            driver.inbox.put(asked, inbox.Lane.URGENT)
+
+    driver.inbox.put(asked, inbox.Lane.URGENT)
+    driver.start()
+    driver.settle()
+    driver.stop()
+    assert seen == [0, 100]
+
+
 def test_solutions_and_commands_do_not_wait_behind_the_cluster() -> None:
     driver, arbiter, _ = made()
     for n in range(300):

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Switched
 from pycontrol.model.cluster import YarnApp
 from pycontrol.model.events import AppAdded
+from pycontrol.queries.lookup import find_app
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.runtime.journal import NoJournal
 from pycontrol.web.feed import WATCHERS_MAX, Feed
@@ -166,6 +168,18 @@ def test_users_kill_their_own_apps(scene: Scene) -> None:
     assert SHELL in scene.world.arbiter.agents.terminating
     scene.world.end_app(SHELL)
     assert scene.error("POST", "kill", app=SHELL)[0] == 409
+
+
+def test_an_app_that_is_to_end_is_not_looked_for_on_the_arbiters_thread(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All names are compared with a name that nobody has: events would wait for a user who asks for such ones."""
+    compared: list[Arbiter] = []
+    monkeypatch.setattr("pycontrol.web.router.find_app", lambda a, params: compared.append(a) or find_app(a, params))
+    assert scene.error("POST", "kill", app="99999")[0] == 404
+    assert scene.router.handle("POST", "kill", {"app": "3"}, "u", False)[0] == 200
+    assert len(compared) == 2
+    assert scene.world.arbiter not in compared
 
 
 def test_a_token_is_for_the_apps_own_user(scene: Scene) -> None:
