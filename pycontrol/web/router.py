@@ -128,12 +128,12 @@ class Router:
             "usage": self._get(self._usage, "by"),
             "trends": self._get(self.feed.trends.trends, "app", "hours"),
             "spans": self._get(self.feed.spans.view, "app"),
-            "cells": self._live(cells_view.cells),
+            "cells": self._get(cells_view.cells, live=True),
             "cells-apply": Route("POST", self._apply_cells, frozenset({"file"}), admin=True),
             "budget": self._get(budget.budget),
             "budget-set": Route("POST", self._set_limits, budget.PARAMS, admin=True),
             "budget-reset": Route("POST", self._set_limits, frozenset({"account"}), admin=True),
-            "exchange": self._live(cells_view.exchange),
+            "exchange": self._get(cells_view.exchange, live=True),
             "exchange-offer": Route("POST", self._exchange, cells_view.PARAMS),
             "exchange-request": Route("POST", self._exchange, cells_view.PARAMS),
             "exchange-withdraw": Route("POST", self._exchange, frozenset({"id"})),
@@ -185,18 +185,14 @@ class Router:
             raise Refusal(400, f"{request.path}: unknown parameter {unknown[0]}; known: {known}")
         return route
 
-    def _get(self, view: views.View, *params: str) -> Route:
-        """A route to a view of a fresh picture."""
+    def _get(self, view: views.View, *params: str, live: bool = False) -> Route:
+        """A route to a view of a fresh picture; `live`: of the live state, for the cells, which pictures lack."""
 
         def answer(request: RestRequest) -> dict[str, Any]:
             key = (request.path, *sorted(request.params.items()))
-            return self.pictures.answer(key, lambda a, now_s: view(a, now_s, request.params))
+            return self.pictures.answer(key, lambda a, now_s: view(a, now_s, request.params), live)
 
         return Route("GET", answer, frozenset(params))
-
-    def _live(self, view: views.View) -> Route:
-        """A route to a view of the live state, for the cells, which pictures do not contain."""
-        return Route("GET", lambda r: self.driver.call(lambda a, now_s: view(a, now_s, r.params)))
 
     # ---- reading
 
@@ -408,6 +404,7 @@ class Router:
         self.driver.call(lambda a, now_s: cells_view.check(a, now_s, posted))
         self.driver.submit(posted)
         outcome = self.driver.call(lambda a, now_s: cells_view.outcome(a, posted))
+        self.pictures.expire()
         self._must_last(request)
         return outcome
 

@@ -51,6 +51,19 @@ def test_a_queue_that_yarn_does_not_have_is_named_when_cells_are_applied(floor: 
         assert ("leaf queue" in output) == bool(said)
 
 
+def test_the_cells_and_the_board_are_read_once_for_all_who_ask_until_one_changes_them(
+    floor: Rm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a large cluster it takes the Arbiter's thread 0.1 s and more."""
+    monkeypatch.setattr("pycontrol.queries.pictures.VIEW_SHARE", 1e-9)
+    handle = floor.scene.router.handle
+    for path in ("cells", "exchange"):
+        first, other = (handle("GET", path, {}, user, False)[1] for user in ("ann", "bob"))
+        assert first is other
+    run(floor, "exchange", "offer", A, "small:1", "--for", "10m", "--id", "spare", user=ADMIN)
+    assert "spare" in str(handle("GET", "exchange", {}, "ann", False)[1])
+
+
 def test_the_output_for_a_deal_from_posting_to_its_end(floor: Rm) -> None:
     offered = run(floor, "exchange", "offer", A, "small:1", "--for", "10m", "--id", "spare", user=ADMIN)
     assert (offered.exit_code, offered.output) == (0, "spare is on the board, and waits for a match\n")

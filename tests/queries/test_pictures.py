@@ -115,7 +115,10 @@ def test_the_same_query_of_the_same_picture_is_computed_once(monkeypatch: pytest
     assert scene.get("explain", app=LATE)["app"]["app_id"] == LATE
 
 
-def test_a_costly_view_is_served_for_longer_and_a_command_ends_that(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("live", [False, True])
+def test_a_costly_view_is_served_for_longer_and_a_command_ends_that(
+    monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
     monkeypatch.setattr(pictures, "VIEW_SHARE", 0.1)
     clock, cpu_s, made = [100.0], [0.0], list[float]()
     monkeypatch.setattr(pictures.time, "thread_time", lambda: cpu_s[0])
@@ -127,11 +130,11 @@ def test_a_costly_view_is_served_for_longer_and_a_command_ends_that(monkeypatch:
         return {}
 
     for clock[0] in (100.0, 101.0, 101.9, 102.0, 102.5):
-        found.answer("costly", costly)
+        found.answer("costly", costly, live)
     assert made == [100.0, 102.0]
     found.expire()
     clock[0] = 102.6
-    found.answer("costly", costly)
+    found.answer("costly", costly, live)
     assert made == [100.0, 102.0, 102.6]
 
 
