@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,8 @@ Token = tuple[str, float]
 """An HDFS token in WebHDFS's form, and its expiry in Unix seconds."""
 TokenSource = Callable[[str, str], Token]
 """Returns a new token for an app of a user; blocks; from any thread. Raises NoHdfsToken."""
+APPS_READ = 10_000
+"""Apps of which the rate of reports is remembered: it holds for all streams that an Agent opens."""
 STANDING_BY = "this control plane stands by: its ResourceManager is not the active one"
 
 M = TypeVar("M", bound=Sized)
@@ -59,6 +62,7 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
         self._serving, self.intake = serving, intake
         self.admission, self._submit, self._topology = admission, submit, topology
         self._first_message_s = first_message_s
+        self._reports_of = lru_cache(APPS_READ)(lambda app_id: RateLimiter())
         self._asking = WeakValueDictionary[str, asyncio.Lock]()
         """By user: held while HDFS is asked for a token of its."""
 
@@ -109,12 +113,11 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             asyncio.get_running_loop().call_later(RETRY_S, self._lost, app_id)
 
     async def _read_agent(self, stream: AgentStream, user: str, messages: AsyncIterator[pb.AgentMessage]) -> None:
-        reports = RateLimiter()
         async for message in messages:
             kind, size = message.WhichOneof("kind"), message.ByteSize()
             await self.intake.turn(user, size)
             if kind == "progress":
-                await reports.take()
+                await self._reports_of(stream.app_id).take()
             if kind == "to_worker":
                 self.sessions.to_worker(stream.app_id, relayed.worker_command(message.to_worker))
                 continue

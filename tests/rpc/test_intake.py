@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import time
 from collections.abc import Callable
 
 import pytest
 
+from pycontrol.model.events import ProgressReported
 from pycontrol.rpc import intake
 from pycontrol.rpc.intake import MESSAGE_BYTES, MESSAGES_PER_S, Intake, RateLimiter
 from pycontrol.runtime.driver import Overloaded
+from pycontrol.wire.v1 import agent_pb2 as pb
+from tests.rpc.site import Site
 
 
 class Queue:
@@ -120,6 +124,23 @@ def test_progress_is_read_at_a_bounded_rate(now_s: list[float]) -> None:
 
     asyncio.run(go())
     assert now_s[0] == pytest.approx(1100, abs=1), "20 at once, then two a second"
+
+
+def test_an_agent_that_connects_again_has_no_more_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "REPORTS_AT_ONCE", 3.0)
+    monkeypatch.setattr(intake, "REPORTS_PER_S", 1e-3)
+    site = Site()
+    try:
+        for attempt, reports in (("a1", 3), ("a2", 0)):
+            agent = site.registered(attempt)
+            for _ in range(3):
+                agent.send(pb.AgentMessage(progress=pb.Progress()))
+            for _ in range(reports):
+                assert isinstance(site.event(), ProgressReported)
+        with pytest.raises(queue.Empty):
+            site.events.get(timeout=0.2)
+    finally:
+        site.close()
 
 
 @pytest.mark.parametrize(("size", "cost"), [(10, 1), (10 * MESSAGE_BYTES, 10)])
