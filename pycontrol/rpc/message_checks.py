@@ -13,6 +13,8 @@ from pycontrol.model.bounds import GPUS_MAX, METRIC, RHO, STEP, Bound, bound
 
 ID_MAX_CHARS = 256
 TEXT_MAX_CHARS = 4096
+CONFIGURATION_BYTES, ENTRY_BYTES = 8 << 10, 64
+"""Of a configuration, which is kept for long after its app's end: in all, and what an entry counts beside its text."""
 DEMAND_MAX = 1 << 16
 """Demands for more GPUs or gangs are cut to this."""
 ROWS_MAX = 4096
@@ -110,6 +112,13 @@ def small_enough(message: Any, kind: str | None) -> None:
 
 
 def texts(values: Mapping[str, str]) -> dict[str, str]:
-    """The names and values of a configuration, cut to the longest allowed."""
+    """The names and values of a configuration, cut to the longest allowed; of a large one as many as fit."""
     few(values, "configuration", 1024)
-    return {k[:ID_MAX_CHARS]: v[:TEXT_MAX_CHARS] for k, v in values.items()}
+    found, left = dict[str, str](), CONFIGURATION_BYTES
+    for name, value in values.items():
+        name, value = name[:ID_MAX_CHARS], value[:TEXT_MAX_CHARS]
+        left -= ENTRY_BYTES + len((name + value).encode())
+        if left < 0:
+            break
+        found[name] = value
+    return found

@@ -233,6 +233,22 @@ def _job_within(job: JobProgress, case: str) -> None:
     assert job.job_id.isprintable(), case
 
 
+@pytest.mark.parametrize("entries", [{f"p{k}": "x" * 4096 for k in range(30)}, {f"{k}": "" for k in range(1000)}])
+def test_a_large_configuration_is_cut_as_a_whole(entries: dict[str, str]) -> None:
+    """It is kept of 10,000 apps for weeks after they ended, and of 20,000 jobs."""
+    job = pb.AgentMessage(progress=pb.Progress(jobs=[pb.JobProgress(job_id="j", configuration=entries)]))
+    done = pb.AgentMessage(done=pb.Done(best_job_id="j", best_configuration=entries))
+    progressed, ended = (agent_messages.event_of("a", message, HOSTS) for message in (job, done))
+    assert isinstance(progressed, ProgressReported)
+    assert isinstance(ended, AgentDone)
+    for kept in (progressed.jobs[0].configuration, ended.best_configuration):
+        assert 1 <= len(kept) <= 128
+        assert kept.items() < entries.items()
+        assert sum(map(len, [*kept, *kept.values()])) <= 8192
+    usual = {f"parameter-{k}": "0.0001" for k in range(64)}
+    assert message_checks.texts(usual) == usual
+
+
 def test_the_table_has_every_field_of_an_agents_messages() -> None:
     """A field that is added to agent.proto must be added to the messages above."""
     named = {name for name, _, _ in CASES}
