@@ -175,9 +175,18 @@ class ArbiterService(agent_pb2_grpc.ArbiterServicer):
             if self._hdfs_tokens is None:
                 await _abort(context, grpc.StatusCode.FAILED_PRECONDITION, "this control plane renews no HDFS tokens")
             lock = self._asking.setdefault(claims.user, asyncio.Lock())
+            await lock.acquire()  # a user's apps wait for each other, and not in threads that other users need
+            loop = asyncio.get_running_loop()
+            asked = loop.run_in_executor(None, self._hdfs_tokens, claims.app_id, claims.user)
+
+            def over(task: asyncio.Future[Token]) -> None:
+                lock.release()
+                if not task.cancelled():
+                    task.exception()  # read, or asyncio would log it where nobody waits any more
+
+            asked.add_done_callback(over)
             try:
-                async with lock:  # a user's apps wait for each other, and not in threads that other users need
-                    token, ends_s = await asyncio.to_thread(self._hdfs_tokens, claims.app_id, claims.user)
+                token, ends_s = await asyncio.shield(asked)  # the thread goes on without a caller that has cancelled
             except NoHdfsToken as e:
                 log.warning("no HDFS token", app_id=claims.app_id, user=claims.user, why=str(e))
                 await _abort(context, grpc.StatusCode.UNAVAILABLE, str(e))
