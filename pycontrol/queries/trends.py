@@ -23,7 +23,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.model.events import JobProgress
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
-from pycontrol.queries.lookup import whole_number
+from pycontrol.queries.lookup import is_known, user_of, whole_number
 from pycontrol.queries.standing import standings
 
 POINTS_KEPT = 1440
@@ -195,6 +195,7 @@ class Trends:
             return {
                 "now_s": now_s,
                 "app_id": app_id,
+                "user": user_of(a, app_id) if is_known(a, app_id) else "",
                 "at_s": [p.at_s for p in points],
                 "gpus": {state: [p.gpus[i] for p in points] for i, state in enumerate(STATES)},
                 "measure": self._measure,

@@ -60,7 +60,7 @@ LEFT_OUT: Mapping[str, Callable[[Answer, Sees], Answer]] = {
     "explain": _explain,
     "picture": _picture,
     "logs": _logs,
-    "trends": lambda found, sees: found if sees(found["app_id"], "") else {**found, "losses": {}},
+    "trends": lambda found, sees: found if sees(found["app_id"], found["user"]) else {**found, "losses": {}},
     "events": _events,
 }
 """By path."""

@@ -87,6 +87,11 @@ def test_with_view_app_everything_is_shown(router: Router, stage: Stage, path: s
         assert SECRET not in said(router, stage, path, "", False, NOBODY), "an answer is kept for all who ask"
 
 
+def test_the_owner_sees_the_losses_when_yarn_lists_the_app_no_more(router: Router, stage: Stage) -> None:
+    user: str = stage.hidden.user  # type: ignore[attr-defined]
+    assert json.loads(said(router, stage, "trends", user, False, NOBODY))["losses"]
+
+
 def test_logs_are_refused(router: Router, stage: Stage) -> None:
     app_id = stage.hidden.app_id  # type: ignore[attr-defined]
     assert router.handle("GET", "logs", {"app": app_id}, "mallory", False, NOBODY)[0] == 403
