@@ -235,9 +235,6 @@ class AgentEvents:
     def up(self, e: ev.AgentUp, now_s: float) -> None:
         """An Agent registers."""
         s, app = self.s, self.s.cluster.apps.get(e.app_id)
-        if app is None and s.cluster.ready:  # it was admitted just before its app ended
-            self.clerk.emit(ev.SendFinish(e.app_id, f"YARN knows no running {e.app_id}"))
-            return
         unadopted = not s.cluster.ready and e.app_id not in s.durable.leases.by_app
         if app is None or unadopted or not s.cluster.seen:
             # otherwise the Agent would hear that it has no GPUs, and would stop what runs on them

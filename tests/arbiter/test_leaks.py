@@ -12,7 +12,6 @@ from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
-from pycontrol.model.cluster import YarnApp
 from tests.arbiter.mini import Mini
 
 pytestmark = pytest.mark.interpreted
@@ -107,21 +106,6 @@ def test_apps_that_ended_while_the_plugin_was_away_leave_nothing() -> None:
     m.send(ev.ClusterLost())
     m.send(m.snapshot())
     m.run(30)
-    grown = {name: (before.get(name, 0), n) for name, n in total(m).items() if n > before.get(name, 0) + 8}
-    assert not grown
-
-
-def test_agents_that_register_just_after_their_apps_ended_are_told_and_leave_nothing() -> None:
-    m = Mini(settings=Settings(recovery_s=0))
-    before = total(m)
-    for k in range(40):
-        name = f"a{k}"
-        m.send(ev.AppAdded(YarnApp(name, "u", "root.q", name, "SUBMARINE", m.now, frozenset({"isonomy"}), f"{name}_1")))
-        m.send(ev.AppRemoved(name, "KILLED"))
-        m.send(ev.AgentUp(name, f"{name}_1", "single", Demand(1, 1, 1, 1.0, 1.0, 0.0)))
-        m.send(ev.AgentDone(name, True))
-        m.send(ev.AgentLost(name))
-    assert [e.app_id for e in m.of(ev.SendFinish)] == [f"a{k}" for k in range(40)]
     grown = {name: (before.get(name, 0), n) for name, n in total(m).items() if n > before.get(name, 0) + 8}
     assert not grown
 
