@@ -51,6 +51,8 @@ TEXTS = frozenset(
         "within",
         "by",
         "segment",
+        "pinned",
+        "opportunistic",
     }
 )
 """REST parameters that are no numbers."""
