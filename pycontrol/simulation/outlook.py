@@ -230,7 +230,7 @@ class Resumed(Simulator):
                 open_ -= {x for x in open_ if x in self.apps and self.apps[x].started_s is not None}
             open_ -= self.records.keys()
             if not self.heap or self.heap[0][0] > end_s:  # nothing comes or ends: whoever waits now waits for good
-                self.arbiter.holdings.timer.retry_s = self.arbiter.settings.lease_s
+                self.arbiter.holdings.timer.slow_down(self.arbiter.settings.lease_s)
             if not open_ or self.now >= end_s or not self._step():
                 break
             self._in_time()

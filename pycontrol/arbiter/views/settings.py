@@ -103,6 +103,10 @@ class RoundTimer:
         """The requested round has begun."""
         self.wanted_s = None
 
+    def slow_down(self, retry_s: float) -> None:
+        """From now on waits this long, where nothing is expected to change."""
+        self.retry_s = retry_s
+
     def failed(self, now_s: float) -> None:
         """A round brought no plan: the next one comes after `retry_s`."""
         self.not_before_s = now_s + self.retry_s
