@@ -25,6 +25,7 @@ from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.validate import Inconsistent, Story, contradicted, validate
 from pycontrol.cells.layout import Layout
 from pycontrol.model import events as ev
+from pycontrol.model import tags
 from pycontrol.model.cluster import Mode, YarnApp
 from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import Cause, EndReason
@@ -427,11 +428,12 @@ class Arbiter:
         self.rounds.candidates.forget(app_id)
 
     def _ask_changed(self, e: ev.AskChanged, now_s: float) -> None:
+        app_id, more = e.ask.app_id, e.ask.count > 0
         self.cluster.asked(e.ask, now_s)
-        if e.ask.count > 0:
-            apps.arrive(self.holdings, self.clerk, e.ask.app_id, now_s)
-        # what an interactive app asks for no more, its user's others may have
-        if e.ask.app_id in self.agents.unmanaged_apps and (e.ask.count > 0 or self.agents.is_interactive(e.ask.app_id)):
+        if more:
+            apps.arrive(self.holdings, self.clerk, app_id, now_s)
+        frees = tags.is_interactive(self.cluster.apps.get(app_id))  # its user's other apps may have what it leaves
+        if app_id in self.agents.unmanaged_apps and (more or frees):
             self.clerk.request_round(now_s + self.settings.settle_s)
 
     # ---- the operator
@@ -476,8 +478,8 @@ class Arbiter:
         on = self.cluster.machines.on(host)
         leases.cancel_reservations(self.holdings, self.clerk, self.durable.reservations.parts(on), now_s, why)
         here = [x for x in self.durable.leases.parts(on) if x.state != REVOKING]
-        used = {*self.cluster.container_at, *self.holdings.workers.placing}
-        taken = [x for x in here if not self.holdings.is_unmanaged(x.app_id) or used.isdisjoint(x.gpus)]
+        s = self.holdings
+        taken = [x for x in here if not s.is_unmanaged(x.app_id) or not any(map(s.in_use, x.gpus))]
         leases.revoke(self.holdings, self.clerk, taken, now_s, now_s + self.holdings.lead_s, why)
 
     def _kill_app(self, app_id: str, user: str, now_s: float) -> None:

@@ -107,7 +107,7 @@ def revoke(s: Holdings, clerk: Clerk, leases: Iterable[Lease], now_s: float, dea
 def _revoke_one(s: Holdings, clerk: Clerk, lease: Lease, now_s: float, deadline_s: float, cause: Cause) -> list[str]:
     """Ends a lease where no container uses its GPUs, now or soon, and revokes it elsewhere; returns the containers."""
     at = {gpu: s.cluster.container_at.get(gpu, "") for gpu in lease.gpus}
-    used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)
+    used = tuple(gpu for gpu in lease.gpus if s.in_use(gpu))
     unused = tuple(gpu for gpu in lease.gpus if gpu not in used)
     for gpus in sorted(filter(None, (used, unused))):
         if gpus is unused:
@@ -443,7 +443,7 @@ def _end_unused(s: Holdings, clerk: Clerk, lease: Lease, now_s: float) -> None:
 def _lapse_s(s: Holdings, lease: Lease, gpu: Gpu) -> float | None:
     """When an unused grant lapses; None while it is used. Time in which no placement could be sent does not count."""
     since_s = lease.unused_since_s
-    if since_s is None or gpu in s.cluster.container_at or gpu in s.workers.placing:
+    if since_s is None or s.in_use(gpu):
         return None
     if gpu in s.workers.at:
         since_s = max(since_s, s.workers.full_s)

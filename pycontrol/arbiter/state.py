@@ -115,6 +115,10 @@ class Holdings:
         recent = sum(at_s > lease.end_s - HOUR_S for at_s in app.preempted_s)
         return how == "auto" and recent >= self.settings.preemptions_per_hour
 
+    def in_use(self, gpu: Gpu) -> bool:
+        """Whether a container uses the GPU, or is being placed there."""
+        return gpu in self.cluster.container_at or gpu in self.workers.placing
+
     def free_to_lease(self, gpu: Gpu) -> bool:
         """Whether a GPU without a lease may be leased now."""
         return gpu not in self.cluster.container_at and self.usable(gpu) and gpu.host not in self.cluster.closed

@@ -45,7 +45,7 @@ class Metrics:
         """By (app, job): why GPUs were revoked from it, and how many; until it trains again."""
         self._sources: list[tuple[Gauge, Callable[[], float]]] = []
         if durable is not None:
-            self._know_all(durable)
+            self.know_all(durable)
 
     def _define_counters(self) -> None:
         histogram, counter = partial(Histogram, registry=self.registry), partial(Counter, registry=self.registry)
@@ -123,7 +123,8 @@ class Metrics:
 
     # ---- facts
 
-    def _know_all(self, durable: Durable) -> None:
+    def know_all(self, durable: Durable) -> None:
+        """Know the apps of this state, at the start or after a takeover."""
         for app in durable.live.values():
             self._know(app.app_id, app.queue, app.user)
             if not app.leases:
@@ -142,8 +143,6 @@ class Metrics:
         app_id = spans[0].app_id if spans else ""
         queue, user = self._labels.get(app_id, ("", ""))
         match fact:
-            case f.Restored():
-                self._know_all(Durable.load(fact.data))
             case f.AppArrived():
                 self._know(fact.app_id, fact.queue, fact.user)
                 self._waiting[fact.app_id] = fact.submitted_s

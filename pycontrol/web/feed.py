@@ -67,6 +67,12 @@ class Feed:
         self._users = {x.app_id: x.user for x in durable.apps.values()}
         self._deals = _deals(durable.exchange)
 
+    def _take_over(self, durable: Durable) -> None:
+        self._know(durable)
+        self.metrics.know_all(durable)
+        if self.notifier is not None:
+            self.notifier.know_all(durable)
+
     def append(self, facts: Iterable[f.Fact], now_s: float) -> None:
         """Make the facts durable, then publish them."""
         facts = list(facts)
@@ -79,6 +85,8 @@ class Feed:
             self.metrics.observe(fact, now_s, changes)
             if isinstance(fact, f.AppEnded):
                 self.trends.ended(fact.app_id)
+            elif isinstance(fact, f.Restored):
+                self._take_over(Durable.load(fact.data))
         if self.notifier is not None:
             self.notifier.take(((fact, spans[0] if spans else None) for fact, spans in about), now_s)
         with self._changed:
@@ -121,9 +129,6 @@ class Feed:
     def _describe(self, fact: f.Fact, changes: Sequence[IntervalChange]) -> list[_Told]:
         """What is said of a fact; nothing if it is not published."""
         match fact:
-            case f.Restored():
-                self._know(Durable.load(fact.data))
-                return []
             case f.AppArrived():
                 self._names[fact.app_id], self._users[fact.app_id] = fact.name, fact.user
                 return [(fact.app_id, f"arrived in {fact.queue} ({fact.kind}, {fact.app_id})", ())]

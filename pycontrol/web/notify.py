@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted, Restored
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
 from pycontrol.model.reasons import PREEMPTIONS
 from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.web.poster import Poster
@@ -20,9 +20,10 @@ class Notifier(Poster):
         self._apps: dict[str, dict[str, str]] = {}
         self._started: set[str] = set()
         if durable is not None:
-            self._know(durable)
+            self.know_all(durable)
 
-    def _know(self, durable: Durable) -> None:
+    def know_all(self, durable: Durable) -> None:
+        """Know the apps of this state, at the start or after a takeover."""
         for app in durable.live.values():
             self._apps[app.app_id] = {"name": app.name, "user": app.user, "queue": app.queue}
             if app.leases:
@@ -33,8 +34,6 @@ class Notifier(Poster):
         revoked: dict[tuple[str, str, str], list[str]] = {}
         for fact, span in facts:
             match fact:
-                case Restored():
-                    self._know(Durable.load(fact.data))
                 case AppArrived():
                     self._apps[fact.app_id] = {"name": fact.name, "user": fact.user, "queue": fact.queue}
                 case LeaseStarted() if span is not None and span.app_id not in self._started:

@@ -125,10 +125,6 @@ class AgentsView(dict[str, AgentState]):
         else:
             self.unmanaged_apps.pop(app_id, None)
 
-    def is_interactive(self, app_id: str) -> bool:
-        """Whether it is among them."""
-        return app_id in self._interactive_user
-
     def note_interactive(self, app_id: str, user: str) -> bool:
         """Counts the app among this user's interactive apps, empty: among nobody's; returns whether it was one."""
         before = self._interactive_user.get(app_id, "")
