@@ -35,7 +35,7 @@ PLANTED: dict[str, tuple[str, str, str, str]] = {
     ),
     "ends_a_lease_in_use": (
         ARBITER,
-        "used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)",
+        "used = tuple(gpu for gpu in lease.gpus if s.in_use(gpu))",
         "used = ()",
         "isonomy",
     ),

@@ -36,7 +36,7 @@ _STEP = """        self._journal.append(facts, now_s)
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "ends_a_lease_in_use": (
         ARBITER,
-        "used = tuple(gpu for gpu in lease.gpus if at[gpu] or gpu in s.workers.placing)",
+        "used = tuple(gpu for gpu in lease.gpus if s.in_use(gpu))",
         "used = ()",
     ),
     "a_revoked_lease_lasts": (
