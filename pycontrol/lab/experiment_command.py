@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterable
@@ -141,23 +142,27 @@ def _read_results(results: Path) -> list[claims.ClaimResult]:
 
 
 def _refresh(results: Path, full: bool, data: Path | None, processes: int | None, log: Console) -> None:
-    """Looks at each stale result, and replaces it if its experiment decides otherwise now."""
+    """Looks at each stale result in small, then runs again those that are decided otherwise now, the quickest first."""
     stale = [r for r in _read_results(results) if claims.is_stale(r)]
+    again: list[tuple[claims.ClaimResult, str]] = []
+    for k, r in enumerate(sorted(stale, key=lambda r: not r.fingerprint), 1):
+        here = f"{r.name}{claims.FULL if r.size == 'full' else ''}"
+        with log.status(f"{here} ({k} of {len(stale)}): in small"):
+            now = fingerprint(r.name, data) if r.fingerprint else ""
+        if now and now == r.fingerprint:
+            claims.keep(replace(r, same=(*r.same, provenance.code_hash(r.name))), results)
+            log.print(f"{here}: decides and finds the same in small")
+        elif r.size == "full" and not full:
+            log.print(f"{here}: left, as it is at full size (--full)")
+        else:
+            again.append((r, now))
     more: dict[str, Any] = {"data": data, "runs": {}, **({"processes": processes} if processes else {})}
-    for k, r in enumerate(sorted(stale, key=lambda r: r.wall_s), 1):
-        here = f"{r.name}{claims.FULL if r.size == 'full' else ''} ({k} of {len(stale)})"
-        code = provenance.code_hash(r.name)
-        with log.status(f"{here}: in small") as status:
-            now = fingerprint(r.name, data)
-            if now and now == r.fingerprint:
-                claims.keep(replace(r, same=(*r.same, code)), results)
-                log.print(f"{here}: decides and finds the same in small")
-                continue
-            if r.size == "full" and not full:
-                log.print(f"{here}: left, as it is at full size (--full)")
-                continue
+    for k, (r, now) in enumerate(sorted(again, key=lambda x: x[0].wall_s or math.inf), 1):
+        here, code = f"{r.name} ({k} of {len(again)})", provenance.code_hash(r.name)
+        with log.status(f"{here}: at its size") as status:
             note = partial(_note, here, status if log.is_terminal else Lines(log))
             entry = _run(r.name, r.setup(note=note, **more))
+            now = now or fingerprint(r.name, data)
         claims.keep(claims.result_of(entry, provenance.commit_of(), code, now), results)
         log.print(f"{here}: run again in {entry.wall_s:.0f} s")
 
