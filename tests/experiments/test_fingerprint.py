@@ -157,11 +157,11 @@ def test_a_result_that_is_decided_otherwise_is_run_again_and_kept(tmp_path: Path
 
 def test_results_that_take_long_or_nobody_knows_how_long_are_run_again_last(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    for name, wall_s in (("hived-profile", 0.0), ("oef-fig6", 9.0), ("oef-map", 3.0)):
+    for name, wall_s in (("oef-fig1-2", 0.0), ("oef-fig6", 9.0), ("oef-vectors", 3.0)):
         claims.keep(replace(kept(folder), name=name, wall_s=wall_s), folder)
     kept(folder, fingerprint=today(FIG2))
     said = CliRunner().invoke(experiment_command, ["claims", "--refresh", "--results", str(folder)]).output
-    order = [said.index(name) for name in (FIG2, "oef-map (1 of 3)", "oef-fig6 (2 of 3)", "hived-profile (3 of 3)")]
+    order = [said.index(name) for name in (FIG2, "oef-vectors (1 of 3)", "oef-fig6 (2 of 3)", "oef-fig1-2 (3 of 3)")]
     assert order == sorted(order)
 
 
