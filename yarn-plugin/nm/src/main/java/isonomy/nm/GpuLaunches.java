@@ -243,7 +243,7 @@ final class GpuLaunches {
       return action.run();
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
-      throw new IOException("interrupted while " + use.container + " waited for its GPUs", e);
+      throw (IOException) new InterruptedIOException(use.container + " waited for its GPUs").initCause(e);
     }
   }
 

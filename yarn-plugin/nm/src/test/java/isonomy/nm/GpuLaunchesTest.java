@@ -208,6 +208,10 @@ class GpuLaunchesTest {
     assertThrows(InterruptedIOException.class, () -> gpus.reacquire(id, () -> {
       throw new InterruptedIOException("test");
     }));
+    ContainerId waits = container(2, 1, ExecutionType.GUARANTEED, "gpu=3;lease=b").getContainerId();
+    Thread.currentThread().interrupt();
+    assertThrows(InterruptedIOException.class, () -> gpus.reacquire(waits, () -> 0), "else YARN takes it for lost");
+    assertTrue(Thread.interrupted());
     assertTrue(shell.isAlive() && killed.isEmpty());
     assertTrue(evidence().isEmpty(), "it has not ended");
     shell.destroyForcibly();
