@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +18,7 @@ LOG_TIME = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})")
 LOG_PAIR = re.compile(r"\b([A-Z]+)=([^\t\n]*)")
 LOG_GPUS = re.compile(r"yarn\.io/gpu: (\d+)")
 FINISHED = "Application Finished - "
+GZIP = b"\x1f\x8b"
 
 
 class EvidenceError(Exception):
@@ -47,6 +50,8 @@ class Evidence:
 
     files: list[str] = field(default_factory=list)
     stays: dict[str, ContainerInterval] = field(default_factory=dict)
+    ended_s: dict[str, float] = field(default_factory=dict)
+    """By container: the file with its end may be read before that with its start."""
     hosts: set[str] = field(default_factory=set)
     bad_lines: list[str] = field(default_factory=list)
 
@@ -72,14 +77,15 @@ def app_of(container_id: str) -> str:
 
 
 def read_evidence(patterns: Iterable[str]) -> Evidence:
-    """Read the evidence files that match the patterns; a last line cut off by a crash is no error."""
+    """Read the evidence files that match, gzipped or not; a last line cut off by a crash is no error."""
     evidence = Evidence()
     for pattern in patterns:
         for name in sorted(glob.glob(pattern, recursive=True)):
             evidence.files.append(name)
             try:
-                lines = Path(name).read_text(encoding="utf-8").split("\n")
-            except (OSError, UnicodeDecodeError) as e:
+                data = Path(name).read_bytes()
+                lines = (gzip.decompress(data) if data.startswith(GZIP) else data).decode().split("\n")
+            except (OSError, EOFError, zlib.error, UnicodeDecodeError) as e:
                 raise EvidenceError(f"{name}: cannot be read: {e}") from e
             for number, line in enumerate(lines, 1):
                 if line.strip() and not _take(evidence, line) and number < len(lines):
@@ -104,15 +110,16 @@ def add_event(evidence: Evidence, data: dict[str, Any]) -> None:
     known = evidence.stays.get(container_id)
     if data["event"] == "start":
         if known is None:
-            stay = ContainerInterval(container_id, host, _ids(data["gpu_ids"]), str(data.get("lease") or ""), time_s)
-            evidence.stays[container_id] = stay
+            known = ContainerInterval(container_id, host, _ids(data["gpu_ids"]), str(data.get("lease") or ""), time_s)
+            evidence.stays[container_id] = known
         elif known.gpu_ids != _ids(data["gpu_ids"]):
             raise ValueError(f"{container_id} starts twice with different GPUs")
     elif data["event"] == "end":
-        if known is not None:
-            known.end_s, known.end_by = time_s, "NodeManager"
+        evidence.ended_s[container_id] = time_s
     else:
         raise ValueError(f"unknown event {data['event']}")
+    if known is not None and container_id in evidence.ended_s:
+        known.end_s, known.end_by = evidence.ended_s[container_id], "NodeManager"
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -106,7 +106,7 @@ def records_options(command: F) -> F:
     """The options that name a run's records."""
     about = "A gang starts or stops whole within this time."
     logs = "The ResourceManager's log with its audit lines; may be repeated."
-    files = "Evidence files of the NodeManagers; may be repeated."
+    files = "Evidence files of the NodeManagers, rotated ones (.gz) too; may be repeated."
     command = click.option(
         "--gang-deadline", type=ABOVE_0, default=GANG_DEADLINE_S, show_default=True, metavar="SECONDS", help=about
     )(command)
@@ -127,7 +127,7 @@ def audit_command(gang_deadline: float, output: str, **records: Any) -> None:
     \b
     isonomy audit                                          the dev-cluster in build/dev-cluster
     isonomy audit --journal state/journal.sqlite \\
-        --evidence '/var/lib/hadoop/*/isonomy-evidence.jsonl' --rm-audit-log /var/log/hadoop/rm-audit.log
+        --evidence '/var/lib/hadoop/*/isonomy-evidence.jsonl*' --rm-audit-log /var/log/hadoop/rm-audit.log
     """
     found = audited(records_of(**records), gang_deadline, time.time())
     emit(found, output, screens.audit)

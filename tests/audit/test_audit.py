@@ -1,6 +1,7 @@
 """The audit: a clean run passes, and each rule finds the run that breaks it."""
 
 import dataclasses
+import gzip
 import json
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from pycontrol.arbiter.ledger import facts as f
 from pycontrol.audit.audit import GANG_DEADLINE_S, LEAD_S, audit
-from pycontrol.audit.evidence import Evidence, YarnRecords, add_event, read_evidence, read_rm_log
+from pycontrol.audit.evidence import Evidence, EvidenceError, YarnRecords, add_event, read_evidence, read_rm_log
 from pycontrol.audit.history import History
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
@@ -386,6 +387,18 @@ def test_evidence_files(tmp_path: Path) -> None:
     assert read.bad_lines == [f"{file}, line 2"]
     found = audit(History(), read, YarnRecords(), 1.0, GANG_DEADLINE_S, LEAD_S)
     assert [v["kind"] for v in found["violations"]][-1] == "evidence_unreadable"
+
+
+def test_rotated_evidence_is_read_with_what_follows_it(tmp_path: Path) -> None:
+    line = {"event": "start", "container": container(2), "node": "n1", "gpu_ids": [0, 1], "lease": "r1", "time_ms": 5}
+    rotated, packed = tmp_path / "e.jsonl-20261101.gz", gzip.compress(json.dumps(line).encode())
+    rotated.write_bytes(packed)
+    (tmp_path / "e.jsonl").write_text(json.dumps({**line, "event": "end", "time_ms": 9}))
+    stay = read_evidence([str(tmp_path / "e.jsonl*")]).stays[container(2)]
+    assert (stay.start_s, stay.end_s, stay.end_by) == (0.005, 0.009, "NodeManager")
+    rotated.write_bytes(packed[:-9])
+    with pytest.raises(EvidenceError, match="gz: cannot be read"):
+        read_evidence([str(tmp_path / "e.jsonl*")])
 
 
 def test_the_resource_managers_audit_log(tmp_path: Path) -> None:
