@@ -20,7 +20,7 @@ from typing import Any
 import busy
 import click
 import yaml
-from demo import BIN, DEMO, REPO, App, Demo, submarine
+from demo import BIN, DEMO, ENDED, REPO, App, Demo, submarine
 
 from pycontrol.cli.tables import out as show
 from pycontrol.cli.tables import table
@@ -33,7 +33,6 @@ ALL_GPUS, OWN_GPUS, LENT_GPUS = 12, 6, 2
 """Of the cluster, of research, and of the switch that it gets by exchange."""
 CLAIMED_LEAST = 10
 """GPUs that prod's apps claimed of its cells: 2, 4 and 4."""
-ENDED = ("FINISHED", "FAILED", "KILLED")
 
 
 def hosts() -> dict[str, str]:

@@ -50,6 +50,7 @@ TIMES_S = {
 }
 """Settings that are times, on a machine at rest."""
 DEADLINE_S = 600.0
+ENDED = ("FINISHED", "FAILED", "KILLED")
 SAVED = re.compile(r"Saved checkpoint for \d+ into \S+ \(([\d.]+) sec\)")
 DIGITS = "python -m submarine_patch.examples.digits"
 KERAS_DIGITS = "python -m submarine_patch.examples.digits_keras"
@@ -270,7 +271,8 @@ class Demo:
             self.show_rounds()
             shown = self.show_queue(shown)
             states = self.yarn_apps()
-            if all(states.get(a.name, {}).get("state") in ("FINISHED", "FAILED", "KILLED") for a in apps):
+            ended = {name for name, state in states.items() if state["state"] in ENDED}
+            if all((a.name if a.process else a.after) in ended for a in apps):
                 break
             failed = [a for a in apps if a.process and a.process.poll() and a.name not in states]
             if failed:
@@ -469,6 +471,8 @@ def out_of_order(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]
     Apps that got GPUs in a round in which the large one lost some come first by the policy, and must have ended first.
     """
     names = [a.name for a in by_size(1.0)]
+    if never := [n for n in names if n not in apps]:
+        return [f"{n}, which was never submitted" for n in never]
     why = {a: text for r in receipts for a, text in r.get("why", {}).items()}
     silent = [n for n in names if not why.get(apps[n]["id"], "").startswith("equal sharing would")]
     large = apps["large"]

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,32 @@ def test_a_kept_demo_prints_its_page_and_how_to_stop_it(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert "http://rm:8088/ws/v1/cluster/isonomy/ui" in said
     assert f"dev-cluster/down --dir {tmp_path}" in said
+
+
+def test_a_demo_whose_large_app_fails_ends_and_names_what_was_never_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(demo.Demo):
+        def submit(self, app: demo.App) -> None:
+            app.process = subprocess.Popen(["true"])
+            app.process.wait()
+
+        def serve(self, policy: str | None = None) -> None:
+            pass
+
+        def isonomy(self, *words: str) -> None:
+            pass
+
+        def yarn_apps(self) -> dict[str, dict[str, Any]]:
+            return {"large": {"id": "l", "name": "large", "state": "FAILED", "finalStatus": "FAILED"}}
+
+    monkeypatch.setattr("time.sleep", lambda s: pytest.fail("it waits for what can no longer come"))
+    monkeypatch.setattr(busy, "factor", lambda: 1.0)
+    failing = Failing(tmp_path, tmp_path / "report.json", (), cluster={"rm_web": "http://127.0.0.1:1"})
+    assert not failing.serve_by_size()
+    said = capsys.readouterr().out
+    assert "MISSING: small, which was never submitted" in said
+    assert "MISSING: other, which was never submitted" in said
 
 
 def test_a_cluster_of_another_version_is_read_by_the_options_that_are_known(tmp_path: Path) -> None:
