@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -424,7 +424,9 @@ class Demo:
     @contextmanager
     def running(self, policy: str | None = None, keep: bool = False) -> Iterator[None]:
         """Cluster and control plane, up; at the end, however it comes, they are down, or left up if `keep`."""
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+                signal.signal(number, lambda n, _: sys.exit(128 + n))
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.unlink(missing_ok=True)
         try:
@@ -434,9 +436,13 @@ class Demo:
             self.serve(policy)
             yield
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             if keep and self.cluster:
                 self.kept()
             else:
+                with suppress(OSError):  # of a terminal that is gone
+                    self.say("the cluster is taken down; no signal interrupts that")
                 self.down()
 
     def kept(self) -> None:

@@ -1,6 +1,7 @@
 """dev-cluster's parts that need no Hadoop."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -148,6 +149,35 @@ def test_a_kept_demo_prints_its_page_and_how_to_stop_it(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert "http://rm:8088/ws/v1/cluster/isonomy/ui" in said
     assert f"dev-cluster/down --dir {tmp_path}" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_a_signal_ends_takes_its_cluster_down_whatever_signals_follow(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    ended = []
+
+    class Ending(demo.Demo):
+        def up(self) -> None:
+            pass
+
+        def serve(self, policy: str | None = None) -> None:
+            pass
+
+        def down(self) -> None:
+            for again in before:
+                assert signal.getsignal(again) is signal.SIG_IGN
+            ended.append(True)
+
+    before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with pytest.raises(SystemExit) as error, Ending(tmp_path, tmp_path / "report.json", ()).running():
+            signal.raise_signal(number)
+    finally:
+        for n, handler in before.items():
+            signal.signal(n, handler)
+    assert error.value.code == 128 + number
+    assert ended
 
 
 def test_a_demo_whose_large_app_fails_ends_and_names_what_was_never_submitted(
