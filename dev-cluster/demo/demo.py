@@ -37,6 +37,8 @@ from pycontrol.words import count
 REPO = Path(__file__).resolve().parents[2]
 DEMO = REPO / "dev-cluster" / "demo"
 BIN = Path(sys.executable).parent
+MARK = "ISONOMY_DEV_CLUSTER_DAEMON"
+"""As in devcluster/processes.py: what dev-cluster/down ends."""
 SETTINGS = ("isonomy.f=0.3", "isonomy.policy_options={loss: 0}", "yarn.node_expiry_ms=30000")
 """f = 0.3: of two or three apps all bid, of four the worst three; what they pay goes to the fourth. loss = 0: a restart
 costs more than a lease that is so short, so that with the default no running gang would give way."""
@@ -200,8 +202,9 @@ class Demo:
         self.stop()
         serve = [str(BIN / "isonomy"), "serve", "--config", self.cluster["isonomy_yaml"]]
         serve += ["--policy", policy] if policy else []
+        env = {**os.environ, MARK: str(self.folder)}
         with (self.folder / "log" / "control-plane.log").open("ab") as log:
-            self.control = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+            self.control = subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env=env)
         assert self.control.stdout is not None
         line = self.control.stdout.readline().decode().strip()
         if not line.startswith("ready"):
@@ -447,12 +450,9 @@ class Demo:
 
     def kept(self) -> None:
         """Says what runs on, and how it ends."""
-        alive = self.control is not None and self.control.poll() is None
-        words = [f"kill {self.control.pid};"] if alive and self.control is not None else []
-        down = " ".join([*words, str(REPO / "dev-cluster/down"), "--dir", str(self.folder)])
         self.say(f"the cluster is left up. Its page: {self.page}")
         self.say(f"for the command line: export ISONOMY_RM={self.cluster['rm_web']}")
-        self.say(f"to end all of it: {down}")
+        self.say(f"to end all of it: {REPO / 'dev-cluster/down'} --dir {self.folder}")
 
     def down(self) -> None:
         """Leaves nothing running."""

@@ -17,7 +17,7 @@ from devcluster.devcluster_error import DevClusterError
 from devcluster.folder import BUILD, DATANODE, KDC, NAMENODE, RESOURCEMANAGER, ZOOKEEPER, Cluster, Layout
 
 MARK = "ISONOMY_DEV_CLUSTER_DAEMON"
-"""Environment variable of every daemon: the cluster's directory."""
+"""Environment variable of every daemon, and of a demo's control plane: the cluster's directory."""
 TERM_GRACE_S = 3.0
 KILL_GRACE_S = 15.0
 POLL_S = 0.05
@@ -167,7 +167,7 @@ def stop_all(layout: Layout) -> int:
 
 
 def find_daemons(layout: Layout) -> set[int]:
-    """All JVMs that were started with this cluster's mark."""
+    """All processes that were started with this cluster's mark."""
     return {p.pid for p in _own() if _environ(p).get(MARK) == str(layout.root)}
 
 

@@ -148,7 +148,29 @@ def test_a_kept_demo_prints_its_page_and_how_to_stop_it(tmp_path: Path, capsys: 
     left.kept()
     said = capsys.readouterr().out
     assert "http://rm:8088/ws/v1/cluster/isonomy/ui" in said
-    assert f"dev-cluster/down --dir {tmp_path}" in said
+    assert f"to end all of it: {demo.REPO}/dev-cluster/down --dir {tmp_path}\n" in said
+
+
+def test_what_ends_a_cluster_ends_a_kept_demos_control_plane_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kept(demo.Demo):
+        def get(self, path: str, **params: str) -> dict[str, Any]:
+            return {"ready": True}
+
+    program = tmp_path / "isonomy"
+    program.write_text(f"#!{sys.executable}\nimport signal\nprint('ready', flush=True)\nsignal.pause()\n")
+    program.chmod(0o755)
+    (tmp_path / "log").mkdir()
+    monkeypatch.setattr(demo, "BIN", tmp_path)
+    kept = Kept(tmp_path, tmp_path / "report.json", (), cluster={"rm_web": "http://rm:8088", "isonomy_yaml": "-"})
+    try:
+        kept.serve()
+        assert kept.control is not None
+        assert processes.stop_all(Layout(tmp_path)) == 1
+        assert kept.control.wait(10) == -signal.SIGTERM
+    finally:
+        kept.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
