@@ -53,7 +53,8 @@ TIMES_S = {
 """Settings that are times, on a machine at rest."""
 DEADLINE_S = 600.0
 ENDED = ("FINISHED", "FAILED", "KILLED")
-SAVED = re.compile(r"Saved checkpoint for \d+ into \S+ \(([\d.]+) sec\)")
+SAVED = re.compile(r"Saved checkpoint for (\d+) into (\S+) \(([\d.]+) sec\)")
+RESTORED = re.compile(r"Restored checkpoint for [1-9]\d* from (\S+)")
 DIGITS = "python -m submarine_patch.examples.digits"
 KERAS_DIGITS = "python -m submarine_patch.examples.digits_keras"
 HOSTILE = "'shell<img src=x onerror=alert(1)>'"
@@ -370,10 +371,21 @@ class Demo:
                 self.say(f"model of {app.name} on HDFS: {app.model}/{names[-1] if names else 'MISSING'}")
         return data, good
 
+    def logs(self, app_id: str = "*") -> list[str]:
+        """What the workers logged."""
+        logs = (self.folder / "data").glob(f"nodemanager-*/log/{app_id}/*/stderr")
+        return [log.read_text(errors="replace") for log in logs]
+
     def checkpoints_s(self) -> list[float]:
         """What each checkpoint took by its worker's log, until it lay whole on HDFS."""
-        logs = (self.folder / "data").glob("nodemanager-*/log/*/*/stderr")
-        return [float(s) for log in logs for s in SAVED.findall(log.read_text(errors="replace"))]
+        return [float(took_s) for log in self.logs() for _, _, took_s in SAVED.findall(log)]
+
+    def resumed(self, app_id: str) -> bool:
+        """Whether a job of the app went on from what a worker of it had saved when it was told to stop."""
+        logs = self.logs(app_id)
+        last = [(log, *saved) for log in logs for saved in SAVED.findall(log)[-1:]]
+        left = {path for log, step, path, _ in last if f"Stopped on request at step {step}" in log}
+        return any(path in left for log in logs for path in RESTORED.findall(log))
 
     def isonomy(self, *words: str) -> None:
         """Runs a command of the operator's, its output as it is."""
@@ -463,12 +475,12 @@ class Demo:
         subprocess.run([str(REPO / "dev-cluster/down"), "--dir", str(self.folder)], check=False)
 
 
-def missed(report: dict[str, Any]) -> list[str]:
-    """What a run is to show and this one did not."""
-    resumed = any(a["revocations"] and a["restarts"] and a["final_state"] == "SUCCEEDED" for a in report["apps"])
+def missed(report: dict[str, Any], resumed: Callable[[str], bool]) -> list[str]:
+    """What a run is to show and this one did not; `resumed` says of an app's id whether a gang told to stop went on."""
     absent = [what for key, what in PROMISED.items() if not report["seen"][key]]
     absent += [] if any(row["came_true"] for row in report["why_not"]) else ["an answer to why-not that came true"]
-    return absent if resumed else [*absent, "a revoked gang that resumed"]
+    again = any(a["revocations"] and a["final_state"] == "SUCCEEDED" and resumed(a["id"]) for a in report["apps"])
+    return absent if again else [*absent, "a revoked gang that resumed"]
 
 
 def out_of_order(receipts: list[dict[str, Any]], apps: dict[str, dict[str, Any]]) -> list[str]:
@@ -522,7 +534,7 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         demo.say(f"the same cluster under the default policy, {DEFAULT}")
         succeeded = demo.serve_by_size() and succeeded
         data, good = demo.report()
-        for missing in (*missed(data), *demo.seen_in_browser()):
+        for missing in (*missed(data, demo.resumed), *demo.seen_in_browser()):
             good = False
             demo.say(f"MISSING: {missing}, which every run of the demo is to show")
         if not data["seen"]["bids_with_c_below_1"]:

@@ -228,6 +228,33 @@ def test_a_demo_whose_large_app_fails_ends_and_names_what_was_never_submitted(
     assert "MISSING: other, which was never submitted" in said
 
 
+@pytest.mark.parametrize(
+    ("stopped", "restored", "shown"),
+    [
+        ("Stopped on request at step 9, paced", "Restored checkpoint for 9 from hdfs://h/job002/ckpt-9-1a", True),
+        ("Stopped on request at step 9, paced", "Restored checkpoint for 16 from hdfs://h/job000/ckpt-16-1a", False),
+        ("Finished at step 9", "Restored checkpoint for 9 from hdfs://h/job002/ckpt-9-1a", False),
+        ("Stopped on request at step 9, paced", "Trains to step 16", False),
+    ],
+)
+def test_a_revoked_gang_resumed_only_if_a_worker_restored_what_it_left(
+    tmp_path: Path, stopped: str, restored: str, shown: bool
+) -> None:
+    said = {
+        "0": f"Saved checkpoint for 9 into hdfs://h/job002/ckpt-9-1a (0.519 sec)\nINFO:x:{stopped}\n",
+        "1": restored,
+    }
+    for node, text in said.items():
+        log = tmp_path / f"data/nodemanager-{node}/log/app/container_{node}/stderr"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"INFO:tensorflow:{text}\n")
+    app = {"id": "app", "revocations": 2, "restarts": 3, "final_state": "SUCCEEDED"}
+    report = {"apps": [app], "seen": dict.fromkeys(demo.PROMISED, 1), "why_not": [{"came_true": True}]}
+    run = demo.Demo(tmp_path, tmp_path / "report.json", ())
+    assert run.checkpoints_s() == [0.519]
+    assert demo.missed(report, run.resumed) == ([] if shown else ["a revoked gang that resumed"])
+
+
 def test_a_cluster_of_another_version_is_read_by_the_options_that_are_known(tmp_path: Path) -> None:
     cluster = Cluster(
         Layout(tmp_path), Options(gpus="2x4", settings=("a=1",)), free_ports.choose([]), gpus.topology(None, "virtual")
