@@ -29,6 +29,8 @@ from submarine_patch.cli import stock
 LEASE_S, LEAD_S = 20.0, 4.0
 LENT_S = 60.0
 """For how long prod lends its switch: until research uses all that exist, and prod has asked for it back."""
+WIDE_S = 45.0
+"""Within this time research must use all that exist: the switch is lent still."""
 ALL_GPUS, OWN_GPUS, LENT_GPUS = 12, 6, 2
 """Of the cluster, of research, and of the switch that it gets by exchange."""
 CLAIMED_LEAST = 10
@@ -170,7 +172,7 @@ def borrow(demo: CellsDemo) -> None:
         f"{2.0 * demo.slower:g}",
     ]
     demo.start("wide", "research", 2, *search)
-    demo.see("wide runs on all twelve GPUs", 120, lambda: len(demo.held("wide")) == ALL_GPUS)
+    demo.see("wide runs on all twelve GPUs", WIDE_S, lambda: len(demo.held("wide")) == ALL_GPUS)
     guaranteed = sum(x["guaranteed"] for x in demo.held("wide"))
     demo.say(f"{guaranteed} of them are guaranteed, the others borrowed")
     if guaranteed != OWN_GPUS + LENT_GPUS:

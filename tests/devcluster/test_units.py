@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "dev-cluster" / "demo"))
 
 import busy
+import cells_demo
 import demo
 import together
 from devcluster import free_ports, gpus, prerequisites, processes
@@ -171,6 +173,32 @@ def test_what_ends_a_cluster_ends_a_kept_demos_control_plane_too(
         assert kept.control.wait(10) == -signal.SIGTERM
     finally:
         kept.stop()
+
+
+def test_what_demo_cells_lends_is_lent_for_longer_than_research_may_take_to_use_it(tmp_path: Path) -> None:
+    limits_s = list[float]()
+
+    class Slow(cells_demo.CellsDemo):
+        def see(self, what: str, limit_s: float, seen: Callable[[], Any]) -> float:
+            limits_s.append(limit_s)
+            return limit_s
+
+        def get(self, path: str, **params: str) -> dict[str, Any]:
+            return {"deals": [{"end_s": cells_demo.LENT_S}]}
+
+        def held(self, name: str) -> list[dict[str, Any]]:
+            return [{"guaranteed": True}] * 8
+
+        def isonomy(self, *words: str) -> None:
+            pass
+
+        def start(self, name: str, queue: str, gpus: int, *more: str) -> None:
+            pass
+
+    slow = Slow(tmp_path, tmp_path / "report.json", ())
+    end_s = cells_demo.lend(slow)
+    cells_demo.borrow(slow)
+    assert sum(limits_s) < end_s
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
