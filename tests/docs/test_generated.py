@@ -1,13 +1,17 @@
-"""Pages that are generated are what would be generated now, and links within the documents lead somewhere."""
+"""Generated pages are what would be generated now, links between documents lead somewhere, examples are accepted."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from submarine_patch.cli import check
+from submarine_patch.cli.options import parse_run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,6 +35,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert found.exists(), f"{target}: there is no such file"
         if anchor and found.suffix == ".md":
             assert anchor in anchors(found), f"{target}: {found.name} has no such heading"
+
+
+def test_each_example_of_submarine_job_run_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("import isonomy\n")
+    (tmp_path / "space.yaml").write_text("parameters: {learning-rate: {type: float, min: 0.003, max: 0.3}}\n")
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    examples = re.findall(r"^ *submarine job run (--name (?:.*\\\n)*.*)$", text, re.MULTILINE)
+    assert len(examples) >= 9
+    for example in examples:
+        check(parse_run(shlex.split(example.replace("\\\n", " "))))
 
 
 def anchors(page: Path) -> set[str]:
