@@ -256,7 +256,7 @@ def finish(demo: CellsDemo) -> bool:
 @click.option("--out", type=click.Path(path_type=Path), default=REPO / "build/demo-cells/report.json")
 @click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
 def main(folder: Path, out: Path, keep: bool) -> None:
-    """Show a tenant's guarantee on a fresh pseudo-distributed Hadoop; about six minutes, up to four times as long on a
+    """Show a tenant's guarantee on a fresh pseudo-distributed Hadoop; about four minutes, up to four times as long on a
     busy machine."""
     slower = busy.factor()
     path = cells_file(folder.resolve())

@@ -220,7 +220,7 @@ def missed(facts: dict[str, Any]) -> list[str]:
 @click.option("--out", type=click.Path(path_type=Path), default=REPO / "build/demo-oef/report.json")
 @click.option("--keep", is_flag=True, help="Leave cluster and control plane running afterwards.")
 def main(folder: Path, out: Path, keep: bool) -> None:
-    """Show OEF's shares of three GPU types on a fresh pseudo-distributed Hadoop; about five minutes."""
+    """Show OEF's shares of three GPU types on a fresh pseudo-distributed Hadoop; five to six minutes."""
     leaves = ", ".join(f"{t.name}: {{capacity: 30, maximum: 100}}" for t in TENANTS)
     settings = (
         f"isonomy.lease_s={LEASE_S:g}",
