@@ -171,6 +171,8 @@ class Demo:
     """How many times as long everything may take: the machine does other things too."""
     foreseen: Foreseen = field(default_factory=Foreseen)
     advice: Advice = field(default_factory=lambda: Advice("large"))
+    refused: list[str] = field(default_factory=list)
+    """The operator's commands that failed."""
     visit: subprocess.Popen[bytes] | None = None
     """The page in a browser, once the app with the hostile name is there."""
 
@@ -389,7 +391,8 @@ class Demo:
 
     def isonomy(self, *words: str) -> None:
         """Runs a command of the operator's, its output as it is."""
-        subprocess.run([str(BIN / "isonomy"), *words], env=self.env, check=False)
+        if status := subprocess.run([str(BIN / "isonomy"), *words], env=self.env, check=False).returncode:
+            self.refused.append(f"the answer of isonomy {' '.join(words)} (status {status})")
 
     def serve_by_size(self) -> bool:
         """The second part: the default policy serves; whether all went well, and went as that policy has it.
@@ -534,7 +537,7 @@ def main(folder: Path, out: Path, keep: bool) -> None:
         demo.say(f"the same cluster under the default policy, {DEFAULT}")
         succeeded = demo.serve_by_size() and succeeded
         data, good = demo.report()
-        for missing in (*missed(data, demo.resumed), *demo.seen_in_browser()):
+        for missing in (*missed(data, demo.resumed), *demo.refused, *demo.seen_in_browser()):
             good = False
             demo.say(f"MISSING: {missing}, which every run of the demo is to show")
         if not data["seen"]["bids_with_c_below_1"]:

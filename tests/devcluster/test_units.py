@@ -201,6 +201,17 @@ def test_what_demo_cells_lends_is_lent_for_longer_than_research_may_take_to_use_
     assert sum(limits_s) < end_s
 
 
+def test_a_demo_names_each_command_of_the_operators_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "isonomy"
+    program.write_text('#!/bin/sh\n[ "$2" = vision ]\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(demo, "BIN", tmp_path)
+    run = demo.Demo(tmp_path, tmp_path / "report.json", (), cluster={"rm_web": "http://rm:8088", "env": {}})
+    for name in ("vision", "small"):
+        run.isonomy("explain", name)
+    assert run.refused == ["the answer of isonomy explain small (status 1)"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_demo_that_a_signal_ends_takes_its_cluster_down_whatever_signals_follow(
     tmp_path: Path, number: signal.Signals
