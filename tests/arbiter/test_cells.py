@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.supply.cell_supply import CellSupply
-from pycontrol.model.events import GpusReleased, Tick
+from pycontrol.model.cluster import Mode, ModeSwitch
+from pycontrol.model.events import AppUpdated, ClusterSnapshot, GpusReleased, OperatorCommand, Tick
 from pycontrol.model.topology import Gpu
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
+from tests.arbiter.mini import Mini
 from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, Mix, mixes, plan
 from tests.arbiter.world import NODES, TROUBLES, World
 from tests.cells.files import layout_of
@@ -30,6 +34,24 @@ virtual_clusters:
   root.a: {big: 1, small: 1, policy: themis}
   root.b: {pair: 1, small: 1, policy: tiresias}
 """
+
+NODES4 = """
+levels: {pair: 2, node: 2}
+hosts: [n1, n2, n3]
+virtual_clusters:
+  root.a: {node: 2}
+  root.b: {node: 1}
+"""
+
+
+def mini(file: str = NODES4) -> Mini:
+    return Mini(nodes=(("n1", 4), ("n2", 4), ("n3", 4)), supply=file)
+
+
+def owned_gpus(m: Mini) -> dict[str, int]:
+    """App -> its GPUs that are guaranteed, of each that has leases."""
+    leases = list(m.a.durable.leases.each())
+    return {x.app_id: sum(len(y.gpus) * y.guaranteed for y in leases if y.app_id == x.app_id) for x in leases}
 
 
 def world(seed: int = 0, **changes: object) -> World:
@@ -122,6 +144,31 @@ def test_a_crash_gives_the_same_cells_back() -> None:
     assert len(groups) == len({x.grant_id for x in w.arbiter.durable.leases.values()})
     w.run(6000)
     assert all(a.finished for a in w.agents.values())
+
+
+@pytest.mark.parametrize("mode", [Mode.ON, Mode.OFF])
+def test_what_runs_keeps_its_guarantee_while_no_machine_has_registered_again(mode: Mode) -> None:
+    """After a restart of the ResourceManager, and in mode off."""
+    m = mini()
+    containers = [*m.start_app("a", 4, 1, "root.a"), *m.start_app("b", 4, 1, "root.b")]
+    apps = tuple(m.a.cluster.apps.values())
+    m.send(ClusterSnapshot(False, (), apps if mode is Mode.ON else (), (), (), switch=ModeSwitch(mode)))
+    assert owned_gpus(m) == {"a": 4, "b": 4}
+    m.send(m.snapshot(apps, containers))
+    m.app("rival", 4, 2, "root.a")
+    m.run(5)
+    assert owned_gpus(m) == {"a": 4, "b": 4, "rival": 4}
+
+
+def test_what_stays_on_a_drained_machine_keeps_its_guarantee_when_another_app_is_moved() -> None:
+    m = mini()
+    m.foreign("shell", 4, queue="root.a")
+    m.run(3)
+    (container,) = [m.up(place) for place in m.places()]
+    other = m.app("other", 1, 1, "root.c")
+    m.send(OperatorCommand("drain", container.gpus[0].host, "root"))
+    m.send(AppUpdated(dataclasses.replace(other, queue="root.b")))
+    assert owned_gpus(m)["shell"] == 4
 
 
 def apply(w: World, text: str, until_s: float) -> None:

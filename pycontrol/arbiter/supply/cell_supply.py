@@ -196,15 +196,10 @@ class CellSupply(Supply):
 
     def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
         """Restores running groups on their GPUs; returns (as False) those that cannot be guaranteed."""
-        found = adopt_all(self._empty, [_running(held) for held in groups])
+        found = adopt_all(lambda: Cells(self._cells.layout), [_running(held) for held in groups])
         self._cells = self.exchange.cells = found.cells
+        _tell_health(self._cells, self._bad, False)  # afterwards: a group keeps its own cells on bad GPUs
         return dict.fromkeys((*found.downgraded, *found.gone), False)  # `gone`: on machines that the file does not know
-
-    def _empty(self) -> Cells:
-        """The same cells and health, with no groups."""
-        cells = Cells(self._cells.layout)
-        _tell_health(cells, self._bad, False)
-        return cells
 
     def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
         """As in `Supply`."""
