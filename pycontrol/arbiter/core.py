@@ -282,17 +282,21 @@ class Arbiter:
         Returns the apps with guaranteed GPUs that are now borrowed. Raises ValueError without virtual clusters.
         """
         self.rounds.abandon(now_s)
+        former = self.supply.layout
         try:
-            groups = set(self.supply.reconfigure(layout, now_s))
+            self.supply.reconfigure(layout, now_s)
+            self._update_virtual_clusters(now_s)
+            groups = self.holdings.groups.tell_all(self.durable, self.supply)
         except Exception:
-            self._resync_cells(now_s)  # the layout is the old one: restore groups and deals
+            if former is not None:
+                self.supply.reconfigure(former, now_s)
+            self._resync_cells(now_s)
             raise
         if policies is not None:
             self.rounds.policy = ByVirtualCluster(policies_in(self.rounds.policy)[0], policies)
         self.exchange_service.save()
-        self._update_virtual_clusters(now_s)
-        borrowing = sorted({x.app_id for x in self.durable.claims() if x.grant_id in groups})
-        downgrade(self.holdings, self.clerk, groups)
+        borrowing = sorted({x.app_id for x in self.durable.claims() if x.guaranteed and x.grant_id in groups})
+        regrade(self.holdings, self.clerk, groups)
         self.clerk.record(facts.Switched(CELLS, False, user, now_s))
         return borrowing
 

@@ -10,7 +10,7 @@ Pure and in memory: no I/O, no clock, no log. Use:
     cells.release(group)
     cells.set_health(host, healthy, gpus)    # the groups that use these GPUs keep them
     adopt(cells, request, workers)       # recovery: a group that already runs there
-    reconfigured(cells, new_layout)      # recovery: another configuration, running groups kept
+    adopt_all(make_cells, groups)        # recovery: all groups at once, as after a change of the layout
 
 HiveD's own scheduler, whose groups have priorities and are placed on any cells, is `lab/hived/groups`.
 """

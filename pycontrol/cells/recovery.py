@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pycontrol.cells.cluster_cells import Cells
 from pycontrol.cells.geometry import Cell, cover
-from pycontrol.cells.layout import Layout
 from pycontrol.cells.search import take_inside, virtual_for
 from pycontrol.cells.space import AffinityGroup, Holding, Space
 from pycontrol.cells.transaction import Transaction
@@ -135,21 +133,3 @@ def _wanted(cells: Cells, space: Space, groups: Sequence[tuple[GroupRequest, Seq
             ]
             wanted.setdefault((request.vc, request.pinned), set()).update(leaves)
     return wanted
-
-
-def reconfigured(cells: Cells, layout: Layout) -> Adopted:
-    """Adopts the running groups on a new layout, of each priority the oldest first, and keeps the health of GPUs.
-
-    `downgraded` has those that were not borrowing before.
-    """
-    running = [  # virtual cells are numbered differently there
-        (replace(g.request, inside=(), strictly=False), g.workers) for g in cells.groups.values()
-    ]
-    found = adopt_all(lambda: type(cells)(layout), running)
-    bad = {space.chain.gpu(leaf) for space in cells.spaces for leaf in space.bad}
-    for gpu in sorted(bad):
-        for space in found.cells.spaces:
-            for leaf in space.leaves_of(gpu):
-                space.set_bad(leaf)
-    downgraded = tuple(name for name in found.downgraded if not cells.groups[name].lazily_preempted)
-    return replace(found, downgraded=downgraded)

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.model.cluster import Mode, ModeSwitch
-from pycontrol.model.events import AppUpdated, ClusterSnapshot, GpusReleased, OperatorCommand, Tick
-from pycontrol.model.topology import Gpu
+from pycontrol.model.events import (
+    AppRemoved,
+    AppUpdated,
+    ClusterSnapshot,
+    ContainerGone,
+    ExchangePosted,
+    GpusReleased,
+    OperatorCommand,
+    Tick,
+)
+from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
 from pycontrol.policies.tiresias import Tiresias
@@ -199,6 +208,40 @@ def test_a_queue_that_lost_its_cells_and_has_them_again_owns_what_its_app_runs_o
     w.add_app("b", 4, 1, 50_000, "root.b")
     w.run(400)
     assert w.agents["other"].finished
+
+
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_gpus_that_were_not_in_the_file_for_a_while_are_not_promised_to_others(gpus: int) -> None:
+    """A group that lacks a host, or part of its GPUs, runs there all the same, and the right file names them again."""
+    m = mini()
+    m.start_app("a", gpus, 8 // gpus, "root.a", scope=Scope.CLUSTER)
+    m.a.reconfigure(layout_of(NODES4.replace("n2", "n22")), m.now)
+    m.send(Tick())
+    m.a.reconfigure(layout_of(NODES4), m.now)
+    m.send(Tick())
+    assert m.a.supply.idle() == {"n3": 4}
+    m.app("b", 4, 2, "root.b")
+    m.run(20)
+    assert owned_gpus(m) == {"a": 8 if gpus == 8 else 4, "b": 4}
+    assert not list(m.a.durable.reservations.each())
+
+
+def test_the_unchanged_file_takes_no_guarantee() -> None:
+    """One that an exchange's end took from a gang is not given back at the cost of a younger one's."""
+    file = NODES4.replace("[n1, n2, n3]", "[n1, n2]").replace("root.a: {node: 2}", "root.z: {node: 1}")
+    m = mini(file)
+    lot, end_s = ("node", "node", 1), m.now + 20
+    m.send(ExchangePosted("offer", "o", "root.b", lot, end_s))
+    m.send(ExchangePosted("request", "r", "root.z", lot, end_s))
+    (container,) = m.start_app("gone", 4, 1, "root.z")
+    m.start_app("older", 4, 1, "root.z")
+    m.send(AppRemoved("gone", "FINISHED"))
+    m.send(ContainerGone(container.container_id))
+    m.start_app("younger", 4, 1, "root.z")
+    m.run(20)
+    assert owned_gpus(m) == {"older": 0, "younger": 4}
+    assert not m.a.reconfigure(layout_of(file), m.now)
+    assert owned_gpus(m) == {"older": 0, "younger": 4}
 
 
 def test_a_changed_assignment_keeps_running_gangs() -> None:

@@ -203,9 +203,10 @@ def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.M
     assert deals
 
     def fails(*_: object) -> None:
+        monkeypatch.undo()
         raise CellsError("no")
 
-    monkeypatch.setattr("pycontrol.arbiter.supply.cell_supply.reconfigured", fails)
+    monkeypatch.setattr("pycontrol.arbiter.supply.cell_supply.adopt_all", fails)
     with pytest.raises(CellsError):
         w.arbiter.reconfigure(layout_of(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1")), w.now)
     assert guaranteed_gpus(w, "b") == before

@@ -28,7 +28,7 @@ from pycontrol.cells.machines import (
     machines,
     room_within,
 )
-from pycontrol.cells.recovery import adopt, adopt_all, reconfigured
+from pycontrol.cells.recovery import adopt, adopt_all
 from pycontrol.cells.values import OPPORTUNISTIC, CellsError, GroupRequest, Placed, Worker
 from pycontrol.model.auction import Gang, gang_gpus
 from pycontrol.model.events import ExchangePosted
@@ -201,28 +201,14 @@ class CellSupply(Supply):
         _tell_health(self._cells, self._bad, False)  # afterwards: a group keeps its own cells on bad GPUs
         return dict.fromkeys((*found.downgraded, *found.gone), False)  # `gone`: on machines that the file does not know
 
-    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
+    def reconfigure(self, layout: Layout, now_s: float) -> None:
         """As in `Supply`."""
-        before = self._file
-        try:
-            return self._reconfigure(layout, now_s)
-        except Exception:
-            self._file = before
-            raise
-
-    def _reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        self._file = _with_nobody(layout)
-        borrowing = [name for name, group in self._cells.groups.items() if not group.guaranteed]
-        found = reconfigured(self._cells, self.exchange.rebase(self._file, now_s))
-        self.layout, self._cells, self._queues = layout, found.cells, {vc.name for vc in layout.vcs}
-        for group in borrowing:
-            self.downgrade(group)  # its leases say so until a round makes it guaranteed
-        self.exchange.cells = self._cells
+        self.layout, self._file, self._queues = layout, _with_nobody(layout), {vc.name for vc in layout.vcs}
+        self._cells = self.exchange.cells = Cells(self.exchange.rebase(self._file, now_s))
         self._know_gpus(layout)
         self._bad &= self._gpus
         if self._up is not None:
             self.machines_changed(self._up)  # the file may name hosts that are not there
-        return (*found.downgraded, *found.gone)
 
     # ---- exchange
 

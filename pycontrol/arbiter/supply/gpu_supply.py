@@ -198,11 +198,8 @@ class Supply:
         """Group -> whether it is guaranteed; groups on machines that the cells do not know are missing."""
         return {}
 
-    def reconfigure(self, layout: Layout, now_s: float) -> tuple[str, ...]:
-        """Changes the assignment of cells and keeps running groups and deals; returns the groups that now borrow.
-
-        If it raises, the assignment stays the old one, and the caller must restore groups and deals.
-        """
+    def reconfigure(self, layout: Layout, now_s: float) -> None:
+        """Changes the assignment of cells and keeps the deals; the caller must recover the groups afterwards."""
         raise ValueError("there are no virtual clusters; name a cells file in isonomy.yaml and start again")
 
     def restore(self, data: Mapping[str, Any], now_s: float) -> bool:

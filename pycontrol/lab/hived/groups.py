@@ -310,10 +310,23 @@ class GroupCells(Cells):
 
 
 def reconfigured(cells: GroupCells, layout: Layout) -> recovery.Adopted:
-    """As the cells' own `reconfigured`; preempting groups are released, and must be requested again."""
+    """Adopts the running groups on a new layout, of each priority the oldest first, and keeps the health of GPUs.
+
+    Preempting groups are released, and must be requested again. `downgraded` has those that were not borrowing before.
+    """
     for name in [g.name for g in cells.groups.values() if g.state is GroupState.PREEMPTING]:
         cells.release(name)
-    return recovery.reconfigured(cells, layout)
+    running = [  # virtual cells are numbered differently there
+        (replace(g.request, inside=(), strictly=False), g.workers) for g in cells.groups.values()
+    ]
+    found = recovery.adopt_all(lambda: type(cells)(layout), running)
+    bad = {space.chain.gpu(leaf) for space in cells.spaces for leaf in space.bad}
+    for gpu in sorted(bad):
+        for space in found.cells.spaces:
+            for leaf in space.leaves_of(gpu):
+                space.set_bad(leaf)
+    downgraded = tuple(name for name in found.downgraded if not cells.groups[name].lazily_preempted)
+    return replace(found, downgraded=downgraded)
 
 
 def _workers_wanted(request: PriorityRequest) -> tuple[list[int], Hosts]:
