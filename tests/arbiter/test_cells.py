@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.supply.cell_supply import CellSupply
-from pycontrol.model.cluster import Mode, ModeSwitch
+from pycontrol.model.cluster import Ask, Mode, ModeSwitch
 from pycontrol.model.events import (
     AppRemoved,
     AppUpdated,
+    AskChanged,
     ClusterSnapshot,
     ContainerGone,
     ExchangePosted,
@@ -178,6 +179,18 @@ def test_what_stays_on_a_drained_machine_keeps_its_guarantee_when_another_app_is
     m.send(OperatorCommand("drain", container.gpus[0].host, "root"))
     m.send(AppUpdated(dataclasses.replace(other, queue="root.b")))
     assert owned_gpus(m)["shell"] == 4
+
+
+def test_what_is_left_of_a_gang_on_a_drained_machine_keeps_its_guarantee() -> None:
+    m = mini()
+    m.foreign("shell", 2, 2, queue="root.a", tags=("isonomy.gang",))
+    m.run(3)
+    ended, _ = [m.up(place) for place in m.places()]
+    m.send(AskChanged(Ask("shell_1", "shell", 0, 2, 0)))
+    m.send(OperatorCommand("drain", ended.gpus[0].host, "root"))
+    m.send(ContainerGone(ended.container_id))
+    m.run(3)
+    assert owned_gpus(m) == {"shell": 2}
 
 
 def apply(w: World, text: str, until_s: float) -> None:

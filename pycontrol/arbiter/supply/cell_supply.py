@@ -188,11 +188,15 @@ class CellSupply(Supply):
         """Makes those in `held` the GPUs of a group; False if it was guaranteed and borrows from now on."""
         if held.group not in self._cells.groups:
             return True
+        bad = self._bad.intersection(held.gpus)
+        _tell_health(self._cells, bad, True)  # else they were taken as bad ones between the two
         self._cells.release(held.group)
         try:
             return adopt(self._cells, *_running(held)).guaranteed or not held.guaranteed
         except CellsError:  # on machines that the file does not know
             return not held.guaranteed
+        finally:
+            _tell_health(self._cells, bad, False)
 
     def recover(self, groups: Iterable[GroupGpus]) -> Mapping[str, bool]:
         """Restores running groups on their GPUs; returns (as False) those that cannot be guaranteed."""
