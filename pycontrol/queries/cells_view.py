@@ -11,6 +11,7 @@ from typing import Any
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.supply.cell_supply import ExchangeService
 from pycontrol.model.events import ExchangePosted
+from pycontrol.queries.demands import Demands
 from pycontrol.queries.lookup import Refusal, number
 
 PARAMS = frozenset({"vc", "cells", "for_s", "until_s", "in_return", "expires_in_s", "id"})
@@ -28,7 +29,7 @@ def cells(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]
     """
     state = a.supply.inspect()
     deals = a.supply.exchange.dump()["deals"]
-    return {"now_s": now_s, "tenants": _tenants(a, state.get("virtual_clusters", {})), "deals": deals, **state}
+    return {"now_s": now_s, "tenants": _tenants(a, now_s, state.get("virtual_clusters", {})), "deals": deals, **state}
 
 
 def without_queue(a: Arbiter) -> list[str]:
@@ -38,10 +39,10 @@ def without_queue(a: Arbiter) -> list[str]:
     return sorted(set(a.supply.virtual_clusters()) - known) if a.cluster.queues else []
 
 
-def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _tenants(a: Arbiter, now_s: float, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     if a.supply.whole:
         return []
-    rows: dict[str, dict[str, Any]] = {}
+    rows, demands = dict[str, dict[str, Any]](), Demands(a, now_s)
     for vc in (*a.supply.virtual_clusters(), ""):
         owns = {"name": vc, "gpus": a.supply.gpus_of(vc), "min_lend_s": a.supply.terms(vc).min_lend_s}
         rows[vc] = owns | dict.fromkeys(("lent", "got", "own", "borrowed", "apps", "wanted"), 0)
@@ -57,9 +58,9 @@ def _tenants(a: Arbiter, clusters: Mapping[str, Any]) -> list[dict[str, Any]]:
     for app in a.durable.live.values():
         row = rows.get(app.vc)
         if row is not None:
-            agent = a.agents.get(app.app_id)
+            demand = demands.of(app.app_id)
             row["apps"] += 1
-            row["wanted"] += max(0, agent.demand.gpus - a.holdings.holding(app.app_id)) if agent is not None else 0
+            row["wanted"] += max(0, demand.gpus - a.holdings.holding(app.app_id)) if demand is not None else 0
     for vc, row in rows.items():
         row["bad_cells"] = sum(not cell["healthy"] for cell in clusters.get(vc, {}).get("cells", ()))
     return [row for vc, row in rows.items() if vc or row["apps"]]

@@ -14,8 +14,9 @@ from pycontrol.bridge.endpoint import to_json
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.policies.isonomy import Isonomy
-from pycontrol.queries import views
+from pycontrol.queries import cells_view, views
 from pycontrol.queries.pending_reasons import REASONS
+from tests.arbiter.mini import CELLS, Mini
 from tests.web.scene import EARLY, LATE, SHELL, Scene
 
 
@@ -199,3 +200,11 @@ def test_a_bid_of_an_app_without_agent_takes_its_demand_once(scene: Scene, monke
     assert [row.rho for row in made.rows] == [
         standin.rho(a.holdings, SHELL, wants.retained_gpus + row.new_gangs, now_s) for row in made.rows
     ]
+
+
+def test_what_apps_without_an_agent_wait_for_counts_for_their_virtual_cluster() -> None:
+    m = Mini(nodes=(("n1", 4), ("n2", 4)), supply=CELLS)
+    m.start_app("a", 4, 2, "root.a")
+    m.foreign("shell", 2, 2, queue="root.b")
+    rows = cells_view.cells(m.a, m.now, {})["tenants"]
+    assert {row["name"]: row["wanted"] for row in rows} == {"root.a": 0, "root.b": 4}
