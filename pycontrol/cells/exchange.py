@@ -20,7 +20,7 @@ from pycontrol.model.value import value
 
 HOUR_S = 3600.0
 POSTED_KEPT = 1000
-"""How many ids of postings are remembered, so that a repeated one is carried out once."""
+"""How many ids of postings off the board are remembered, so that a repeated one is carried out once."""
 
 
 @value
@@ -113,7 +113,7 @@ class Exchange:
         self.deals: dict[str, Deal] = {}
         self.number = 0
         self.posted: dict[str, str] = {}
-        """Posting id -> its tenant, for the newest `POSTED_KEPT`."""
+        """Posting id -> its tenant, for those on the board and the newest `POSTED_KEPT` others."""
 
     # ---- the board
 
@@ -149,8 +149,9 @@ class Exchange:
         if name in self.posted:
             raise CellsError(f"{name} was posted already")
         self.posted[name] = tenant
-        while len(self.posted) > POSTED_KEPT:
-            del self.posted[next(iter(self.posted))]
+        on_board = self.board.offers.keys() | self.board.requests.keys()
+        for old in [x for x in self.posted if x not in on_board][:-POSTED_KEPT]:
+            del self.posted[old]
 
     def withdraw(self, name: str) -> None:
         """Takes an offer or a request off the board."""

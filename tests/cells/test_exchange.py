@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pycontrol.cells.exchange import Exchange, Lot, balanced
+from pycontrol.cells.exchange import POSTED_KEPT, Exchange, Lot, balanced
 from pycontrol.cells.values import CellsError
 from pycontrol.lab.hived.exchange_policies import SecondPrice, credit_score, exchange_by
 from pycontrol.lab.hived.states import PlacementOutcome
@@ -97,6 +97,17 @@ def test_a_name_is_posted_once_and_not_again_after_its_withdrawal(first: str, se
         with pytest.raises(CellsError, match="x was posted already"):
             getattr(exchange, second)("x", "b", NODE, HOUR_S)
         exchange.withdraw("x")
+
+
+def test_only_names_that_are_off_the_board_are_forgotten() -> None:
+    exchange = market()
+    exchange.offer("stays", "a", NODE, HOUR_S)
+    for at in range(POSTED_KEPT + 10):
+        exchange.request(f"r{at}", "b", NODE, HOUR_S)
+        exchange.withdraw(f"r{at}")
+    assert exchange.posted["stays"] == "a"
+    assert "r0" not in exchange.posted
+    assert len(exchange.posted) == POSTED_KEPT + 1
 
 
 def test_the_state_of_an_earlier_versions_exchange_is_loaded() -> None:
