@@ -89,7 +89,7 @@ class VirtualCluster(Section):
 
 
 class CellsFile(Section):
-    """The cells file. It has either `levels` (a uniform cluster, with the hosts that YARN's nodes register or `hosts`),
+    """The cells file. It has either `levels` (a uniform cluster, with `hosts` or the hosts of the topology file),
     or `cell_types` with `physical_cells`."""
 
     levels: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
@@ -169,7 +169,7 @@ def _uniform(file: CellsFile, topology: Topology | None) -> list[Chain]:
         machines = [Machine(host, "", size, file.gpu) for host in file.hosts]
     machines = [m for m in machines if m.gpus]
     if not machines:
-        raise LayoutError(["hosts: is missing, and no node with GPUs has registered; name the hosts"])
+        raise LayoutError(["hosts: is missing, and no topology file names hosts with GPUs; name the hosts"])
     pools: dict[tuple[str, int], list[Machine]] = {}
     for machine in sorted(machines, key=lambda m: (m.rack, m.host)):
         pools.setdefault((machine.gpu_type, machine.gpus), []).append(machine)

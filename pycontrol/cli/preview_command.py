@@ -60,7 +60,7 @@ def _found(
     scene = _scene(snapshot, alone=parsed is not None and not (capacity_scheduler or config))
     found = None
     if parsed is not None and cells is not None:
-        found = layout(parsed, scene.topology if scene is not None else None, cells.name)
+        found = layout(parsed, scene.configured if scene is not None else None, cells.name)
         own_policies(CellSupply(found), "", {}, file=cells.name)  # the others are checked with isonomy.yaml
     of_cells = {} if found is None else {"cells": _overview(found) | {"unknown": _unknown(found, scene)}}
     if scene is None:

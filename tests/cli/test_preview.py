@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pycontrol.cli import main
+from pycontrol.cli import main, preview_command
 from pycontrol.cli.preview_command import _queues
 from pycontrol.model.cluster import Mode, ModeSwitch
+from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.simulation.scene import picture, scene_from
 from pycontrol.web.router import Router
@@ -127,6 +128,16 @@ def test_limits_of_accounts_and_cells_are_changes_too(server: str, stage: Stage,
     assert queue == "root.prdo is no leaf queue of the cluster: no app can use its cells"
     assert host.startswith("the control plane knows no node nowhere")
     assert f"WARNING: {queue}" in run(server, "--cells", str(cells))
+
+
+def test_a_cells_file_without_hosts_has_those_of_the_topology_file_as_when_it_is_applied(
+    server: str, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cells := tmp_path / "cells.yaml").write_text("levels: {node: 4}\nvirtual_clusters: {root.prod: {node: 1}}\n")
+    assert said(server, "--cells", str(cells))["cells"]["virtual_clusters"][0]["gpus"] == 4
+    registered = replace(scene_from(picture(stage.arbiter, stage.now)), configured=Topology())
+    monkeypatch.setattr(preview_command, "scene_at", lambda _: registered)
+    assert "no topology file names hosts with GPUs" in run(server, "--cells", str(cells), code=1)
 
 
 def test_what_cannot_be_previewed_is_one_line(server: str, tmp_path: Path) -> None:
