@@ -16,6 +16,7 @@ from pycontrol.cells.geometry import Cell
 from pycontrol.cells.layout import Layout, LayoutError
 from pycontrol.cells.space import Space
 from pycontrol.cells.values import CellsError
+from pycontrol.model.grouping import summed
 from pycontrol.model.value import value
 
 HOUR_S = 3600.0
@@ -245,8 +246,10 @@ class Exchange:
         """Moves the exchange to another assignment of cells; returns that with the deals in force applied.
 
         Deals without cells in it end now, and their remaining GPU-hours are returned. Postings that refer to unknown
-        tenants or cells are removed. The caller makes the cells and sets `cells`.
+        tenants or cells are removed. A queue stays one tenant, named with or without `root.`. The caller makes the
+        cells and sets `cells`.
         """
+        self._rename({vc.name.removeprefix("root."): vc.name for vc in layout.vcs})
         layout, unfit = with_deals(layout, self.deals.values())
         for deal in unfit:
             self._book(deal, -max(0.0, deal.end_s - now_s) / (deal.end_s - deal.start_s))
@@ -255,6 +258,19 @@ class Exchange:
         board.offers = {k: o for k, o in board.offers.items() if _known(layout, o.tenant, o.lot)}
         board.requests = {k: r for k, r in board.requests.items() if _known(layout, r.tenant, r.lot, r.in_return)}
         return layout
+
+    def _rename(self, names: Mapping[str, str]) -> None:
+        """Calls tenants as the assignment does; `names`: queue without `root.` -> tenant."""
+
+        def now(tenant: str) -> str:
+            return names.get(tenant.removeprefix("root."), tenant)
+
+        board = self.board
+        board.offers = {k: replace(o, tenant=now(o.tenant)) for k, o in board.offers.items()}
+        board.requests = {k: replace(r, tenant=now(r.tenant)) for k, r in board.requests.items()}
+        board.surplus, board.score = (summed((now(t), n) for t, n in x.items()) for x in (board.surplus, board.score))
+        self.deals = {k: replace(d, owner=now(d.owner), tenant=now(d.tenant)) for k, d in self.deals.items()}
+        self.posted = {k: now(tenant) for k, tenant in self.posted.items()}
 
     def dump(self) -> dict[str, Any]:
         """The state of the exchange as JSON values; the cells' own dump has their holders."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed
 from pycontrol.cells.values import CellsError
 from pycontrol.model import events as ev
@@ -191,6 +192,30 @@ def test_a_changed_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
     w.arbiter.reconfigure(layout_of(less), w.now)
     assert w.owned() == {A: 4, B: 4}
     assert w.service.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_queue_that_the_file_names_with_or_without_root_keeps_its_deals_and_postings(restart: bool) -> None:
+    w = Trading()
+    w.post("offer", "o", A)
+    w.post("request", "r", B, for_s=100)
+    w.post("request", "waits", B, BIG)
+    w.add_app("b", 2, 3, 4000, B)
+    w.run(5)
+    assert guaranteed_gpus(w, "b") == 6
+    surplus, file = dict(w.service.exchange.board.surplus), CELLS.replace("root.", "")
+    if restart:
+        a = Arbiter(w.settings, w.policy, Durable.load(w.arbiter.durable.dump()), supply=supply_of(file))
+        a.handle(w.snapshot(), w.now)
+    else:
+        a = w.arbiter
+        a.reconfigure(layout_of(file), w.now)
+    exchange = a.exchange_service.exchange
+    assert [(d.owner, d.tenant) for d in exchange.deals.values()] == [("a", "b")]
+    assert [r.tenant for r in exchange.board.requests.values()] == ["b"]
+    assert exchange.board.surplus == {vc.removeprefix("root."): hours for vc, hours in surplus.items()}
+    assert sum(len(x.gpus) for x in a.durable.leases.each() if x.guaranteed) == 6
+    assert exchange.posted == {"o": "a", "r": "b", "waits": "b"}
 
 
 def test_an_assignment_that_fails_half_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
