@@ -146,6 +146,8 @@ class Metrics:
             case f.AppArrived():
                 self._know(fact.app_id, fact.queue, fact.user)
                 self._waiting[fact.app_id] = fact.submitted_s
+            case f.AppMoved() if fact.queue and fact.app_id in self._labels:
+                self._know(fact.app_id, fact.queue, self._labels[fact.app_id][1])
             case f.AppEnded():
                 self._waiting.pop(fact.app_id, None)
                 for key in [k for k in self._revoked_jobs if k[0] == fact.app_id]:

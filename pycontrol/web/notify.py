@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
-from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, Fact, LeaseRevoking, LeaseStarted
+from pycontrol.arbiter.ledger.facts import AppArrived, AppEnded, AppMoved, Fact, LeaseRevoking, LeaseStarted
 from pycontrol.model.reasons import PREEMPTIONS
 from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.web.poster import Poster
@@ -36,6 +36,8 @@ class Notifier(Poster):
             match fact:
                 case AppArrived():
                     self._apps[fact.app_id] = {"name": fact.name, "user": fact.user, "queue": fact.queue}
+                case AppMoved() if fact.queue and fact.app_id in self._apps:
+                    self._apps[fact.app_id]["queue"] = fact.queue
                 case LeaseStarted() if span is not None and span.app_id not in self._started:
                     self._started.add(span.app_id)
                     self._put("started", span.app_id, fact.at_s)

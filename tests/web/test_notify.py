@@ -97,6 +97,25 @@ def test_after_a_takeover_apps_that_ran_before_it_are_known() -> None:
     assert 'isonomy_first_gpu_wait_seconds_count{queue="root.q"} 1.0' in waited
 
 
+def test_an_app_that_moved_is_told_and_counted_under_its_new_queue() -> None:
+    feed = Feed(NoJournal(), Durable())
+    told = feed.notifier = Notifier("http://127.0.0.1:9/")
+    posted: list[dict[str, Any]] = []
+    told.put = posted.append  # type: ignore[method-assign]
+    gpu = (Gpu("n1", 0),)
+    feed.append([f.AppArrived("a", "name", "root.old", "ann", "job", 0.0, 0.0)], 0.0)
+    feed.append([f.AppMoved("a", "", 10.0, "root.new"), f.AppMoved("a", "vc", 11.0)], 11.0)
+    feed.append([f.LeaseGranted(gpu, "a", "g1", 20.0, 900.0), f.LeaseStarted(gpu, "c", "", 20.0, 900.0)], 20.0)
+    feed.append([f.AppEnded("a", "FAILED", 30.0)], 30.0)
+    assert [(x["event"], x["user"], x["queue"]) for x in posted] == [
+        ("started", "ann", "root.new"),
+        ("failed", "ann", "root.new"),
+    ]
+    counted = generate_latest(feed.metrics.registry).decode()
+    assert 'isonomy_first_gpu_wait_seconds_count{queue="root.new"} 1.0' in counted
+    assert 'isonomy_first_gpu_wait_seconds_count{queue="root.old"} 0.0' in counted
+
+
 def test_an_unreachable_hook_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poster, "WAITING_MAX", 5)
     told = Notifier("http://127.0.0.1:9/")  # not started: nobody takes them
