@@ -202,13 +202,14 @@ def apps(a: Arbiter, now_s: float, params: Mapping[str, str]) -> dict[str, Any]:
 
 def app_row(a: Arbiter, app_id: str, demands: Demands) -> dict[str, Any]:
     """An app's record and counters; of one that only YARN knows its names."""
-    x = record_of(a, app_id)
+    x, now_s = record_of(a, app_id), demands.now_s
     return {
         **picked(x, "app_id name queue user kind submitted_s arrived_s finished_s final_state leases renewals"),
-        **picked(x, "revocations restarts best model_path message attained_gpu_s"),
+        **picked(x, "revocations restarts best model_path message"),
+        "attained_gpu_s": a.durable.attained_gpu_s(app_id, now_s) if app_id in a.durable.apps else 0.0,
         "gpus_held": a.holdings.holding(app_id),
         "rho": demands.rho_of(app_id),
-        "n_avg": _n_avg(a, app_id, demands.now_s),
+        "n_avg": _n_avg(a, app_id, now_s),
     }
 
 

@@ -58,6 +58,14 @@ def test_queue_lists_waiting_apps_first_with_a_reason(scene: Scene) -> None:
     assert (shell["kind"], shell["gpus_held"], shell["gpus_wanted"]) == ("foreign", 2, 0)
 
 
+def test_an_app_that_runs_has_used_its_gpus_until_now(scene: Scene) -> None:
+    a, now_s = scene.world.arbiter, scene.world.now
+    rows = {r["app_id"]: r["attained_gpu_s"] for r in scene.get("apps")["apps"]}
+    assert rows == {app_id: a.durable.attained_gpu_s(app_id, now_s) for app_id in a.durable.apps}
+    assert rows[SHELL] > a.durable.apps[SHELL].attained_gpu_s
+    assert scene.get("explain", app=SHELL)["app"]["attained_gpu_s"] == rows[SHELL]
+
+
 def test_explain_gives_rho_with_its_terms_and_the_rounds(scene: Scene) -> None:
     d = scene.get("explain", app=LATE)
     r = d["rho"]
