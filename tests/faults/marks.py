@@ -19,7 +19,7 @@ RULES = Path(__file__).parents[2] / "confs" / "monitoring" / "isonomy.rules.yml"
 LOOK_S = 20.0
 """Between two looks at reasons and alerts, which cost more than the others."""
 SERIES = re.compile(r"^isonomy_(\w+?)(?:\{(.*)\})? (\S+)$", re.M)
-LATE = re.compile("WaitingForRound|NoFreeGpus|Starting|LateRho|LateBid|BadBid")
+LATE = re.compile("WaitingForRound|Starting|LateRho|LateBid|BadBid")
 
 
 class Exposed:

@@ -24,6 +24,7 @@ from pycontrol.daemon import control_plane
 from pycontrol.model import events as ev
 from pycontrol.model.cluster import Mode, ModeSwitch
 from pycontrol.model.reasons import EndReason
+from pycontrol.model.topology import Scope
 from pycontrol.policies.themis import Themis
 from pycontrol.queries import views
 from pycontrol.queries.metrics import Metrics
@@ -31,6 +32,7 @@ from pycontrol.queries.pending_reasons import REASONS
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.web import metrics_server
 from pycontrol.web.metrics_server import MetricsServer
+from tests.arbiter.mini import Mini
 from tests.cli.test_certificates import certificate
 from tests.web.scene import EARLY, Scene
 from tests.web.stage import Stage, router_of
@@ -195,6 +197,20 @@ def test_each_alert_uses_existing_metrics(seen: Samples) -> None:
         assert rule["annotations"]["summary"]
         for code in re.findall(r'reason=~"([^"]*)"', rule["expr"]):
             assert set(code.split("|")) <= REASONS.keys()
+
+
+def test_free_gpus_that_have_no_room_for_a_waiting_gang_raise_no_alert() -> None:
+    m = Mini(nodes=[("n1", 4), ("n2", 4)])
+    for app_id in ("a", "b"):
+        m.start_app(app_id, 3, 1, work=1e9)
+    m.app("c", 4, 1, work=1e9, scope=Scope.MACHINE)
+    m.run(60)
+    found = samples(Metrics(m.a.durable).text(m.a, views.gpu_counts(m.a), m.now))
+    assert total(found["isonomy_gpus"], state="free") == 2
+    ((labels, _),) = found["isonomy_queue_gpus_pending"]
+    rules = (MONITORING / "isonomy.rules.yml").read_text()
+    (codes,) = re.findall(r'isonomy_queue_gpus_pending\{reason=~"([^"]*)"', rules)
+    assert labels["reason"] not in codes.split("|")
 
 
 def test_prometheus_itself_accepts_rules_and_queries(tmp_path: Path) -> None:
