@@ -15,6 +15,7 @@ from pycontrol.arbiter.ledger.lease import REVOKING, Lease, Reservation
 from pycontrol.arbiter.state import CELLS, DRAINED, KILLED, RECEIPTS_KEPT
 from pycontrol.model import tags
 from pycontrol.model.cluster import Mode
+from pycontrol.model.grouping import grouped
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu, Machine, count_by_host
 from pycontrol.queries.demands import Demands
@@ -91,20 +92,22 @@ def state(a: Arbiter, now_s: float) -> str:
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
     """GPU counts by state; one GPU can count in several. `down`: GPUs of topology machines without a NodeManager."""
-    usable = set(a.holdings.usable_gpus())
-    free = set(a.gpus.free)
     up = {n.host for n in a.cluster.nodes.values()}
     configured = a.cluster.machines.configured
-    leased = set(a.durable.leases)
     return {
         "total": sum(n.gpus for n in a.cluster.nodes.values()),
-        "free": len(free),
-        "leased": len(leased),
+        "free": a.gpus.free.count,
+        "leased": len(a.durable.leases),
         "drained": sum(n.gpus for n in a.cluster.nodes.values() if a.holdings.drained(n.host)),
         "bad": len(a.cluster.machines.bad_gpus),
         "down": sum(m.gpus for host, m in configured.items() if host not in up),
-        "unleased_in_use": len(usable - free - leased),
+        "unleased_in_use": len(_unleased(a)),
     }
+
+
+def _unleased(a: Arbiter) -> set[Gpu]:
+    """The GPUs that would be free if no container without a lease used them."""
+    return set(a.holdings.usable_gpus()) - set(a.gpus.free) - set(a.durable.leases)
 
 
 def node_counts(a: Arbiter) -> dict[str, int]:
@@ -119,6 +122,7 @@ def _node_state(a: Arbiter, host: str) -> str:
 
 def _nodes(a: Arbiter) -> list[dict[str, Any]]:
     free, machines = count_by_host(a.gpus.free), a.holdings.topology.machines
+    unleased = grouped((gpu.host, gpu.index) for gpu in sorted(_unleased(a)))
     held: dict[str, dict[str, int]] = {}
     for gpu, lease in a.durable.leases.items():
         mine = held.setdefault(gpu.host, {})
@@ -132,6 +136,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
             "gpu_type": machine.gpu_type if machine else "",
             "virtual": bool(machine and machine.virtual),
             "leased": sum(held.get(host, {}).values()),
+            "unleased_gpus": unleased.get(host, []),
             **own,
         }
 

@@ -15,8 +15,8 @@ from pycontrol.audit.accounting import accounted, of_totals
 from pycontrol.bridge.endpoint import to_json
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model.accounts import Accounts
-from pycontrol.model.cluster import ModeSwitch, Queue
-from pycontrol.model.events import OperatorCommand
+from pycontrol.model.cluster import Container, ModeSwitch, Queue
+from pycontrol.model.events import ContainerUp, OperatorCommand
 from pycontrol.policies import registry
 from pycontrol.runtime.gpu_time import Tally, Totals
 from pycontrol.simulation.questions import Questions
@@ -228,6 +228,9 @@ def stages() -> list[Stage]:
     made[1].submit(OperatorCommand("boost", f"app {next(iter(made[1].arbiter.durable.live))}", ADMIN, 3600.0))
     made[1].run_until(made[1].now + 700)
     made[0].run_until(made[0].now + 70)
+    gpu = next(iter(made[1].arbiter.gpus.free))
+    node_id = made[1].arbiter.cluster.node_at[gpu.host].node_id
+    made[1].submit(ContainerUp(Container("other", "x", node_id, (gpu,), gpu_count=1, plain=True), running=True))
     return made
 
 

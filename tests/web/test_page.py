@@ -2,6 +2,7 @@
 
 import copy
 import cProfile
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -12,15 +13,18 @@ from typing import Any
 import pytest
 
 from pycontrol import words
-from pycontrol.model.cluster import Mode, ModeSwitch
+from pycontrol.model.cluster import Container, Mode, ModeSwitch, YarnApp
 from pycontrol.model.events import JobProgress
+from pycontrol.model.topology import Gpu
 from pycontrol.policies import registry
-from pycontrol.queries import trends
+from pycontrol.queries import trends, views
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.simulation.questions import Questions
 from pycontrol.web.page.cluster_page import charts
+from pycontrol.web.page.machine_map import GPUS_DRAWN, Drawer
 from pycontrol.web.page.site import FILES, Page, version
 from pycontrol.web.router import Router
+from tests.arbiter.mini import Mini
 from tests.web.rest import counted
 from tests.web.scene import EARLY, LATE, Scene
 from tests.web.stage import HOSTILE, Stage, busy, router_of
@@ -249,6 +253,21 @@ def test_a_page_says_what_would_help_a_waiting_app(stage: Stage) -> None:
     assert "change" in text
     assert "page.js" not in answer["text"], "the page would ask again and again"
     assert get(stage, f"ui/app/{app_id}/why-not")[0] == 404, "this control plane answers none"
+
+
+def test_the_map_calls_only_those_gpus_free_that_an_app_may_get() -> None:
+    m = Mini(nodes=[("n1", 4), ("n2", 4)])
+    m.nodes = (m.nodes[0], dataclasses.replace(m.nodes[1], withheld="no Isonomy executor"))
+    used = Container("c1", "a", "n1:1", (Gpu("n1", 0), Gpu("n1", 1)), gpu_count=2, plain=True)
+    m.send(m.snapshot([YarnApp("a", "ann", "root.q", "shell")], [used]))
+    status, leases = views.status(m.a, m.now, {}), views.leases(m.a, m.now, {})
+    drawer = Drawer({}, {}, m.now)
+    (rack,) = drawer.map(lambda path, params: leases, status, "")["racks"]
+    drawn = [[gpu["what"].partition(", ")[2] for gpu in host["gpus"]] for host in rack["hosts"]]
+    assert drawn == [["used without a lease"] * 2 + ["free"] * 2, ["closed"] * 4]
+    many = GPUS_DRAWN // 8 + 1  # so that racks are bars
+    (bar,) = drawer.map(lambda path, params: leases, {"nodes": status["nodes"] * many}, "")["racks"]
+    assert {x["kind"]: x["n"] / many for x in bar["parts"]} == {"free": 2, "unleased_in_use": 2, "closed": 4}
 
 
 def test_filters_and_mistakes(stage: Stage) -> None:

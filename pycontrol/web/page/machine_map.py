@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pycontrol.model.grouping import grouped, summed
 from pycontrol.queries.lookup import Refusal
 from pycontrol.web.page import Read, Row, drawing, text
 from pycontrol.words import count
@@ -27,9 +28,7 @@ class Drawer:
 
     def map(self, read: Read, status: Row, rack: str) -> dict[str, Any]:
         """All racks, or one."""
-        racks: dict[str, list[Row]] = {}
-        for node in status["nodes"]:
-            racks.setdefault(node["rack"] or "no rack", []).append(node)
+        racks = grouped((node["rack"] or "no rack", node) for node in status["nodes"])
         if rack:
             if rack not in racks:
                 raise Refusal(404, f"there is no rack {rack}")
@@ -49,21 +48,19 @@ class Drawer:
 
     def _rack(self, name: str, nodes: list[Row]) -> dict[str, Any]:
         """A rack in one bar: its GPUs by app, the largest first, then the others."""
-        held: dict[str, int] = {}
-        for node in nodes:
-            for app_id, n in node["apps"].items():
-                held[app_id] = held.get(app_id, 0) + n
+        held: dict[str, int] = summed(item for node in nodes for item in node["apps"].items())
         up = [node for node in nodes if node["state"] != "down"]
         gpus = {
             "gpus": sum(node["gpus"] or 0 for node in nodes),
             "free": sum(node["free"] for node in up),
+            "unleased_in_use": sum(len(node["unleased_gpus"]) for node in up),
             "bad": sum(len(node["bad_gpus"]) for node in up),
-            "drained": sum(node["gpus"] - node["leased"] for node in up if node["state"] == "drained"),
+            **{s: sum(n["gpus"] - n["leased"] for n in up if n["state"] == s) for s in ("drained", "closed")},
             "down": sum(node["gpus"] or 0 for node in nodes if node["state"] == "down"),
         }
         apps = sorted(held.items(), key=lambda item: (-item[1], item[0]))
         parts: list[tuple[str, int]] = [(f"c{self.colour.get(app_id, 0)}", n) for app_id, n in apps]
-        parts += [(state, gpus[state]) for state in ("free", "drained", "bad", "down")]
+        parts += [(s, gpus[s]) for s in ("free", "unleased_in_use", "drained", "closed", "bad", "down")]
         who = ", ".join(f"{self.names.get(app_id, app_id)} {n}" for app_id, n in apps[:NAMED])
         if len(apps) > NAMED:
             who += f" and {count(len(apps) - NAMED, 'other app')}"
@@ -92,13 +89,14 @@ class Drawer:
         elif index in node["bad_gpus"]:
             kinds = ["bad"]
         elif now is None:
-            kinds = ["drained" if node["state"] == "drained" else "free"]
+            idle = "unleased" if index in node["unleased_gpus"] else "free"
+            kinds = [idle if node["state"] == "up" else node["state"]]
         else:
             kinds = [f"c{self.colour.get(now['app_id'], 0)}"]
             kinds += ["revoking"] if now["state"] == "revoking" else []
             kinds += [] if now["guaranteed"] else ["lent"]
         if now is None:
-            what.append(kinds[0])
+            what.append("used without a lease" if kinds == ["unleased"] else kinds[0])
         else:
             ends = f"ends {text.until(now['end_s'], self.now_s)}"
             ends = f"being revoked: {now['reason']}" if now["state"] == "revoking" else ends
