@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -75,15 +76,15 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
 
 
 def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float) -> Found:
-    """From the journals' facts, or from their totals where facts of the time are gone."""
-    firsts = [row[1] for journal in records.journals if (row := next(facts_of(journal), None)) is not None]
-    if set(keys) <= {*KEPT} and not (firsts and min(firsts) <= since_s):
+    """From the journals' facts, or from their totals where one has no longer all facts of the time."""
+    begun = {j: first[1] for j in records.journals if (first := next(facts_of(j), None)) is not None}
+    if set(keys) <= {*KEPT}:
         with failing(JournalError):
-            totals = [x for journal in records.journals if (x := read_totals(journal)) is not None]
-        if totals and not (firsts and min(firsts) <= min(x.first_s for x in totals)):
-            return of_totals(totals, since_s, until_s)
-    found = of_facts(map(facts_of, records.journals), since_s, until_s)
-    return replace(found, first_s=min(firsts, default=None))
+            totals = {j: x for j in records.journals if (x := read_totals(j)) is not None}
+        if any(begun.get(j, math.inf) > max(x.first_s, since_s) for j, x in totals.items()):
+            return of_totals(totals.values(), since_s, until_s)
+    found = of_facts(map(facts_of, sorted(begun, key=lambda j: begun[j])), since_s, until_s)
+    return replace(found, first_s=min(begun.values(), default=None))
 
 
 def _prices(topology: Path | None) -> Mapping[str, float]:

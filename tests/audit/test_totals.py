@@ -227,6 +227,24 @@ def test_use_is_known_by_day_after_its_facts_are_gone(pruned: Path) -> None:
     assert "ann" in run(pruned, *at, "--by", "account,user")
 
 
+def test_a_journal_that_was_set_aside_does_not_hide_what_the_present_one_has_dropped(pruned: Path) -> None:
+    aside = pruned.with_name("journal-20240801T000000Z.sqlite")
+    older = 60 * DAY_S
+    appended(aside, [(t - older, moved_by(fact, -older)) for t, fact in month_of_use()])
+    found = json.loads(run(pruned, "--journal", str(aside), "--since", "2024-10-01", "--by", "user", "-o", "json"))
+    assert {r["user"]: r["gpu_h_used"] for r in found["rows"]} == {"ann": 72.0, "eve": 1.0}
+
+
+def test_journals_may_be_named_in_any_order(tmp_path: Path) -> None:
+    facts = month_of_use()
+    again = [(t + 10, moved_by(fact, 10.0)) for t, fact in facts[:3]]
+    for name, part in (("first", facts[:3]), ("second", [*again, *facts[7:]])):
+        appended(tmp_path / name, part)
+    for one, other in (("first", "second"), ("second", "first")):
+        at = ("--journal", str(tmp_path / other), "--since", "2024-10-01", "--by", "user", "-o", "json")
+        assert json.loads(run(tmp_path / one, *at))["total"]["gpu_h_used"] == 72.0
+
+
 def test_a_table_says_what_it_covers_and_time_without_records_is_no_time_without_use(pruned: Path) -> None:
     text = run(pruned, "--since", "2024-09-01", "--until", "2024-10-10", "--by", "month")
     assert "covered: 2024-10-03" in text
