@@ -1,6 +1,6 @@
 """Accounting: GPU time used, lost and borrowed, waiting times and costs, by who used it and when.
 
-It is read from the journal's facts where they reach back far enough, else from its totals by day, which are kept for
+It is read from the journal's facts as long as it has all of them, then from its totals by day, which are kept for
 ever. Each result says what time its records cover: time without records is not time without use.
 """
 

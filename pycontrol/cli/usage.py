@@ -43,9 +43,9 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
     CapacityScheduler placed while Isonomy served, `watched` for those in mode shadow. By account, a group has the use
     of all below it. LOST is the time until revoked GPUs were given back, and from the next grant to the first step;
     a line says by which causes. BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to
-    its first container with GPUs. COST needs `prices` in the topology file. Days and months are those of UTC. Where
-    facts are gone, whole days are counted, which are kept for ever; apps are then those that began, and medians of
-    waits are not known.
+    its first container with GPUs. COST needs `prices` in the topology file. Days and months are those of UTC. Once
+    the oldest facts are gone, whole days are counted, which are kept for ever; apps are then those that began, and
+    medians of waits are not known.
 
     \b
     isonomy usage --since 30d --by user,queue --config /etc/isonomy/isonomy.yaml
@@ -76,12 +76,12 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
 
 
 def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float) -> Found:
-    """From the journals' facts, or from their totals where one has no longer all facts of the time."""
+    """From the journals' facts; from their totals once one has dropped facts, in which present apps may have begun."""
     begun = {j: first[1] for j in records.journals if (first := next(facts_of(j), None)) is not None}
     if set(keys) <= {*KEPT}:
         with failing(JournalError):
             totals = {j: x for j in records.journals if (x := read_totals(j)) is not None}
-        if any(begun.get(j, math.inf) > max(x.first_s, since_s) for j, x in totals.items()):
+        if any(begun.get(j, math.inf) > x.first_s for j, x in totals.items()):
             return of_totals(totals.values(), since_s, until_s)
     found = of_facts(map(facts_of, sorted(begun, key=lambda j: begun[j])), since_s, until_s)
     return replace(found, first_s=min(begun.values(), default=None))
@@ -145,7 +145,7 @@ def _harmless(value: Any) -> Any:
 def _draw(found: Data) -> RenderableType:
     parts: list[RenderableType | None] = [coverage(found), ""]
     if not found["rows"]:
-        return lines(*parts, "no app had GPUs in the time that is covered")
+        return lines(*parts, *([*_not_counted(found)] or ["no app had GPUs in the time that is covered"]))
     times, costs = "covered_h" in found["rows"][0], found["total"]["cost"] is not None
 
     def cells(row: Data) -> list[Any]:
@@ -167,6 +167,6 @@ def _draw(found: Data) -> RenderableType:
 
 def _not_counted(found: Data) -> Iterator[str]:
     if older := found["unknown_facts"]:
-        yield f"{count(older, 'fact is', 'facts are')} about leases from before the journal's beginning: not counted"
+        yield f"{count(older, 'fact is', 'facts are')} about leases or apps from before these: not counted"
     if types := found["without_price"]:
         yield f"without a price, so without a cost: GPUs of type {', '.join(t or 'unknown' for t in types)}"

@@ -116,7 +116,7 @@ class Usage:
     covered: list[tuple[float, float]] = field(default_factory=list)
     """Times in which all containers were seen, those without a lease too."""
     unknown: int = 0
-    """Facts about leases whose grant is no longer in the journal."""
+    """Facts about leases whose grant is no longer in the journal, or whose app is not."""
     first_s: float | None = None
     last_s: float = 0.0
     """Times of the first and the last fact."""
@@ -201,7 +201,7 @@ class Usage:
             case Watched():
                 begin_s, end_s = max(fact.since_s, self.since_s), min(fact.at_s, self.until_s)
                 self.covered += [(begin_s, end_s)] if begin_s < end_s else []
-        self.unknown += isinstance(fact, OF_LEASE) and not changes
+        self.unknown += isinstance(fact, OF_LEASE) and all(x.span and x.span.app_id not in self.apps for x in changes)
         for change in changes:
             self._changed(change, time_s)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import sqlite3
 import uuid
@@ -269,21 +270,27 @@ def reading(path: Path) -> sqlite3.Connection:
 
 
 def read_totals(path: Path, newest: bool = True) -> gpu_time.Totals | None:
-    """What a journal has counted for ever, `newest`: and the facts since; None if it has no totals yet.
+    """What a journal has counted for ever, `newest`: and the facts since; None if there is nothing of either.
 
     Safe while a control plane writes. Raises JournalError.
     """
     with as_journal_error(path), closing(reading(path)) as db:
         db.execute("BEGIN")  # one state of the file
-        found = gpu_time.read_totals(db, version_of(db, path))
-        if found is None or not newest:
+        version = version_of(db, path)
+        found = gpu_time.read_totals(db, version)
+        if not newest:
             return found
-        state, base = base_of(db, VERSION, [])
-        used = gpu_time.Usage.going_on(db, state, found.last_s)
-        for row in rows_of(db, base, VERSION):
+        base, used = 0, gpu_time.Usage(0.0, math.inf)
+        if found is not None:
+            state, base = base_of(db, VERSION, [])
+            used = gpu_time.Usage.going_on(db, state, found.last_s)
+        for row in rows_of(db, base, version):
             with suppress(RowError):
                 used.take(row.time_s, fact_of(row))
         used.close(used.last_s)
+    if used.first_s is None:
+        return None
+    found = found or gpu_time.Totals(used.first_s, used.last_s, {}, [])
     rows = dict(found.rows)
     for key, tally in gpu_time.by_day(used).items():
         rows[key] = rows.get(key, gpu_time.Tally()) + tally

@@ -235,6 +235,28 @@ def test_a_journal_that_was_set_aside_does_not_hide_what_the_present_one_has_dro
     assert {r["user"]: r["gpu_h_used"] for r in found["rows"]} == {"ann": 72.0, "eve": 1.0}
 
 
+def test_use_that_began_before_the_facts_is_counted_or_said_not_to_be(tmp_path: Path) -> None:
+    path, t, facts = tmp_path / "journal.sqlite", DAY + 24 * 3600, month_of_use()
+    again = f.LeaseGranted((A,), "a", "g2", t, t + DAY_S), f.LeaseStarted((A,), "c2", "j1", t, t + DAY_S, "V100")
+    for part in (facts[:6], facts[6:7], [*facts[7:], *((t, x) for x in again), (t + 3600, f.Watched(t, t + 3600))]):
+        appended(path, part)
+        keep(path, t, 26 * 3600)
+    assert next(read_facts(path))[1] == DAY
+    since = ("--since", "2024-10-04T00:00+00:00")
+    found = json.loads(run(path, *since, "--by", "user", "-o", "json"))
+    assert {r["user"]: r["gpu_h_used"] for r in found["rows"]} == {"ann": 49.0}
+    said = run(path, *since, "--by", "app")
+    assert "3 facts are about leases or apps from before these: not counted" in said
+    assert "no app had GPUs" not in said
+
+
+def test_a_journal_without_a_snapshot_counts_beside_one_that_has_dropped_facts(pruned: Path) -> None:
+    young, later = pruned.with_name("young.sqlite"), 6 * DAY_S
+    appended(young, [(t + later, moved_by(fact, later)) for t, fact in month_of_use()])
+    at = ("--journal", str(young), "--since", "2024-10-01", "--by", "user", "-o", "json")
+    assert {r["user"]: r["gpu_h_used"] for r in json.loads(run(pruned, *at))["rows"]} == {"ann": 144.0, "eve": 2.0}
+
+
 def test_journals_may_be_named_in_any_order(tmp_path: Path) -> None:
     facts = month_of_use()
     again = [(t + 10, moved_by(fact, 10.0)) for t, fact in facts[:3]]
