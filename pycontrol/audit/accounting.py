@@ -77,11 +77,12 @@ def of_facts(journals: Iterable[Journal], since_s: float, until_s: float) -> Rec
     """The facts of consecutive control planes."""
     found = Usage(since_s, until_s)
     found.read(*journals)
-    found.close()
+    # Leases that were open when a control plane ended for good are open for ever.
+    found.close(until_s if until_s <= found.newest_s + GAP_S else found.last_s)
     entries = [Entry(day * DAY_S, who, of, tally) for (day, who, of), tally in found.tallies.items()]
     types = {e.who.app_id: e.gpu_type for e in entries if e.tally.apps}
     for app in found.apps.values():
-        if app.seen and (wait_s := _wait_s(app, since_s, until_s)) is not None:
+        if app.seen and (wait_s := _wait_s(app, since_s, found.until_s)) is not None:
             at_s = app.submitted_s + wait_s
             entries.append(Entry(at_s, app.who, types.get(app.who.app_id, ""), Tally(), wait_s))
     return Records(since_s, until_s, entries, found.covered, found.first_s, found.last_s, False, found.unknown)

@@ -7,7 +7,6 @@ import io
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +82,7 @@ def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float)
             totals = {j: x for j in records.journals if (x := read_totals(j)) is not None}
         if any(begun.get(j, math.inf) > x.first_s for j, x in totals.items()):
             return of_totals(totals.values(), since_s, until_s)
-    found = of_facts(map(facts_of, sorted(begun, key=lambda j: begun[j])), since_s, until_s)
-    return replace(found, first_s=min(begun.values(), default=None))
+    return of_facts(map(facts_of, sorted(begun, key=lambda j: begun[j])), since_s, until_s)
 
 
 def _prices(topology: Path | None) -> Mapping[str, float]:

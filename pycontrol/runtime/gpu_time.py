@@ -10,7 +10,6 @@ import json
 import sqlite3
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any
 
 from pycontrol.arbiter.ledger.durable import Durable
@@ -119,7 +118,8 @@ class Usage:
     """Facts about leases whose grant is no longer in the journal, or whose app is not."""
     first_s: float | None = None
     last_s: float = 0.0
-    """Times of the first and the last fact."""
+    newest_s: float = 0.0
+    """Times of the first and the last fact, and of the last one after `until_s` too."""
     _fold: SpanFold = field(default_factory=SpanFold)
     _counted_s: dict[Gpu, float] = field(default_factory=dict)
     """By GPU: until when an open lease's time has been counted."""
@@ -154,9 +154,16 @@ class Usage:
 
     def read(self, *journals: Journal) -> None:
         """Read the facts of consecutive control planes in order, from the beginning."""
-        within = (takewhile(lambda row: row[1] <= self.until_s, facts) for facts in journals)
-        for time_s, fact, changes in changes_of(self._fold, *within):
+        for time_s, fact, changes in changes_of(self._fold, *map(self._within, journals)):
             self._take(fact, time_s, changes)
+
+    def _within(self, journal: Journal) -> Journal:
+        for row in journal:
+            self.first_s = row[1] if self.first_s is None else self.first_s
+            self.newest_s = max(self.newest_s, row[1])
+            if row[1] > self.until_s:
+                return
+            yield row
 
     def take(self, time_s: float, fact: Fact) -> None:
         """Fold one more fact."""

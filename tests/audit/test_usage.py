@@ -86,6 +86,27 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
     assert usage([], ["user"], 0.0, 1.0)["rows"] == []
 
 
+def test_leases_and_waits_that_are_open_end_with_the_records_of_a_control_plane_that_is_gone() -> None:
+    facts = [
+        (0.0, f.AppArrived("a", "", "q", "ann", "job", 0.0, 0.0)),
+        (0.0, f.AppArrived("b", "", "q", "bob", "job", 0.0, 0.0)),
+        (0.0, f.LeaseGranted((A,), "a", "g1", 0.0, 9e9)),
+        (0.0, f.LeaseStarted((A,), "c1", "j1", 0.0, 9e9)),
+        (3600.0, f.Watched(0.0, 3600.0)),
+        (36000.0, f.Watched(35000.0, 36000.0)),
+    ]
+    rows = [(i, t, x) for i, (t, x) in enumerate(facts)]
+
+    def hours(since_s: float, until_s: float, journal: Journal = rows) -> dict[str, tuple[float, float]]:
+        found = usage([journal], ["user"], since_s, until_s)["rows"]
+        return {row["user"]: (row["gpu_h_used"], row["wait_h"]) for row in found}
+
+    assert hours(0.0, 36600.0) == {"ann": (round(36600 / 3600, 4), 0.0), "bob": (0.0, round(36600 / 3600, 4))}
+    assert hours(0.0, 9e6) == {"ann": (10.0, 0.0), "bob": (0.0, 10.0)}
+    assert hours(0.0, 18000.0)["ann"] == (5.0, 0.0), "a later fact is known"
+    assert hours(0.0, 18000.0, rows[:-1])["ann"] == (1.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("stop", "cause"),
     [
