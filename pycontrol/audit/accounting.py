@@ -82,18 +82,16 @@ def of_facts(journals: Iterable[Journal], since_s: float, until_s: float) -> Rec
     entries = [Entry(day * DAY_S, who, of, tally) for (day, who, of), tally in found.tallies.items()]
     types = {e.who.app_id: e.gpu_type for e in entries if e.tally.apps}
     for app in found.apps.values():
-        if app.seen and (wait_s := _wait_s(app, since_s, found.until_s)) is not None:
-            at_s = app.submitted_s + wait_s
+        if (wait_s := _wait_s(app, since_s, found.until_s)) is not None:
+            at_s = min(app.submitted_s + wait_s, until_s - 1.0)  # one that waits still does so before midnight
             entries.append(Entry(at_s, app.who, types.get(app.who.app_id, ""), Tally(), wait_s))
     return Records(since_s, until_s, entries, found.covered, found.first_s, found.last_s, False, found.unknown)
 
 
 def _wait_s(app: AppTimes, since_s: float, until_s: float) -> float | None:
-    """Seconds until its first container, else until its end or now; None if it waited only before `since_s`."""
+    """Seconds until its first container, else until its end or `until_s`; None if it waited only before `since_s`."""
     end_s = app.first_s if app.first_s is not None else app.ended_s or until_s
-    if app.submitted_s < since_s and end_s < since_s:
-        return None
-    return max(0.0, end_s - app.submitted_s)
+    return None if end_s < since_s else max(0.0, end_s - app.submitted_s)
 
 
 def of_totals(journals: Iterable[Totals], since_s: float, until_s: float) -> Records:

@@ -7,6 +7,7 @@ reads those, or folds the facts of the time that is asked for.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -97,10 +98,8 @@ class AppTimes:
     who: Who
     submitted_s: float
     first_s: float | None = None
-    """When its first container started."""
+    """When its first container started; -inf: before these records."""
     ended_s: float | None = None
-    seen: bool = False
-    """Whether it had any event within the requested time."""
 
 
 @dataclass
@@ -148,7 +147,7 @@ class Usage:
         for x in state.apps.values():
             self._know(Who(x.app_id, x.name, x.user, x.queue, x.vc, x.kind), x.submitted_s)
             if x.attained_gpu_s > 0 or x.app_id in used:
-                self.apps[x.app_id].first_s = x.arrived_s
+                self.apps[x.app_id].first_s = -math.inf
             self.apps[x.app_id].ended_s = x.finished_s
             self._launches |= {(x.app_id, job_id): n for job_id, n in x.launches.items()}
 
@@ -188,7 +187,6 @@ class Usage:
             case AppArrived():
                 who = Who(fact.app_id, fact.name, fact.user, fact.queue, fact.vc, fact.kind)
                 self._know(who, fact.submitted_s)
-                self.apps[fact.app_id].seen |= time_s >= self.since_s
             case AppMoved() if (app := self.apps.get(fact.app_id)) is not None:
                 for span in [x for x in self._fold.open.values() if x.app_id == fact.app_id]:
                     self._count(span, fact.at_s)
@@ -277,7 +275,6 @@ class Usage:
             setattr(tally, name, getattr(tally, name) + seconds)
             if cause:
                 tally.causes[cause] = tally.causes.get(cause, 0.0) + seconds
-            app.seen = True
 
     def _days(self, begin_s: float, end_s: float) -> Iterator[tuple[int, float]]:
         """(day, seconds) of the part of a time that is counted."""

@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from pycontrol.arbiter.ledger import facts as f
+from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.audit.accounting import accounted, of_facts
 from pycontrol.cli import main
 from pycontrol.cli.client import Misused, moment_s
+from pycontrol.fairness.use import DAY_S
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.journal import SqliteJournal
@@ -84,6 +86,34 @@ def test_lost_borrowed_and_waited_by_hand() -> None:
     assert (row["revocations"], row["wait_median_s"]) == (1, 110.0)
     assert total["unknown_facts"] == 1
     assert usage([], ["user"], 0.0, 1.0)["rows"] == []
+
+
+def test_apps_that_got_no_gpus_wait_in_each_time_until_they_end() -> None:
+    facts: list[tuple[float, f.Fact]] = [
+        (0.0, f.AppArrived("a", "", "q", "ann", "job", 0.0, 0.0)),
+        (0.0, f.AppArrived("k", "", "q", "kim", "job", 0.0, 0.0)),
+        (0.0, f.AppArrived("o", "", "q", "old", "job", 0.0, 0.0)),
+        (DAY_S, f.AppEnded("o", "KILLED", DAY_S)),
+        (2.5 * DAY_S, f.AppEnded("k", "KILLED", 2.5 * DAY_S)),
+        (3 * DAY_S, f.Watched(0.0, 3 * DAY_S)),
+    ]
+    rows = [(i, t, x) for i, (t, x) in enumerate(facts)]
+    found = usage([rows], ["day", "user"], 2 * DAY_S, 3 * DAY_S)["rows"]
+    assert {(r["day"], r["user"]): (r["apps"], r["wait_h"]) for r in found} == {
+        ("1970-01-03", "ann"): (1, 72.0),
+        ("1970-01-03", "kim"): (1, 60.0),
+    }
+
+
+def test_apps_that_ran_before_a_takeover_are_not_known_to_have_waited() -> None:
+    kept = Durable()
+    for app_id in ("ran", "waits"):
+        kept.apply(f.AppArrived(app_id, "", "q", app_id, "job", 100.0, 100.0))
+    kept.apps["ran"].leases = 1
+    facts = [(0, 500.0, f.Restored(kept.kept())), (1, 600.0, f.Watched(500.0, 600.0))]
+    assert [(r["user"], r["wait_h"] * 3600) for r in usage([facts], ["user"], 0.0, 600.0)["rows"]] == [
+        ("waits", pytest.approx(500.0, abs=0.5))
+    ]
 
 
 def test_leases_and_waits_that_are_open_end_with_the_records_of_a_control_plane_that_is_gone() -> None:
