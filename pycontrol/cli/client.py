@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -207,12 +207,13 @@ def duration_s(text: str, option: str) -> float:
     return seconds
 
 
-def moment_s(text: str, now_s: float, option: str) -> float:
-    """`30d`, `12h`, `90m` before now, or a date or time as 2026-11-20T14:00, local time; Unix seconds."""
+def moment_s(text: str, now_s: float, option: str, date_in: tzinfo | None = None) -> float:
+    """`30d`, `12h`, `90m` before now, a local time as 2026-11-20T14:00, or a date, local or in a zone; Unix seconds."""
     if LENGTH.fullmatch(text):
         return now_s - duration_s(text, option)
     try:
-        return datetime.fromisoformat(text).timestamp()
+        at = datetime.fromisoformat(text)
+        return (at if date_in is None or len(text) > len("2026-11-20") else at.replace(tzinfo=date_in)).timestamp()
     except ValueError:
         raise Misused(f"{option} {text}: must be as 30d, 12h, 90m, or a time as 2026-11-20T14:00") from None
 

@@ -7,6 +7,7 @@ import io
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
     CapacityScheduler placed while Isonomy served, `watched` for those in mode shadow. By account, a group has the use
     of all below it. LOST is the time until revoked GPUs were given back, and from the next grant to the first step;
     a line says by which causes. BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to
-    its first container with GPUs. COST needs `prices` in the topology file. Days and months are those of UTC. Once
-    the oldest facts are gone, whole days are counted, which are kept for ever; apps are then those that began, and
-    medians of waits are not known.
+    its first container with GPUs. COST needs `prices` in the topology file. Days and months, also a TIME
+    that is a date, are those of UTC. Once the oldest facts are gone, whole days are counted, which are kept for ever;
+    apps are then those that began, and medians of waits are not known.
 
     \b
     isonomy usage --since 30d --by user,queue --config /etc/isonomy/isonomy.yaml
@@ -55,8 +56,8 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
     if unknown or not keys:
         raise Misused(f"--by {by}: must be some of {', '.join(KEYS)}")
     now_s = time.time()
-    until_s = moment_s(until, now_s, "--until") if until else now_s
-    since_s = moment_s(since, now_s, "--since")
+    until_s = moment_s(until, now_s, "--until", UTC) if until else now_s
+    since_s = moment_s(since, now_s, "--since", UTC)
     if since_s >= until_s:
         raise Misused(f"--since {since}: is not before {until or 'now'}")
     records = records_of(**named, evidence=(), rm_log=())

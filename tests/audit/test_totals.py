@@ -4,6 +4,7 @@ import csv
 import functools
 import io
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -265,6 +266,25 @@ def test_journals_may_be_named_in_any_order(tmp_path: Path) -> None:
     for one, other in (("first", "second"), ("second", "first")):
         at = ("--journal", str(tmp_path / other), "--since", "2024-10-01", "--by", "user", "-o", "json")
         assert json.loads(run(tmp_path / one, *at))["total"]["gpu_h_used"] == 72.0
+
+
+@pytest.mark.parametrize("zone", ["CET-1", "EST5"])
+def test_bills_of_adjoining_dates_have_no_day_in_common(
+    pruned: Path, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hours(since: str, until: str) -> float:
+        found = json.loads(run(pruned, "--since", since, "--until", until, "--by", "user", "-o", "json"))
+        return float(found["total"]["gpu_h_used"])
+
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert hours("2024-10-01", "2024-10-04") == 25.0
+        assert hours("2024-10-04", "2024-10-05") == 48.0
+        assert hours("2024-10-01", "2024-10-05") == 73.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_table_says_what_it_covers_and_time_without_records_is_no_time_without_use(pruned: Path) -> None:
