@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from pycontrol.lab.oef import paper_programs
+from pycontrol.lab.shares.gavel_shares import GavelShares
 from pycontrol.lab.shares.simple import MaxEfficiency, MaxMinRatio, equal_split
 from pycontrol.lab.shares.tenants import Tenancy
 from pycontrol.shares import cooperative, noncooperative
@@ -116,6 +117,14 @@ def test_odd_input_has_defined_results(name: str) -> None:
         assert (barred.efficiency(x) >= floor - 1e-7).all(), "who cannot use a type still has its part's worth"
     empty = scheme.shares(ShareProblem.of([[1, 2], [1, 3]], [0, 0]))
     assert (empty == 0).all()
+
+
+@pytest.mark.timeout(20)
+def test_gavel_fills_the_next_level_however_far_apart_the_weights_are() -> None:
+    """The light user has what the heavy one, at its demand, leaves; with one device it has next to nothing."""
+    for devices, due in ((8.0, [4.0, 4.0]), (1.0, [1.0, 0.0])):
+        p = ShareProblem.of([[1.0], [1.0]], [devices], [1000.0, 1e-6], [4.0, 64.0])
+        assert GavelShares("water_filling").shares(p).ravel() == pytest.approx(due, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -123,13 +123,15 @@ def water_filling(problem: ShareProblem, unit: Vector) -> tuple[Matrix, Vector]:
     objective = np.zeros(n * k + 1)
     objective[-1] = 1.0
     while open_.any():
-        column = csr_array(np.concatenate([np.zeros(k + n), np.where(open_, unit, 0.0)])[:, None])
+        scale = 2.0 ** (20 * round(np.log2(unit[open_].max()) / 20))  # the solver takes small coefficients for 0
+        scaled = np.where(open_, unit / scale, 0.0)
+        column = csr_array(np.concatenate([np.zeros(k + n), scaled])[:, None])
         fixed = -levels * unit * (1 - 1e-12) * ~open_
         bound = np.concatenate([problem.devices, problem.demands, fixed])
         found, prices = optimum(objective, csr_array(hstack([rows, column])), bound)
         x = found[:-1].reshape(n, k)
-        paid = prices[k + n :] * unit
-        stuck = open_ & (paid > max(1e-9, 1e-9 * float(paid.max())))
-        levels[stuck] = found[-1]
+        paid = prices[k + n :] * scaled
+        stuck = open_ & (paid >= min(1e-9, paid[open_].max()))
+        levels[stuck] = found[-1] / scale
         open_ &= ~stuck
     return x, levels
