@@ -29,6 +29,7 @@ def within_demand(scheme: Scheme, problem: ShareProblem) -> Matrix:
         for user in np.flatnonzero(over):
             x[user] = _fastest(x[user], problem.speedups[user], float(problem.demands[user]))
             left = np.maximum(left - x[user], 0.0)
+        left[left <= SLACK * problem.devices] = 0.0  # what rounding leaves is no device to share
         open_ &= ~over
         x[open_] = 0.0
     return x

@@ -43,6 +43,13 @@ def test_without_excess_shares_nothing_changes(scheme: Scheme) -> None:
         assert within_demand(scheme, p) == pytest.approx(scheme.shares(p), abs=1e-9)
 
 
+def test_what_rounding_leaves_of_a_type_is_not_shared() -> None:
+    """The users at their demand take all of the third type but 5.6e-16 devices, with which no optimum was found."""
+    w = [[3.3, 10, 3.3], [10, 1, 1.7], [3.3, 10, 1], [1.7, 0, 0], [3.3, 0, 10]]
+    x = within_demand(OefNoncooperative(), ShareProblem.of(w, [64, 8, 1], [1] * 5, [1, 64, 4096, 1, 4]))
+    assert x.sum(axis=0) == pytest.approx([64, 8, 1])
+
+
 def test_a_cut_keeps_the_fastest_of_the_share() -> None:
     p = ShareProblem.of([[1.0, 3.0], [1.0, 3.0]], [4.0, 4.0], None, [2.0, 8.0])
     assert within_demand(OefCooperative(), p) == pytest.approx(np.array([[0.0, 2.0], [4.0, 2.0]]), abs=1e-6)
