@@ -101,13 +101,14 @@ def typed(bid: Bid, instance: Instance) -> Bid:
     """The bid in the form for engines.
 
     Gangs of members are gangs each, where that is the same (`in_members`). With several GPU types on offer, a row
-    without a type becomes one row per type, unless its gangs have one GPU or may mix types. With one type on offer,
-    rows name none. Rows for types that are not on offer are dropped.
+    without a type becomes one row per type, unless its gangs have one GPU in all or may mix types. With one type on
+    offer, rows name none. Rows for types that are not on offer are dropped.
     """
     types = instance.types
     rows: list[BidRow] = []
     for row in map(in_members, bid.rows):
-        if not row.new_gangs or (not row.gpu_type and (len(types) < 2 or row.mixes or row.gang_gpus == 1)):
+        single = row.gang_gpus == 1 and len(row.members) < 2
+        if not row.new_gangs or (not row.gpu_type and (len(types) < 2 or row.mixes or single)):
             rows.append(row)
         elif not row.gpu_type:
             rows += [replace(row, gpu_type=t) for t in types]

@@ -215,6 +215,17 @@ def test_leftovers_mix_no_types_and_take_the_faster_first() -> None:
     )
 
 
+@every_engine
+def test_a_gang_of_single_gpus_mixes_no_types_unless_its_app_says_so(engine: str) -> None:
+    free, members = {"a-slow": 1, "b-fast": 1}, (1, 1)
+    for mixes in (False, True):
+        bid = Bid("x", 9.0, (BidRow(1.0, (), 1, 2, mixes=mixes, members=members),))
+        assert bool(determine([bid], Instance(free, TWO), 0, engine=engine).wins["x"].gangs) is mixes
+    bid = Bid("x", 9.0, (BidRow(1.0, (), 1, 2, members=members),))
+    ((gang,),) = determine([bid], Instance({**free, "b-fast": 2}, TWO), 0, engine=engine).wins["x"].gangs
+    assert gang == ("b-fast", 2)
+
+
 @pytest.mark.parametrize(
     "row", [BidRow(1.0, (), 1, 4, Scope.RACK, "", True), BidRow(1.0, (), 1, 4, gpu_type="K80", mixes=True)]
 )
