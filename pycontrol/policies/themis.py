@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pycontrol.auction.handout import AtRandom, Caps, leftovers
 from pycontrol.auction.instance import Instance
@@ -33,7 +33,7 @@ class Themis:
 
     budget_s: float = 2.0
     """Seconds for all solves of a round; after that the best solution found counts, with its gap."""
-    engine: str = ""
+    engine: Literal["", "compiled", "highs", "reference"] = ""
     """The solver: compiled, highs or reference; empty: the fastest that is available."""
     name: str = "themis"
     asks_agents: bool = True

@@ -20,6 +20,11 @@ WRONG = [
         "{policy: oef, policy_options: {mode: both}}",
         "isonomy.yaml: policy_options: oef: mode: Input should be 'cooperative' or 'noncooperative' (got both)",
     ),
+    (
+        "{policy: themis, policy_options: {engine: higs}}",
+        "isonomy.yaml: policy_options: themis: engine: "
+        "Input should be '', 'compiled', 'highs' or 'reference' (got higs)",
+    ),
     ("{policy: themis, policy_options: {ties: random}}", "isonomy.yaml: policy_options: themis has no option ties"),
     (
         "policy_options: {queue_weights: {root.a: 2}}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -170,7 +171,10 @@ def trains(app_id: str, slowdown: tuple[float, float, float]) -> Bid:
     ids=["two VGG16 on two machines of 4", "Inception-v3 and VGG16 on 4 + 2 + 2"],
 )
 def test_themis_avoids_drf_and_las_failures(
-    engine: str, gpus: list[int], apps: dict[str, tuple[float, float, float]], wins: list[tuple[Gang, ...]]
+    engine: Literal["", "highs", "reference"],
+    gpus: list[int],
+    apps: dict[str, tuple[float, float, float]],
+    wins: list[tuple[Gang, ...]],
 ) -> None:
     top = topology(gpus, ("a",))
     s = snapshot(*(view(a, 100.0, 4, 1) for a in apps), f=0.0, top=top)
