@@ -9,6 +9,8 @@ from dataclasses import field
 from pycontrol.model.topology import Gpu
 from pycontrol.model.value import value
 
+BEST_EFFORT = 1e-6
+"""The weight of a queue of capacity 0: its apps get what the other queues leave."""
 STANDIN = "standin"
 """How the use and the jobs of leases are named whose apps have no Agent."""
 
@@ -114,6 +116,12 @@ class Queue:
         """Its capacity and its maximum in all these partitions together, GPUs; `gpus_in`: partition -> GPUs."""
         shares = [(self.share(partition), gpus) for partition, gpus in gpus_in.items()]
         return sum(x.capacity * gpus for x, gpus in shares), sum(x.max_capacity * gpus for x, gpus in shares)
+
+    def fractions(self, gpus_in: Mapping[str, int]) -> tuple[float, float]:
+        """The same as fractions of all their GPUs; its capacity as a weight, which `BEST_EFFORT` is the least of."""
+        parts = gpus_in if any(gpus_in) else {"": 1}
+        least, most = (gpus / max(1, sum(parts.values())) for gpus in self.across(parts))
+        return max(BEST_EFFORT, least), most
 
 
 @value

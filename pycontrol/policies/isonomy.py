@@ -148,12 +148,10 @@ class Isonomy(Filling):
         """Weights and limits of the accounts in the snapshot's virtual cluster; queues have their capacities, and with
         node labels those of all partitions.
         """
-        gpus, gpus_in, queues = max(1, snapshot.cluster_gpus), snapshot.topology.gpus_in, dict[str, Account]()
-        parts = gpus_in if any(gpus_in) else {"": 1}
-        total = max(1, sum(parts.values()))
+        gpus, queues = max(1, snapshot.cluster_gpus), dict[str, Account]()
         for q in snapshot.queues.values():
-            least, most = (x / total for x in q.across(parts))
-            queues[q.path] = Account(least or 1.0, Limits(most * gpus) if 0 < most < 1 else UNLIMITED)
+            weight, most = q.fractions(snapshot.topology.gpus_in)
+            queues[q.path] = Account(weight, Limits(most * gpus) if 0 < most < 1 else UNLIMITED)
         root = snapshot.accounts.tree(queues)
         if use is not None:
             root = use.weighed(root, snapshot.accounts, gpus, self.half_life_s)

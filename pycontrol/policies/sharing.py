@@ -164,8 +164,8 @@ class Shared:
     def _weight(self, tenant: str) -> float:
         given = self.policy.weights.get(tenant)
         if given is None and self.policy.tenant == "queue" and tenant in self.s.queues:
-            given = self.s.queues[tenant].capacity
-        return 1.0 if given is None or given <= 0 else given
+            given = self.s.queues[tenant].fractions(self.s.topology.gpus_in)[0]
+        return 1.0 if given is None else given
 
     def _shares(self) -> dict[str, dict[str, float]]:
         """Virtual user -> type -> its share in GPUs."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,16 @@ def test_queues_share_by_their_capacities_unless_weights_are_given() -> None:
     s = replace(snapshot(app("b", 1, ALL, queue="root.b"), app("a", 1, ALL, queue="root.a")), queues=QUEUES)
     assert first(s) == "a"
     assert first(replace(s, accounts=Accounts(queue_weights={"root.b": 2.0}))) == "b"
+
+
+def test_a_queue_of_capacity_0_gets_what_the_others_leave() -> None:
+    """One that YARN did not report has weight 1, as much as all others together."""
+    prod, scav = app("p", 1, 9, queue="root.a", user="ann"), app("s", 1, ALL, queue="root.s", user="bob")
+    s = replace(snapshot(prod, scav), queues={"root.a": Queue("root.a"), "root.s": Queue("root.s", 0.0)})
+    for queues, due in ((s.queues, 9.0), ({"root.a": Queue("root.a")}, 6.5)):
+        _, ideal = Isonomy().ideal(replace(s, queues=queues))
+        assert [ideal.rate(x) for x in "ps"] == pytest.approx([due, CLUSTER.gpus - due])
+    assert first(s) == "p"
 
 
 def test_queues_share_by_their_capacities_in_all_partitions() -> None:

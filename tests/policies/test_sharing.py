@@ -131,6 +131,12 @@ def test_weights_and_capacities_count() -> None:
     s = replace(snapshot(*apps, top=TOP), queues={"root.a": Queue("root.a", 0.25), "root.b": Queue("root.b", 0.75)})
     plan = Oef(tenant="queue").decide(s, {}, random.Random(0))
     assert {a.app_id: sum(map(gang_gpus, a.gangs)) for a in plan.awards} == {"a": 4, "b": 12}
+    for policy in (Oef(tenant="queue"), Oef("queue", mode="noncooperative"), Gavel("queue"), GandivaFair("queue")):
+        for wants, due in ((16, [16, 0]), (6, [6, 10])):
+            s = snapshot(replace(apps[0], demand=replace(apps[0].demand, gangs=wants)), apps[1], top=TOP)
+            s = replace(s, queues={"root.a": Queue("root.a", 1.0), "root.b": Queue("root.b", 0.0)})
+            shares = Shared(policy, s).shares.values()
+            assert [sum(x.values()) for x in shares] == pytest.approx(due, abs=1e-3), "capacity 0: what others leave"
 
 
 def test_an_app_that_asks_for_a_type_gets_that_type() -> None:
