@@ -28,7 +28,8 @@ class VirtualApp:
     declared_gpu_s: float
     """The work that it declared at submission."""
     width_gpus: int
-    """The GPUs that it declared at submission that it can use at the same time."""
+    """The GPUs that it can use at the same time: those that it declared at submission, or when it first asked for more
+    than one gang; without an Agent, the most that it asked for."""
     need_gpu_s: float
     """Its work in the ideal: the declared work, more if it has used more, less if it ended early."""
     done_s: float | None = None

@@ -1,8 +1,9 @@
 """Isonomy: apps are served in the order in which hierarchical equal sharing would finish them.
 
 GPUs go to the earliest virtual finish time in an ideal cluster on which work splits freely (`fluid`), gang by gang, as
-many as the app can use. Nothing that an app reports after submission changes its virtual finish time. YARN measures
-service, and overrun counts several times. docs/policy.md has the reasoning and the figures.
+many as the app can use. Nothing that an app reports after submission changes its virtual finish time, unless it began
+with one gang and asks for more. YARN measures service, and overrun counts several times. docs/policy.md has the
+reasoning and the figures.
 """
 
 from __future__ import annotations
@@ -160,8 +161,8 @@ class Isonomy(Filling):
     def ideal(self, snapshot: Snapshot, use: PastUse | None = None) -> tuple[Fluid, Fluid]:
         """(ideal to be remembered, ideal now).
 
-        The remembered one changes only if an app arrived, ended or used more than it declared. Until then the present
-        ideal can be computed from it, so the journal does not have to record it in each round.
+        The remembered one changes only if an app arrived, ended, became wider or used more than it declared. Until then
+        the present ideal can be computed from it, so the journal does not have to record it in each round.
         """
         now_s, weights = snapshot.now_s, self.weights(snapshot, use)
         kept = Fluid.from_json(snapshot.memory, weights) or Fluid(now_s, weights)
@@ -176,7 +177,13 @@ class Isonomy(Filling):
                 changes[app_id] = replace(app, gone=True, need_gpu_s=min(app.need_gpu_s, used_gpu_s))
         for v in snapshot.apps:
             known = now.apps.get(v.app_id)
-            if known is None or (v.attained_gpu_s <= known.declared_gpu_s and not known.gone):
+            if known is None:
+                continue
+            asked_gpus = min(weights.gpus, v.demand.gpus)
+            grows = v.demand.guessed or known.width_gpus <= v.demand.gang_gpus  # as one that tried GPU types
+            if grows and known.width_gpus < asked_gpus:
+                known = changes[v.app_id] = replace(known, width_gpus=asked_gpus)
+            if v.attained_gpu_s <= known.declared_gpu_s and not known.gone:
                 continue
             declared_gpu_s = v.demand.work_total_gpu_s if v.demand.guessed else known.declared_gpu_s
             need_gpu_s = self._need_gpu_s(v, declared_gpu_s)

@@ -139,6 +139,19 @@ def test_reports_after_the_first_round_change_nothing(s: Snapshot, data: st.Data
     assert decide(replace(s, apps=tuple(said))) == decide(s)
 
 
+def test_an_app_that_began_with_one_gang_is_as_wide_as_it_then_asks_for() -> None:
+    """So it is while it tries GPU types. What others ask for after their first round changes nothing, except without an
+    Agent: containers come and go."""
+    s = snapshot(app("one", 2, 1), app("other", 1, 3), app("guessed", 1, 2, guessed=True))
+    memory = decide(s).memory
+    for gangs, due in ((1, [2, 3, 2]), (2, [4, 3, 2]), (4, [4, 3, 4]), (1, [4, 3, 4])):
+        apps = [replace(v, demand=replace(v.demand, gangs=gangs)) for v in s.apps]
+        s = replace(s, now_s=s.now_s + 1.0, apps=tuple(apps), memory=memory)
+        _, ideal = Isonomy().ideal(s)
+        memory = decide(s).memory
+        assert [ideal.rate(v.app_id) for v in s.apps] == due
+
+
 def test_service_beyond_what_was_declared_counts_four_times() -> None:
     """An app with 100,000 GPU-s declared and 140,000 served is ordered like one with 260,000."""
     liar, honest = app("liar", 1, ALL, work_total_gpu_s=1e5), app("honest", 1, ALL, work_total_gpu_s=2.5e5)
