@@ -45,7 +45,7 @@ class QueueSection(Section):
     """A queue, for the users of no group."""
 
     weight: Weight | None = None
-    """The weight among the queues; default: its capacity in capacity-scheduler.xml."""
+    """The weight among the queues, 0.4 for 40 percent; default: its capacity in capacity-scheduler.xml."""
     limits: LimitsSection = LimitsSection()
     """The most that all its apps may use."""
 

@@ -59,7 +59,7 @@ class Accounts:
     queues: Mapping[str, Limits] = field(default_factory=dict)
     """Queue -> the limits of all its apps."""
     queue_weights: Mapping[str, float] = field(default_factory=dict)
-    """Queue -> its weight for the users of no group; its capacity if it is not named."""
+    """Queue -> its weight for the users of no group; its capacity, as a fraction, if it is not named."""
     queue_users: Mapping[str, Account] = field(default_factory=dict)
     """Users of no group, with a weight among the users of their queue, and limits over all queues."""
 

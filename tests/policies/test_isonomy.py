@@ -71,6 +71,8 @@ def test_queues_share_by_their_capacities_unless_weights_are_given() -> None:
     s = replace(snapshot(app("b", 1, ALL, queue="root.b"), app("a", 1, ALL, queue="root.a")), queues=QUEUES)
     assert first(s) == "a"
     assert first(replace(s, accounts=Accounts(queue_weights={"root.b": 2.0}))) == "b"
+    less = Accounts(queue_weights={"root.b": 0.59})
+    assert first(replace(s, accounts=less)) == "a", "weights are as capacities: 0.59 is less than 60 percent"
 
 
 def test_a_queue_of_capacity_0_gets_what_the_others_leave() -> None:
