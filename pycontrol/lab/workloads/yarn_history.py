@@ -197,14 +197,14 @@ GIVEN = re.compile(
     r"[^\t]*RMAuditLogger: USER=[^\t]*\tOPERATION=AM Allocated Container\t.*\tAPPID=(\w+)\t"
     rf".*\tRESOURCE=<[^>\t]*{re.escape(GPU)}: [1-9]"
 )
-ZONES_S, FARTHEST_S = 900.0, 14 * 3600.0
-"""Time zones differ by multiples of this: the log has the ResourceManager's, and each application's end in UTC, too."""
+ZONES_S, FARTHEST_S, DAYLIGHT_S = 900.0, 14 * 3600.0, 3600.0
+"""Time zones differ by multiples of the first: the log has the ResourceManager's, and each app's end in UTC, too."""
 
 
 def _summaries(files: list[Path], found: History) -> None:
     """Lines of the log; a value has `\\` before each comma, equals sign and `\\` in it."""
     for file in files:
-        at_s, first_s, zones_s = 0.0, None, list[float]()
+        at_s, first_s, zones_s = 0.0, None, dict[str, float]()
         for number, line in enumerate(_lines(file), 1):
             if LOGGED.match(line):
                 at_s = datetime.fromisoformat(f"{line[:19]}.{line[20:23]}").timestamp()
@@ -231,16 +231,20 @@ def _summaries(files: list[Path], found: History) -> None:
                 )
                 zone_s = round((ended_s - at_s) / ZONES_S) * ZONES_S
                 if abs(zone_s) <= FARTHEST_S:
-                    found.zone_s = found.zones_s[app.app_id] = zone_s
-                    zones_s.append(zone_s)
+                    zones_s.setdefault(app.app_id, zone_s)
                 found.cover(submitted_s, ended_s)
                 found.launched(app)
                 found.add(app, "" if "resourceSeconds" in at else "of a Hadoop that logs no resourceSeconds")
             except DAMAGED as e:
                 found.bad(f"{file}: line {number}: cannot be understood: {e!r}")
         if first_s is not None:
-            first, last = (zones_s[0], zones_s[-1]) if zones_s else (None, None)
-            found.logged_s += [(first_s, first), (at_s, last)]
+            # summaries that are logged again, at a start or a takeover, come late and make their zones too small
+            most_s = max(zones_s.values(), default=0.0)
+            own = {app_id: x for app_id, x in zones_s.items() if most_s - x in (0.0, DAYLIGHT_S)}
+            for app_id, zone_s in own.items():
+                found.zone_s, found.zones_s[app_id] = zone_s, max(zone_s, found.zones_s.get(app_id, zone_s))
+            zones: list[float | None] = [*own.values()] or [None]
+            found.logged_s += [(first_s, zones[0]), (at_s, zones[-1])]
 
 
 # ---- Spark and MapReduce

@@ -84,6 +84,20 @@ def test_a_log_over_the_end_of_daylight_saving_time_dates_each_app_by_its_own_cl
     assert found.extent == (T0 / 1e3 + 60, T0 / 1e3 + 120 + 630)
 
 
+def test_a_resource_manager_that_starts_or_takes_over_and_logs_all_ends_again_changes_no_time(tmp_path: Path) -> None:
+    """The first log is of one that restarted three hours later, the second of one that then took over."""
+    ended_s, later_s = T0 / 1e3 + 60 + 630, T0 / 1e3 + 60 * 400 + 630
+    first, second = tmp_path / "rm1.log", tmp_path / "rm2.log"
+    again = in_zone(summary(1, 1200), ended_s + 3 * 3600, 2)
+    first.write_text("".join([given(1, 330, 2, 2), in_zone(summary(1, 1200), ended_s, 2), again]))
+    second.write_text("".join([again, given(400, 330, 2, 2), in_zone(summary(400, 1200), later_s, 2)]))
+    for files in ([first], [first, second], [second, first]):
+        found = read_files(files)
+        began = [began_s for began_s, _ in found.actual().values()]
+        assert sorted(x for x in began if x is not None) == [330.25, 330.25 + 60 * 399][: len(files)]
+        assert min(found.extent) == T0 / 1e3 + 60
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     def told(text: str, code: int) -> str:
         (file := tmp_path / "apps.json").write_text(text)
