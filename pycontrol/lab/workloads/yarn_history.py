@@ -328,18 +328,18 @@ def _jhist(files: list[Path], found: History) -> None:
             found.bad(f"{conf}: cannot be understood: {e}")
             continue
         job, held, ended_s = dict[str, Any](), _Held(), 0.0
-        for event in _events([file], found):
-            kind = str(event.get("type"))
-            of: dict[str, Any] = next(iter((event.get("event") or {}).values()), {})
-            if kind == "JOB_SUBMITTED":
-                job = of
-            elif kind in ENDS:
-                ended_s = of.get("finishTime", 0) / 1e3
-            elif kind.endswith("_ATTEMPT_STARTED"):
-                held.begin(of["attemptId"], of["startTime"] / 1e3, gpus.get(kind.partition("_")[0].lower(), 0))
-            elif "_ATTEMPT_" in kind and "attemptId" in of:
-                held.end(of["attemptId"], of.get("finishTime", 0) / 1e3)
         try:
+            for event in _events([file], found):
+                kind = str(event.get("type"))
+                of: dict[str, Any] = next(iter((event.get("event") or {}).values()), {})
+                if kind == "JOB_SUBMITTED":
+                    job = of
+                elif kind in ENDS:
+                    ended_s = of.get("finishTime", 0) / 1e3
+                elif kind.endswith("_ATTEMPT_STARTED"):
+                    held.begin(of["attemptId"], of["startTime"] / 1e3, gpus.get(kind.partition("_")[0].lower(), 0))
+                elif "_ATTEMPT_" in kind and "attemptId" in of:
+                    held.end(of["attemptId"], of.get("finishTime", 0) / 1e3)
             submitted_s = job["submitTime"] / 1e3
             app_id = job["jobid"].replace("job_", "application_")
             app = PastApp(
@@ -354,7 +354,7 @@ def _jhist(files: list[Path], found: History) -> None:
             found.cover(submitted_s, *([ended_s] if ended_s else []))
             found.add(app, "whose _conf.xml is not beside them" if site is None else "" if ended_s else OPEN)
         except DAMAGED as e:
-            found.bad(f"{file}: has no JOB_SUBMITTED that can be understood: {e!r}")
+            found.bad(f"{file}: cannot be understood: {e!r}")
 
 
 # ---- files

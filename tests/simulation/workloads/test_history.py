@@ -276,6 +276,14 @@ def test_job_histories_need_the_configuration(tmp_path: Path) -> None:
     assert dict(found.skipped.reasons) == {"whose _conf.xml is not beside them": 1}
 
 
+def test_a_job_history_with_an_event_that_lacks_a_field_is_named_and_left_out(tmp_path: Path) -> None:
+    file = next(jhist(tmp_path / "with").glob("*.jhist"))
+    file.write_text(file.read_text() + '\n{"type": "MAP_ATTEMPT_STARTED", "event": {"of": {"attemptId": "m2"}}}')
+    found = read_files([file])
+    assert not found.apps
+    assert found.skipped.bad == [f"{file}: cannot be understood: KeyError('startTime')"]
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("a,b\n1,2\n")
