@@ -63,7 +63,8 @@ class Simulator:
         self.change_s = self.settings.checkpoint_s + self.settings.restart_s
         """Seconds that a change of GPUs costs a gang."""
         self.seed = seed
-        self.now = 0.0
+        self.now = self.moved_s = 0.0
+        """`moved_s`: of the last step that was more than a wake-up."""
         self.inbox: deque[ev.Event] = deque()
         self.yarn = SimYarn(topology, queues, self.inbox.append)
         arbiter_settings = dataclasses.replace(self.settings.arbiter, seed=seed)
@@ -140,7 +141,7 @@ class Simulator:
         self.now = now = max(self.now, at_s)
         self.steps += 1
         if heap and heap[0][0] <= now:
-            self.fruitless = 0
+            self.fruitless, self.moved_s = 0, now
             while heap and heap[0][0] <= now:
                 _, _, what, subject, stamp = heapq.heappop(heap)
                 what(subject, stamp)
@@ -507,6 +508,7 @@ class Simulator:
                 self._break(job)
 
     def _result(self, wall_s: float) -> Result:
+        end_s = self.now if self.heap or self.active else self.moved_s
         for app in list(self.apps.values()):
             for job in app.jobs:
                 if job.state in (RUNNING, STOPPING):
@@ -516,4 +518,4 @@ class Simulator:
         counts = self.events, self.steps, self.rounds, self.yarn.launched, self.kills, self.unproved
         counters = Counters(*counts, wall_s, self.policy_s, self.bids_s)
         apps = tuple(self.records[a.app_id] for a in self.workload.apps if a.app_id in self.records)
-        return Result(self.workload.name, self.topology.gpus, self.policy.name, {}, self.seed, self.now, apps, counters)
+        return Result(self.workload.name, self.topology.gpus, self.policy.name, {}, self.seed, end_s, apps, counters)

@@ -134,6 +134,11 @@ def test_a_gang_that_can_never_run_does_not_stop_the_others() -> None:
     assert found["a"].finished_s is not None
 
 
+def test_a_run_ends_with_the_last_app_that_could_run_not_when_the_others_are_given_up() -> None:
+    found = Checked(Workload("t", (app("big", 0.0, 64), app("a", 5.0))), CLUSTER, Tiresias()).run()
+    assert found.end_s == found.apps[1].finished_s
+
+
 # ---- elastic jobs
 
 
