@@ -511,8 +511,9 @@ class Simulator:
         end_s = self.now if self.heap or self.active else self.moved_s
         for app in list(self.apps.values()):
             for job in app.jobs:
-                if job.state in (RUNNING, STOPPING):
+                if job.state == RUNNING:
                     job.settle(self.now, False, 1.0)
+                if job.state in (RUNNING, STOPPING):
                     self._end_gang(job, IDLE)
             self._close(app)
         counts = self.events, self.steps, self.rounds, self.yarn.launched, self.kills, self.unproved

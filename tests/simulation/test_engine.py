@@ -119,6 +119,13 @@ def test_jobs_that_do_not_save_when_warned_lose_the_work_since_their_last_checkp
         assert a.gpu_s == pytest.approx(3000 + a.lost_gpu_s + a.restarts * 40, abs=a.restarts * 5 + 1)
 
 
+def test_an_end_while_a_gang_writes_its_checkpoint_counts_its_work_once() -> None:
+    two = app("a", 0.0, 1, (3000.0,)), app("b", 1.0, 1, (3000.0,))
+    for until_s in range(70, 100, 3):
+        found = run(*two, cluster=racks_of([[1]]), policy=Tiresias(), arbiter=SHORT, until_s=float(until_s))
+        assert all(a.work_done_gpu_s <= a.gpu_s for a in found.values())
+
+
 def test_a_lost_machine_costs_the_work_since_the_last_checkpoint() -> None:
     faults = (Fault(250.0, "r00m00"), Fault(300.0, "r00m00", up=True))
     a = run(app("a"), cluster=racks_of([[1]]), faults=faults, checkpoint_every_s=100.0)["a"]
