@@ -166,7 +166,7 @@ def _homes(
     """The workloads with the paths of their queues, and these: those of a capacity-scheduler.xml, if there is one."""
     with failing(ConfigError, what="--cluster" if file is None else "--queues", instead=Misused):
         queues = queues if file is None else read_queues(file, topology.gpus_in)
-        used = ((app.queue, app.partition) for app in loads[0].apps)
+        used = ((app.queue, app.partition) for load in loads for app in load.apps)
         path = homes(queues, used, str(file or where), topology.gpus_in)
     apps = (tuple(dataclasses.replace(a, queue=path[a.queue]) for a in load.apps) for load in loads)
     return [dataclasses.replace(load, apps=x) for load, x in zip(loads, apps, strict=True)], queues

@@ -118,6 +118,15 @@ def two_queues(name: str, seed: int) -> Workload:
     return Workload("queues", (*apps, TraceApp("b", 150.0, 2, ((400.0,),), queue="root.b")))
 
 
+def test_a_queue_of_only_some_seeds_apps_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(name: str, seed: int) -> Workload:
+        return Workload("drawn", (TraceApp("a", 0.0, 1, ((400.0,),), queue=f"root.q{seed}"),))
+
+    monkeypatch.setattr("pycontrol.cli.lab.workloads", lambda: SimpleNamespace(load=drawn))
+    run = simulate("--policy", "tiresias")
+    assert run.exit_code == 0, run.output
+
+
 def test_the_accounts_of_an_isonomy_yaml_share_the_cluster(tmp_path: Path) -> None:
     """The last app's user has nearly all of the ideal."""
     file = tmp_path / "isonomy.yaml"
