@@ -75,11 +75,11 @@ class Selection:
         """The chosen apps, the first at time 0; BadTrace if there is none, or no such queue."""
         apps: Sequence[TraceApp] = workload.apps
         if self.queues:
-            wanted, known = {queue_of(q) for q in self.queues}, {a.queue for a in apps}
+            wanted, known = {queue_of(q) for q in self.queues}, {queue_of(a.queue) for a in apps}
             if wanted - known:
                 lacking, have = ", ".join(sorted(wanted - known)), ", ".join(sorted(known))
                 raise BadTrace(f"{workload.name}: queues: there is no {lacking}; there are {have}")
-            apps = self._kept(apps, lambda a: a.queue in wanted, "of other queues", skipped)
+            apps = self._kept(apps, lambda a: queue_of(a.queue) in wanted, "of other queues", skipped)
         if self.begin_s is not None or self.end_s is not None:
             begin, end = self.begin_s or 0.0, float("inf") if self.end_s is None else self.end_s
             apps = self._kept(apps, lambda a: begin <= a.submitted_s < end, "outside the window", skipped)

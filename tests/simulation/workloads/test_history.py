@@ -300,6 +300,12 @@ def test_a_file_is_a_workload_by_itself(tmp_path: Path) -> None:
         CATALOGUE.load(str(rest(tmp_path)))
 
 
+def test_queues_are_chosen_with_or_without_root_also_where_the_history_names_leaf_queues(tmp_path: Path) -> None:
+    (file := tmp_path / "rm.log").write_text("".join([summary(1, 2400).replace("root.prod", "prod"), summary(2, 2400)]))
+    for queues in ("prod", "root.prod"):
+        assert len(CATALOGUE.load(f"{file},queues={queues}").apps) == 2
+
+
 def test_a_replay_of_such_a_file_is_held_against_what_happened(tmp_path: Path) -> None:
     file = tmp_path / "rm.log"
     file.write_text("".join(summary(k, 2400) for k in range(4)))
