@@ -22,7 +22,7 @@ from pycontrol.cli.tables import Data, emit, lines, out, table
 from pycontrol.lab import catalogue, claims, provenance
 from pycontrol.lab.findings_report import Entry, as_json, plain, read, text, write, write_pages
 from pycontrol.lab.fingerprint import fingerprint
-from pycontrol.lab.kit import Setup, Table
+from pycontrol.lab.kit import UNTRIED, Setup, Table
 
 LINE_EVERY_S = 60.0
 STYLE = {True: "green", False: "red", None: "dim"}
@@ -163,7 +163,12 @@ def _refresh(results: Path, full: bool, data: Path | None, processes: int | None
             note = partial(_note, here, status if log.is_terminal else Lines(log))
             entry = _run(r.name, r.setup(note=note, **more))
             now = now or fingerprint(r.name, data)
-        claims.keep(claims.result_of(entry, provenance.commit_of(), code, now), results)
+        found = claims.result_of(entry, provenance.commit_of(), code, now)
+        tried, before = (sum(c[3] != UNTRIED for c in x.claims) for x in (found, r))
+        if tried < min(before, len(found.claims)):
+            log.print(f"{here}: left, as fewer of its claims could be tried than before, perhaps for want of --data")
+            continue
+        claims.keep(found, results)
         log.print(f"{here}: run again in {entry.wall_s:.0f} s")
 
 

@@ -30,8 +30,9 @@ class Entry:
     full: bool = False
 
     def as_asked(self, setup: Setup) -> bool:
-        """Whether it ran with the same settings as `setup`."""
-        return (self.quick, self.full, self.most_seeds) == (setup.quick, setup.full, setup.seeds)
+        """Whether it ran with the same settings as `setup`, and lacks nothing that data could give."""
+        whole = setup.data is None or all(c.holds is not None for c in self.findings.claims)
+        return whole and (self.quick, self.full, self.most_seeds) == (setup.quick, setup.full, setup.seeds)
 
 
 def text(value: Any) -> str:

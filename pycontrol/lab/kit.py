@@ -16,6 +16,7 @@ Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 DATA = "ISONOMY_DATA"
 """Environment variable with the folder of the public traces; default ../shared/data next to the checkout."""
+UNTRIED = "not tried"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Claim:
     def verdict(self) -> str:
         """The verdict in a few words."""
         if self.holds is None:
-            return "not tried"
+            return UNTRIED
         return ("holds" if self.holds else "does not hold") + ("" if self.sure else " on average")
 
 

@@ -155,6 +155,18 @@ def test_a_result_that_is_decided_otherwise_is_run_again_and_kept(tmp_path: Path
     assert "0 of them stale" in said
 
 
+def test_a_result_stands_where_its_claims_can_no_longer_be_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISONOMY_DATA", str(tmp_path / "absent"))
+    before = replace(kept(folder := tmp_path / "results"), name="themis-facts", claims=(("a", "1", "1", "holds"),))
+    (folder / f"{FIG2}.json").unlink()
+    claims.keep(before, folder)
+    said, found = refreshed(folder)
+    assert "left, as fewer of its claims could be tried than before" in said
+    assert found == before
+
+
 def test_results_that_take_long_or_nobody_knows_how_long_are_run_again_last(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     for name, wall_s in (("oef-fig1-2", 0.0), ("oef-fig6", 9.0), ("oef-vectors", 3.0)):

@@ -86,6 +86,7 @@ def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.Monke
     assert again.exit_code == 0, again.output
     assert again.output.count(": kept, of 20") == 2
     assert "does not hold" in again.output
+    assert ": kept" not in run("all", "--resume", "--data", str(tmp_path)).output, "a claim was not tried"
     assert ": kept" not in run("all", "--resume", "--seeds", "3").output, "other options"
     (tmp_path / "second.json").write_text("{")
     assert run("all", "--resume", "--seeds", "3").output.count(": kept") == 1
