@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pycontrol.simulation.trace_apps import Workload
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads import own_format
 from pycontrol.simulation.workloads.building import Import, Imported, Reader, Selection
 from pycontrol.simulation.workloads.themis_workloads import ThemisWorkload, w1, w2
@@ -69,7 +69,7 @@ class Catalogue:
         else:
             reader, path = self._reader(name)
             own_options, selection = _options(name, (Import, Selection), given)
-            found = reader(path, own_options, seed)
+            found = _each_once(reader(path, own_options, seed), path, own_options.lenient)
         workload = selection.of(found.workload, found.skipped)
         if found.skipped.reasons or found.skipped.parts:
             workload = dataclasses.replace(workload, source=f"{workload.source}; {found.skipped}")
@@ -96,6 +96,16 @@ class Catalogue:
         first = text.partition("\n")[0].rstrip("\r")
         known = ", ".join(self.formats)
         raise BadTrace(f"{path}: line 1: {first[:100]!r} is of no known format; say which: FORMAT:FILE with {known}")
+
+
+def _each_once(found: Imported, path: Path, lenient: bool) -> Imported:
+    """Without the later ones of apps that have one id, which BadTrace names unless `lenient`."""
+    apps: dict[str, TraceApp] = {}
+    for app in found.workload.apps:
+        if apps.setdefault(app.app_id, app) is not app and not lenient:
+            raise BadTrace(f"{path}: two apps have the id {app.app_id} (bad_rows=skip keeps the first)")
+    found.skipped.drop("with the id of another", len(found.workload.apps) - len(apps))
+    return dataclasses.replace(found, workload=dataclasses.replace(found.workload, apps=tuple(apps.values())))
 
 
 def split(text: str) -> tuple[str, dict[str, Any]]:

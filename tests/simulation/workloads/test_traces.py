@@ -163,6 +163,16 @@ def test_bad_rows_are_skipped_and_counted_if_asked(tmp_path: Path) -> None:
     assert any("line 3, column" in problem for problem in found.skipped.bad)
 
 
+def test_an_id_that_repeats_is_refused_or_its_first_app_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "twice.csv"
+    path.write_text(PHILLY + "a,v,x,1,1,5,5,p\nb,v,x,2,1,5,5,p\na,v,x,3,2,5,9,p\n")
+    with pytest.raises(BadTrace, match=r"twice.csv: two apps have the id a \(bad_rows=skip"):
+        load(path)
+    found = CATALOGUE.open(path, options={"bad_rows": "skip"})
+    assert [(a.app_id, a.work_gpu_s) for a in found.workload.apps] == [("a", 5.0), ("b", 5.0)]
+    assert found.skipped.reasons == {"with the id of another": 1}
+
+
 def test_a_part_of_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_text(PHILLY + "".join(f"j{k},vc{k % 2},x,{k * 86400},1,5,5,p\n" for k in range(10)))
