@@ -70,6 +70,9 @@ def read(path: Path, o: Import, seed: int) -> Imported:
     for i, good in enumerate((t.good & (gangs >= 1)).tolist()):
         slowdown, vector, work = slowdowns[i], speedups[i], phases[i]
         if good and slowdown is not None and vector is not None and work is not None:
+            if not any(map(any, work)):
+                t.skipped.drop("without work", 1)
+                continue
             asked = ids[i], float(at_s[i]), int(gangs[i]), work, queues[i], users[i], models[i]
             scope, curve, width = scopes[i] or Scope.CLUSTER, float(decay[i]), int(most[i])
             more = False, width, float(scaling[i]), False, labels[i] or None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pycontrol.lab.workloads import CATALOGUE, load, measured_speedups
-from pycontrol.simulation.trace_apps import Workload
+from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads import BadTrace, write
 
 DATA = Path(os.environ.get("ISONOMY_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
@@ -120,6 +120,14 @@ def test_our_own_format_is_read_back_without_loss(tmp_path: Path) -> None:
         write(whole, tmp_path / "w.csv")
         again = load(tmp_path / "w.csv")
         assert again == Workload(whole.name, whole.apps, whole.source)
+
+
+def test_an_app_without_work_is_left_out_of_our_own_format_too(tmp_path: Path) -> None:
+    none, idle, busy = (TraceApp(f"a{len(w)}", 0.0, 1, (w,)) for w in ((), (0.0,), (0.0, 1.0)))
+    write(Workload("x", (none, idle, busy)), tmp_path / "w.csv")
+    found = CATALOGUE.open(tmp_path / "w.csv")
+    assert found.workload.apps == (busy,)
+    assert found.skipped.reasons == {"without work": 2}
 
 
 ODD = '[{"jobid": "j7", "vc": "v", "submitted_time": "soon", "attempts": []}]'
