@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.status import Status
 from rich.text import Text
 
+from pycontrol.cli.client import Misused, failing
 from pycontrol.cli.tables import Data, emit, lines, out, table
 from pycontrol.lab import catalogue, claims, provenance
 from pycontrol.lab.findings_report import Entry, as_json, plain, read, text, write, write_pages
@@ -103,11 +104,12 @@ def experiment_command(
         if earlier is not None:
             log.print(f"{one}: kept, of {earlier.day}")
             continue
-        if report is not None:
-            _put(entries[-1], report, log)
-        if keep:
-            found = claims.result_of(entries[-1], at, code, fingerprint(one, data))
-            log.print(f"{claims.keep(found, results)}")
+        with failing(OSError):
+            if report is not None:
+                _put(entries[-1], report, log)
+            if keep:
+                found = claims.result_of(entries[-1], at, code, fingerprint(one, data))
+                log.print(f"{claims.keep(found, results)}")
     if output == "json":
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
     elif report is not None:
@@ -123,7 +125,7 @@ def _all_chosen(words: Iterable[str]) -> list[str]:
 
 
 def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -> None:
-    """Options that exclude, or need, one another."""
+    """Options that exclude, or need, one another, and a folder that cannot be made."""
     if report is not None and report.suffix in (".md", ".json"):
         raise click.BadParameter(
             f"{report}: is a folder for several files; name one without {report.suffix}", param_hint="--report"
@@ -132,6 +134,9 @@ def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -
         raise click.UsageError("--quick and --full: give one of them")
     if resume and report is None:
         raise click.UsageError("--resume continues a report: give its folder with --report DIR")
+    if report is not None:
+        with failing(OSError, what="--report", instead=Misused):
+            report.mkdir(parents=True, exist_ok=True)
 
 
 def _read_results(results: Path) -> list[claims.ClaimResult]:

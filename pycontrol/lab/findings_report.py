@@ -249,7 +249,6 @@ def markdown(entry: Entry) -> str:
 
 def write(entry: Entry, folder: Path) -> list[str]:
     """Write NAME.json and NAME-FIGURE.png; returns the figures that could not be drawn."""
-    folder.mkdir(parents=True, exist_ok=True)
     half = folder / f".{entry.name}.json"
     half.write_text(as_json(entry), encoding="utf-8")
     half.replace(folder / f"{entry.name}.json")

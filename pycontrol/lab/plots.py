@@ -19,7 +19,6 @@ CURVES = (
 
 def plot(comparison: Comparison, folder: Path) -> list[Path]:
     """One figure for each of CURVES, in this folder; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for field, label in CURVES:
         figure = Figure(figsize=(6, 4), layout="constrained")

@@ -127,10 +127,15 @@ def simulate_command(
         for seed, load in enumerate(loads, 1)
         for name in names
     ]
+    if out:
+        with failing(OSError, what="--out", instead=Misused):
+            out.mkdir(parents=True, exist_ok=True)
     comparison = _run(jobs, names, processes)
-    files = _write(comparison, out) if out else []
-    document = comparison.document()
-    emit(document, output, lambda data: _draw(data, names, files))
+    emit(comparison.document(), output, lambda data: _draw(data, names))
+    if out:
+        files = _write(comparison, out)
+        if output == "table":
+            click.echo(f"\nwritten: {', '.join(map(str, files))}")
 
 
 def _topology(name: str, smaller: float) -> tuple[Topology, tuple[Queue, ...]]:
@@ -240,14 +245,14 @@ def _run(jobs: Sequence[SimulationRun], names: Sequence[str], processes: int | N
 def _write(comparison: Comparison, out: Path) -> list[Path]:
     with failing(OSError, what=f"--out {out}: cannot be written", instead=Misused):
         files = write(comparison, out)
-    try:
-        files += lab.part("plots").plot(comparison, out)
-    except Failure as e:  # only the figures are lacking
-        click.echo(f"no plots: {e.message}", err=True)
+        try:
+            files += lab.part("plots").plot(comparison, out)
+        except Failure as e:  # only the figures are lacking
+            click.echo(f"no plots: {e.message}", err=True)
     return files
 
 
-def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) -> RenderableType:
+def _draw(data: Mapping[str, Any], names: Sequence[str]) -> RenderableType:
     found, first = data["metrics"], names[0]
     columns = ["METRIC", *(f">{name}" for name in names), *(f">{name} / {first}" for name in names[1:])]
     rows = [
@@ -265,7 +270,7 @@ def _draw(data: Mapping[str, Any], names: Sequence[str], files: Sequence[Path]) 
         for name, x in excess.items()
     ]
     head = "\n".join([*_unfinished(found, names), *ends, head])
-    return lines(head, "", table(columns, rows), f"\nwritten: {', '.join(map(str, files))}" if files else None)
+    return lines(head, "", table(columns, rows))
 
 
 def _unfinished(found: Mapping[str, Any], names: Sequence[str]) -> list[str]:

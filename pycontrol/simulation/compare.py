@@ -101,7 +101,6 @@ def _plain(value: float) -> float | None:
 
 def write(comparison: Comparison, folder: Path) -> list[Path]:
     """summary.json, runs.csv (one row a run) and apps.csv (one row an app of a run); returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
     summary, runs, apps = (folder / name for name in ("summary.json", "runs.csv", "apps.csv"))
     summary.write_text(json.dumps(comparison.document(), indent=2) + "\n", encoding="utf-8")
     with runs.open("w", newline="", encoding="utf-8") as file:

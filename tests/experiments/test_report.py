@@ -96,6 +96,19 @@ def test_a_report_grows_and_continues_where_it_stopped(monkeypatch: pytest.Monke
     assert "a report of another version" in broken.output
 
 
+def test_a_report_that_cannot_be_written_is_said_before_the_first_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
+    (tmp_path / "file").write_text("")
+    run = CliRunner().invoke(experiment_command, ["made-up", "--report", str(tmp_path / "file" / "below")])
+    assert (run.exit_code, "does not hold" in run.output) == (2, False), run.output
+    (tmp_path / "made-up.json").mkdir()
+    run = CliRunner().invoke(experiment_command, ["made-up", "--report", str(tmp_path)])
+    assert (run.exit_code, "does not hold" in run.output) == (1, True), run.output
+    assert "made-up.json: Is a directory" in run.output.replace("\n", "")
+
+
 def test_a_log_file_shows_progress_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"made-up": "tests.experiments.test_report:found"})
     run = CliRunner()

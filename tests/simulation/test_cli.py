@@ -74,6 +74,17 @@ def test_files_hold_every_run_and_app(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "rho.png").stat().st_size > 1000
 
 
+def test_a_file_that_cannot_be_written_costs_no_results(tmp_path: Path) -> None:
+    (tmp_path / "rho.png").mkdir()
+    run = simulate("--policy", "tiresias", "--out", str(tmp_path))
+    assert run.exit_code == 2
+    assert run.output.index("max rho") < run.output.index("rho.png: Is a directory")
+    run = simulate("--policy", "tiresias", "--out", str(tmp_path / "runs.csv" / "below"))
+    assert run.exit_code == 2
+    assert "max rho" not in run.output, "it is said before the first run"
+    assert "runs.csv" in run.output
+
+
 def test_without_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pycontrol.lab.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
