@@ -216,6 +216,8 @@ def _settings(
     except ValidationError as e:
         problem = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']} (got {x['input']})" for x in e.errors())
         raise Misused(f"--set {problem}") from e
+    if numbers.get("checkpoint_every_s") == 0:
+        raise Misused("--set checkpoint_every_s: must be greater than 0")
     return options, dataclasses.replace(SimulationSettings(arbiter=control), **numbers)
 
 

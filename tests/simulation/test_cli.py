@@ -103,6 +103,7 @@ def test_without_matplotlib_the_rest_is_written(tmp_path: Path, monkeypatch: pyt
         (["--set", "lease"], "OPTION=VALUE"),
         (["--set", "lease_timing=spread"], "is not an option"),
         (["--set", "restart_s=-1"], "greater than or equal to 0"),
+        (["--set", "checkpoint_every_s=0"], "greater than 0"),
         (["--set", "srtf.packing=tight"], "srtf is not among the policies"),
         (["--cluster", "nowhere"], "testbed-64"),
         (["--workload", "nothing"], "no such workload"),
