@@ -144,7 +144,7 @@ def draw(d: Data) -> RenderableType:
     parts: list[RenderableType | None] = [*d["sentences"], ""]
     found = d["calibration"]
     if found is None:
-        parts.append("What really happened is not known, so this replay cannot be checked.")
+        parts.append("What really happened is not known, or not comparable (faster=): this replay cannot be checked.")
     else:
         of = count(found["apps"], "app")
         parts.append(

@@ -21,7 +21,7 @@ from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.policies.as_yarn import AsYarn
 from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of_yarn
 from pycontrol.lab.simulate import ARBITERS, _cells, _homes, _settings, _topology, _workload
-from pycontrol.lab.workloads import yarn_history
+from pycontrol.lab.workloads import CATALOGUE, yarn_history
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies.policy_port import Policy
@@ -31,6 +31,7 @@ from pycontrol.simulation.runs import CellsOf, SimulationRun, run_many
 from pycontrol.simulation.scene import Scene
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
+from pycontrol.simulation.workloads.front import split
 from pycontrol.simulation.workloads.trace_table import head
 from pycontrol.words import count, span
 
@@ -125,21 +126,32 @@ def whatif_command(
         assert workload is not None
         names = names or ["yarn_cs", "isonomy"]
         results, source = _replayed(workload, names, cluster, cells, queues, given)
-        actual, assumed = actual_of(Path(workload))
+        actual, assumed = actual_of(workload)
     data = compared(results, actual)
     emit({**data, "assumed": assumed, "workload": source}, output, draw)
 
 
-def actual_of(file: Path) -> tuple[Actual, str]:
-    """What really happened to the apps of a workload, and what was assumed; nothing where that is not known."""
+def actual_of(workload: str) -> tuple[Actual, str]:
+    """What really happened to the apps of a workload, and what was assumed; nothing if unknown or not comparable."""
+    name, given = split(workload)
+    if "faster" in given:
+        return {}, ""
+    kind, _, rest = name.partition(":")
+    file = Path(rest if kind in CATALOGUE.formats else name)
     if file.is_file() and yarn_history.fits(head(file)):
         found = yarn_history.read_files([file])
-        return found.actual(), "; ".join(found.assumed)
-    try:
-        data = json.loads(beside(file).read_text(encoding="utf-8"))
-        return {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}, ""
+        actual, assumed = found.actual(), "; ".join(found.assumed)
+    else:
+        try:
+            data = json.loads(beside(file).read_text(encoding="utf-8"))
+            actual, assumed = {k: (v[0], v[1]) for k, v in data["actual"].items()}, str(data["assumed"])
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            return {}, ""
+    if given:  # a part, whose first app comes at 0
+        first, whole = CATALOGUE.load(workload).apps[0], CATALOGUE.load(name, bad_rows="skip")
+        at_s = next(a.submitted_s for a in whole.apps if a.app_id == first.app_id)
+        actual = {k: (b if b is None else b - at_s, e if e is None else e - at_s) for k, (b, e) in actual.items()}
+    return actual, assumed
 
 
 def _replayed(

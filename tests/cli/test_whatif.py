@@ -87,7 +87,7 @@ def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
     out = tmp_path / "mine.csv"
     assert "8 apps" in run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--out", str(out))
     assert len(load(str(out), 1).apps) == 8
-    assert len(actual_of(out)[0]) == 8
+    assert len(actual_of(str(out))[0]) == 8
     text = run("whatif", str(out), "--cluster", "2x4", "--policy", "yarn_cs,isonomy")
     assert text.startswith("isonomy instead of yarn_cs: ")
     assert "The replay under yarn_cs gives a median wait of " in text
@@ -100,7 +100,18 @@ def test_record_and_whatif(yarn: str, tmp_path: Path) -> None:
     run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--anonymise", "--out", str(anonymous))
     assert "research" not in anonymous.read_text()
     assert "application_1" not in anonymous.read_text() + Path(f"{anonymous}.actual.json").read_text()
-    assert len(actual_of(anonymous)[0]) == 8
+    assert len(actual_of(str(anonymous))[0]) == 8
+
+
+def test_a_part_of_a_history_is_held_against_what_happened_to_it(yarn: str, tmp_path: Path) -> None:
+    out, saved = tmp_path / "mine.csv", tmp_path / "apps.json"
+    run("workload", "record", "--rm", yarn, "--since", "2020-01-01", "--out", str(out))
+    saved.write_text(json.dumps({"apps": {"app": [*APPS, {"id": "application_1_0098"}]}}))
+    lenient = f"yarn:{saved},bad_rows=skip"
+    for part, apps in ((f"{out},limit=3", 3), (f"isonomy:{out},begin_s=60", 7), (f"{lenient},queues=research", 4)):
+        found = json.loads(run("whatif", part, "--cluster", "2x4", "-o", "json"))["calibration"]
+        assert (found["apps"], found["real_median_s"]) == (apps, 30.0)
+    assert "not comparable (faster=)" in run("whatif", f"{out},faster=2", "--cluster", "2x4")
 
 
 def test_a_replay_keeps_the_limits_of_the_queues(yarn: str, tmp_path: Path) -> None:
