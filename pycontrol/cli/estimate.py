@@ -13,7 +13,7 @@ import click
 from rich.console import Console, Group
 
 from pycontrol.arbiter.ledger.lease import load_lease
-from pycontrol.cli.client import ABOVE_0, FILE, Failure, Misused, Rm, failing, output_option, rm_address
+from pycontrol.cli.client import ABOVE_0, FILE, Misused, Rm, failing, output_option, rm_address
 from pycontrol.cli.screens import estimate, why_not
 from pycontrol.cli.tables import Data, emit, lines
 from pycontrol.model.accounts import OTHERS
@@ -102,10 +102,8 @@ def snapshot_command(out: Path, anonymise: bool, output: str) -> None:
 
 def scene_at(server: Rm) -> Scene:
     """The control plane's state."""
-    try:
+    with failing(ValueError, what="the control plane's state cannot be read here"):
         return scene_from(server.get("picture"))
-    except ValueError as e:
-        raise Failure(f"the control plane's state cannot be read here: {e}") from e
 
 
 def read_snapshot(file: Path) -> Scene:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +17,7 @@ from rich.status import Status
 from rich.text import Text
 
 from pycontrol.cli.client import Misused, failing
-from pycontrol.cli.tables import Data, emit, lines, out, table
+from pycontrol.cli.tables import emit, lines, out, table
 from pycontrol.lab import catalogue, claims, provenance
 from pycontrol.lab.findings_report import Entry, as_json, plain, read, text, write, write_pages
 from pycontrol.lab.fingerprint import fingerprint
@@ -77,7 +75,8 @@ def experiment_command(
     """
     log = Console(stderr=True)
     if name == ("list",):
-        emit({n: catalogue.title(n) for n in catalogue.names()}, output, _draw_list)
+        titles = {n: catalogue.title(n) for n in catalogue.names()}
+        emit(titles, output, lambda data: table(("experiment", "what it is about"), data.items()))
         return
     if name == ("claims",):
         if refresh:
@@ -86,7 +85,8 @@ def experiment_command(
         return
     if refresh:
         raise click.UsageError("--refresh goes with `claims`")
-    chosen = _all_chosen(name)
+    with failing(catalogue.UnknownExperiment, instead=Misused):
+        chosen = [n for word in name for n in _chosen(word)]
     _check_options(quick, full, resume, report)
     entries, runs = list[Entry](), dict[Any, Any]()
     for k, one in enumerate(dict.fromkeys(chosen), 1):
@@ -114,14 +114,6 @@ def experiment_command(
         click.echo(as_json(entries[0]) if len(entries) == 1 else json.dumps([plain(e) for e in entries], indent=1))
     elif report is not None:
         log.print(f"{report / 'index.html'}")
-    sys.exit(0)
-
-
-def _all_chosen(words: Iterable[str]) -> list[str]:
-    try:
-        return [n for word in words for n in _chosen(word)]
-    except catalogue.UnknownExperiment as e:
-        raise click.UsageError(str(e)) from e
 
 
 def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -> None:
@@ -140,10 +132,8 @@ def _check_options(quick: bool, full: bool, resume: bool, report: Path | None) -
 
 
 def _read_results(results: Path) -> list[claims.ClaimResult]:
-    try:
+    with failing(claims.BadResults):
         return claims.read(results, catalogue.names())
-    except claims.BadResults as e:
-        raise click.ClickException(str(e)) from e
 
 
 def _refresh(results: Path, full: bool, data: Path | None, processes: int | None, log: Console) -> None:
@@ -213,12 +203,9 @@ def _run(name: str, setup: Setup) -> Entry:
 
 def _kept(name: str, setup: Setup, folder: Path) -> Entry | None:
     """The experiment as it lies in the folder, if it was run with these options."""
-    path = folder / f"{name}.json"
-    if not path.exists():
-        return None
     try:
-        found = read(path)
-    except (KeyError, TypeError, ValueError):
+        found = read(folder / f"{name}.json")
+    except (OSError, KeyError, TypeError, ValueError):
         return None
     return found if found.as_asked(setup) else None
 
@@ -229,10 +216,9 @@ def _put(entry: Entry, folder: Path, log: Console) -> None:
     if missing:
         log.print(f"not drawn, because matplotlib is missing (pip install 'isonomy[lab]'): {', '.join(missing)}")
     there = [folder / f"{name}.json" for name in catalogue.names()]
-    try:
+    other = f"{folder} holds a report of another version: name an empty folder"
+    with failing(KeyError, TypeError, ValueError, what=other):
         write_pages([read(path) for path in there if path.exists()], folder)
-    except (KeyError, TypeError, ValueError) as e:
-        raise click.ClickException(f"{folder} holds a report of another version ({e}): name an empty folder") from e
 
 
 def _chosen(word: str) -> list[str]:
@@ -242,10 +228,6 @@ def _chosen(word: str) -> list[str]:
         return [n for n in catalogue.names() if n.startswith(word)]
     catalogue.load(word)
     return [word]
-
-
-def _draw_list(data: Data) -> RenderableType:
-    return table(("experiment", "what it is about"), data.items())
 
 
 def _draw(entry: Entry) -> RenderableType:

@@ -60,12 +60,8 @@ def of_history(found: History, source: str) -> Recorded:
 
 def of_files(files: Sequence[Path], since_s: float | None) -> Recorded:
     """From files of a YARN's past; Misused for others."""
-    try:
+    with failing(BadTrace, OSError, instead=Misused):
         found = read_files(files)
-    except BadTrace as e:
-        raise Misused(str(e)) from e
-    except OSError as e:
-        raise Misused(f"{e.filename}: cannot be read: {e.strerror}") from e
     return of_history(found if since_s is None else found.since(since_s), ", ".join(x.name for x in files))
 
 

@@ -16,7 +16,7 @@ from pycontrol.arbiter.ledger.durable import AppRecord, Durable
 from pycontrol.arbiter.ledger.facts import AllocationChanged, AppChanged, Fact, RoundHeld
 from pycontrol.audit.accounting import quantile
 from pycontrol.cli import screens
-from pycontrol.cli.client import Failure, Misused, output_option
+from pycontrol.cli.client import Misused, failing, output_option
 from pycontrol.cli.records import audited, facts_of, records_of, records_options
 from pycontrol.cli.tables import Data, emit, lines, table
 from pycontrol.config import ConfigError, load_topology
@@ -164,10 +164,8 @@ def report_command(
     file = records.topology
     if gpus is None and file is None:
         raise click.UsageError("give --gpus N: rho needs the GPUs of the cluster")
-    try:
+    with failing(ConfigError, instead=Misused):
         cluster_gpus = gpus if gpus is not None or file is None else load_topology(file).gpus
-    except ConfigError as e:
-        raise Misused(e.lines[0]) from e
     assert cluster_gpus is not None
     found = audited(records, gang_deadline, time.time())
     data = build(facts_of(records.journals[0]), cluster_gpus, found)
@@ -178,12 +176,10 @@ def report_command(
 
 def _write(out: Path, data: dict[str, Any]) -> None:
     part = out.with_name(f".{out.name}.part")
-    try:
+    with failing(OSError, what=f"--out {out}: cannot be written"):
         out.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         os.replace(part, out)
-    except OSError as e:
-        raise Failure(f"--out {out}: cannot be written: {e.strerror}") from e
 
 
 def _draw(d: Data) -> Group:

@@ -206,13 +206,12 @@ def _settings(
         else:
             all_known = sorted({o for n in names for o in known[n]} | {*NUMBERS, *ARBITERS})
             raise Misused(f"--set {key}: is not an option; known are {', '.join(all_known)}")
-    try:
+    with failing(registry.UnknownPolicy, what="--set", instead=Misused):
         for name in names:
             registry.make(name, **options[name])
+    try:
         numbers: dict[str, Any] = TypeAdapter(dict[str, NonNegativeFloat]).validate_python(own)
         control = _arbiter(arbiter)
-    except registry.UnknownPolicy as e:
-        raise Misused(f"--set: {e}") from e
     except ValidationError as e:
         problem = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']} (got {x['input']})" for x in e.errors())
         raise Misused(f"--set {problem}") from e
