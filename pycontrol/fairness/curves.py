@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pycontrol.model.value import value
 
 Floats = NDArray[np.float64]
+Point = TypeVar("Point", bound=Sequence[float])
 
 POINTS_MAX = 60
 POINTS_LEAST = 6
@@ -137,6 +139,17 @@ def _project(phi: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
     b = np.maximum(0.0, ((phi - mean) * (y - y.mean())).sum(axis=1) / np.maximum(spread, 1e-30))
     a = y.mean() - b * mean[:, 0]
     return a, b, ((a[:, None] + b[:, None] * phi - y) ** 2).sum(axis=1)
+
+
+def add(points: list[Point], point: Point, most: int, newest: int = 1) -> None:
+    """Add a later (step, value); of more than `most`, keep the first, the `newest`, and between them even steps."""
+    points.append(point)
+    if len(points) > newest + 2:
+        first, last, at = points[0][0], points[-1][0], -1 - newest
+        if points[at][0] - points[at - 1][0] < min(points[1][0] - first, 2 * (last - first) / most):
+            del points[at]
+    if len(points) > most:
+        del points[1:-newest:2]
 
 
 def best_possible(curves: Sequence[Curve], step: float) -> float:

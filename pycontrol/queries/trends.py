@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from pycontrol.arbiter.core import Arbiter
+from pycontrol.fairness.curves import add
 from pycontrol.model.events import JobProgress
 from pycontrol.queries import views
 from pycontrol.queries.demands import Demands
@@ -31,7 +32,7 @@ POINT_S = 60.0
 SAMPLE_S = 15.0
 """How often to call `sample`, in seconds."""
 LOSSES_KEPT = 60
-"""Points of a job's learning curve; if there are more, every other one is dropped."""
+"""The most points of a job's learning curve."""
 JOBS_KEPT = 20_000
 """The most jobs of all apps; the apps that were heard of longest ago are dropped first."""
 JOBS_OF_APP = 2_048
@@ -120,9 +121,7 @@ class Trends:
             for job in jobs:
                 seen = losses[job.job_id] = losses.pop(job.job_id, [])
                 if job.step > 0 and (not seen or seen[-1][0] < job.step):
-                    seen.append((job.step, job.loss))
-                if len(seen) > LOSSES_KEPT:
-                    del seen[1:-1:2]
+                    add(seen, (job.step, job.loss), LOSSES_KEPT)
             while len(losses) > JOBS_OF_APP:
                 del losses[next(iter(losses))]
             self._jobs_kept += len(losses)

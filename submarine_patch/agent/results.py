@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from pycontrol.fairness.curves import add
 from submarine_patch.agent.agent_state import SavedState
 from submarine_patch.agent.jobs import Job
 
@@ -20,13 +21,10 @@ CURVES_DRAWN = 50
 
 
 def seen(s: SavedState, job: Job, step: int) -> None:
-    """Add a point to the job's curve; drop every other one if there are too many."""
+    """Add a point to the job's curve."""
     value = job.value
-    if not math.isfinite(value) or (job.curve and step <= job.curve[-1][0]):
-        return
-    job.curve.append([step, value])
-    if len(job.curve) > (POINTS if len(s.jobs) <= MANY else POINTS_OF_MANY):
-        del job.curve[1:-1:2]
+    if math.isfinite(value) and (not job.curve or step > job.curve[-1][0]):
+        add(job.curve, [step, value], POINTS if len(s.jobs) <= MANY else POINTS_OF_MANY)
 
 
 def launched(job: Job, now_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -439,13 +440,15 @@ def test_the_smallest_loss_is_the_best_and_of_other_metrics_the_largest(metric: 
     assert world.done.best_job_id == best
 
 
-def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
+def test_a_curve_is_thinned_out_evenly_and_keeps_its_ends() -> None:
     world = World()
     job = world.core.job("job000")
     for step in range(1, 1001):
         job.metric = step / 1000
         results.seen(world.core, job, step)
-    assert len(job.curve) <= results.POINTS
+    steps = [step for step, _ in job.curve]
+    assert results.POINTS / 2 <= len(steps) <= results.POINTS
+    assert max(b - a for a, b in pairwise(steps)) <= 2 * 1000 / len(steps)
     assert (job.curve[0], job.curve[-1]) == ([1, 0.001], [1000, 1.0])
 
 

@@ -257,6 +257,46 @@ def test_a_job_whose_curve_cannot_win_is_stopped_and_a_late_one_that_can_is_not(
     assert scheduler.best() == "job001"
 
 
+@pytest.mark.parametrize("every", [100, 1])
+def test_how_often_jobs_report_does_not_decide_which_are_stopped(every: int) -> None:
+    scheduler = schedulers.create(hyperband(app_scheduler="median", jobs=5, max_iterations=2000, min_iterations=1000))
+    ends = {f"job{k:03d}": 0.6 + 0.1 * k for k in range(5)}
+    for step in range(every, 2000, every):
+        for job_id in scheduler.runnable():
+            scheduler.on_progress(job_id, step, ends[job_id] * step / 2000)
+    assert scheduler.runnable() == sorted(ends), (
+        "the best values are above the running averages, halves of the others' best ones"
+    )
+
+
+def test_a_best_value_counts_long_after_it_was_reported_and_after_a_restart() -> None:
+    spec = hyperband(app_scheduler="median", jobs=4, max_iterations=1000)
+    scheduler = schedulers.create(spec)
+    for step in range(1, 1000):
+        for job_id in scheduler.runnable():
+            scheduler.on_progress(
+                job_id, step, 0.9 if (job_id, step) == ("job000", 42) else 0.2 + 0.1 * int(job_id[3:])
+            )
+        if step == 500:
+            saved = scheduler.dump()
+            scheduler = schedulers.create(spec)
+            scheduler.restore(saved)
+    assert scheduler.runnable() == ["job000", "job002", "job003"]
+
+
+def test_a_state_of_before_best_values_were_kept_is_taken_over() -> None:
+    spec = hyperband(app_scheduler="median", jobs=4, max_iterations=100)
+    before, scheduler = (schedulers.create(spec) for _ in range(2))
+    for step in range(1, 20):
+        for job_id in before.runnable():
+            before.on_progress(job_id, step, 0.9 if (job_id, step) == ("job000", 5) else 0.5)
+    scheduler.restore({name: of for name, of in before.dump().items() if name != "peaks"})
+    for step in (10, 20, 30):
+        for job_id in scheduler.runnable():
+            scheduler.on_progress(job_id, step, 0.4 if job_id == "job000" else 0.5)
+    assert "job000" in scheduler.runnable()
+
+
 def test_a_job_is_not_stopped_for_falling_behind_its_own_best() -> None:
     scheduler = schedulers.create(hyperband(app_scheduler="curve", jobs=2, max_iterations=60))
     for step in range(1, 40):

@@ -127,8 +127,8 @@ class Scheduler(ABC):
         return {name: plain(getattr(self, name)) for name in self.kept}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """The inverse of `dump`."""
-        for name in self.kept:
+        """The inverse of `dump`; what an older version did not keep stays as it is."""
+        for name in saved.keys() & set(self.kept):
             setattr(self, name, type(getattr(self, name))(plain(saved[name])))
 
 

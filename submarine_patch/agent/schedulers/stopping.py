@@ -10,14 +10,14 @@ import statistics
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from pycontrol.fairness.curves import Curve, best_possible, fit, longest_run
+from pycontrol.fairness.curves import Curve, add, best_possible, fit, longest_run
 from pycontrol.fairness.figure7 import JobInfo
 from submarine_patch.agent.schedulers.base import WholeRuns, infos, whole_runs
 from submarine_patch.agent.schedulers.port import Profile, Verdict
 from submarine_patch.agent.spec import AppSpec
 
 POINTS_MAX = 100
-"""Values kept per job; if there are more, every other one is dropped."""
+"""The most values kept per job."""
 CHECKS = 50
 """The most times that a job is judged before its end."""
 GRACE = 10
@@ -29,13 +29,15 @@ OTHERS_LEAST = 3
 class Stopping(WholeRuns):
     """Base of stopping rules: all jobs are runnable until they end, fail or are hopeless."""
 
-    kept = (*WholeRuns.kept, "seen", "judged")
+    kept = (*WholeRuns.kept, "seen", "peaks", "judged")
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
         self.open = [self.suggest() for _ in range(whole_runs(spec))]
         self.seen: dict[str, list[Sequence[float]]] = {}
         """By job: (step, how good) in order of steps."""
+        self.peaks: dict[str, float] = {}
+        """By job: how good it was at best."""
         self.judged: dict[str, int] = {}
         """The step at which a job was last judged."""
         self.grace = spec.min_iterations if spec.min_iterations > 1 else max(1, spec.max_iterations // GRACE)
@@ -60,11 +62,10 @@ class Stopping(WholeRuns):
 
     def _note(self, job_id: str, step: int, good: float) -> None:
         seen = self.seen.setdefault(job_id, [])
+        self.peaks[job_id] = max(good, self.peaks.get(job_id, good), *(g for _, g in seen))
         if seen and step <= seen[-1][0]:
             return
-        seen.append((step, good))
-        if len(seen) > POINTS_MAX:
-            del seen[1:-1:2]
+        add(seen, (step, good), POINTS_MAX, SMOOTH)
         self.scores[job_id] = (step, statistics.median(g for _, g in seen[-SMOOTH:]))
 
     def on_result(self, job_id: str, value: float) -> Verdict:
@@ -96,7 +97,7 @@ class MedianStopping(Stopping):
         ]
         if at < self.grace or len(averages) < OTHERS_LEAST:
             return False
-        return max(g for _, g in self.seen[job_id]) < statistics.median(averages)
+        return self.peaks[job_id] < statistics.median(averages)
 
 
 class CurveStopping(Stopping):
