@@ -46,7 +46,7 @@ class KeptCallbacks:
             yield
         finally:
             for callback in self._callbacks:
-                for name in ("on_train_begin", "on_train_end"):
+                for name in ("on_train_begin", "on_train_end", "on_epoch_end"):
                     callback.__dict__.pop(name, None)
 
     def begun(self) -> None:
@@ -54,6 +54,11 @@ class KeptCallbacks:
         known, self._known = self._known, None
         for callback, state in zip(self._callbacks, known or (), strict=False):
             vars(callback).update(state)
+
+    def epoch_goes_on(self) -> None:
+        """Hides from the callbacks that this call of `fit` ends its epoch, which a later launch continues."""
+        for callback in self._callbacks:
+            callback.on_epoch_end = _ignore
 
     def end(self) -> None:
         """Calls each callback's `on_train_end`, if the training began in this launch."""
@@ -103,5 +108,5 @@ def _known_to_numpy(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
-def _ignore(logs: Any = None) -> None:
-    """In place of a hook that is called once for the whole training."""
+def _ignore(*told: Any) -> None:
+    """In place of a hook that is called once for the whole training, or epoch."""

@@ -227,7 +227,7 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self._steps = session.steps()
-            self._whole = False
+            self._whole = self._goes_on = False
             self.ended = kept.stopped or next(self._steps, None) is None
 
         def history(self) -> Any:
@@ -248,7 +248,8 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             session.report(**dict(logs or {}))
-            kept.epoch_ended(epoch, dict(logs or {}))
+            if not self._goes_on:
+                kept.epoch_ended(epoch, dict(logs or {}))
             if self._whole:
                 self._whole = False
                 self._advance()
@@ -257,6 +258,9 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
             kept.stopped = session.gang.any(bool(self.model.stop_training))
             self.ended = next(self._steps, None) is None
             self.model.stop_training = self.ended or kept.stopped
+            self._goes_on = self.ended and not kept.stopped and session.step % per_epoch != 0
+            if self._goes_on:
+                kept.epoch_goes_on()
 
     return Steps()
 

@@ -1,5 +1,6 @@
 """Trains with each of Keras' callbacks that stop or adapt a training, undisturbed and with a crash, and prints ends.
 
+
 python -m tests.worker.stopped_by_callbacks FOLDER
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import isonomy
 keras: Any = importlib.import_module("keras")
 CRASHES = (30, 80)
 """In mid-epoch; an epoch has 11 steps, the last one with 10 examples."""
+RUNG = 41
 
 
 class Crash(Exception):
@@ -52,8 +55,9 @@ def made(name: str, folder: Path) -> Any:
     }[name]()
 
 
-def launch(name: str, folder: Path, crash_at: int) -> dict[str, Any] | None:
+def launch(name: str, folder: Path, crash_at: int = 0, until_step: int = 0) -> dict[str, Any] | None:
     """One launch of the script; None if it crashed."""
+    os.environ["ISONOMY_UNTIL_STEP"] = str(until_step or "")
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(0)
     x = rng.random((650, 8)).astype("float32")
@@ -79,6 +83,8 @@ def launch(name: str, folder: Path, crash_at: int) -> dict[str, Any] | None:
         )
     except Crash:
         return None
+    if until_step:
+        session.save()
     return {
         "step": session.step,
         "epochs": len(history.epoch),
@@ -96,7 +102,9 @@ def main() -> None:
     for name in ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint", "TerminateOnNaN"):
         calm, rough = (Path(sys.argv[1]) / f"{name}-{kind}" for kind in ("calm", "rough"))
         crashed = [launch(name, rough, at) for at in CRASHES]
-        found[name] = {"calm": launch(name, calm, 0), "crashes": crashed.count(None), "rough": launch(name, rough, 0)}
+        found[name] = {"calm": launch(name, calm), "crashes": crashed.count(None), "rough": launch(name, rough)}
+    rungs = Path(sys.argv[1]) / "rungs"
+    found["ReduceLROnPlateau"]["rungs"] = [launch("ReduceLROnPlateau", rungs, until_step=at) for at in (RUNG, 0)]
     print(json.dumps(found))
 
 

@@ -37,6 +37,12 @@ def test_a_crash_changes_nothing_for_a_callback(ends: dict[str, Any], name: str)
     assert ends[name]["rough"] == ends[name]["calm"]
 
 
+def test_the_end_of_a_rung_inside_an_epoch_is_no_end_of_the_epoch(ends: dict[str, Any]) -> None:
+    rung, last = ends["ReduceLROnPlateau"]["rungs"]
+    assert (rung["step"], rung["epochs"]) == (41, 3)
+    assert last == ends["ReduceLROnPlateau"]["calm"]
+
+
 def test_early_stopping_ends_the_job_with_the_best_weights(ends: dict[str, Any]) -> None:
     calm = ends["EarlyStopping"]["calm"]
     assert calm["epochs"] < 12
