@@ -50,7 +50,7 @@ class KeptCallbacks:
                     callback.__dict__.pop(name, None)
 
     def begun(self) -> None:
-        """All callbacks' `on_train_begin` was called: sets what the checkpoint says of them."""
+        """All callbacks were told of the beginning, before the checkpoint too: sets what it says of them."""
         known, self._known = self._known, None
         for callback, state in zip(self._callbacks, known or (), strict=False):
             vars(callback).update(state)

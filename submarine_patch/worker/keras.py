@@ -228,6 +228,9 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
             super().__init__()
             self._steps = session.steps()
             self._whole = self._goes_on = False
+            scalars = [v for v in model.optimizer.variables if session.step % per_epoch and not len(v.shape)]
+            self._of_epoch = [(v, np.array(v.numpy())) for v in scalars]
+            """The learning rate and other numbers of the optimizer, if the first epoch began before the checkpoint."""
             self.ended = kept.stopped or next(self._steps, None) is None
 
         def history(self) -> Any:
@@ -235,7 +238,14 @@ def _callback(session: Any, model: Any, per_epoch: int) -> Any:
             return callbacks.History()
 
         def on_train_begin(self, logs: Any = None) -> None:
+            if session.step % per_epoch == 0:
+                kept.begun()
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             kept.begun()
+            for variable, number in self._of_epoch:
+                variable.assign(number)
+            self._of_epoch = []
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if session.gang.place.workers == 1 or not _legacy():  # tf_keras sums the workers' values of a batch

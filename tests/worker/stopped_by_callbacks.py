@@ -1,5 +1,6 @@
 """Trains with each of Keras' callbacks that stop or adapt a training, undisturbed and with a crash, and prints ends.
 
+A LearningRateScheduler is beside each.
 
 python -m tests.worker.stopped_by_callbacks FOLDER
 """
@@ -69,7 +70,7 @@ def launch(name: str, folder: Path, crash_at: int = 0, until_step: int = 0) -> d
     with session.scope():
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8, hidden), keras.layers.Dense(2, "softmax")])
         model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    callback = made(name, folder)
+    callback, decay = made(name, folder), keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.95 * rate)
     try:
         history = session.fit(
             model,
@@ -79,7 +80,7 @@ def launch(name: str, folder: Path, crash_at: int = 0, until_step: int = 0) -> d
             epochs=12,
             validation_data=(x, y),
             verbose=0,
-            callbacks=[callback, Crashing(session, crash_at)],
+            callbacks=[callback, decay, Crashing(session, crash_at)],
         )
     except Crash:
         return None
