@@ -20,7 +20,7 @@ STEP_MAX = 10**15
 ITERATION_MAX_S = 1e7
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08|\x00")
-_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))"
+_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)))"
 _IS = r"[\"']?\s*[=:]?\s*[\"']?"
 _TRAIN = r"(?:train(?:ing)?[_/. ]?)?"
 _ACCURACY = rf"{_TRAIN}(?:(?:sparse_|binary_)?(?:categorical_)?accuracy|acc(?:@?1)?)(?:_step)?"

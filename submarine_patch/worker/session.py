@@ -229,13 +229,12 @@ class Session(ABC):
         if saving is not None:
             saving.result()
 
+    def _numbers(self) -> dict[str, float]:
+        return {k: float(v) for k, v in sorted(self._values.items()) if k not in NOT_METRICS}
+
     def _metrics(self) -> dict[str, Any]:
-        values = {k: float(v) for k, v in self._values.items() if k not in NOT_METRICS}
-        return {
-            "step": self.step,
-            **{k: v for k, v in values.items() if math.isfinite(v)},
-            "paced": self.pacing is not None,
-        }
+        finite = {k: v for k, v in self._numbers().items() if math.isfinite(v)}
+        return {"step": self.step, **finite, "paced": self.pacing is not None}
 
     # ---- the loop
 
@@ -268,7 +267,7 @@ class Session(ABC):
         if n < self._log_steps and self._steps_s < LOG_S and self.step < self.until_step:
             return
         began_s = time.monotonic()
-        values = {k: float(v) for k, v in sorted(self._values.items()) if k not in NOT_METRICS}
+        values = self._numbers()
         self._steps_s += time.monotonic() - began_s  # a GPU has only queued the steps until their values are read
         if values:
             loss = f"loss = {values.pop('loss'):.6g}, " if "loss" in values else ""
@@ -298,7 +297,7 @@ class Session(ABC):
         """Evaluate, write the last checkpoint (with the model `export` as an extra file), and exit with 0."""
         if evaluate is not None:
             self._values.update(evaluate())
-        told = ", ".join(f"{k} = {v:.6g}" for k, v in sorted(self._metrics().items()) if k not in NOT_METRICS)
+        told = ", ".join(f"{k} = {v:.6g}" for k, v in self._numbers().items())
         self._log(f"Saving dict for global step {self.step}: {told}{self._paced}")
         self._or_warn(self._end_save)
         try:

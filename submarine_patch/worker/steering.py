@@ -54,14 +54,14 @@ class Steering:
 
     @staticmethod
     def report(step: int, values: Mapping[str, Any]) -> None:
-        """Print a JSON line for the Agent with the step and all finite values, among them the loss and --metric."""
+        """Print a JSON line for the Agent with the step and all numbers, among them the loss and --metric."""
         known: dict[str, float] = {}
         for name, value in values.items():
             try:
                 number = float(value)
             except (TypeError, ValueError, RuntimeError):
                 continue
-            if math.isfinite(number):
+            if name != "max_steps" or math.isfinite(number):
                 known[name] = int(number) if name == "max_steps" else number
         print(json.dumps({"step": step, **known}), flush=True)
 

@@ -1,6 +1,7 @@
 """Progress read from log lines of training programs."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,16 @@ def test_a_sessions_line_behind_a_bar_without_a_newline_counts(bar: str) -> None
     assert found == Progress(260, 0.4, 0.9, 0.04, until_step=285)
     parser.feed(f"{bar}INFO:tensorflow:Finished at step 285", 2.0)
     assert parser.finished
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_no_number_any_more_replaces_the_last(number: float) -> None:
+    for name in ("val_loss", "loss"):
+        parser = LogParser(name)
+        for step, value in enumerate((0.5, number)):
+            parser.feed(json.dumps({"step": step, name: value}), 0.0)
+        assert parser.last is not None
+        assert str(parser.last.loss if name == "loss" else parser.last.metric) == str(number)
 
 
 def test_any_metric() -> None:

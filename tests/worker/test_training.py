@@ -36,6 +36,19 @@ for variable in (Variable(1, 2), Variable(0, 0)):
     session.save()
 print(*variable.value)
 """
+DIVERGED = """
+import sys, numpy as np
+from submarine_patch.worker.rank import Agreement, Rank
+from submarine_patch.worker.training import OfVariables
+class Session(OfVariables):
+    _join = lambda self, threads: Agreement(Rank.parse(""))
+class Variable:
+    numpy = lambda self: np.zeros(2)
+session = Session(steps=1, checkpoint_dir=sys.argv[1])
+session.restore([Variable()])
+for _ in session.steps(): session.report(f1=0.9)
+session.finish(lambda: {"f1": float("nan")})
+"""
 
 
 class Worker:
@@ -123,3 +136,17 @@ def test_variables_of_bfloat16_are_restored(tmp_path: Path) -> None:
     """NumPy's files keep their bytes, not their type."""
     done = subprocess.run([sys.executable, "-c", BFLOAT16, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "1 2\n", done.stderr[-3000:]
+
+
+def test_a_last_value_that_diverged_is_told_but_is_in_no_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DIVERGED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    parser = LogParser("f1")
+    for line in done.stderr.splitlines():
+        parser.feed(line, 0.0)
+    assert parser.last is not None
+    assert str(parser.last.metric) == "nan"
+    found = checkpoints.newest(LocalFiles(tmp_path))
+    assert found is not None
+    assert "f1" not in json.loads(found[1]["metrics.json"])
