@@ -27,11 +27,11 @@ def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
         """Counts each optimizer step as a step of Isonomy."""
 
         def __init__(self) -> None:
-            self._steering, self._step = Steering(), 0
+            self._steering, self._step, self._max_steps = Steering(), 0, 0
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self._steering.begin()
-            self._step = trainer.global_step
+            self._step, self._max_steps = trainer.global_step, trainer.estimated_stepping_batches
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *more: Any) -> None:
             step = trainer.global_step
@@ -39,17 +39,24 @@ def callback(folder: str | os.PathLike[str], *, every_steps: int = 0) -> Any:
                 return
             self._step = step
             ends = self._steering.ends(step)
-            if trainer.is_global_zero and (ends or step % LOG_STEPS == 0):
-                found = dict(trainer.callback_metrics)
-                if "loss" not in found and "train_loss" in found:
-                    found["loss"] = found["train_loss"]
-                self._steering.report(step, {**found, "max_steps": trainer.estimated_stepping_batches})
+            if ends or step % LOG_STEPS == 0:
+                self._report(trainer)
             if ends or (every_steps and step % every_steps == 0):
                 trainer.save_checkpoint(Path(folder) / f"step-{step}.ckpt")
                 trainer.strategy.barrier()
                 self._forget(trainer, step)
             self._steering.leave()
             trainer.should_stop = trainer.should_stop or ends
+
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            self._report(trainer)
+
+        def _report(self, trainer: Any) -> None:
+            if trainer.is_global_zero and not trainer.sanity_checking:
+                found = dict(trainer.callback_metrics)
+                if "loss" not in found and "train_loss" in found:
+                    found["loss"] = found["train_loss"]
+                self._steering.report(self._step, {**found, "max_steps": self._max_steps})
 
         def _forget(self, trainer: Any, step: int) -> None:
             if trainer.is_global_zero:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from submarine_patch.worker import lightning, session
 from tests.worker.gangs import DISTURBED_STEP_S, Job
-
-pytest.importorskip("torch", reason="PyTorch is not installed: make torch-test")
-pytestmark = [pytest.mark.adapters, pytest.mark.timeout(1800)]
 
 HUGGINGFACE = """
 import isonomy, torch
@@ -60,9 +60,12 @@ def final(text: str) -> float:
 
 
 SCRIPTS = {"transformers": HUGGINGFACE, "lightning": LIGHTNING}
+REAL, LONG = pytest.mark.adapters, pytest.mark.timeout(1800)
 BOTH = pytest.mark.parametrize(("package", "script"), SCRIPTS.items(), ids=SCRIPTS)
 
 
+@REAL
+@LONG
 @BOTH
 def test_a_killed_training_ends_as_if_undisturbed(tmp_path: Path, package: str, script: str) -> None:
     pytest.importorskip(package, reason=f"{package} is not installed: make torch-test")
@@ -95,6 +98,8 @@ OF_TWO = {
 """What a script needs to train on two workers."""
 
 
+@REAL
+@LONG
 @pytest.mark.parametrize("workers", [1, 2])
 @BOTH
 def test_a_stopped_training_resumes_at_its_step_and_ends_as_if_undisturbed(
@@ -128,3 +133,43 @@ def test_a_stopped_training_resumes_at_its_step_and_ends_as_if_undisturbed(
     finally:
         alone.end()
         job.end()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Whether a stop was asked for; the packages are there as far as the callbacks use them."""
+    alone = SimpleNamespace(is_available=lambda: False)
+    packages = {
+        "torch": SimpleNamespace(distributed=alone),
+        "torch.distributed": alone,
+        "lightning.pytorch": SimpleNamespace(Callback=object),
+    }
+    for name, package in packages.items():
+        monkeypatch.setitem(sys.modules, name, package)
+    request = SimpleNamespace(asked=False, wait=None, take_over=lambda: None, arm=lambda: None)
+    monkeypatch.setattr(session, "stop_request", request)
+    return request
+
+
+@pytest.mark.usefixtures("asked")
+def test_lightning_tells_what_a_validation_found_at_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ISONOMY_UNTIL_STEP", "20")
+    callback, found = lightning.callback(tmp_path), {"val_loss": 9.0}
+    trainer = SimpleNamespace(is_global_zero=True, callback_metrics=found, sanity_checking=True, should_stop=False)
+    trainer.estimated_stepping_batches, trainer.global_step = 100, 0
+    trainer.save_checkpoint, trainer.strategy = Path.touch, SimpleNamespace(barrier=lambda: None)
+    callback.on_validation_end(trainer, None)
+    trainer.sanity_checking = False
+    callback.on_train_start(trainer, None)
+    for step in range(1, 21):
+        trainer.global_step = step
+        callback.on_train_batch_end(trainer, None)
+        if step % 10 == 0:
+            found["val_loss"] = 1 / step
+            callback.on_validation_end(trainer, None)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(x["step"], x["val_loss"]) for x in said] == [(10, 9.0), (10, 0.1), (20, 0.1), (20, 0.05)]
+    assert {x["max_steps"] for x in said} == {100}
+    assert trainer.should_stop
