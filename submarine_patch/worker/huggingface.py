@@ -34,6 +34,9 @@ def callback() -> Any:
             if self._steering.ends(state.global_step):
                 control.should_save = control.should_training_stop = True
 
+        def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            self._steering.leave()
+
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
             if state.is_world_process_zero and "train_runtime" not in (logs or {}):  # that is the whole run's summary
                 self._steering.report(state.global_step, {**(logs or {}), "max_steps": state.max_steps})

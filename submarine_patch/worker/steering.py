@@ -47,8 +47,9 @@ class Steering:
         return self.stopped or 0 < self.until_step <= step
 
     def leave(self) -> None:
-        """Call after saving: exit with EXIT_STOPPED if the training was stopped."""
+        """Call after saving: exit with EXIT_STOPPED if the training was stopped, once all workers have saved."""
         if self.stopped:
+            _any(True)  # returns once all have told
             sys.stdout.flush()
             sys.exit(EXIT_STOPPED)
 

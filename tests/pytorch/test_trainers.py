@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from submarine_patch.worker import lightning, session
+from submarine_patch.worker import EXIT_STOPPED, huggingface, lightning, session
 from tests.worker.gangs import DISTURBED_STEP_S, Job
 
 HUGGINGFACE = """
@@ -143,6 +143,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "torch": SimpleNamespace(distributed=alone),
         "torch.distributed": alone,
         "lightning.pytorch": SimpleNamespace(Callback=object),
+        "transformers": SimpleNamespace(TrainerCallback=object),
     }
     for name, package in packages.items():
         monkeypatch.setitem(sys.modules, name, package)
@@ -173,3 +174,18 @@ def test_lightning_tells_what_a_validation_found_at_its_step(
     assert [(x["step"], x["val_loss"]) for x in said] == [(10, 9.0), (10, 0.1), (20, 0.1), (20, 0.05)]
     assert {x["max_steps"] for x in said} == {100}
     assert trainer.should_stop
+
+
+def test_a_stopped_trainer_of_hugging_face_leaves_once_it_has_saved(asked: SimpleNamespace) -> None:
+    callback = huggingface.callback()
+    state, control = SimpleNamespace(global_step=1), SimpleNamespace(should_save=False, should_training_stop=False)
+    callback.on_train_begin(None, state, control)
+    callback.on_step_end(None, state, control)
+    callback.on_save(None, state, control)
+    assert not control.should_training_stop
+    asked.asked = True
+    callback.on_step_end(None, state, control)
+    assert control.should_save
+    with pytest.raises(SystemExit) as left:
+        callback.on_save(None, state, control)
+    assert left.value.code == EXIT_STOPPED
