@@ -14,7 +14,7 @@ from pycontrol.fairness.slowdown import Profiler
 from submarine_patch.agent import schedulers
 from submarine_patch.agent.schedulers.base import Scheduler
 from submarine_patch.agent.schedulers.port import Profile, Verdict
-from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of, halving
+from submarine_patch.agent.schedulers.rungs import RungScheduler, brackets_of
 from submarine_patch.agent.schedulers.search_space import sample
 from submarine_patch.agent.spec import AppSpec
 from tests.agent.world import SPACE, hyperband, spec_of
@@ -61,12 +61,15 @@ def run_to_end(scheduler: Scheduler, fails: float = 0.0, seed: int = 0) -> tuple
         (4, 1, 27, [4, 1], [1, 27]),  # a single job cannot be compared
         (1, 1, 27, [1], [27]),
         (10, 1, 9, [10, 3, 1], [1, 3, 9]),
+        (54, 1, 30, [54, 18, 6, 2], [1, 3, 9, 30]),  # rather than a rung of three steps
+        (8, 33, 100, [8, 2], [33, 100]),
     ],
 )
 def test_a_bracket_keeps_one_job_in_eta_at_each_rung(
     n: int, first: int, last: int, counts: list[int], steps: list[int]
 ) -> None:
-    bracket = halving(n, first, last, 3)
+    spec = hyperband(app_scheduler="successive_halving", jobs=n, min_iterations=first, max_iterations=last)
+    (bracket,) = brackets_of(spec)
     assert (bracket.counts, bracket.steps) == (counts, steps)
 
 
@@ -78,6 +81,17 @@ def test_hyperband_has_the_brackets_of_the_paper() -> None:
         ([15, 5, 1], [9, 27, 81]),
         ([8, 2], [27, 81]),
         ([5], [81]),
+    ]
+
+
+def test_hyperband_has_the_rungs_of_the_paper_where_eta_does_not_divide_the_iterations() -> None:
+    spec = hyperband(app_scheduler="hyperband", jobs=0, max_iterations=100)
+    assert [(b.counts, b.steps) for b in brackets_of(spec)] == [
+        ([81, 27, 9, 3, 1], [1, 3, 11, 33, 100]),
+        ([34, 11, 3, 1], [3, 11, 33, 100]),
+        ([15, 5, 1], [11, 33, 100]),
+        ([8, 2], [33, 100]),
+        ([5], [100]),
     ]
 
 

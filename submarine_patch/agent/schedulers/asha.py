@@ -11,7 +11,7 @@ from typing import Any
 
 from submarine_patch.agent.schedulers.base import Scheduler, plain
 from submarine_patch.agent.schedulers.port import Verdict
-from submarine_patch.agent.schedulers.rungs import within
+from submarine_patch.agent.schedulers.rungs import rungs, within
 from submarine_patch.agent.spec import AppSpec
 
 
@@ -22,17 +22,13 @@ class Asha(Scheduler):
 
     def __init__(self, spec: AppSpec) -> None:
         super().__init__(spec)
-        last, first = spec.max_iterations, min(spec.max_iterations, max(1, spec.min_iterations))
-        rungs = math.floor(math.log(last / first, spec.eta) + 1e-9)
-        self.steps: list[int] = [*(first * spec.eta**k for k in range(rungs)), last]
-        wanted, budget = spec.jobs or spec.eta**rungs, spec.budget_iterations or math.inf
-        plan = within(int(min(budget, 1 << 60)), wanted, first, last, spec.eta)
+        last, self.steps = spec.max_iterations, rungs(spec)
+        wanted, budget = spec.jobs or spec.eta ** (len(self.steps) - 1), spec.budget_iterations or math.inf
+        plan = within(int(min(budget, 1 << 60)), wanted, self.steps, spec.eta)
         if plan is None or plan.counts == [1]:
             self.steps, wanted = [max(1, int(min(budget, last)))], 1
         else:
             wanted = plan.counts[0]
-            if budget < math.inf:  # the plan's rungs may be lower than these
-                wanted = min(wanted, int(budget - last) // self.steps[0] + 1)
         self.committed = wanted * self.steps[0]
         """Iterations assigned to all jobs so far."""
         self.at = {self.suggest(): 0 for _ in range(wanted)}

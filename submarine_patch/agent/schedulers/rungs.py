@@ -7,7 +7,7 @@ the iterations that it adds. Each rung is a phase of Themis, section 4.3.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,20 +33,26 @@ class Bracket:
         return sum(n * (self.steps[i] - before[i]) for i, n in enumerate(self.counts))
 
 
-def halving(n: int, first: int, last: int, eta: int) -> Bracket:
-    """A bracket: n jobs train to `first` steps, the best 1/eta eta times as far, and so on; a last job to `last`."""
-    counts, steps, step = [], [], max(1, first)
-    while n > 1 and step < last:
+def rungs(spec: AppSpec) -> list[int]:
+    """The steps of successive halving: eta times as many in each rung, from the first; in the last, all."""
+    last, first = spec.max_iterations, min(spec.max_iterations, max(1, spec.min_iterations))
+    more = math.floor(math.log(last / first, spec.eta) + 1e-9)
+    return [*(first * spec.eta**k for k in range(more)), last]
+
+
+def halving(n: int, steps: Sequence[int], eta: int) -> Bracket:
+    """A bracket: n jobs train to the first of `steps`, the best 1/eta to the next, and so on; a last job to the end."""
+    counts: list[int] = []
+    while n > 1 and len(counts) < len(steps) - 1:
         counts.append(n)
-        steps.append(step)
-        n, step = max(1, n // eta), min(last, step * eta)
-    return Bracket([*counts, max(1, n)], [*steps, last])
+        n = max(1, n // eta)
+    return Bracket([*counts, max(1, n)], [*steps[: len(counts)], steps[-1]])
 
 
-def within(budget: int, n: int, first: int, last: int, eta: int) -> Bracket | None:
+def within(budget: int, n: int, steps: Sequence[int], eta: int) -> Bracket | None:
     """The largest bracket of at most n jobs within the budget (iterations); None if there is none."""
     for jobs in range(n, 0, -1):
-        bracket = halving(jobs, first, last, eta)
+        bracket = halving(jobs, steps, eta)
         if bracket.iterations <= budget:
             return bracket
     return None
@@ -57,17 +63,18 @@ def brackets_of(spec: AppSpec) -> list[Bracket]:
     last, eta = spec.max_iterations, spec.eta
     if spec.app_scheduler == "single":
         return [Bracket([1], [last])]
-    first = min(last, max(1, spec.min_iterations))
-    s_max = math.floor(math.log(last / first, eta) + 1e-9)
+    ladder = rungs(spec)
+    k = len(ladder)
     if spec.app_scheduler == "successive_halving":
-        sizes = [(spec.jobs or eta**s_max, first)]
+        sizes = [(spec.jobs or eta ** (k - 1), ladder)]
     else:
-        sizes = [(math.ceil((s_max + 1) / (s + 1) * eta**s), max(first, last // eta**s)) for s in range(s_max, -1, -1)]
+        ladder = [last // eta**s for s in range(k - 1, -1, -1)]
+        sizes = [(math.ceil(k / (s + 1) * eta**s), ladder[k - 1 - s :]) for s in range(k - 1, -1, -1)]
     jobs_left = spec.jobs or sum(n for n, _ in sizes)
     budget = spec.budget_iterations or math.inf
     result: list[Bracket] = []
-    for n, start in sizes:
-        bracket = within(int(min(budget, 1 << 60)), min(n, jobs_left), start, last, eta)
+    for n, steps in sizes:
+        bracket = within(int(min(budget, 1 << 60)), min(n, jobs_left), steps, eta)
         if bracket is not None:
             result.append(bracket)
             budget -= bracket.iterations
