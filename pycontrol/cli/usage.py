@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
     a line says by which causes. BORROWED counts GPUs from other virtual clusters' cells. WAIT is from a submission to
     its first container with GPUs. COST needs `prices` in the topology file. Days and months, also a TIME
     that is a date, are those of UTC. Once the oldest facts are gone, whole days are counted, which are kept for ever;
-    apps are then those that began, and medians of waits are not known.
+    apps are then those that began, and medians of waits are known only of a time whose facts are there.
 
     \b
     isonomy usage --since 30d --by user,queue --config /etc/isonomy/isonomy.yaml
@@ -78,12 +79,16 @@ def usage_command(since: str, until: str | None, by: str, output: str, **named: 
 def _read(records: Records, keys: Sequence[str], since_s: float, until_s: float) -> Found:
     """From the journals' facts; from their totals once one has dropped facts, in which present apps may have begun."""
     begun = {j: first[1] for j in records.journals if (first := next(facts_of(j), None)) is not None}
+    by_facts = partial(of_facts, map(facts_of, sorted(begun, key=lambda j: begun[j])), since_s, until_s)
     if set(keys) <= {*KEPT}:
         with failing(JournalError):
             totals = {j: x for j in records.journals if (x := read_totals(j)) is not None}
         if any(begun.get(j, math.inf) > x.first_s for j, x in totals.items()):
-            return of_totals(totals.values(), since_s, until_s)
-    return of_facts(map(facts_of, sorted(begun, key=lambda j: begun[j])), since_s, until_s)
+            found = of_totals(totals.values(), since_s, until_s)
+            if all(begun.get(j, math.inf) <= max(x.first_s, since_s) for j, x in totals.items()):
+                found.entries += (e for e in by_facts().entries if e.wait_s is not None)
+            return found
+    return by_facts()
 
 
 def _prices(topology: Path | None) -> Mapping[str, float]:

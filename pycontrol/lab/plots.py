@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from pycontrol.lab.comparison import Comparison
 from pycontrol.lab.measures import cdf
-from pycontrol.simulation.compare import Comparison
 
 CURVES = (
     ("rho", "finish-time fairness rho"),

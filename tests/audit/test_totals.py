@@ -239,13 +239,15 @@ def test_a_journal_that_was_set_aside_does_not_hide_what_the_present_one_has_dro
 def test_use_that_began_before_the_facts_is_counted_or_said_not_to_be(tmp_path: Path) -> None:
     path, t, facts = tmp_path / "journal.sqlite", DAY + 24 * 3600, month_of_use()
     again = f.LeaseGranted((A,), "a", "g2", t, t + DAY_S), f.LeaseStarted((A,), "c2", "j1", t, t + DAY_S, "V100")
+    again += (f.AppArrived("c", "train", "root.q", "eve", "job", t, t),)
     for part in (facts[:6], facts[6:7], [*facts[7:], *((t, x) for x in again), (t + 3600, f.Watched(t, t + 3600))]):
         appended(path, part)
         keep(path, t, 26 * 3600)
     assert next(read_facts(path))[1] == DAY
     since = ("--since", "2024-10-04T00:00+00:00")
     found = json.loads(run(path, *since, "--by", "user", "-o", "json"))
-    assert {r["user"]: r["gpu_h_used"] for r in found["rows"]} == {"ann": 49.0}
+    assert {r["user"]: r["gpu_h_used"] for r in found["rows"]} == {"ann": 49.0, "eve": 0.0}
+    assert found["total"]["wait_median_s"] == 3600, "facts of this time are there"
     said = run(path, *since, "--by", "app")
     assert "3 facts are about leases or apps from before these: not counted" in said
     assert "no app had GPUs" not in said
