@@ -105,9 +105,10 @@ def gpu_counts(a: Arbiter) -> dict[str, int]:
     }
 
 
-def _unleased(a: Arbiter) -> set[Gpu]:
+def _unleased(a: Arbiter) -> list[Gpu]:
     """The GPUs that would be free if no container without a lease used them."""
-    return set(a.holdings.usable_gpus()) - set(a.gpus.free) - set(a.durable.leases)
+    s, closed, leases = a.holdings, a.cluster.closed, a.durable.leases
+    return [x for x in a.cluster.container_at if x not in leases and s.usable(x) and x.host not in closed]
 
 
 def node_counts(a: Arbiter) -> dict[str, int]:
