@@ -15,6 +15,7 @@ import numpy as np
 
 CALLBACKS = "callbacks.npz"
 _SCALARS = (bool, int, float, str, type(None))
+_HOOKS = ("on_train_begin", "on_train_end", "on_epoch_end")
 _OPTIONS = frozenset({"min_delta"})
 """Options that Keras' callbacks change when they begin: they would be changed twice."""
 
@@ -37,6 +38,7 @@ class KeptCallbacks:
     @contextmanager
     def one_training(self) -> Iterator[None]:
         """Makes the next call of `fit` a part of one training: it begins once, and `end` ends it."""
+        own = [{name: vars(c)[name] for name in _HOOKS if name in vars(c)} for c in self._callbacks]
         for callback in self._callbacks:
             callback.on_train_end = _ignore
             if self._began:
@@ -45,9 +47,10 @@ class KeptCallbacks:
         try:
             yield
         finally:
-            for callback in self._callbacks:
-                for name in ("on_train_begin", "on_train_end", "on_epoch_end"):
-                    callback.__dict__.pop(name, None)
+            for callback, hooks in zip(self._callbacks, own, strict=True):
+                for name in _HOOKS:
+                    vars(callback).pop(name, None)
+                vars(callback).update(hooks)  # of a LambdaCallback
 
     def begun(self) -> None:
         """All callbacks were told of the beginning, before the checkpoint too: sets what it says of them."""

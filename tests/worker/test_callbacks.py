@@ -78,3 +78,17 @@ def test_best_weights_of_bfloat16_are_kept() -> None:
     resumed.load(kept.dump())
     resumed.begun()
     assert after.best_weights[0].astype(bfloat16).tolist() == [1.5, 2]
+
+
+def test_a_callback_of_functions_keeps_them_over_all_calls_of_fit() -> None:
+    told: list[str] = []
+    callback = SimpleNamespace(on_epoch_end=lambda *a: told.append("epoch"), on_train_end=lambda *a: told.append("end"))
+    kept = KeptCallbacks([callback])
+    for whole in (False, True):
+        with kept.one_training():
+            if not whole:
+                kept.epoch_goes_on()
+            callback.on_epoch_end(0, {})
+            callback.on_train_end({})
+    kept.end()
+    assert told == ["epoch", "end"]
