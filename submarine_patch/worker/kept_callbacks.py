@@ -32,6 +32,9 @@ class KeptCallbacks:
         self._began = False
         self.stopped = False
         """Whether a callback has ended the training."""
+        self.trained: list[np.ndarray[Any, Any]] = []
+        """The weights at the end of a rung, where callbacks left the best ones in their place: a next rung begins with
+        these."""
         self.epochs: list[int] = []
         self.history: dict[str, list[float]] = {}
 
@@ -63,8 +66,10 @@ class KeptCallbacks:
         for callback in self._callbacks:
             callback.on_epoch_end = _ignore
 
-    def end(self) -> None:
+    def end(self, model: Any) -> None:
         """Calls each callback's `on_train_end`, if the training began in this launch."""
+        if self._began and any(getattr(c, "restore_best_weights", False) for c in self._callbacks):
+            self.trained = [_known_to_numpy(np.asarray(w)) for w in model.get_weights()]
         for callback in self._callbacks if self._began else ():
             callback.on_train_end({})
 
@@ -90,6 +95,7 @@ class KeptCallbacks:
                     arrays |= {f"{k}/{name}/{i}": _known_to_numpy(x) for i, x in enumerate(of)}
             states.append({"kind": type(callback).__name__, "state": state, "arrays": listed})
         told = {"callbacks": states, "stopped": self.stopped, "epochs": self.epochs, "history": self.history}
+        arrays |= {f"trained/{i}": x for i, x in enumerate(self.trained)}
         file = io.BytesIO()
         np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
         return file.getvalue()
@@ -99,6 +105,7 @@ class KeptCallbacks:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             told = json.loads(file["told"].tobytes())
             self.stopped, self.epochs, self.history = told["stopped"], told["epochs"], told["history"]
+            self.trained = [file[f"trained/{i}"] for i in range(sum(n.startswith("trained/") for n in file.files))]
             self._known = []
             for k, (callback, of) in enumerate(zip(self._callbacks, told["callbacks"], strict=False)):
                 arrays = {name: [file[f"{k}/{name}/{i}"] for i in range(n)] for name, n in of["arrays"].items()}

@@ -67,6 +67,9 @@ class _Fits(base.Session):
         _build(model, data)
         self._kept = KeptCallbacks(callbacks)
         self.restore(model, model.optimizer)
+        if self._kept.trained and self.step < self.until_step and not self._kept.stopped:
+            model.set_weights(self._kept.trained)
+            self._kept.trained = []
         mine = _callback(self, model, per_epoch)
         history = mine.history()
         while self.step < self.until_step and not mine.ended and not self._kept.stopped:
@@ -81,7 +84,7 @@ class _Fits(base.Session):
                     callbacks=[*callbacks, mine],
                     **options,
                 )
-        self._kept.end()
+        self._kept.end(model)
         if self._kept.stopped:
             self.until_step = self.step
         history.history, history.epoch = self._kept.history, list(range(len(self._kept.epochs)))

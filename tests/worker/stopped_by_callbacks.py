@@ -21,7 +21,7 @@ import isonomy
 keras: Any = importlib.import_module("keras")
 CRASHES = (30, 80)
 """In mid-epoch; an epoch has 11 steps, the last one with 10 examples."""
-RUNG = 41
+RUNGS = {"EarlyStopping": 29, "ReduceLROnPlateau": 41}
 
 
 class Crash(Exception):
@@ -104,8 +104,9 @@ def main() -> None:
         calm, rough = (Path(sys.argv[1]) / f"{name}-{kind}" for kind in ("calm", "rough"))
         crashed = [launch(name, rough, at) for at in CRASHES]
         found[name] = {"calm": launch(name, calm), "crashes": crashed.count(None), "rough": launch(name, rough)}
-    rungs = Path(sys.argv[1]) / "rungs"
-    found["ReduceLROnPlateau"]["rungs"] = [launch("ReduceLROnPlateau", rungs, until_step=at) for at in (RUNG, 0)]
+    for name, rung in RUNGS.items():
+        folder = Path(sys.argv[1]) / f"{name}-rungs"
+        found[name]["rungs"] = [launch(name, folder, until_step=at) for at in (rung, 0)]
     print(json.dumps(found))
 
 

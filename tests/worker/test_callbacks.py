@@ -43,6 +43,10 @@ def test_the_end_of_a_rung_inside_an_epoch_is_no_end_of_the_epoch(ends: dict[str
     assert last == ends["ReduceLROnPlateau"]["calm"]
 
 
+def test_the_best_weights_of_a_rung_are_not_what_the_next_begins_with(ends: dict[str, Any]) -> None:
+    assert ends["EarlyStopping"]["rungs"][1] == ends["EarlyStopping"]["calm"]
+
+
 def test_early_stopping_ends_the_job_with_the_best_weights(ends: dict[str, Any]) -> None:
     calm = ends["EarlyStopping"]["calm"]
     assert calm["epochs"] < 12
@@ -90,5 +94,5 @@ def test_a_callback_of_functions_keeps_them_over_all_calls_of_fit() -> None:
                 kept.epoch_goes_on()
             callback.on_epoch_end(0, {})
             callback.on_train_end({})
-    kept.end()
+    kept.end(None)
     assert told == ["epoch", "end"]
