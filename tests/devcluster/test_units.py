@@ -231,10 +231,12 @@ def test_a_demo_that_a_signal_ends_takes_its_cluster_down_whatever_signals_follo
             ended.append(True)
 
     before = {n: signal.signal(n, signal.default_int_handler) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    told = signal.set_wakeup_fd(-1)  # of a worker's session that another test has in this process
     try:
         with pytest.raises(SystemExit) as error, Ending(tmp_path, tmp_path / "report.json", ()).running():
             signal.raise_signal(number)
     finally:
+        signal.set_wakeup_fd(told)
         for n, handler in before.items():
             signal.signal(n, handler)
     assert error.value.code == 128 + number
