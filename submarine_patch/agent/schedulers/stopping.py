@@ -62,7 +62,9 @@ class Stopping(WholeRuns):
 
     def _note(self, job_id: str, step: int, good: float) -> None:
         seen = self.seen.setdefault(job_id, [])
-        self.peaks[job_id] = max(good, self.peaks.get(job_id, good), *(g for _, g in seen))
+        if job_id not in self.peaks:  # an older version did not keep them
+            self.peaks[job_id] = max((g for _, g in seen), default=good)
+        self.peaks[job_id] = max(good, self.peaks[job_id])
         if seen and step <= seen[-1][0]:
             return
         add(seen, (step, good), POINTS_MAX, SMOOTH)
