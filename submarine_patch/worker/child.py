@@ -10,6 +10,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from submarine_patch.worker.stop_request import ARMED
 
 _CHUNK_BYTES = 1 << 16
 _LINE_MAX_BYTES = 8192
@@ -81,9 +84,12 @@ class Child:
         return Child(process, alive, [pipes[0][0], pipes[1][0]], on_line)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the signal to the program's whole process group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        """Send the signal to the program's whole process group; SIGTERM as `_handling` says."""
+        group = self._process.pid
+        told = _handling(group) if number == signal.SIGTERM else []
+        for pid in told or [-group]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     @property
     def ended(self) -> bool:
@@ -123,6 +129,30 @@ class Child:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pumps, DRAIN_S)
         return code
+
+
+def _handling(group: int) -> list[int]:
+    """The group's processes that handle SIGTERM, without what an armed session has started; [] if none does.
+
+    So a shell waits for its program and `tee` for its output, and a session keeps its data loaders until it has saved.
+    """
+    parents: dict[int, int] = {}
+    handling: set[int] = set()
+    armed: set[int] = set()
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) != group:
+                continue
+            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            parents[pid] = int(status["PPid"])
+            if int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1:
+                handling.add(pid)
+                names = (t.read_text().strip() for t in Path(f"/proc/{pid}/task").glob("*/comm"))
+                armed.update([pid] if ARMED in names else [])
+    theirs = set(armed)
+    while more := {pid for pid, parent in parents.items() if parent in theirs} - theirs:
+        theirs |= more
+    return sorted(handling - theirs | armed)
 
 
 async def _pump(pipe: int, sink: int, on_line: Callable[[str], None]) -> None:

@@ -7,11 +7,16 @@ separate thread reads it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from pathlib import Path
 
 from submarine_patch.worker import EXIT_STOPPED
+
+ARMED = "isonomy-armed"
+"""Name of a thread by which the supervisor knows who answers a stop for its whole family (child.py)."""
 
 
 class StopRequest:
@@ -21,24 +26,36 @@ class StopRequest:
         self._asked = threading.Event()
         self._armed = False
         self._lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
 
     def install(self) -> None:
         """Start to handle SIGTERM; from the main thread only."""
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        self.take_over()
-        threading.Thread(target=self._watch, args=(read_end,), name="stop-request", daemon=True).start()
+        signal.signal(signal.SIGTERM, _left_to_the_watcher)
+        self._watcher = threading.Thread(target=self._watch, args=(read_end,), name="stop-request", daemon=True)
+        self._watcher.start()
+        os.register_at_fork(after_in_child=self._uninstall)
 
-    @staticmethod
-    def take_over() -> None:
-        """Replace any other SIGTERM handler, such as MultiWorkerMirroredStrategy's."""
-        signal.signal(signal.SIGTERM, lambda *_: None)
+    def _uninstall(self) -> None:
+        """A forked process (of a data loader, of a pool) has nothing to save, and its signals are not its parent's."""
+        self.__init__()  # type: ignore[misc]
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) is _left_to_the_watcher:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def take_over(self) -> None:
+        """Replace other SIGTERM handlers, such as MultiWorkerMirroredStrategy's; a forked process installs its own."""
+        if self._watcher is None:
+            self.install()
+        signal.signal(signal.SIGTERM, _left_to_the_watcher)
 
     def arm(self) -> None:
         """From now on SIGTERM only sets the flag, because there is state to save."""
         with self._lock:
             self._armed = True
+        self._call_watcher(ARMED)
 
     def disarm(self) -> None:
         """The state is saved, and another script may follow: SIGTERM ends the process again, also one that came."""
@@ -46,6 +63,12 @@ class StopRequest:
             if self._asked.is_set():
                 os._exit(EXIT_STOPPED)
             self._armed = False
+        self._call_watcher("stop-request")
+
+    def _call_watcher(self, name: str) -> None:
+        assert self._watcher is not None
+        with contextlib.suppress(OSError):
+            Path(f"/proc/self/task/{self._watcher.native_id}/comm").write_text(name)
 
     @property
     def asked(self) -> bool:
@@ -63,3 +86,7 @@ class StopRequest:
                     if not self._armed:
                         os._exit(EXIT_STOPPED)
                 self._asked.set()
+
+
+def _left_to_the_watcher(*_: object) -> None:
+    """Python's own handler; without one no byte comes to the wakeup descriptor."""

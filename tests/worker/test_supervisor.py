@@ -34,6 +34,26 @@ for step in range(1, int(os.environ["ISONOMY_UNTIL_STEP"]) + 1):
         print(f"INFO:tensorflow:Saved checkpoint for {step} into /ckpt/x (0.0 sec)", flush=True)
         sys.exit(75)
 """
+LOADERS = """
+import multiprocessing, os, signal, sys, time
+from submarine_patch.worker.session import stop_request
+stop_request.take_over()
+stop_request.arm()
+fork = multiprocessing.get_context("fork")
+ended, kept = (fork.Process(target=time.sleep, args=(3600,)) for _ in range(2))
+ended.start()
+kept.start()
+ended.terminate()
+ended.join(10)
+assert ended.exitcode == -signal.SIGTERM, ended.exitcode
+print("step 1 loss 0.5", flush=True)
+assert not stop_request.wait(0.5)
+print("step 2 loss 0.5", flush=True)
+assert stop_request.wait(10)
+assert not kept.join(0.5) and kept.is_alive()
+print("INFO:x:Saved checkpoint for 3 into /c (0.1 sec)", flush=True)
+os._exit(75)
+"""
 
 
 @pytest.fixture
@@ -247,6 +267,30 @@ def test_progress_then_stop(arbiter: FakeArbiter, run: Run) -> None:
     assert worker.wait(10) == ended.code == 75
     assert "lease over" in ended.message
     assert ended.step == arbiter.wait_for("checkpoint").step
+
+
+@pytest.mark.parametrize("command", ["{}; echo done", "{} 2>&1 | tee /dev/null", "({})", "bash -c {quoted}; exit $?"])
+def test_a_program_in_a_shell_saves_on_a_stop(arbiter: FakeArbiter, run: Run, command: str) -> None:
+    program = shlex.join([sys.executable, "-c", TRAINING])
+    worker = run(command.format(program, quoted=shlex.quote(f"{program}; exit $?")))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    arbiter.wait_for("progress")
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    ended = arbiter.wait_for("exit")
+    assert worker.wait(10) == ended.code == 75
+    assert not ended.unsaved, ended.message
+    assert ended.step == arbiter.wait_for("checkpoint").step
+
+
+def test_a_stop_leaves_a_session_its_loaders_and_the_end_of_a_loader_is_no_stop(arbiter: FakeArbiter, run: Run) -> None:
+    worker = run(_program(LOADERS))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    arbiter.wait_for("progress", lambda p: p.step == 2)  # goes on beside the end of a loader
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    assert arbiter.wait_for("checkpoint").step == 3
+    assert arbiter.wait_for("exit").code == worker.wait(10) == 75, worker.stderr.read()
 
 
 def test_a_program_that_does_not_stop_is_killed_before_the_deadline(arbiter: FakeArbiter, run: Run) -> None:
