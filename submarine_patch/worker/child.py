@@ -17,6 +17,8 @@ from submarine_patch.worker.stop_request import ARMED
 _CHUNK_BYTES = 1 << 16
 _LINE_MAX_BYTES = 8192
 DRAIN_S = 5.0
+_LOADER = "pt_data_worker"
+"""How PyTorch names a process of a DataLoader, whose end by SIGTERM is an error of the whole program."""
 # YARN kills only the container's process group, which is not the program's. So a guard in the program's group waits
 # for the end of a pipe that only the supervisor holds open, and then kills the group.
 _GUARDED = """trap '' TERM INT HUP; ( read -r _ <&3; kill -KILL 0 ) </dev/null >/dev/null 2>&1 &
@@ -132,9 +134,9 @@ class Child:
 
 
 def _handling(group: int) -> list[int]:
-    """The group's processes that handle SIGTERM, without what an armed session has started; [] if none does.
+    """The group's processes that handle SIGTERM, without data loaders and what an armed session has started.
 
-    So a shell waits for its program and `tee` for its output, and a session keeps its data loaders until it has saved.
+    So a shell waits for its program and `tee` for its output, and a program keeps its loaders until it has saved.
     """
     parents: dict[int, int] = {}
     handling: set[int] = set()
@@ -145,7 +147,7 @@ def _handling(group: int) -> list[int]:
                 continue
             status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
             parents[pid] = int(status["PPid"])
-            if int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1:
+            if int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1 and status["Name"] != _LOADER:
                 handling.add(pid)
                 names = (t.read_text().strip() for t in Path(f"/proc/{pid}/task").glob("*/comm"))
                 armed.update([pid] if ARMED in names else [])

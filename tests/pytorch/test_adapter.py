@@ -51,6 +51,18 @@ with torch.no_grad():
     last = error(x, x.sum(1))
 session.finish(lambda: {"loss": last}, export=model)
 """
+LOADERS = """
+import signal, sys, time, torch
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+data = torch.utils.data.TensorDataset(torch.ones(4000, 8))
+for step, (rows,) in enumerate(torch.utils.data.DataLoader(data, 8, num_workers=2), 1):
+    time.sleep(0.1)
+    print(f"step {step} loss {rows.mean().item():.4f}", flush=True)
+    if asked:
+        print(f"INFO:x:Saved checkpoint for {step} into /c (0.1 sec)", flush=True)
+        sys.exit(75)
+"""
 STATEFUL = """
 import sys, isonomy, numpy as np
 class Owner:
@@ -122,6 +134,20 @@ def test_a_sharded_model_resumes_with_the_same_loss(tmp_path: Path) -> None:
         }, "the exported model is whole"
     finally:
         alone.end()
+        job.end()
+
+
+def test_a_script_keeps_its_data_loaders_until_it_has_saved(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADERS)
+    job = Job(tmp_path / "job", f"python {tmp_path}/train.py | tee log")
+    try:
+        launch = job.launch()
+        launch.at_step(3)
+        launch.stop()
+        assert launch.codes() == [75], launch.text()[-3000:]
+        assert launch.saved() > 3
+        assert "Terminated" not in launch.text()
+    finally:
         job.end()
 
 
