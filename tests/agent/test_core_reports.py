@@ -283,6 +283,15 @@ def test_the_results_of_all_jobs_are_stored_next_to_the_model() -> None:
     assert made["curves.svg"].count("<polyline") == 2
 
 
+def test_a_job_that_ends_by_itself_trained_to_the_step_that_it_told() -> None:
+    world = started(World(), *A[:2])
+    (chief,) = world.gang("job000")
+    world.worker(chief, progress=pb.WorkerProgress(step=5, loss=0.5, iter_time_s=0.1))
+    world.end(chief, 0)
+    (row,) = csv.DictReader(results.files(world.core, "job000")["trials.csv"].splitlines())
+    assert (row["state"], row["step"]) == ("done", "5")
+
+
 class TestUnseen:
     """A script whose log lacks what Isonomy needs: its user is told."""
 
