@@ -64,7 +64,7 @@ def _trials(s: SavedState, jobs: Sequence[Job], best: str) -> Iterable[Sequence[
     for job in jobs:
         values = [job.loss or "", job.accuracy or "", *(["" if job.metric is None else job.metric] if own else [])]
         tried = job.launches, job.failures, *(job.configuration.get(name, "") for name in names)
-        told = job.history[-1].get("to_step") if job.history else 0  # one that ended by itself was told done to its last
+        told = job.history[-1].get("to_step") if job.history else 0  # `over` counts the rung as done
         yield [job.job_id, job.state, int(job.job_id == best), told or job.step, job.rung, *values, *tried]
 
 

@@ -33,6 +33,8 @@ class Child:
     ) -> None:
         self._process, self._alive = process, alive
         self.on_line = on_line
+        self._asked: set[int] = set()
+        """Whom the last call of `stop` asked; a negative number: the group."""
         self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.exit = asyncio.ensure_future(process.wait())
         """Its exit code (-n: ended by signal n)."""
@@ -85,13 +87,18 @@ class Child:
                 os.close(given)
         return Child(process, alive, [pipes[0][0], pipes[1][0]], on_line)
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send the signal to the program's whole process group; SIGTERM as `_handling` says."""
-        group = self._process.pid
-        told = _handling(group) if number == signal.SIGTERM else []
-        for pid in told or [-group]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def stop(self) -> None:
+        """Ask the program to stop; call it until it has ended, as a launcher is asked only after its sessions."""
+        if not any(pid < 0 or os.path.exists(f"/proc/{pid}") for pid in self._asked):
+            first, self._asked = not self._asked, _answering(self._process.pid)
+            if first and not self._asked:
+                self._asked = {-self._process.pid}
+            for pid in self._asked:
+                _kill(pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the program's whole process group."""
+        _kill(-self._process.pid, signal.SIGKILL)
 
     @property
     def ended(self) -> bool:
@@ -120,41 +127,47 @@ class Child:
         if self._line is not None:
             self._line[1].close()
         await asyncio.wait({self.exit}, timeout=DRAIN_S)
-        self.signal(signal.SIGKILL)
+        self.kill()
         await self.wait()
 
     async def wait(self) -> int:
         """Wait for the program, kill its group, and drain its output; returns its exit code (-n: ended by signal n)."""
         code = await self.exit
-        self.signal(signal.SIGKILL)
+        self.kill()
         os.close(self._alive)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._pumps, DRAIN_S)
         return code
 
 
-def _handling(group: int) -> list[int]:
-    """The group's processes that handle SIGTERM, without data loaders and what an armed session has started.
+def _kill(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
 
-    So a shell waits for its program and `tee` for its output, and a program keeps its loaders until it has saved.
+
+def _answering(program: int) -> set[int]:
+    """Who answers a stop: the armed sessions among the program and what it started, else all that handle SIGTERM.
+
+    So a shell waits for its program and `tee` for its output, and a program keeps its data loaders until it has saved.
     """
     parents: dict[int, int] = {}
     handling: set[int] = set()
-    armed: set[int] = set()
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         with contextlib.suppress(OSError):
-            if os.getpgid(pid) != group:
-                continue
             status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
             parents[pid] = int(status["PPid"])
             if int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1 and status["Name"] != _LOADER:
                 handling.add(pid)
-                names = (t.read_text().strip() for t in Path(f"/proc/{pid}/task").glob("*/comm"))
-                armed.update([pid] if ARMED in names else [])
-    theirs = set(armed)
+    theirs = {program}
     while more := {pid for pid, parent in parents.items() if parent in theirs} - theirs:
         theirs |= more
-    return sorted(handling - theirs | armed)
+    return {pid for pid in handling & theirs if _is_armed(pid)} or handling & theirs
+
+
+def _is_armed(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return any(name.read_text().strip() == ARMED for name in Path(f"/proc/{pid}/task").glob("*/comm"))
+    return False
 
 
 async def _pump(pipe: int, sink: int, on_line: Callable[[str], None]) -> None:

@@ -160,12 +160,12 @@ class Supervisor:
         try:
             code = 0 if await self._again(child) else await child.wait()
         except asyncio.CancelledError:
-            child.signal(signal.SIGKILL)
+            child.kill()
             raise
         finally:
             for helper in helpers.values():
                 if not helper.ended:
-                    helper.signal(signal.SIGKILL)
+                    helper.kill()
             await helping
             for other in others:
                 other.cancel()
@@ -280,12 +280,13 @@ class Supervisor:
             say(f"serving until the coordinator has stopped ({self._stop_reason})")
         else:
             say(f"stopping the program ({self._stop_reason})")
-            child.signal(signal.SIGTERM)
         while (left_s := self._kill_at_s - time.monotonic()) > 0:
+            if not self._serves:
+                child.stop()
             await asyncio.sleep(min(left_s, 0.25))
         self._killed = True
         say("ending the programs" if self._serves else "the program did not end in time; killing it")
-        child.signal(signal.SIGKILL)
+        child.kill()
 
     async def _fall_with(self, child: Child, helpers: Mapping[servers.Task, Child]) -> None:
         """Wait for the programs beside the first one; if one fails, kill the first, which may wait for it forever."""
@@ -293,7 +294,7 @@ class Supervisor:
             (kind, index), code = await ended
             if code and not child.ended:
                 self._fallen = f"the {kind} {index} beside it ended with {code}"
-                child.signal(signal.SIGKILL)
+                child.kill()
 
     # ---- progress
 

@@ -54,6 +54,13 @@ assert not kept.join(0.5) and kept.is_alive()
 print("INFO:x:Saved checkpoint for 3 into /c (0.1 sec)", flush=True)
 os._exit(75)
 """
+LAUNCHER = """
+import os, signal, subprocess, sys
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(rank.pid, signal.SIGTERM))
+sys.exit(rank.wait() and 1)
+"""
+"""As torchrun: what it gets it passes on to all processes of its ranks, which are in sessions of their own."""
 
 
 @pytest.fixture
@@ -283,14 +290,32 @@ def test_a_program_in_a_shell_saves_on_a_stop(arbiter: FakeArbiter, run: Run, co
     assert ended.step == arbiter.wait_for("checkpoint").step
 
 
-def test_a_stop_leaves_a_session_its_loaders_and_the_end_of_a_loader_is_no_stop(arbiter: FakeArbiter, run: Run) -> None:
-    worker = run(_program(LOADERS))
+@pytest.mark.parametrize("command", [(LOADERS,), (LAUNCHER, LOADERS)], ids=["alone", "launcher"])
+def test_a_stop_leaves_a_session_its_loaders_and_the_end_of_a_loader_is_no_stop(
+    arbiter: FakeArbiter, run: Run, command: tuple[str, ...]
+) -> None:
+    worker = run(shlex.join(["exec", sys.executable, "-c", *command]))
     arbiter.wait_for("ready")
     arbiter.send(WORKER, start=pb.Start(until_step=10_000))
     arbiter.wait_for("progress", lambda p: p.step == 2)  # goes on beside the end of a loader
     arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 20, reason="lease over"))
+    ended = arbiter.wait_for("exit")
+    assert ended.code == worker.wait(10) == 75
+    assert not ended.unsaved, ended.message
     assert arbiter.wait_for("checkpoint").step == 3
-    assert arbiter.wait_for("exit").code == worker.wait(10) == 75, worker.stderr.read()
+
+
+def test_a_launcher_that_starts_its_sessions_again_is_asked_after_them(arbiter: FakeArbiter, run: Run) -> None:
+    again = "import subprocess, sys, signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+    again += "while True:\n    subprocess.call([sys.executable, '-c', sys.argv[1]])"
+    worker = run(shlex.join(["exec", sys.executable, "-c", again, LOADERS]))
+    arbiter.wait_for("ready")
+    arbiter.send(WORKER, start=pb.Start(until_step=10_000))
+    arbiter.wait_for("progress", lambda p: p.step == 2)
+    arbiter.send(WORKER, stop=pb.Stop(deadline_s=time.time() + 60, reason="lease over"))
+    ended = arbiter.wait_for("exit")
+    assert ended.code == worker.wait(10) == 75
+    assert "stopped with a checkpoint, by exit code 3" in ended.message
 
 
 def test_a_program_that_does_not_stop_is_killed_before_the_deadline(arbiter: FakeArbiter, run: Run) -> None:
