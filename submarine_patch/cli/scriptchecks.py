@@ -37,8 +37,6 @@ def check_script(parsed: RunArguments, command: str, local: Local) -> list[str]:
         words = shlex.split(command)
     except ValueError as e:
         raise _wrong(f"{e}; write quotes in pairs") from e
-    if not words:
-        return []
     space = _space(parsed)
     _placeholders(command, space)
     if not PYTHON.fullmatch(words[0]):
@@ -96,6 +94,8 @@ def _localize(name: str) -> str:
 def _script(words: list[str], local: Local) -> Path | None:
     """The script that the command's Python runs, if it is local; raises UsageError if no file has this name."""
     script = next((w for w in words[1:] if w.endswith(".py") and not w.startswith("-")), None)
+    if script is not None and words[0] == "cd":
+        script = str(Path(words[1].rstrip(";"), script))
     if script is None or "-m" in words or "-c" in words or script.startswith("/") or "%" in script:
         return None
     parts = Path(script).parts
@@ -109,13 +109,13 @@ def _script(words: list[str], local: Local) -> Path | None:
 
 
 def has_session(command: str, local: Local) -> bool:
-    """Whether the command or its script names our modules; where the script cannot be read, it has no session."""
+    """Whether the command or its script names our modules; where no script can be found and read, it has none."""
     if KNOWS_US.search(command.encode()):
         return True
     try:
         script = _script(shlex.split(command), local)
         return script is not None and KNOWS_US.search(script.read_bytes()) is not None
-    except (OSError, ValueError):
+    except (OSError, ValueError, UsageError):  # a shell may make the script, or change to its folder
         return False
 
 

@@ -53,6 +53,27 @@ def test_a_command_that_cannot_run_is_reported(command: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("command", "session"),
+    [
+        ("cd code && python run.py", True),
+        ("cd ./code/sub; torchrun --standalone other.py", False),
+        ("cd /nfs/me/project && python run.py", False),
+        ("tar xf code.tgz && python project/run.py", False),
+        ("git clone https://host/x && cd x && python run.py", False),
+        ("conda run --cwd /nfs/project python run.py", False),
+        ("ls *.py && python code/run.py", False),
+    ],
+)
+def test_a_shell_may_change_to_its_script_or_make_it(here: Path, command: str, session: bool) -> None:
+    (here / "code" / "sub").mkdir(parents=True)
+    (here / "code" / "run.py").write_text(GOOD)
+    (here / "code" / "sub" / "other.py").write_text("import argparse")
+    apart = "note: a job's 2 GPUs may lie on several machines"
+    found = notes(command, "--localization", "./code:.", "--conf", "isonomy.gpus_per_job=2")
+    assert any(line.startswith(apart) for line in found) == session
+
+
 def test_a_name_with_blanks_must_be_in_quotes(here: Path) -> None:
     (here / "my train.py").write_text(GOOD)
     with pytest.raises(UsageError, match=r"my train\.py has blanks; write 'my train\.py' in quotes"):
