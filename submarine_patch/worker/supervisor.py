@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import sys
 import time
@@ -44,6 +45,8 @@ KEEP_SHARE = 0.5
 AGAIN_S = 60.0
 """How long a program waits for another launch; the Agent decides within a second."""
 _TAIL_LINES = 5
+_INTO_TEE = re.compile(r"(?:[^|]|\|\|)+(?:\|&?\s*tee\b(?:[^|]|\|\|)*)+")
+"""A command line whose pipes all lead into tee, which would hide that the program failed."""
 
 
 class Supervisor:
@@ -132,8 +135,7 @@ class Supervisor:
         if self._link.refused.done():
             return _failed(EXIT_REFUSED, f"the Arbiter refused this worker: {self._link.refused.result()}")
         if not self._start.done():
-            why = f"no Start arrived within {START_S:g} s (is the rest of its gang missing?)"
-            return _failed(EXIT_NO_START, why)
+            return _failed(EXIT_NO_START, f"no Start arrived within {START_S:g} s (is the rest of its gang missing?)")
         port.hand_over()
         return await self._train(self._start.result(), port.number)
 
@@ -409,7 +411,8 @@ def rendezvous(tf_config: str, port: int) -> dict[str, str]:
 
 def command_line(arguments: Sequence[str]) -> list[str]:
     """The argv to run: a single argument is a bash command line, several are a program and its arguments."""
-    return ["/bin/bash", "-c", arguments[0]] if len(arguments) == 1 else list(arguments)
+    piped = ["-o", "pipefail"] if _INTO_TEE.fullmatch(arguments[0]) else []
+    return ["/bin/bash", *piped, "-c", arguments[0]] if len(arguments) == 1 else list(arguments)
 
 
 def _failed(code: int, message: str) -> tuple[int, str]:

@@ -16,6 +16,7 @@ import pytest
 
 from pycontrol.wire.v1 import agent_pb2 as pb
 from submarine_patch.worker.again import script_of
+from submarine_patch.worker.supervisor import command_line
 from tests.worker.arbiter import FakeArbiter
 
 DATA = Path(__file__).parent / "data"
@@ -260,6 +261,20 @@ def test_a_program_that_no_trial_goes_on_with_ends_by_itself(
 )
 def test_only_a_plain_call_of_python_is_run_again(command: str, script: list[str]) -> None:
     assert script_of(command) == script
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("(exit 3) 2>&1 | tee /dev/null", 3),
+        ("cd / && (exit 3) |& tee -a /dev/null || exit 4", 4),
+        ("(exit 0) | tee /dev/null", 0),
+        ("yes | head -1 && (exit 0) | tee /dev/null", 0),
+        ("(exit 3) | cat", 0),
+    ],
+)
+def test_a_failure_is_not_hidden_by_tee(command: str, code: int) -> None:
+    assert subprocess.run(command_line([command]), capture_output=True, timeout=10).returncode == code
 
 
 def test_progress_then_stop(arbiter: FakeArbiter, run: Run) -> None:
