@@ -21,6 +21,8 @@ ITERATION_MAX_S = 1e7
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x08|\x00")
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)))"
+_GROUPED = re.compile(r"(?<![\w.,])(?<!\d:)(?!(?<=[\[(])[\d,]+[\])])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+"""`12,345`, but neither a time such as 09:00:12,345, nor the pair [1,200], nor part of a list or of CSV."""
 _IS = r"[\"']?\s*[=:]?\s*[\"']?"
 _TRAIN = r"(?:train(?:ing)?[_/. ]?)?"
 _ACCURACY = rf"{_TRAIN}(?:(?:sparse_|binary_)?(?:categorical_)?accuracy|acc(?:@?1)?)(?:_step)?"
@@ -134,6 +136,8 @@ class LogParser:
         text = _ANSI.sub("", line[:LINE_MAX_CHARS])
         if logged := _LOGGED.search(text):
             text = text[logged.start() :]
+        elif "," in text:
+            text = _GROUPED.sub(lambda number: number[0].replace(",", ""), text)
         if _FINISHED.match(text):
             self.finished = True
             return None
@@ -277,10 +281,8 @@ class LogParser:
             return 1.0 / rate if rate >= 1.0 / ITERATION_MAX_S else None
         if self.last is None or step <= self.last.step:
             return None
-        elapsed_s = _find(_ELAPSED, text)
-        if elapsed_s is None:
-            elapsed_s = time_s - self._at_s
-        each_s = elapsed_s / (step - self.last.step)
+        logged_s = _find(_ELAPSED, text)
+        each_s = (time_s - self._at_s if logged_s is None else logged_s) / (step - self.last.step)
         return each_s if 0 < each_s <= ITERATION_MAX_S else None
 
 

@@ -69,6 +69,28 @@ def test_a_line_is_read_as_progress_or_ignored(line: str, said: object) -> None:
         assert found == said
 
 
+@pytest.mark.parametrize(
+    ("line", "step", "metric"),
+    [
+        ("step 1,000, reward: 1,234.5", 1000, 1234.5),
+        ("Step [1,000/10,000], reward: -12,345", 1000, -12345.0),
+        ("reward=1,234,567.25 step=7,000", 7000, 1234567.25),
+        ("2024-05-01 12:00:15,123 step 7 reward 2", 7, 2.0),
+        ("[1,  200] reward: 2", 200, 2.0),
+        ("[1,200] reward: 2", 200, 2.0),
+        ("step 7 sizes 12,345,0.5 reward: 2", 7, 2.0),
+        ("step 7 reward: 2,345,0.5", 7, 2.0),
+        ("step 7 reward: 2,34", 7, 2.0),
+        ("step 7 reward: 0,345", 7, 0.0),
+        ('{"step":7,"shape":[1,224,224],"reward":2}', 7, 2.0),
+    ],
+)
+def test_groups_of_three_digits_are_one_number(line: str, step: int, metric: float) -> None:
+    found = LogParser("reward").feed(line, 0.0)
+    assert isinstance(found, Progress)
+    assert (found.step, found.metric) == (step, metric)
+
+
 def test_no_number_of_a_log_is_too_large_to_be_reported() -> None:
     parser = LogParser()
     for line in (
