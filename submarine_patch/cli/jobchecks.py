@@ -70,8 +70,7 @@ def _framework(parsed: RunArguments) -> None:
     name = parsed.value("framework").lower()
     if name not in FRAMEWORKS:
         raise UsageError(f"--framework {name}: unknown; {suggest(name, FRAMEWORKS)}")
-    at = parsed.stock.index("--framework")
-    parsed.stock[at + 1] = name if name in FRAMEWORKS[:3] else "tensorflow"
+    parsed.stock[parsed.stock.index("--framework") + 1] = name if name in FRAMEWORKS[:3] else "tensorflow"
     if "framework" not in parsed.conf:
         parsed.conf["framework"] = name
         parsed.stock += ["--conf", f"isonomy.framework={name}"]
@@ -140,10 +139,10 @@ def _workers(text: str) -> int:
 
 
 def _reachable(option: str, path: str) -> None:
-    """Refuse outputs on one machine, and a NameNode that is not known here; a name without a port is a nameservice."""
+    """Refuse outputs elsewhere than on HDFS, and a NameNode not known here; a name without a port is a nameservice."""
     place = urlsplit(path)
-    if place.scheme == "file" and option != "input_path":
-        raise UsageError(f"--{option} {path}: lies on one machine; give a path on HDFS")
+    if option != "input_path" and place.scheme not in ("", "hdfs", "viewfs", "webhdfs", "swebhdfs"):
+        raise UsageError(f"--{option} {path}: results are written to the cluster's HDFS; give a path there")
     try:
         if place.scheme == "hdfs" and place.port:
             socket.getaddrinfo(place.hostname, place.port)

@@ -615,6 +615,10 @@ def test_a_command_that_is_not_read_is_told_what_is_deleted(command: str, more: 
             "--saved_model_path hdfs://no.such.host.invalid:9000/x: no host no.such.host.invalid is known here",
         ),
         (
+            ["job", "run", *JOB, "--checkpoint_path", "s3a://bucket/x"],
+            "--checkpoint_path s3a://bucket/x: results are written to the cluster's HDFS; give a path there",
+        ),
+        (
             ["job", "run", "--name", "x", "--worker_resources", "memory=4GB,vcores=1", "--worker_launch_cmd", "true"],
             "--worker_resources memory=4GB: the units are M and G; write memory=4G",
         ),

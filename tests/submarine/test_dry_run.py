@@ -109,7 +109,7 @@ def test_a_dry_run_needs_gpus_and_a_queue(
         ),
         (
             ("--queue", "prod", "--saved_model_path", "file:///tmp/model"),
-            "--saved_model_path file:///tmp/model: lies on one machine; give a path on HDFS",
+            "--saved_model_path file:///tmp/model: results are written to the cluster's HDFS; give a path there",
         ),
     ],
 )

@@ -3,11 +3,14 @@ package isonomy.submarine;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.PropertyNamingStrategies;
 import java.io.IOException;
+import java.net.URI;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.hdfs.DFSUtilClient;
 
 /** isonomy-app.json: the app's specification for the Agent. */
 final class AppSpec {
@@ -38,7 +41,7 @@ final class AppSpec {
     spec.put("gpus_per_job", job.gpusPerJob());
     spec.put("worker", job.worker());
     spec.put("servers", job.servers());
-    spec.put("paths", paths(job, conf));
+    spec.put("paths", paths(job, submission.webhdfs(), conf));
     spec.put("staging", submission.staging());
     spec.put("webhdfs", submission.webhdfs());
     spec.put("webhdfs_ca", submission.webhdfsCa());
@@ -54,21 +57,34 @@ final class AppSpec {
   }
 
   /** The job's paths: the input as given (it may be local to each machine), output paths on HDFS. */
-  static Map<String, Object> paths(JobSpec job, Configuration conf) throws IOException {
+  static Map<String, Object> paths(JobSpec job, String webhdfs, Configuration conf) throws IOException {
     Map<String, Object> paths = new LinkedHashMap<>();
     paths.put("input", job.input());
-    paths.put("checkpoint", onHdfs("-checkpoint_path", job.checkpoint(), conf));
-    paths.put("saved_model", onHdfs("-saved_model_path", job.savedModel(), conf));
+    paths.put("checkpoint", onHdfs("-checkpoint_path", job.checkpoint(), webhdfs, conf));
+    paths.put("saved_model", onHdfs("-saved_model_path", job.savedModel(), webhdfs, conf));
     return paths;
   }
 
-  private static String onHdfs(String option, String place, Configuration conf) throws IOException {
+  private static String onHdfs(String option, String place, String webhdfs, Configuration conf) throws IOException {
     if (place == null) {
       return null;
     }
-    Path path = new Path(place);
-    UserError.when("file".equals(path.toUri().getScheme()),
-        option + " " + place + ": lies on one machine; give a path on HDFS");
-    return path.getFileSystem(conf).makeQualified(path).toString();
+    FileSystem home = FileSystem.get(conf);
+    Path path = new Path(place).makeQualified(home.getUri(), home.getWorkingDirectory());
+    try {
+      return home.makeQualified(path).toString();
+    } catch (IllegalArgumentException elsewhere) {
+      UserError.when(!isServed(path.toUri(), webhdfs, conf),
+          option + " " + place + ": results are written to " + home.getUri() + "; give a path there");
+      return path.toString();
+    }
+  }
+
+  /** Whether this WebHDFS is of the place's NameNodes: one of a nameservice, or what a default viewfs leads to. */
+  private static boolean isServed(URI place, String webhdfs, Configuration conf) {
+    String name = place.getHost();
+    return name != null && place.getScheme().endsWith("hdfs")
+        && DFSUtilClient.getAddressesForNameserviceId(conf, name, name + ":8020", "dfs.namenode.rpc-address").values()
+            .stream().anyMatch(node -> List.of(webhdfs.split("[:/;]+")).contains(node.getHostString()));
   }
 }

@@ -68,7 +68,7 @@ final class IsonomyJobSubmitter implements JobSubmitter {
     Path amJar = site.amJar();
     String webhdfs = site.webhdfs();
     String webhdfsCa = site.webhdfsCa();
-    AppSpec.paths(job, site.hadoop());
+    AppSpec.paths(job, webhdfs, site.hadoop());
     Staging.check(job.localizations(), site.hadoop());
 
     YarnClient yarn = context.getOrCreateYarnClient();

@@ -163,6 +163,48 @@ class JobSpecTest {
   }
 
   @Test
+  void resultsLieOnTheHdfsThatIsWrittenTo() throws Exception {
+    Configuration conf = new Configuration(false);
+    conf.set("fs.defaultFS", "hdfs://127.0.0.1:8020");
+    assertEquals("hdfs://127.0.0.1:8020/models/x", savedModel("/models/x", "http://127.0.0.1:9870", conf));
+    for (String place : List.of("hdfs:///models/x", "hdfs://127.0.0.1/models/x", "webhdfs://127.0.0.1:9870/models/x")) {
+      assertTrue(savedModel(place, "http://127.0.0.1:9870", conf).endsWith("/models/x"), place);
+    }
+    for (String place : List.of("s3a://bucket/x", "s3a://127.0.0.1/x", "hdfs://127.0.0.9:8020/x", "file:///x",
+        "viewfs://c/x", "//models/x")) {
+      UserError error = assertThrows(UserError.class, () -> savedModel(place, "http://127.0.0.1:9870", conf), place);
+      assertEquals("--saved_model_path " + place
+          + ": results are written to hdfs://127.0.0.1:8020; give a path there", error.getMessage());
+    }
+  }
+
+  @Test
+  void resultsMayLieAtAnAddressOfTheNameserviceOrBehindViewfs() throws Exception {
+    Configuration conf = new Configuration(false);
+    conf.set("dfs.nameservices", "ns,other");
+    conf.set("dfs.ha.namenodes.ns", "a,b");
+    conf.set("dfs.namenode.rpc-address.ns.a", "127.0.0.1:8020");
+    conf.set("dfs.namenode.rpc-address.ns.b", "127.0.0.2:8020");
+    conf.set("dfs.namenode.rpc-address.other", "127.0.0.3:8020");
+    conf.set("dfs.client.failover.proxy.provider.ns",
+        "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider");
+    conf.set("fs.viewfs.mounttable.c.link./models", "hdfs://ns/models");
+    for (String fs : List.of("hdfs://ns", "viewfs://c")) {
+      conf.set("fs.defaultFS", fs);
+      for (String place : List.of("/models/x", fs + "/models/x", "hdfs://ns/models/x", "hdfs://127.0.0.2/models/x")) {
+        assertTrue(savedModel(place, "http://127.0.0.1:9870;http://127.0.0.2:9870", conf).endsWith("/models/x"), place);
+      }
+      assertThrows(UserError.class, () -> savedModel("hdfs://other/models/x", "http://127.0.0.1:9870", conf));
+    }
+  }
+
+  private static String savedModel(String place, String webhdfs, Configuration conf) throws IOException {
+    JobSpec job = new JobSpec("x", "default", null, 1, List.of(), "/", null, place, false, List.of(),
+        JobSpec.Servers.NONE);
+    return (String) AppSpec.paths(job, webhdfs, conf).get("saved_model");
+  }
+
+  @Test
   void webHdfsComesFromTheNameNodes() throws Exception {
     Configuration conf = new Configuration(false);
     conf.set("fs.defaultFS", "hdfs://nn1:8020");
