@@ -24,8 +24,7 @@ from pycontrol.model.cluster import Mode
 from pycontrol.policies.registry import UnknownPolicy
 from pycontrol.simulation.outlook import NoOutlook
 from pycontrol.simulation.preview import preview
-from pycontrol.simulation.runs import own_policies
-from pycontrol.simulation.scene import Scene
+from pycontrol.simulation.scene import Scene, own_policies
 from pycontrol.words import count, gang, span
 
 

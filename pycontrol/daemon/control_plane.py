@@ -52,8 +52,7 @@ from pycontrol.runtime.journal import JournalError, SqliteJournal
 from pycontrol.runtime.journal_keeper import JournalKeeper
 from pycontrol.simulation.forecaster import Forecaster
 from pycontrol.simulation.questions import Questions
-from pycontrol.simulation.runs import own_policies
-from pycontrol.simulation.scene import picture
+from pycontrol.simulation.scene import own_policies, picture
 from pycontrol.web.metrics_server import MetricsServer
 from pycontrol.web.notify import Notifier
 from pycontrol.web.router import Router

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pycontrol.simulation.paper_metrics import METRICS, metrics
+from pycontrol.lab.paper_metrics import METRICS, metrics
+from pycontrol.lab.runs import Interval, interval, metric_ratio, unfinished_note
 from pycontrol.simulation.result import AppResult, Result
-from pycontrol.simulation.runs import Interval, interval, metric_ratio, unfinished_note
 
 APP_PROPERTIES = ("rho", "rho_path", "t_cluster_s", "t_cluster_path_s", "completion_s", "waited_s")
 

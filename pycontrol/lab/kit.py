@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pycontrol.simulation.runs import Interval, cores
+from pycontrol.lab.runs import Interval, cores
 
 Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pycontrol.simulation.paper_metrics import metrics
+from pycontrol.lab.paper_metrics import metrics
+from pycontrol.lab.runs import Interval, SimulationRun, cores, metric_ratio, run_many
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, SimulationRun, cores, metric_ratio, run_many
 
 PRECISION = 0.05
 """Stop early: the half-width of the interval as a share of the mean (of the ratio to the first policy)."""

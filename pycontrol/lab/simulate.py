@@ -24,13 +24,14 @@ from pycontrol.config.accounts_section import accounts_of
 from pycontrol.config.strict_yaml import read
 from pycontrol.hadoopconf.queues import homes, read_queues
 from pycontrol.lab.comparison import Comparison, write
+from pycontrol.lab.paper_metrics import METRICS
+from pycontrol.lab.runs import CellsOf, SimulationRun, run_many
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
 from pycontrol.simulation import clusters
-from pycontrol.simulation.paper_metrics import METRICS
-from pycontrol.simulation.runs import CellsOf, SimulationRun, own_policies, run_many
+from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
 from pycontrol.words import count

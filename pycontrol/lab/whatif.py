@@ -20,6 +20,7 @@ from pycontrol.hadoopconf.queues import homes
 from pycontrol.lab.compared import compared, draw
 from pycontrol.lab.policies.as_yarn import AsYarn
 from pycontrol.lab.recorded import Actual, Recorded, beside, median, recorded_of_yarn
+from pycontrol.lab.runs import CellsOf, SimulationRun, run_many
 from pycontrol.lab.simulate import ARBITERS, _cells, _homes, _settings, _topology, _workload
 from pycontrol.lab.workloads import CATALOGUE, yarn_history
 from pycontrol.model.cluster import Queue
@@ -27,7 +28,6 @@ from pycontrol.model.topology import Topology
 from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation.outlook import Resumed
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import CellsOf, SimulationRun, run_many
 from pycontrol.simulation.scene import Scene
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

@@ -17,8 +17,7 @@ from pycontrol.model.grouping import grouped
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Gpu, count_by_host
 from pycontrol.simulation.outlook import NoOutlook, Resumed
-from pycontrol.simulation.runs import own_policies
-from pycontrol.simulation.scene import Scene
+from pycontrol.simulation.scene import Scene, own_policies
 
 ASSUMED = "no app arrives, nodes stay as they are, apps train on as they declared; apps without an Agent go on for ever"
 

@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pycontrol.agentlogic import offers
@@ -23,11 +23,13 @@ from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.lease import Lease, Reservation, gpus_in, is_revoking
 from pycontrol.arbiter.state import PAUSED
 from pycontrol.arbiter.supply.cell_supply import CellSupply
+from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.arbiter.views.cluster_view import REFUSALS, REFUSED_S, Machines
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
 from pycontrol.arbiter.views.workers import AskKey, PlannedWorker
 from pycontrol.cells.geometry import Chain
 from pycontrol.cells.layout import Layout, Pin, Terms, Vc
+from pycontrol.configerror import ConfigError
 from pycontrol.fairness.bidding import mean_speed
 from pycontrol.fairness.elastic import Elastic
 from pycontrol.fairness.gang_rho import AppWork
@@ -40,9 +42,9 @@ from pycontrol.model.topology import Gpu, Machine, Scope, Topology, count_by_hos
 from pycontrol.model.value import value
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
+from pycontrol.policies.on_schedule import NoSchedule, OnSchedule
 from pycontrol.policies.policy_port import Policy
 from pycontrol.queries.shadow import at_once
-from pycontrol.simulation.runs import own_policies
 
 CHANGES = f.LeaseGranted, f.LeaseRevoking, f.LeaseEnded, f.LeaseBorrowed, f.LeaseOwned, f.NextDropped
 ASKED = "asked"
@@ -261,6 +263,27 @@ def arbiter_of(scene: Scene) -> tuple[Arbiter, list[ev.Effect]]:
             a.cluster.refusals.refused(host, app_id, "", why, scene.now_s - (REFUSED_S if k == 0 else 0.0))
     a.clerk.update_closed()
     return a, effects
+
+
+def own_policies(
+    supply: Supply,
+    default: str,
+    options: Mapping[str, Any],
+    made: Callable[..., Policy] = registry.make,
+    file: str = "",
+) -> dict[str, Policy]:
+    """The policies of virtual clusters that name one, or options; ConfigError says which cannot be, in `file`."""
+    found = {}
+    for vc in supply.virtual_clusters():
+        terms = supply.terms(vc)
+        name = terms.policy or (default if terms.options or terms.private_schedule else "")
+        try:
+            if name:
+                chosen = made(name, **{**(options if name == default else {}), **terms.options})
+                found[vc] = OnSchedule(chosen) if terms.private_schedule else chosen
+        except (registry.UnknownPolicy, NoSchedule) as error:
+            raise ConfigError([f"{file}{': ' * bool(file)}virtual_clusters.{vc}.policy: {error}"]) from error
+    return found
 
 
 def let_go(a: Arbiter, round_s: float | None) -> None:

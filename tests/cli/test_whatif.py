@@ -16,6 +16,7 @@ from pycontrol.cli.client import Misused
 from pycontrol.cli.estimate import STATE_FILE
 from pycontrol.lab.compared import _change, compared
 from pycontrol.lab.recorded import of_journal, of_yarn
+from pycontrol.lab.runs import simulate
 from pycontrol.lab.whatif import _replayed, actual_of, whatif_command
 from pycontrol.lab.workloads import load
 from pycontrol.model import events as ev
@@ -26,7 +27,6 @@ from pycontrol.runtime.journal import SqliteJournal
 from pycontrol.simulation import clusters
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.scene import picture
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 from pycontrol.simulation.workloads import write

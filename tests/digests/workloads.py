@@ -13,7 +13,7 @@ from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.runs import own_policies
+from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import ARBITER, Fault, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 from tests.cells.files import supply_of

@@ -26,9 +26,9 @@ from pycontrol.lab.default_policy.promise import (
 from pycontrol.lab.default_policy.unmanaged import unmanaged
 from pycontrol.lab.default_policy.victims import victims
 from pycontrol.lab.kit import Setup
+from pycontrol.lab.runs import simulate
 from pycontrol.lab.themis.sweeps import Scene, measure
 from pycontrol.simulation import clusters
-from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.simulation_settings import HONEST, Misreport, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -41,11 +41,11 @@ from pycontrol.lab.oef.observed_runs import (
 )
 from pycontrol.lab.oef.placers import Placed
 from pycontrol.lab.oef.throughput import _against
+from pycontrol.lab.runs import metric_ratio, unfinished_note
 from pycontrol.lab.workloads import load
 from pycontrol.model.auction import Plan, Snapshot
 from pycontrol.policies.last_pass import last_pass
 from pycontrol.shares.problem import ShareProblem
-from pycontrol.simulation.runs import metric_ratio, unfinished_note
 
 ALONE = Setup(quick=True, processes=1, data=Path("there-is-no-data-here"))
 SPAN_S = 20 * 300.0

@@ -11,10 +11,10 @@ import pytest
 
 from pycontrol.lab.catalogue import EXPERIMENTS, load, title
 from pycontrol.lab.kit import Findings, Setup
+from pycontrol.lab.runs import Interval
 from pycontrol.lab.themis import sweeps as themis_runs
 from pycontrol.lab.themis import workloads as themis_workloads
 from pycontrol.lab.themis.sweeps import Scene, claim_best, claim_within, measure, ratio_table, variant, versus
-from pycontrol.simulation.runs import Interval
 from pycontrol.simulation.trace_apps import Workload
 
 OWN = (

@@ -9,11 +9,11 @@ import pytest
 from pycontrol.lab import catalogue
 from pycontrol.lab.findings_report import Entry, markdown
 from pycontrol.lab.kit import Setup
+from pycontrol.lab.runs import simulate
 from pycontrol.lab.themis.typed_lies import typed_lies
 from pycontrol.lab.themis.types import BLIND, FAST, GAINS, SLOW, TYPED, VARIANTS, blind, cluster, workload
 from pycontrol.model.auction import Bid, BidRow
 from pycontrol.model.topology import Machine, Scope, Topology
-from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.simulated_jobs import SimApp
 from pycontrol.simulation.simulation_settings import ARBITER, Misreport, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

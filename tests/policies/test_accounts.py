@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.lab.conformance.snapshots import CLUSTER, app, snapshot
+from pycontrol.lab.runs import paired_ratio, simulate
 from pycontrol.model.accounts import NO_ACCOUNTS, OTHERS, PLAIN, Account, Accounts
 from pycontrol.model.auction import Snapshot
 from pycontrol.policies.fluid import Fluid
@@ -24,7 +25,6 @@ from pycontrol.policies.past_use import MOST, PastUse
 from pycontrol.simulation.clusters import uniform
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import Resumed
-from pycontrol.simulation.runs import paired_ratio, simulate
 from pycontrol.simulation.scene import picture, scene_from
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload

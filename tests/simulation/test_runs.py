@@ -12,11 +12,11 @@ from pycontrol.lab.hived import simulated
 from pycontrol.lab.hived.closed_loop import ALLOWED_S
 from pycontrol.lab.hived.safety import random_case
 from pycontrol.lab.measures import cdf, known, run_until
+from pycontrol.lab.paper_metrics import METRICS, jain, metrics
+from pycontrol.lab.runs import CellsOf, SimulationRun, interval, paired_ratio, run, run_many
 from pycontrol.policies.on_schedule import KEEPS
 from pycontrol.simulation import clusters
-from pycontrol.simulation.paper_metrics import METRICS, jain, metrics
 from pycontrol.simulation.result import AppResult, Counters, Result
-from pycontrol.simulation.runs import CellsOf, SimulationRun, interval, paired_ratio, run, run_many
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 

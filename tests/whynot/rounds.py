@@ -15,6 +15,7 @@ from typing import Any
 
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.views.settings import RoundTimer, Settings
+from pycontrol.lab.runs import CellsOf
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
 from pycontrol.model.cluster import Ask, PartitionCapacity, Queue
@@ -22,7 +23,6 @@ from pycontrol.model.topology import Gpu, Scope
 from pycontrol.policies import registry
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.themis import Themis
-from pycontrol.simulation.runs import CellsOf
 from pycontrol.simulation.scene import Gets, Scene, Stage, scene_of
 from pycontrol.simulation.whynot import Change, Changes, Kind, search
 from tests.arbiter.mini import CELLS, Mini

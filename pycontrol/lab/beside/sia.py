@@ -12,8 +12,8 @@ import numpy as np
 
 from pycontrol.lab.beside.figures import Played, beside, played
 from pycontrol.lab.kit import Claim, Findings, Setup, Table
+from pycontrol.lab.runs import SimulationRun, run_many
 from pycontrol.model.topology import Machine, Topology
-from pycontrol.simulation.runs import SimulationRun, run_many
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

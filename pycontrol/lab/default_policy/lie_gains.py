@@ -11,11 +11,11 @@ from pycontrol.lab.default_policy import lie_search
 from pycontrol.lab.default_policy.lie_search import WorkLie
 from pycontrol.lab.default_policy.splits import OURS, Pattern, World
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
+from pycontrol.lab.runs import Interval, paired_ratio
 from pycontrol.lab.themis import typed_lies
 from pycontrol.lab.themis.sweeps import CONVENTIONS, Scene
 from pycontrol.lab.themis.types import cluster
 from pycontrol.model.topology import Topology
-from pycontrol.simulation.runs import Interval, paired_ratio
 from pycontrol.simulation.trace_apps import Workload
 
 HALF_WIDTH, CASES = 0.01, 1000

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pycontrol.lab.kit import Setup
+from pycontrol.lab.runs import Interval, SimulationRun, paired_ratio, run_many
 from pycontrol.lab.themis.sweeps import Scene, Variant
 from pycontrol.model.topology import Topology
-from pycontrol.simulation.runs import Interval, SimulationRun, paired_ratio, run_many
 from pycontrol.simulation.simulation_settings import HONEST, Misreport
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -14,12 +14,12 @@ from pycontrol.cells.layout import Layout
 from pycontrol.lab.default_policy.victims import HIDES
 from pycontrol.lab.hived.simulated import NODE_GPUS, machines
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
+from pycontrol.lab.runs import paired_ratio
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Scope
 from pycontrol.policies.by_vc import ByVirtualCluster
 from pycontrol.policies.registry import make
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.runs import paired_ratio
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

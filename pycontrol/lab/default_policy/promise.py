@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pycontrol.lab.default_policy.equal_sharing import Promise, least_mean_completion_s, promise
 from pycontrol.lab.default_policy.lie_search import Gain, best_lie
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
+from pycontrol.lab.paper_metrics import metrics
+from pycontrol.lab.runs import Interval, interval, metric_ratio
 from pycontrol.lab.themis.sweeps import (
     CONVENTIONS,
     PACKED,
@@ -21,8 +23,6 @@ from pycontrol.lab.themis.sweeps import (
 )
 from pycontrol.lab.themis.workloads import TraceScene
 from pycontrol.simulation.clusters import denser
-from pycontrol.simulation.paper_metrics import metrics
-from pycontrol.simulation.runs import Interval, interval, metric_ratio
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
 

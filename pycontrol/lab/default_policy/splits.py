@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
+from pycontrol.lab.runs import Interval, interval, run_many
 from pycontrol.lab.themis.sweeps import CONVENTIONS, Scene, Variant, variant
 from pycontrol.lab.themis.workloads import TraceScene
-from pycontrol.simulation.runs import Interval, interval, run_many
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 OURS = variant("isonomy", "isonomy")

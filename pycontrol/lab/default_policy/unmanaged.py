@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pycontrol.lab.default_policy.equal_sharing import finish_s
 from pycontrol.lab.default_policy.promise import ALLOWED_S
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
+from pycontrol.lab.runs import Interval, SimulationRun, paired_ratio, run_many
 from pycontrol.simulation import clusters
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, SimulationRun, paired_ratio, run_many
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 
 CLUSTER, APPS, USERS = "4x8", 24, 12

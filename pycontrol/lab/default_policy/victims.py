@@ -10,11 +10,11 @@ from pycontrol.lab.default_policy.equal_sharing import promise
 from pycontrol.lab.default_policy.promise import ALLOWED_S, SIZE, FreshScene
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
 from pycontrol.lab.outlook.estimates import JOBS, PhillySizes
+from pycontrol.lab.paper_metrics import metrics
+from pycontrol.lab.runs import SimulationRun, metric_ratio, paired_ratio, run_many
 from pycontrol.lab.themis.sweeps import Scene
 from pycontrol.model.topology import Topology
-from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import SimulationRun, metric_ratio, paired_ratio, run_many
 from pycontrol.simulation.simulation_settings import Fault, Misreport, SimulationSettings
 
 EVERY_MIN = (5, 20, 60)

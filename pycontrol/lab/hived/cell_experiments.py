@@ -33,7 +33,7 @@ from pycontrol.lab.hived.simulated import HOUR_S, NODE_GPUS, Ran
 from pycontrol.lab.hived.states import GroupState, PlacementOutcome
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
-from pycontrol.simulation.runs import interval
+from pycontrol.lab.runs import interval
 
 TENANTS = 11
 MUCH = 0.25

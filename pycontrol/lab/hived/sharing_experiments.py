@@ -25,7 +25,7 @@ from pycontrol.lab.hived.cases import (
 from pycontrol.lab.hived.simulated import HOUR_S, LEASE_S, NODE_GPUS, POLICIES, Ran
 from pycontrol.lab.hived.trace_case import TraceCase
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
-from pycontrol.simulation.runs import Interval, interval
+from pycontrol.lab.runs import Interval, interval
 
 NOTICED_S = LEASE_S + 60.0
 """Excess delays up to one lease and a minute do not count."""

@@ -14,6 +14,7 @@ from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.cells.layout import Layout
 from pycontrol.lab.hived.trace_case import TraceCase
+from pycontrol.lab.runs import scheduled_ends
 from pycontrol.model.cluster import Queue
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.topology import Machine, Scope, Topology
@@ -22,7 +23,7 @@ from pycontrol.policies.on_schedule import KEEPS, OnSchedule
 from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.registry import make
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.runs import own_policies, scheduled_ends
+from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

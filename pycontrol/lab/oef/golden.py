@@ -13,12 +13,12 @@ import numpy as np
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
 from pycontrol.lab.oef.artifact import ArtifactJob, ArtifactRounds, completions
+from pycontrol.lab.paper_metrics import metrics
 from pycontrol.lab.policies.gandiva_fair import GandivaFair
 from pycontrol.lab.policies.gavel import Gavel
+from pycontrol.lab.runs import simulate
 from pycontrol.policies.sharing import Sharing
 from pycontrol.simulation import clusters
-from pycontrol.simulation.paper_metrics import metrics
-from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -12,16 +12,16 @@ from typing import ClassVar
 from pycontrol.lab.kit import Setup
 from pycontrol.lab.oef.mixes import types_of
 from pycontrol.lab.oef.placers import Placed, Placer
+from pycontrol.lab.paper_metrics import metrics
 from pycontrol.lab.policies.gandiva_fair import GandivaFair
 from pycontrol.lab.policies.gavel import Gavel
+from pycontrol.lab.runs import simulate
 from pycontrol.lab.shares.simple import MaxMinShares
 from pycontrol.model.auction import AppView, Bid, Offer, Plan, Snapshot, gang_gpus
 from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.sharing import Sharing
 from pycontrol.shares.problem import Scheme
-from pycontrol.simulation.paper_metrics import metrics
-from pycontrol.simulation.runs import simulate
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
 

@@ -21,8 +21,8 @@ from pycontrol.lab.oef.mixes import (
     total,
 )
 from pycontrol.lab.oef.observed_runs import LEASE_S
+from pycontrol.lab.runs import Interval, interval
 from pycontrol.shares.problem import ShareProblem
-from pycontrol.simulation.runs import Interval, interval
 
 TYPES = 10
 ERRORS = (0.05, 0.1, 0.15, 0.2)

@@ -37,9 +37,9 @@ from pycontrol.lab.oef.observed_runs import (
     measure,
 )
 from pycontrol.lab.oef.placers import Placed, Placer
+from pycontrol.lab.runs import Interval, metric_ratio, paired_ratio, unfinished_note
 from pycontrol.lab.workloads import load
 from pycontrol.policies.sharing import Sharing
-from pycontrol.simulation.runs import Interval, metric_ratio, paired_ratio, unfinished_note
 
 AGAINST = (GANDIVA_FAIR, GAVEL, GAVEL_ONE, MAX_MIN)
 PENALTIES = (0.1, 0.3)

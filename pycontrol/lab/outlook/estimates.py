@@ -12,6 +12,7 @@ from typing import Any
 
 from pycontrol.cells.cells_file import CellsFile, layout
 from pycontrol.lab.kit import Claim, Findings, Setup, Table
+from pycontrol.lab.runs import CellsOf
 from pycontrol.lab.themis.sweeps import Scene
 from pycontrol.lab.workloads import load
 from pycontrol.policies import registry
@@ -20,8 +21,7 @@ from pycontrol.policies.policy_port import Policy
 from pycontrol.simulation.calibration import Calibration, Range
 from pycontrol.simulation.engine import Simulator
 from pycontrol.simulation.outlook import NoOutlook, outlooks
-from pycontrol.simulation.runs import CellsOf, own_policies
-from pycontrol.simulation.scene import scene_of
+from pycontrol.simulation.scene import own_policies, scene_of
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import TraceApp, Workload
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.lab.paper_metrics import metrics
+from pycontrol.lab.runs import Interval, metric_ratio, paired_ratio, unfinished_note
 from pycontrol.lab.themis.sweeps import (
     CONVENTIONS,
     QUICK_APPS,
@@ -16,9 +18,7 @@ from pycontrol.lab.themis.sweeps import (
     shown,
     variant,
 )
-from pycontrol.simulation.paper_metrics import metrics
 from pycontrol.simulation.result import Result
-from pycontrol.simulation.runs import Interval, metric_ratio, paired_ratio, unfinished_note
 
 CACHED, NO_LAST_PASS = "cached tables", "no last pass"
 VARIANTS = (

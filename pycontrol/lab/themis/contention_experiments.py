@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table
+from pycontrol.lab.runs import Interval
 from pycontrol.lab.themis.sweeps import (
     BASELINES,
     CONVENTIONS,
@@ -22,7 +23,6 @@ from pycontrol.lab.themis.sweeps import (
     shown,
     versus,
 )
-from pycontrol.simulation.runs import Interval
 from pycontrol.simulation.workloads.models import BY_NAME
 
 VARIANTS = (THEMIS, OPEN_HANDED, WORST_FIRST, *PACKED)

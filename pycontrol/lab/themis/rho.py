@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup
+from pycontrol.lab.runs import Interval, paired_ratio
 from pycontrol.lab.themis.sweeps import (
     BASELINES,
     CONVENTIONS,
@@ -26,7 +27,6 @@ from pycontrol.lab.themis.sweeps import (
     spread,
     versus,
 )
-from pycontrol.simulation.runs import Interval, paired_ratio
 
 LOADS = ("w1", "w2")
 ALL = (THEMIS, OPEN_HANDED, WORST_FIRST, *PACKED, *RANDOM_TIES, *UNPACKED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup
+from pycontrol.lab.runs import Interval, paired_ratio
 from pycontrol.lab.themis.sweeps import (
     CONVENTIONS,
     ENOUGH,
@@ -17,7 +18,6 @@ from pycontrol.lab.themis.sweeps import (
     scene,
     variant,
 )
-from pycontrol.simulation.runs import Interval, paired_ratio
 
 LOADS = ("w1", "w2")
 COLUMNS = {"rho_max": "max rho", "rho_path_max": "max rho, path", "rho_p95": "p95", "gpu_h": "GPU hours"}

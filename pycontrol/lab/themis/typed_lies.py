@@ -6,10 +6,10 @@ import dataclasses
 import random
 
 from pycontrol.lab.kit import Claim, Figure, Findings, Series, Setup, Table, shown
+from pycontrol.lab.runs import Interval, SimulationRun, paired_ratio
 from pycontrol.lab.themis.lies import CROWD, crowd, liars, never_pays
 from pycontrol.lab.themis.small_examples import COSTS, THEMIS, Rule, over_seeds
 from pycontrol.lab.themis.types import FAST, GAINS, HOST_GPUS, HOSTS, SLOW, cluster
-from pycontrol.simulation.runs import Interval, SimulationRun, paired_ratio
 from pycontrol.simulation.simulation_settings import Misreport
 from pycontrol.simulation.trace_apps import Workload
 

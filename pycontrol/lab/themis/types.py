@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pycontrol.lab.kit import Claim, Findings, Setup, Table, shown
+from pycontrol.lab.paper_metrics import metrics
+from pycontrol.lab.runs import Interval, interval, metric_ratio, simulate, unfinished_note
 from pycontrol.lab.themis.sweeps import DAYS, SHORTER
 from pycontrol.lab.workloads import load
 from pycontrol.model.auction import Bid, BidRow, Offer, Plan, Snapshot
@@ -16,8 +18,6 @@ from pycontrol.model.topology import Machine, Topology
 from pycontrol.policies.oef import Oef
 from pycontrol.policies.policy_port import Policy
 from pycontrol.policies.themis import Themis
-from pycontrol.simulation.paper_metrics import metrics
-from pycontrol.simulation.runs import Interval, interval, metric_ratio, simulate, unfinished_note
 from pycontrol.simulation.simulation_settings import ARBITER, SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
 

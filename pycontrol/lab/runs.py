@@ -16,17 +16,17 @@ from pycontrol.arbiter.ledger.facts import Fact, PolicyMemory
 from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.arbiter.supply.gpu_supply import Supply
 from pycontrol.cells.layout import Layout, Terms
-from pycontrol.configerror import ConfigError
+from pycontrol.lab.paper_metrics import OF_FINISHED
 from pycontrol.model.cluster import Queue
 from pycontrol.model.topology import Topology
 from pycontrol.model.value import value
 from pycontrol.policies.by_vc import ByVirtualCluster
-from pycontrol.policies.on_schedule import KEY, NoSchedule, OnSchedule
+from pycontrol.policies.on_schedule import KEY, OnSchedule
 from pycontrol.policies.policy_port import Policy
-from pycontrol.policies.registry import UnknownPolicy, make
+from pycontrol.policies.registry import make
 from pycontrol.simulation.engine import Simulator
-from pycontrol.simulation.paper_metrics import OF_FINISHED
 from pycontrol.simulation.result import Result
+from pycontrol.simulation.scene import own_policies
 from pycontrol.simulation.simulation_settings import SimulationSettings
 from pycontrol.simulation.trace_apps import Workload
 
@@ -115,23 +115,6 @@ def _within(settings: SimulationSettings, terms: Terms) -> SimulationSettings:
     """The settings of a virtual cluster; faults are of machines that its private cluster does not have."""
     given: dict[str, Any] = {name: n for name, n in (("f", terms.f), ("lease_s", terms.lease_s)) if n is not None}
     return dataclasses.replace(settings, arbiter=dataclasses.replace(settings.arbiter, **given), faults=())
-
-
-def own_policies(
-    supply: Supply, default: str, options: Mapping[str, Any], made: Callable[..., Policy] = make, file: str = ""
-) -> dict[str, Policy]:
-    """The policies of virtual clusters that name one, or options; ConfigError says which cannot be, in `file`."""
-    found = {}
-    for vc in supply.virtual_clusters():
-        terms = supply.terms(vc)
-        name = terms.policy or (default if terms.options or terms.private_schedule else "")
-        try:
-            if name:
-                chosen = made(name, **{**(options if name == default else {}), **terms.options})
-                found[vc] = OnSchedule(chosen) if terms.private_schedule else chosen
-        except (UnknownPolicy, NoSchedule) as error:
-            raise ConfigError([f"{file}{': ' * bool(file)}virtual_clusters.{vc}.policy: {error}"]) from error
-    return found
 
 
 @dataclass(frozen=True)
