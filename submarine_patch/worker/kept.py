@@ -12,16 +12,17 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from submarine_patch.worker import say
 from submarine_patch.worker.checkpoints import (
+    CHUNK_BYTES,
+    TRIES,
     Damaged,
     Data,
     Files,
-    LocalFiles,
     StoreError,
     as_told,
     copied,
@@ -31,7 +32,14 @@ from submarine_patch.worker.checkpoints import (
 ROOT = "kept"
 LISTS = 2
 """Lists kept, with their files: the newest may be read while the next is written."""
+PAUSE_S = 1.0
+"""Pause before another try if a file was written to."""
+LOG_BYTES = 1 << 16
+"""A file that grows by no more than this during a try is a log; one that grows faster may be half a checkpoint."""
 _LIST = re.compile(r"(\d{13}-\d{6})\.json")
+
+Seen = tuple[int, int, str]
+"""A file's size, mtime in ns, and digest."""
 
 
 class KeptFolder:
@@ -42,8 +50,10 @@ class KeptFolder:
         self._launch = f"{int(time.time() * 1000) if launch_ms is None else launch_ms:013d}"
         self._there: dict[str, str] = {}
         """{path: digest} of the newest saved version."""
-        self._seen: dict[str, tuple[int, int, str]] = {}
-        """{path: (size, mtime in ns, digest)}, so that an unchanged file is hashed only once."""
+        self._held: set[str] = set()
+        """Digests of the files in the store, also of those that no version lists yet."""
+        self._seen: dict[str, Seen] = {}
+        """By path, so that an unchanged file is hashed only once."""
 
     def bring(self) -> int:
         """Restore the newest complete version; returns its number of files. Raises StoreError."""
@@ -53,28 +63,42 @@ class KeptFolder:
         for name in lists:
             listed = _read(self._files, name)
             if listed is not None and self._fetched(listed):
-                self._there = dict(listed)
+                self._there, self._held = dict(listed), {*listed.values()}
                 return len(listed)
         return 0
 
     def keep(self) -> bool:
-        """Save the folder if it changed; False if the program wrote nothing since the last call, or writes now."""
-        before, now = dict(self._seen), self._digests()
-        if not now or now == self._there:
-            return self._seen != before
-        held = {*self._there.values()} & {*self._files.names(ROOT)}  # an older launch that lingers may delete some
-        for path, digest in now.items():
-            if digest not in held:
-                self._files.write(f"{ROOT}/{digest}", partial(LocalFiles(self._folder).chunks, path))
-        if self._digests() != now:
-            return False  # a file was being written: leave it to the next call
+        """Save the folder as it is at one moment; False if the program wrote nothing since the last call.
+
+        Raises StoreError if the program writes all the time; a log may grow.
+        """
+        before = self._seen
+        first = now = self._looked({})
+        for again in reversed(range(TRIES)):
+            listed = _listed(now)
+            if not listed or listed == self._there:
+                return bool(listed) and now != before
+            self._held &= {*self._files.names(ROOT)}  # an older launch that lingers may delete some
+            for path, (size, _, digest) in now.items():
+                if digest not in self._held:
+                    self._files.write(f"{ROOT}/{digest}", partial(self._beginning, path, size))
+            later = self._looked({} if again else {path: now[path][0] for path in now if path in first})
+            changed = sorted({path for path, _ in listed.items() ^ _listed(later).items()})
+            self._held.update(digest for path, digest in listed.items() if path not in changed)
+            if not changed:
+                self._save(listed)
+                return True
+            time.sleep(PAUSE_S)
+            now = self._looked({})
+        raise StoreError(f"{changed[0]} is written to all the time")
+
+    def _save(self, listed: dict[str, str]) -> None:
         self._number += 1
         name = f"{self._launch}-{self._number:06d}"
-        self._files.write(f"{ROOT}/_{name}.json", json.dumps(now).encode())
+        self._files.write(f"{ROOT}/_{name}.json", json.dumps(listed).encode())
         self._files.rename(f"{ROOT}/_{name}.json", f"{ROOT}/{name}.json")
-        self._there = now
+        self._there = listed
         self._drop_old()
-        return True
 
     def _fetched(self, listed: Mapping[str, str]) -> bool:
         for path, digest in listed.items():
@@ -91,24 +115,36 @@ class KeptFolder:
             self._seen[path] = (*_stamp(target), digest)
         return True
 
-    def _digests(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def _looked(self, sizes: Mapping[str, int]) -> dict[str, Seen]:
+        """All files as they are now; of a file that grew little beyond its size in `sizes`, so much."""
+        found: dict[str, Seen] = {}
         for at in sorted(self._folder.rglob("*")) if self._folder.is_dir() else ():
             try:
                 if at.is_symlink() or not at.is_file():
                     continue
-                path, stamp = at.relative_to(self._folder).as_posix(), _stamp(at)
+                path, (size, mtime) = at.relative_to(self._folder).as_posix(), _stamp(at)
                 known = self._seen.get(path)
-                if known is None or known[:2] != stamp:
-                    known = self._seen[path] = (*stamp, self._digest(path))
-                found[path] = known[2]
+                if known is None or known[:2] != (size, mtime):
+                    was = sizes.get(path, size)
+                    size = was if was < size <= was + LOG_BYTES else size
+                    known = (size, mtime, self._digest(path, size))
+                found[path] = known
             except FileNotFoundError:
                 continue  # the program deleted it meanwhile
+        self._seen = found
         return found
 
-    def _digest(self, path: str) -> str:
+    def _digest(self, path: str, size: int) -> str:
+        seen = hashlib.sha256()
+        for chunk in self._beginning(path, size):
+            seen.update(chunk)
+        return seen.hexdigest()
+
+    def _beginning(self, path: str, size: int) -> Iterator[bytes]:
         with (self._folder / path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            while chunk := file.read(min(size, CHUNK_BYTES)):
+                size -= len(chunk)
+                yield chunk
 
     def _drop_old(self) -> None:
         """Delete all lists but the newest LISTS, and files that none of these names."""
@@ -137,6 +173,10 @@ def copy_kept(source: Files, target: Files, folder: str) -> str:
         if name in there or copied(target, name, parts):
             return name
     raise FileNotFoundError(f"{folder} was never kept")
+
+
+def _listed(seen: Mapping[str, Seen]) -> dict[str, str]:
+    return {path: digest for path, (_, _, digest) in seen.items()}
 
 
 def _stamp(at: Path) -> tuple[int, int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from submarine_patch.worker.checkpoints import LocalFiles
+from submarine_patch.worker import kept as kept_module
+from submarine_patch.worker.checkpoints import Data, LocalFiles, StoreError
 from submarine_patch.worker.kept import LISTS, KeptFolder, copy_kept
 from tests.worker.gangs import Job
 
@@ -67,6 +70,59 @@ def test_only_changed_files_are_written_and_unneeded_ones_are_deleted(tmp_path: 
     assert sum(n.endswith(".json") for n in names) == LISTS
     assert sum(not n.endswith(".json") for n in names) == 1 + LISTS
     assert KeptFolder(store, one, 2).bring() == 2
+
+
+class Busy(LocalFiles):
+    """A store during each of whose writes the program writes to one of its files."""
+
+    def __init__(self, root: Path, program: Callable[[], object]) -> None:
+        super().__init__(root)
+        self.program, self.written = program, 0
+
+    def write(self, path: str, data: Data) -> None:
+        super().write(path, data)
+        self.written += (self.root / path).stat().st_size
+        self.program()
+
+
+def appends(at: Path, text: str) -> Callable[[], object]:
+    def append() -> None:
+        with at.open("a") as file:
+            file.write(text)
+
+    return append
+
+
+def test_a_log_that_grows_all_the_time_is_kept_as_far_as_it_was_and_the_rest_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_module, "PAUSE_S", 0.0)
+    one = folder(tmp_path, "one", model="x" * 100_000, log="line\n")
+    store = Busy(tmp_path / "hdfs", appends(one / "log", "line\n"))
+    kept = KeptFolder(store, one, 1)
+    assert [kept.keep(), kept.keep()] == [True, True]
+    assert store.written < 110_000
+    KeptFolder(store, tmp_path / "two").bring()
+    two = held(tmp_path / "two")
+    assert two["model"] == "x" * 100_000
+    assert (one / "log").read_text().startswith(two["log"] + "line\n")
+
+
+def test_no_half_checkpoint_is_kept_and_the_rest_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_module, "PAUSE_S", 0.0)
+    one = folder(tmp_path, "one", epoch1="x" * 100_000, state="1", epoch2="y")
+    for program in (appends(one / "epoch2", "y" * 100_000), lambda: (one / "state").write_text(f"{time.time_ns()}")):
+        store = Busy(tmp_path / "hdfs", program)
+        kept = KeptFolder(store, one, 1)
+        with pytest.raises(StoreError, match=r"^(epoch2|state) is written to all the time"):
+            kept.keep()
+        assert KeptFolder(store, tmp_path / "two").bring() == 0
+        store.program, store.written = lambda: None, 0
+        (one / "epoch2").write_text("whole")
+        assert kept.keep()
+        assert 0 < store.written < 1_000
+        assert KeptFolder(store, tmp_path / "two").bring() == 3
+        shutil.rmtree(tmp_path / "hdfs")
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "no list"])
