@@ -1,8 +1,8 @@
 """Keeps a folder of the program's own checkpoints on HDFS from one launch to the next.
 
-DIR/kept has the files under their digests, and one list LAUNCH-NUMBER.json per saved version. The list is written last,
-so a reader sees a complete folder or the previous one. The later launch counts as newer, even if an older one still
-writes. The gang's first worker saves its folder; all workers restore it.
+DIR/kept has the files under their digests, and one list LAUNCH-NUMBER.json per saved version, in the order of mtimes.
+The list is written last, so a reader sees a complete folder or the previous one. The later launch counts as newer, even
+if an older one still writes. The gang's first worker saves its folder; all workers restore it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class KeptFolder:
         first = now = self._looked({})
         for again in reversed(range(TRIES)):
             listed = _listed(now)
-            if not listed or listed == self._there:
+            if not listed or [*listed.items()] == [*self._there.items()]:
                 return bool(listed) and now != before
             self._held &= {*self._files.names(ROOT)}  # an older launch that lingers may delete some
             for path, (size, _, digest) in now.items():
@@ -101,7 +101,7 @@ class KeptFolder:
         self._drop_old()
 
     def _fetched(self, listed: Mapping[str, str]) -> bool:
-        for path, digest in listed.items():
+        for number, (path, digest) in enumerate(listed.items()):
             target = self._folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f".{target.name}.part")
@@ -112,6 +112,9 @@ class KeptFolder:
                 part.unlink(missing_ok=True)
                 return False
             part.rename(target)
+            mtime = time.time_ns() - (len(listed) - number) * 1_000_000  # past, by this machine's clock
+            for changed in (target, *(self._folder / above for above in Path(path).parents)):
+                os.utime(changed, ns=(mtime, mtime), follow_symlinks=False)
             self._seen[path] = (*_stamp(target), digest)
         return True
 
@@ -176,7 +179,7 @@ def copy_kept(source: Files, target: Files, folder: str) -> str:
 
 
 def _listed(seen: Mapping[str, Seen]) -> dict[str, str]:
-    return {path: digest for path, (_, _, digest) in seen.items()}
+    return {path: digest for path, (_, _, digest) in sorted(seen.items(), key=lambda one: one[1][1])}
 
 
 def _stamp(at: Path) -> tuple[int, int]:

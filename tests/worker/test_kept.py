@@ -125,6 +125,25 @@ def test_no_half_checkpoint_is_kept_and_the_rest_is_sent_once(tmp_path: Path, mo
         shutil.rmtree(tmp_path / "hdfs")
 
 
+def test_the_newest_restored_file_is_the_one_written_last(tmp_path: Path, store: LocalFiles) -> None:
+    one = folder(tmp_path, "one", **{f"{n}/pt": f"{n}" for n in (8, 9, 10, 11, 12)})
+    for n in (8, 9, 10, 11, 12):
+        os.utime(one / f"{n}/pt", (2e9 + n, 2e9 + n))  # by a clock that is ahead
+    assert KeptFolder(store, one, 1).keep()
+    kept = KeptFolder(store, two := tmp_path / "two", 2)
+    assert kept.bring() == 5
+    assert not kept.keep()
+    (two / "13").mkdir()
+    (two / "13/pt").touch()
+    for paths in (two.glob("*/pt"), two.glob("*")):
+        newest = sorted(paths, key=os.path.getmtime)
+        assert [p.relative_to(two).parts[0] for p in newest] == ["8", "9", "10", "11", "12", "13"]
+    os.utime(two / "8/pt")
+    assert kept.keep()
+    KeptFolder(store, three := tmp_path / "three").bring()
+    assert max(three.glob("*/pt"), key=os.path.getmtime) == three / "8/pt"
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "no list"])
 def test_a_damaged_copy_is_skipped(tmp_path: Path, store: LocalFiles, damage: str) -> None:
     one = folder(tmp_path, "one", a="first")
