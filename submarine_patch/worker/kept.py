@@ -1,8 +1,9 @@
 """Keeps a folder of the program's own checkpoints on HDFS from one launch to the next.
 
-DIR/kept has the files under their digests, and one list LAUNCH-NUMBER.json per saved version, in the order of mtimes.
-The list is written last, so a reader sees a complete folder or the previous one. The later launch counts as newer, even
-if an older one still writes. The gang's first worker saves its folder; all workers restore it.
+DIR/kept has the files under their digests, and one list LAUNCH-NUMBER.json per saved version, in the order of mtimes,
+beside LAUNCH-NUMBER-links.json if there are links. The list is written last, so a reader sees a complete folder or the
+previous one. The later launch counts as newer, even if an older one still writes. The gang's first worker saves its
+folder; all workers restore it.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ PAUSE_S = 1.0
 """Pause before another try if a file was written to."""
 LOG_BYTES = 1 << 16
 """A file that grows by no more than this during a try is a log; one that grows faster may be half a checkpoint."""
+LINK = "-> "
 _LIST = re.compile(r"(\d{13}-\d{6})\.json")
 
 Seen = tuple[int, int, str]
-"""A file's size, mtime in ns, and digest."""
+"""A file's size, mtime in ns, and digest; for a link LINK and its target, or "" if that is not in the folder."""
 
 
 class KeptFolder:
@@ -62,8 +64,9 @@ class KeptFolder:
             self._launch = max(self._launch, f"{int(lists[0][:13]) + 1:013d}")
         for name in lists:
             listed = _read(self._files, name)
-            if listed is not None and self._fetched(listed):
-                self._there, self._held = dict(listed), {*listed.values()}
+            links = _read(self._files, f"{name}-links") or {}
+            if listed is not None and self._fetched(version := {**listed, **links}):
+                self._there, self._held = version, {*listed.values()}
                 return len(listed)
         return 0
 
@@ -79,9 +82,9 @@ class KeptFolder:
             if not listed or [*listed.items()] == [*self._there.items()]:
                 return bool(listed) and now != before
             self._held &= {*self._files.names(ROOT)}  # an older launch that lingers may delete some
-            for path, (size, _, digest) in now.items():
-                if digest not in self._held:
-                    self._files.write(f"{ROOT}/{digest}", partial(self._beginning, path, size))
+            for path, digest in listed.items():
+                if digest not in self._held and not digest.startswith(LINK):
+                    self._files.write(f"{ROOT}/{digest}", partial(self._beginning, path, now[path][0]))
             later = self._looked({} if again else {path: now[path][0] for path in now if path in first})
             changed = sorted({path for path, _ in listed.items() ^ _listed(later).items()})
             self._held.update(digest for path, digest in listed.items() if path not in changed)
@@ -95,7 +98,11 @@ class KeptFolder:
     def _save(self, listed: dict[str, str]) -> None:
         self._number += 1
         name = f"{self._launch}-{self._number:06d}"
-        self._files.write(f"{ROOT}/_{name}.json", json.dumps(listed).encode())
+        links = {path: to for path, to in listed.items() if to.startswith(LINK)}
+        files = {path: digest for path, digest in listed.items() if path not in links}
+        if links:
+            self._files.write(f"{ROOT}/{name}-links.json", json.dumps(links).encode())
+        self._files.write(f"{ROOT}/_{name}.json", json.dumps(files).encode())
         self._files.rename(f"{ROOT}/_{name}.json", f"{ROOT}/{name}.json")
         self._there = listed
         self._drop_old()
@@ -106,8 +113,11 @@ class KeptFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(f".{target.name}.part")
             try:
-                with part.open("wb") as out:
-                    out.writelines(as_told(self._files, f"{ROOT}/{digest}", digest))
+                if digest.startswith(LINK):
+                    part.symlink_to(digest.removeprefix(LINK))
+                else:
+                    with part.open("wb") as out:
+                        out.writelines(as_told(self._files, f"{ROOT}/{digest}", digest))
             except (FileNotFoundError, Damaged):
                 part.unlink(missing_ok=True)
                 return False
@@ -119,23 +129,31 @@ class KeptFolder:
         return True
 
     def _looked(self, sizes: Mapping[str, int]) -> dict[str, Seen]:
-        """All files as they are now; of a file that grew little beyond its size in `sizes`, so much."""
+        """All files and links as they are now; of a file that grew little beyond its size in `sizes`, so much."""
         found: dict[str, Seen] = {}
         for at in sorted(self._folder.rglob("*")) if self._folder.is_dir() else ():
             try:
-                if at.is_symlink() or not at.is_file():
+                link = at.is_symlink()
+                if not link and not at.is_file():
                     continue
                 path, (size, mtime) = at.relative_to(self._folder).as_posix(), _stamp(at)
                 known = self._seen.get(path)
                 if known is None or known[:2] != (size, mtime):
                     was = sizes.get(path, size)
                     size = was if was < size <= was + LOG_BYTES else size
-                    known = (size, mtime, self._digest(path, size))
+                    known = (size, mtime, self._link(at) if link else self._digest(path, size))
                 found[path] = known
             except FileNotFoundError:
                 continue  # the program deleted it meanwhile
         self._seen = found
         return found
+
+    def _link(self, at: Path) -> str:
+        target = Path(os.path.normpath(at.parent / at.readlink()))
+        if target.is_relative_to(self._folder):
+            return LINK + os.path.relpath(target, at.parent)
+        say(f"{at} leads out of the folder: it is not kept")
+        return ""
 
     def _digest(self, path: str, size: int) -> str:
         seen = hashlib.sha256()
@@ -153,6 +171,7 @@ class KeptFolder:
         """Delete all lists but the newest LISTS, and files that none of these names."""
         lists = _lists(self._files)
         for name in lists[LISTS:]:
+            self._files.delete(f"{ROOT}/{name}-links.json")
             self._files.delete(f"{ROOT}/{name}.json")
         if lists and not lists[0].startswith(self._launch):
             return  # a later launch saves now: its files are not listed yet
@@ -179,11 +198,11 @@ def copy_kept(source: Files, target: Files, folder: str) -> str:
 
 
 def _listed(seen: Mapping[str, Seen]) -> dict[str, str]:
-    return {path: digest for path, (_, _, digest) in sorted(seen.items(), key=lambda one: one[1][1])}
+    return {path: digest for path, (_, _, digest) in sorted(seen.items(), key=lambda one: one[1][1]) if digest}
 
 
 def _stamp(at: Path) -> tuple[int, int]:
-    about = at.stat()
+    about = at.lstat()
     return about.st_size, about.st_mtime_ns
 
 

@@ -144,6 +144,31 @@ def test_the_newest_restored_file_is_the_one_written_last(tmp_path: Path, store:
     assert max(three.glob("*/pt"), key=os.path.getmtime) == three / "8/pt"
 
 
+def test_links_within_the_folder_are_restored(
+    tmp_path: Path, store: LocalFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = folder(tmp_path, "one", **{"11/pt": "11", "12/pt": "12"})
+    (one / "latest.pt").symlink_to("12/pt")
+    (one / "12/all").symlink_to(one)
+    (one / "data").symlink_to(tmp_path)
+    kept = KeptFolder(store, one, 1)
+    assert [kept.keep(), kept.keep()] == [True, False]
+    assert capsys.readouterr().err.count("data leads out of the folder: it is not kept") == 1
+    kept = KeptFolder(store, two := tmp_path / "two", 2)
+    assert kept.bring() == 2
+    assert not kept.keep()
+    assert (two / "latest.pt").readlink() == Path("12/pt")
+    assert (two / "12/all").resolve() == two
+    assert not (two / "data").is_symlink()
+    for target in ("11/pt", "12/pt", "11"):
+        (two / "latest.pt").unlink()
+        (two / "latest.pt").symlink_to(target)
+        assert kept.keep()
+    KeptFolder(store, three := tmp_path / "three").bring()
+    assert (three / "latest.pt").readlink() == Path("11")
+    assert sum(name.endswith("-links.json") for name in store.names("kept")) == LISTS
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "no list"])
 def test_a_damaged_copy_is_skipped(tmp_path: Path, store: LocalFiles, damage: str) -> None:
     one = folder(tmp_path, "one", a="first")
