@@ -18,6 +18,8 @@ from submarine_patch.worker import EXIT_NO_START, EXIT_STOPPED, servers
 
 GANG_TIMEOUT_S = 120.0
 """How long all workers may take to register, from the time when their GPUs are free."""
+COPY_S = 540.0
+"""How long that may take once all have new containers, to which YARN copies the files first; less than START_S."""
 STOP_GRACE_S = 10.0
 """Time for a last checkpoint if a stop has no lease's deadline."""
 STOP_AGAIN_S = 5.0
@@ -416,11 +418,12 @@ def watch(s: SavedState, job: Job, now_s: float) -> None:
         return
     if job.use_again_s and now_s >= job.use_again_s:
         send_use(s, job)
-    if job.state == jobs.STARTING and now_s > job.since_s + GANG_TIMEOUT_S:
-        missing = [w for w in job.workers if not w.container_id]
+    missing = [w for w in job.workers if not w.container_id]
+    limit_s = GANG_TIMEOUT_S if missing or job.workers[0].goes_on_from else COPY_S
+    if job.state == jobs.STARTING and now_s > job.since_s + limit_s:
         names = ", ".join(w.worker_id for w in missing or job.workers if not w.address)
-        own = not missing and not job.workers[0].goes_on_from
-        failed(s, job, f"no gang within {GANG_TIMEOUT_S:g} s: {names}", now_s, counts=own)
+        why = "" if limit_s < COPY_S else ": its files are still being copied, or its container did not start"
+        failed(s, job, f"no gang within {limit_s:g} s: {names}{why}", now_s, counts=False)
         s.give_back([g for w in missing for g in w.gpus], "no container came")
     elif job.state == jobs.RUNNING:
         silent = next((w for w in job.workers if w.exit_code is None and now_s > w.last_heard_s + SILENCE_S), None)

@@ -12,6 +12,7 @@ from pycontrol.wire.v1 import am_pb2 as am
 from submarine_patch.agent import gangs
 from submarine_patch.agent.messages import Published
 from submarine_patch.agent.report import progress as reported
+from submarine_patch.worker.supervisor import START_S
 from tests.agent.world import A2, HOSTS, STOPPED, A, B, World, hyperband, spec_of, started
 
 
@@ -513,6 +514,27 @@ def test_an_incomplete_gang_is_given_up() -> None:
     world.obey_stops()
     assert world.held == set()
     assert world.core.jobs["job000"].failures == 0
+
+
+def test_a_gang_whose_files_are_still_being_copied_gets_more_time_and_is_not_to_blame() -> None:
+    world = World()
+    world.register()
+    world.grant(A[0], B[0])
+    world.answer_plans()
+    world.allocate()
+    first, second = world.gang("job000")
+    world.worker(first, ready=pb.WorkerReady(host=first.plan.host, port=2000))
+    world.pass_time(gangs.COPY_S)
+    assert (first.stop, second.stop) == (None, None)
+    assert gangs.GANG_TIMEOUT_S < gangs.COPY_S < START_S - 30
+    world.pass_time(1)
+    assert first.stop is not None
+    assert first.stop.reason == (
+        "no gang within 540 s: job000/1/1: its files are still being copied, or its container did not start"
+    )
+    world.obey_stops()
+    job = world.core.jobs["job000"]
+    assert (job.failures, job.state, job.problem) == (0, "starting", "")
 
 
 def test_a_silent_worker_fails_its_gang_but_not_while_the_arbiter_is_away() -> None:
