@@ -227,6 +227,7 @@ def _direction(parsed: RunArguments) -> list[str]:
 def _localizations(pairs: list[str]) -> dict[str, Path | None]:
     """{name in the containers: local path, or None if it is not local}."""
     found: dict[str, Path | None] = {}
+    sources: dict[str, str | Path] = {}
     for pair in pairs:
         source, colon, target = pair.rpartition(":")
         if not colon or re.fullmatch(r"[a-z0-9+.-]+://[^:/]*(:[0-9]+)?(/[^:]*)?", pair):
@@ -246,5 +247,7 @@ def _localizations(pairs: list[str]) -> dict[str, Path | None]:
             raise UsageError(f"--localization {pair}: the folder needs a name there; write for example {source}:./code")
         if odd := re.search(r"[$`\"\\\n]", name):
             raise UsageError(f"--localization {pair}: YARN cannot make a file with {odd[0]!r} in its name; rename it")
+        if (other := sources.setdefault(name, here or source)) != (here or source):
+            raise UsageError(f"--localization {source}: {other} has this name, too; write {source}:./NAME for another")
         found[name] = here
     return found

@@ -499,6 +499,23 @@ def test_mistakes_are_one_line_before_any_connection(
     assert not (installation / "arguments").exists()
 
 
+def test_two_files_of_one_name_are_refused_but_not_one_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "util.py").touch()
+
+    def files(*pairs: str) -> list[str]:
+        return [word for pair in pairs for word in ("--localization", pair)]
+
+    words = [*good("--worker_launch_cmd", "python util.py"), *files("a/util.py:.", "./a/util.py:./util.py")]
+    check(parse_run([*words, *files("b/util.py:./other.py")]))
+    with pytest.raises(UsageError, match=re.escape("b/util.py: a/util.py has this name, too; write b/util.py:./NAME")):
+        check(parse_run([*words, *files("b/util.py:.")]))
+    with pytest.raises(UsageError, match=r"hdfs:///b/util[.]py: a/util[.]py has this name"):
+        check(parse_run([*words, *files("hdfs:///b/util.py:.")]))
+
+
 @pytest.mark.parametrize(
     ("name", "stock"),
     [

@@ -3,9 +3,12 @@ package isonomy.submarine;
 import java.io.File;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.FileVisitOption;
 import java.nio.file.Files;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Stream;
@@ -105,6 +108,7 @@ final class Staging {
 
   /** Refuses localizations that are not possible, before anything is written. */
   static void check(List<Localization> localizations, Configuration conf) throws IOException {
+    Map<String, Path> sources = new HashMap<>();
     for (Localization localization : localizations) {
       String uri = localization.getRemoteUri();
       Path path = new Path(uri);
@@ -115,6 +119,9 @@ final class Staging {
           "-localization " + uri + ": no such file or folder here");
       UserError.when(!isLocal(uri) && !isWeb(uri) && !path.getFileSystem(conf).exists(path),
           "-localization " + uri + ": does not exist");
+      Path other = sources.put(nameOf(localization), path);
+      UserError.when(other != null && !other.equals(path),
+          "-localization " + uri + ": " + other + " has this name, too; write " + uri + ":./NAME for another");
     }
   }
 
@@ -124,8 +131,7 @@ final class Staging {
     for (Localization localization : localizations) {
       String uri = localization.getRemoteUri();
       Path source = new Path(uri);
-      String target = localization.getLocalPath().replaceFirst("^\\./", "");
-      String name = target.isEmpty() || target.equals(".") ? source.getName() : target;
+      String name = nameOf(localization);
       Path place;
       boolean archive = false;
       if (isLocal(uri)) {
@@ -143,6 +149,11 @@ final class Staging {
     return resources;
   }
 
+  private static String nameOf(Localization localization) {
+    String target = localization.getLocalPath().replaceFirst("^\\./", "");
+    return target.isEmpty() || target.equals(".") ? new Path(localization.getRemoteUri()).getName() : target;
+  }
+
   /** Like the stock runtimes: without a scheme a path is a local one. */
   private static boolean isLocal(String uri) {
     String scheme = new Path(uri).toUri().getScheme();
@@ -157,12 +168,14 @@ final class Staging {
     Path target = new Path(folder, "files/" + name + ".zip");
     java.nio.file.Path base = root.toPath();
     try (ZipOutputStream out = new ZipOutputStream(fs.create(target, true));
-        Stream<java.nio.file.Path> paths = Files.walk(base)) {
+        Stream<java.nio.file.Path> paths = Files.walk(base, FileVisitOption.FOLLOW_LINKS)) {
       for (java.nio.file.Path path : paths.filter(Files::isRegularFile).sorted().toList()) {
         out.putNextEntry(new ZipEntry(base.relativize(path).toString()));
         Files.copy(path, out);
         out.closeEntry();
       }
+    } catch (UncheckedIOException e) {
+      throw new UserError("-localization " + root + ": cannot be read: " + e.getCause(), e);
     }
     return target;
   }
