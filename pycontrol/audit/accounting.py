@@ -17,7 +17,7 @@ from typing import Any
 from pycontrol.fairness.use import DAY_S
 from pycontrol.model.accounts import NO_ACCOUNTS, Accounts
 from pycontrol.model.value import value
-from pycontrol.runtime.gpu_time import AppTimes, Tally, Totals, Usage, Who, without
+from pycontrol.runtime.gpu_time import GAP_S, AppTimes, Tally, Totals, Usage, Who, without
 from pycontrol.runtime.journal import read_totals
 from pycontrol.runtime.spans import Journal
 
@@ -26,8 +26,6 @@ KEPT = (*TIMES, "user", "account", "queue", "type", "kind")
 """What is kept for ever; the others are known as long as the facts are."""
 KEYS = (*KEPT, "vc", "app", "name")
 HOUR_S = 3600.0
-GAP_S = 900.0
-"""It is told each WATCHED_EVERY_S that containers are seen: shorter gaps may be none."""
 
 
 @value

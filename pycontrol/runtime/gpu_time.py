@@ -49,6 +49,8 @@ WHOSE = ("day", "user", "queue", "type", "kind")
 NUMBERS = ("apps", "revocations", "held_gpu_s", "used_gpu_s", "lost_gpu_s", "borrowed_gpu_s", "wait_s")
 TIMES = ("begin_s", "end_s")
 TABLES = {"totals": (*WHOSE, *NUMBERS), "lost": (*WHOSE, "cause", "gpu_s"), "covered": TIMES, "counted": TIMES}
+GAP_S = 900.0
+"""It is told each WATCHED_EVERY_S that containers are seen: shorter gaps may be none."""
 RESTART, UNKNOWN = "restart", "unknown"
 """Causes of lost time beside `EndReason`: a worker failed or its app stopped it; the journal of then did not tell."""
 
@@ -123,7 +125,11 @@ class Usage:
     _counted_s: dict[Gpu, float] = field(default_factory=dict)
     """By GPU: until when an open lease's time has been counted."""
     _plain: dict[tuple[Who, str], tuple[int, float]] = field(default_factory=dict)
-    """GPUs of containers without a lease, and until when their time has been counted."""
+    """GPUs of containers without a lease, and since when."""
+    _former: list[tuple[Who, str, int, float, float]] = field(default_factory=list)
+    """What they were since `_seen_s`, from when until when: their time counts once it is told that they were seen."""
+    _seen_s: float | None = None
+    """Until when it was told that all containers were seen."""
     _launches: dict[tuple[str, str], int] = field(default_factory=dict)
     stopped: dict[str, dict[str, str]] = field(default_factory=dict)
     """By app and job: why it lost its GPUs, if the app did not cause that and the job has not trained since."""
@@ -141,6 +147,7 @@ class Usage:
             found._counted_s[span.gpu] = since_s
         for (user, queue, kind, gpu_type), gpus in state.plain.items():
             found._plain[_outside(user, queue, kind), gpu_type] = gpus, since_s
+        (found._seen_s,) = db.execute("SELECT MAX(end_s) FROM covered").fetchone()
         return found
 
     def _know_all(self, state: Durable, used: Container[str]) -> None:
@@ -157,6 +164,7 @@ class Usage:
             self._take(fact, time_s, changes)
 
     def _within(self, journal: Journal) -> Journal:
+        self._plain, self._former = {}, []  # a control plane without the former's journal tells of all that it sees
         for row in journal:
             self.first_s = row[1] if self.first_s is None else self.first_s
             self.newest_s = max(self.newest_s, row[1])
@@ -173,8 +181,9 @@ class Usage:
         self.until_s = self.until_s if until_s is None else until_s
         for span in self._fold.open.values():
             self._count(span, self.until_s)
-        for key in list(self._plain):
-            self._count_plain(*key, self.until_s)
+        seen_s = self.first_s if self._seen_s is None else self._seen_s
+        if seen_s is not None and self.until_s <= seen_s + GAP_S:
+            self._count_plain(seen_s, self.until_s)
 
     # ---- facts
 
@@ -200,10 +209,11 @@ class Usage:
             case AllocationChanged():
                 self._restarted(fact)
             case PlainUse():
-                who = _outside(fact.user, fact.queue, fact.kind)
-                self._count_plain(who, fact.gpu_type, fact.at_s)
-                self._plain[who, fact.gpu_type] = fact.count, fact.at_s
+                key = _outside(fact.user, fact.queue, fact.kind), fact.gpu_type
+                self._former.append((*key, *self._plain.get(key, (0, fact.at_s)), fact.at_s))
+                self._plain[key] = fact.count, fact.at_s
             case Watched():
+                self._count_plain(fact.since_s, fact.at_s)
                 begin_s, end_s = max(fact.since_s, self.since_s), min(fact.at_s, self.until_s)
                 self.covered += [(begin_s, end_s)] if begin_s < end_s else []
         self.unknown += isinstance(fact, OF_LEASE) and all(x.span and x.span.app_id not in self.apps for x in changes)
@@ -262,12 +272,15 @@ class Usage:
                     self._add(app, span.lease.gpu_type, "lost_gpu_s", fact.at_s - fact.seconds, fact.at_s, cause)
         self._launches[key] = max(2, self._launches.get(key, 0))  # the next one is a restart
 
-    def _count_plain(self, who: Who, gpu_type: str, at_s: float) -> None:
-        gpus, begin_s = self._plain.get((who, gpu_type), (0, at_s))
-        for day, seconds in self._days(begin_s, at_s) if gpus else ():
-            tally = self._tally(day * DAY_S, who, gpu_type)
-            tally.held_gpu_s, tally.used_gpu_s = tally.held_gpu_s + gpus * seconds, tally.used_gpu_s + gpus * seconds
-        self._plain[who, gpu_type] = gpus, at_s
+    def _count_plain(self, begin_s: float, end_s: float) -> None:
+        """Count the containers without a lease in a time in which all were seen."""
+        present = [(*key, *x, end_s) for key, x in self._plain.items()]
+        for who, gpu_type, gpus, since_s, until_s in [*self._former, *present]:
+            for day, seconds in self._days(max(begin_s, since_s), min(end_s, until_s)) if gpus else ():
+                tally = self._tally(day * DAY_S, who, gpu_type)
+                tally.held_gpu_s += gpus * seconds
+                tally.used_gpu_s += gpus * seconds
+        self._former, self._seen_s = [], end_s
 
     def _add(self, app: AppTimes, gpu_type: str, name: str, begin_s: float, end_s: float, cause: str = "") -> None:
         for day, seconds in self._days(begin_s, end_s):

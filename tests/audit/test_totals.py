@@ -172,6 +172,34 @@ def test_a_restart_and_mode_off_end_what_is_no_longer_seen() -> None:
     assert again.a.durable.plain == {}
 
 
+@pytest.mark.parametrize("left", [0, 8])
+@pytest.mark.parametrize("cut", [None, 1, 2, 3])
+def test_what_no_lease_covers_is_not_counted_in_a_gap(left: int, cut: int | None, tmp_path: Path) -> None:
+    """The control plane is away for two days: a container ended meanwhile, or runs on."""
+    hour, path = 3600.0, tmp_path / "journal.sqlite"
+    use = functools.partial(f.PlainUse, "ann", "root.q", "plain", "V100")
+    facts: list[tuple[float, f.Fact]]
+    facts = [(DAY, use(8, DAY)), (DAY + hour, f.Watched(DAY, DAY + hour)), (DAY + 49 * hour, f.ClockBehind(0.0))]
+    facts += [(DAY + 49 * hour, use(0, DAY + 49 * hour))] if not left else []
+    facts.append((DAY + 50 * hour, f.Watched(DAY + 49 * hour, DAY + 50 * hour)))
+    for part in [facts] if cut is None else [facts[:cut], facts[cut:]]:
+        appended(path, part)
+        keep(path, 1e12)
+    totals = read_totals(path)
+    assert totals is not None
+    for found in (totals.rows, folded(facts)):
+        assert sum(t.used_gpu_s for t in found.values()) == (8 + left) * hour
+
+
+def test_what_no_lease_covers_ends_with_its_control_planes_journal() -> None:
+    """Who took over tells of all containers that it sees, not of those that it never saw."""
+    hour, plain = 3600.0, f.PlainUse("ann", "root.q", "plain", "V100", 8, DAY)
+    first: list[tuple[int, float, f.Fact]] = [(1, DAY, plain), (2, DAY + hour, f.Watched(DAY, DAY + hour))]
+    second = [(k, DAY + k * hour, f.Watched(DAY + (k - 1) * hour, DAY + k * hour)) for k in range(2, 100)]
+    found = accounted(of_facts([iter(first), iter(second)], DAY, DAY + 99 * hour), ["user"])
+    assert [(r["user"], r["gpu_h_used"]) for r in found["rows"]] == [("ann", 8.0)]
+
+
 # ---- the command
 
 
