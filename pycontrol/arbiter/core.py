@@ -285,6 +285,8 @@ class Arbiter:
         former = self.supply.layout
         try:
             self.supply.reconfigure(layout, now_s)
+            if not self.cluster.seen:  # else deals that the first snapshot will restore would pass for ended
+                self.exchange_service.restore(now_s)
             self._update_virtual_clusters(now_s)
             groups = self.holdings.groups.tell_all(self.durable, self.supply)
         except Exception:

@@ -35,7 +35,7 @@ from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.hdfs_tokens import HdfsTokens
 from pycontrol.daemon.periodic import Periodic
 from pycontrol.daemon.standby_store import StandbyStore
-from pycontrol.daemon.takeover import Superseded, Takeover, secure
+from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import ClusterSnapshot, Event
 from pycontrol.model.topology import Topology
 from pycontrol.policies import registry
@@ -155,8 +155,8 @@ class ControlPlane:
         durable = self._journal.recover()
         for line in self._journal.set_aside:
             log.error("the journal: set aside", file=str(config.journal_file), problem=line)
-        keep = config.standby
-        self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty) if keep else None
+        keep, cells = config.standby, lambda: self._cells_text
+        self._takeover = Takeover(StandbyStore(keep), self._journal, durable.is_empty, cells) if keep else None
         arbiter = self._arbiter(durable)
         options = config.policy_options if self._name == config.policy else {}
         forecaster = Forecaster(lambda: self._router.pictures.newest(), options, config.state_dir / ESTIMATES_FILE)
@@ -179,7 +179,7 @@ class ControlPlane:
                 traders=config.exchange.traders,
                 picture=lambda a, now_s: picture(a, now_s, options),
                 estimates=lambda: forecaster.latest,
-                secure=lambda: secure(self._takeover, self.driver),
+                secure=lambda: self._takeover.secure(self.driver) if self._takeover else "",
                 shadow=self._shadow.view,
                 why_not=questions.answer,
                 usage=lambda by, accounts: last_year(self._journal.path, by, accounts, prices),
@@ -286,12 +286,25 @@ class ControlPlane:
         """Submit a plugin's event; a control plane with a standby takes over before it handles a snapshot."""
         if isinstance(event, ClusterSnapshot) and self._takeover is not None:
             try:
-                self._takeover.before_snapshot(self.driver)
+                if (before := self._takeover.before_snapshot(self.driver)) is not None:
+                    self._read_cells_anew(before)
             except Superseded:
                 self._stale = True
                 self._stop.set()
                 raise
         self.driver.submit(event)
+
+    def _read_cells_anew(self, before: str) -> None:
+        """At a takeover, maybe long after the start, apply the cells file if it has changed; `before`: what it was."""
+        file, now = self.config.cells, ""
+        with suppress(OSError):  # the router says why
+            now = file.read_text(encoding="utf-8") if file is not None else ""
+        if now != self._cells_text:
+            status, answer = self._router.handle("POST", "cells-apply", {}, "the takeover", True)
+            say, found = (log.warning, "text") if status == 200 else (log.error, "error")
+            say("the cells file has changed since the start", file=str(file), result=answer[found])
+        if before not in ("", self._cells_text):
+            log.error("other cells were in force: copy their file here, then isonomy cells apply", file=str(file))
 
     def _keep(self) -> None:
         """Store apps and clocks on HDFS while this control plane's ResourceManager is active."""

@@ -44,6 +44,8 @@ class StandbySnapshot:
     epoch: int
     """The journal's epoch; a control plane that takes over uses a later one, so that no id is issued twice."""
     state: Mapping[str, Any]
+    cells: str = ""
+    """The text of the cells file in force; empty: there is none, or the version that wrote this did not tell."""
 
 
 class StandbyStore:
@@ -105,4 +107,4 @@ def state_in(text: bytes) -> StandbySnapshot | None:
         Durable.load(state)  # a state that fails to load would end the control plane at every start
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
-    return StandbySnapshot(by, epoch, state)
+    return StandbySnapshot(by, epoch, state, str(found.get("cells", "")))

@@ -385,6 +385,7 @@ class Router:
 
             borrowing, over, idle = self.driver.call(apply)
         self.pictures.expire()
+        self._must_last(request)
         text = "the cells are as the file says; all that runs continues"
         if borrowing:
             text += f", and these apps now borrow what they owned: {', '.join(borrowing)}"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import ExchangeChanged, LeaseBorrowed
+from pycontrol.arbiter.supply.cell_supply import CellSupply
 from pycontrol.cells.values import CellsError
 from pycontrol.model import events as ev
 from tests.arbiter.mixes import BAD_GPUS, SOMETIMES_S, Mix, mixes, plan
@@ -192,6 +193,19 @@ def test_a_changed_assignment_keeps_the_deals_that_it_has_cells_for() -> None:
     w.arbiter.reconfigure(layout_of(less), w.now)
     assert w.owned() == {A: 4, B: 4}
     assert w.service.exchange.board.surplus[A] == pytest.approx(2 * 50 / 3600), "for the time that it was lent"
+
+
+def test_an_assignment_that_changes_before_the_first_snapshot_keeps_deals_that_only_it_has_cells_for() -> None:
+    w = Trading()
+    assert w.post("offer", "o", A) == ""
+    assert w.post("request", "r", B) == ""
+    w.run(10)
+    kept = w.arbiter.durable.exchange
+    assert kept["deals"]
+    less = layout_of(CELLS.replace("root.a: {big: 1, small: 1", "root.a: {big: 1"))
+    a = Arbiter(w.arbiter.settings, w.arbiter.rounds.policy, w.arbiter.durable, supply=CellSupply(less))
+    a.reconfigure(layout_of(CELLS), w.now)
+    assert a.durable.exchange == kept
 
 
 @pytest.mark.parametrize("restart", [False, True])

@@ -28,6 +28,12 @@ from tests.daemon.conftest import free_ports
 from tests.daemon.serving import LIMIT_S, serving
 from tests.daemon.test_standby_store import web_hdfs
 
+CELLS = """
+cell_types:
+  big: {child: gpu, count: 2, node_level: true}
+physical_cells: [{type: big, hosts: [n1]}, {type: big, hosts: [n2]}]
+virtual_clusters: {root.a: {big: %d}, root.b: {big: %d}}
+"""
 APP, ATTEMPT = "application_1_0001", "appattempt_1_0001_000001"
 
 
@@ -310,3 +316,45 @@ def test_of_a_pair_one_serves_and_a_journal_from_before_the_failover_is_set_asid
             assert not plugin.hello()
             assert plugin.get("explain", app=APP)["app"]["arrived_s"] == arrived_s
             plugin.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("there", "owns", "says"),
+    [
+        (CELLS % (0, 2), 0, "the cells are as the file says"),
+        (CELLS % (2, 0), 2, "other cells were in force"),
+        ("cell_typs: {}", 2, "did you mean cell_types"),
+    ],
+)
+def test_a_takeover_serves_the_cells_file_as_it_is_then(
+    there: str, owns: int, says: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other one has run since before the file changed: copied to its machine, not copied, or copied in part."""
+    files = [config, config.parent / "second" / config.name]
+    files[1].parent.mkdir()
+    with web_hdfs() as (webhdfs, _), contextlib.ExitStack() as running:
+        for file in files:
+            bridge, agents = free_ports(2)
+            own = {"bridge": {"port": bridge}, "agents": {"host": "127.0.0.1", "port": agents}, "state_dir": "state"}
+            file.write_text(yaml.safe_dump(own | {"cells": "cells.yaml", "standby": {"webhdfs": webhdfs}}))
+            file.with_name("cells.yaml").write_text(CELLS % (2, 0))
+            plane = control_plane.ControlPlane(load_config(file), "isonomy")
+            plane.start()
+            running.callback(lambda plane=plane: (plane.stop(), plane.run()))
+        first = PluginLink(files[0], "e1")
+        assert not first.hello()
+        for file, text in zip(files, (CELLS % (0, 2), there), strict=True):
+            file.with_name("cells.yaml").write_text(text)
+        post = bridge_pb2.Query(method="POST", path="cells-apply", user="root", admin=True)
+        assert first.say(query=post).query_reply.status == 200
+        first.close()
+        assert says not in capsys.readouterr().out
+        second = PluginLink(files[1], "e2")
+        assert not second.hello()
+        assert second.get("cells")["tenants"][0]["gpus"] == 2 * owns
+        said = capsys.readouterr().out
+        assert says in said
+        assert ("other cells were in force" in said) == (owns == 2)
+        assert [x["user"] for x in second.get("status")["acts"]] == ["the takeover"] * (owns == 0) + ["root"]
+        second.close()

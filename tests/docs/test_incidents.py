@@ -181,7 +181,7 @@ def fill(state: Path) -> None:
 
 def test_a_failover_while_hdfs_does_not_answer() -> None:
     store, driver = Store(), Driver()
-    takeover = Takeover(store, Journal(), is_empty=True)
+    takeover = Takeover(store, Journal(), is_empty=True, cells=str)
     shift = Shift("failover, and HDFS")
     shift.hands["hdfs dfsadmin -safemode"] = lambda get: "Safe mode is ON" if store.away else "Safe mode is OFF"
     store.away = True

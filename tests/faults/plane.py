@@ -24,7 +24,7 @@ import pycontrol.runtime.driver as driver_module
 from pycontrol.arbiter.core import Arbiter
 from pycontrol.daemon.assembly import assemble
 from pycontrol.daemon.standby_store import StandbyStoreError
-from pycontrol.daemon.takeover import Superseded, Takeover, secure
+from pycontrol.daemon.takeover import Superseded, Takeover
 from pycontrol.model.events import ClusterSnapshot
 from pycontrol.rpc.tokens import Tokens
 from pycontrol.runtime.driver import Driver, SteadyClock
@@ -255,7 +255,7 @@ class Plane:
                 token_ttl_s=TOKEN_TTL_S,
                 feed=feed,
                 read_cells=(lambda named: (*world.read_cells(), "")) if supply is not None else None,
-                secure=lambda: secure(self.takeover, self.driver),
+                secure=lambda: self.takeover.secure(self.driver) if self.takeover else "",
             ),
             self._from_cluster,
             listen=("plane", 0),
@@ -269,7 +269,7 @@ class Plane:
         self.driver._solver = _Later(self)  # type: ignore[assignment]
         self.takeover: Takeover | None = None
         if world.schedule.get("standby"):
-            self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.is_empty)
+            self.takeover = Takeover(KeptFiles(world.hdfs), self.journal, durable.is_empty, str)
             sim.every(KEEP_EVERY_S, self._keep, self.life)
             sim.every(PLUGIN_LOOK_S, self._stand_by, self.life)
         sim.every(PLUGIN_LOOK_S, lambda: self.act(self.endpoint.check_lost), self.life)
