@@ -419,11 +419,12 @@ def watch(s: SavedState, job: Job, now_s: float) -> None:
     if job.use_again_s and now_s >= job.use_again_s:
         send_use(s, job)
     missing = [w for w in job.workers if not w.container_id]
-    limit_s = GANG_TIMEOUT_S if missing or job.workers[0].goes_on_from else COPY_S
+    own = not missing and not job.workers[0].goes_on_from
+    limit_s = COPY_S if own else GANG_TIMEOUT_S
     if job.state == jobs.STARTING and now_s > job.since_s + limit_s:
         names = ", ".join(w.worker_id for w in missing or job.workers if not w.address)
-        why = "" if limit_s < COPY_S else ": its files are still being copied, or its container did not start"
-        failed(s, job, f"no gang within {limit_s:g} s: {names}{why}", now_s, counts=False)
+        why = ": its files are still being copied, or its container did not start" if own else ""
+        failed(s, job, f"no gang within {limit_s:g} s: {names}{why}", now_s, counts=own)
         s.give_back([g for w in missing for g in w.gpus], "no container came")
     elif job.state == jobs.RUNNING:
         silent = next((w for w in job.workers if w.exit_code is None and now_s > w.last_heard_s + SILENCE_S), None)

@@ -516,7 +516,7 @@ def test_an_incomplete_gang_is_given_up() -> None:
     assert world.core.jobs["job000"].failures == 0
 
 
-def test_a_gang_whose_files_are_still_being_copied_gets_more_time_and_is_not_to_blame() -> None:
+def test_a_gang_whose_files_are_still_being_copied_gets_more_time_and_a_reason() -> None:
     world = World()
     world.register()
     world.grant(A[0], B[0])
@@ -534,7 +534,7 @@ def test_a_gang_whose_files_are_still_being_copied_gets_more_time_and_is_not_to_
     )
     world.obey_stops()
     job = world.core.jobs["job000"]
-    assert (job.failures, job.state, job.problem) == (0, "starting", "")
+    assert (job.failures, job.state) == (1, "starting")
 
 
 def test_a_silent_worker_fails_its_gang_but_not_while_the_arbiter_is_away() -> None:
