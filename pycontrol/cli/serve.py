@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -66,6 +67,7 @@ def serve_command(file: Path, policy: str | None, log_json: bool, log_level: str
     share_the_interpreter()
     with failing(ConfigError):
         config = checked(load_config(file), file.name)
+    os.umask(0o077)  # its files tell of all users' apps
     refused = failing(ConfigError, JournalError, KeyFileError, ServerError, BridgeError)
     with refused, failing(OSError, what=str(config.state_dir)):
         plane = ControlPlane(config, policy or config.policy)

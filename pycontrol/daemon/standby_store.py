@@ -63,7 +63,7 @@ class StandbyStore:
         name = f"clocks-{kept.epoch:010d}-{round(now_s * 1000):015d}.json"
         try:
             text = json.dumps({"version": VERSION, "at_s": now_s, **asdict(kept)})
-            self._hdfs.write(f"{self.folder}/_{name}", data=text.encode(), overwrite=True)
+            self._hdfs.write(f"{self.folder}/_{name}", data=text.encode(), overwrite=True, permission="600")
             self._hdfs.rename(f"{self.folder}/_{name}", f"{self.folder}/{name}")
             for old in self._names()[KEEP:]:
                 self._hdfs.delete(f"{self.folder}/{old}")

@@ -42,6 +42,7 @@ def test_serves_agents_and_stops_cleanly(config: Path) -> None:
         assert stat.S_IMODE(state.stat().st_mode) == 0o700
         for secret in ("tokens.key", "bridge.token", "journal.sqlite"):
             assert stat.S_IMODE((state / secret).stat().st_mode) == 0o600
+        assert "Umask:\t0077\n" in Path(f"/proc/{process.pid}/status").read_text(), "nor is any later file for others"
         token = Tokens.of_file(state / "tokens.key").issue("application_1_1", "ann", 60, 4e9)
         address = yaml.safe_load(config.read_text())["agents"]["advertise"]
         with grpc.insecure_channel(address) as channel:

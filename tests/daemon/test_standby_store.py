@@ -94,6 +94,20 @@ def test_the_newest_complete_state_counts(hdfs: tuple[str, dict[str, bytes]]) ->
         assert found.state["rounds"] == KEEP, damaged[:50]
 
 
+def test_other_users_of_hdfs_may_not_read_the_state() -> None:
+    files: dict[str, bytes] = {}
+    modes = set()
+
+    def noted(asked: Asked) -> Reply:
+        if asked.params["op"] == "CREATE":
+            modes.add(asked.params.get("permission"))
+        return answer(files, asked)
+
+    with serving(noted) as address:
+        StandbyStore(Standby(webhdfs=address, user="u")).put(StandbySnapshot("journal", 1, Durable().dump()), 1e9)
+    assert (len(files), modes) == (1, {"600"})
+
+
 def test_the_later_epoch_counts_regardless_of_the_clocks(hdfs: tuple[str, dict[str, bytes]]) -> None:
     address, files = hdfs
     kept, state = StandbyStore(Standby(webhdfs=address, user="u")), Durable().dump()
