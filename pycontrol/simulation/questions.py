@@ -90,16 +90,14 @@ class Questions:
 
     def _ask(self, user: str, scene: Scene, app_id: str) -> dict[str, Any]:
         """Asks the process; a user whose last answer took long is refused for a while, so that others go first."""
-        rest_s = self._rests.get(user, 0.0) - time.monotonic()
-        if rest_s > SHORT_S:
-            raise Refusal(429, f"why-not: the last answer took long; ask again in {rest_s:.0f} s")
-        if self._stopped.wait(max(0.0, rest_s)) or not self._one.acquire(timeout=QUEUED_S):
+        if self._stopped.wait(self._rest_s(user)) or not self._one.acquire(timeout=QUEUED_S):
             raise TimeoutError
         try:
+            self._rest_s(user)  # other questions of the user's may have been answered before its turn came
             message = scene, app_id, BUDGET_S * self._slower
             found: dict[str, Any] = self._helper.ask(message, PATIENCE_S * self._slower, self._stopped)
-            self._rests[user] = time.monotonic() + found.pop("took_s") * (1 / SHARE - 1)
-            self._rests.move_to_end(user)
+            rested_s = max(self._rests.pop(user, 0.0), time.monotonic())
+            self._rests[user] = rested_s + found.pop("took_s") * (1 / SHARE - 1)
             if len(self._rests) > USERS_MAX:
                 self._rests.popitem(last=False)
             return found
@@ -107,6 +105,13 @@ class Questions:
             raise TimeoutError from e
         finally:
             self._one.release()
+
+    def _rest_s(self, user: str) -> float:
+        """How long the user's next question is to wait; raises Refusal if that is long."""
+        rest_s = self._rests.get(user, 0.0) - time.monotonic()
+        if rest_s > SHORT_S:
+            raise Refusal(429, f"why-not: the last answer took long; ask again in {rest_s:.0f} s")
+        return max(0.0, rest_s)
 
 
 def _asked(a: Arbiter, params: Mapping[str, str]) -> tuple[str, Demand, int]:

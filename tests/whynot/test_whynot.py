@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -365,6 +366,23 @@ def test_who_asked_much_waits_and_others_do_not(questions: Questions, monkeypatc
         questions.answer(m.a, m.now, {"app": "me"}, "busy", str)
     assert refused.value.status == 429
     assert questions.answer(m.a, m.now, {"app": "me"}, "idle", str)["changes"]
+
+
+def test_who_asks_twice_at_once_is_answered_once(questions: Questions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pycontrol.simulation.questions.SHARE", 1e-5)
+    m, both = smaller_gang(), threading.Barrier(2)
+
+    def asked() -> int:
+        both.wait(30)
+        try:
+            return len(questions.answer(m.a, m.now, {"app": "me"}, "twice", str)["changes"])
+        except Refusal as e:
+            return e.status
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(asked) for _ in range(2)]
+    changes, status = sorted(x.result() for x in answers)
+    assert 0 < changes < status == 429
 
 
 @pytest.mark.parametrize("enough", [1, 5, 16, 29, 30, 31])
