@@ -69,7 +69,7 @@ class AgentCore(SavedState):
         self.board_problem = "" if event.port else f"TensorBoard does not run beside the Agent: {event.problem}"
         self.report_due = True
         if event.port:
-            self.shell(board=am.AmBoard(port=event.port))
+            self.shell(board=am.AmBoard(port=event.port, below=event.below))
 
     def register(self) -> pb.AgentMessage:
         """The Register message, the first of each stream."""

@@ -1,15 +1,18 @@
 """TensorBoard beside the Agent: what the jobs report as event files on this machine, and a server on loopback.
 
-The AM's page passes on what is asked of `/tensorboard/` (AppPage.java); nobody else can reach it from elsewhere.
+The AM's page passes on what is asked of `/tensorboard/` (AppPage.java); nobody else can reach it from elsewhere, and
+other users of the machine do not know the secret path below which it answers.
 TensorBoard is loaded by an app that asks for it, and without TensorFlow, for which an application master has no memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -72,7 +75,7 @@ class Board:
 def serve(python: str, root: Path, tell: Callable[[HasBoard], None]) -> None:
     """Runs TensorBoard in the background, until the Agent's end; `tell` has its port, or why there is none."""
     root.mkdir(parents=True, exist_ok=True)
-    where = ["--logdir", str(root), "--host", "127.0.0.1", "--port", "0", "--path_prefix", PREFIX]
+    where = ["--logdir", str(root), "--host", "127.0.0.1", "--port", "0"]
     pace = ["--reload_interval", str(RELOAD_S), "--load_fast", "false"]
     command = [python, "-m", "submarine_patch.agent.board", *where, *pace]
     threading.Thread(target=_run, args=(command, tell), name="tensorboard", daemon=True).start()
@@ -84,23 +87,27 @@ def _die_with_parent() -> None:
 
 
 def _run(command: list[str], tell: Callable[[HasBoard], None]) -> None:
-    began_s, last, port = time.monotonic(), "", 0
+    began_s, last, port, below = time.monotonic(), "", 0, f"/{secrets.token_hex(32)}"
     try:
         with subprocess.Popen(
             command,
+            stdin=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             preexec_fn=_die_with_parent,
         ) as process:
+            assert process.stdin is not None
             assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:  # its last line says why it ended
+                stdin.write(below + PREFIX)
             for line in process.stdout:
                 last = line.strip() or last
                 found = _ADDRESS.search(line)
                 if found and not port:
                     port = int(found[1])
-                    tell(HasBoard(port))
+                    tell(HasBoard(port, below))
     except OSError as e:
         last = str(e)
     log.warning("TensorBoard ended after %.0f s: %s", time.monotonic() - began_s, last)
@@ -109,7 +116,9 @@ def _run(command: list[str], tell: Callable[[HasBoard], None]) -> None:
 
 
 def main() -> None:
-    """TensorBoard's own command, without TensorFlow."""
+    """TensorBoard's own command, without TensorFlow; standard input has the path below which it answers."""
+    os.umask(0o077)  # it notes its path in a file below /tmp
+    sys.argv += ["--path_prefix", sys.stdin.read()]
     notf = "tensorboard.compat.notf"  # what its builds without it have
     sys.modules[notf] = types.ModuleType(notf)
     try:

@@ -44,9 +44,10 @@ class HasToken:
 
 @dataclass(frozen=True, slots=True)
 class HasBoard:
-    """TensorBoard listens at this port of the Agent's machine, or does not run, and why."""
+    """TensorBoard listens at this port of the Agent's machine, below a secret path, or does not run, and why."""
 
     port: int = 0
+    below: str = ""
     problem: str = ""
 
 

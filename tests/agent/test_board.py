@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import re
+import stat
 import sys
 import time
 import types
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -71,11 +73,11 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
     world.pass_time(2)
     said = {link.label: link.url for link in world.messages("progress")[-1].links}
     assert said == {"UI": "http://a1:8080", "more": "https://other.example.com:443"}
-    told = world.tell(HasBoard(port=6006))
+    told = world.tell(HasBoard(port=6006, below="/secret"))
     world.pass_time(2)
     said = {link.label: link.url for link in world.messages("progress")[-1].links}
     assert said["TensorBoard"] == f"/proxy/{world.core.spec.app_id}/tensorboard/"
-    assert [c.board.port for c in told if isinstance(c, am.AmCommand)] == [6006]
+    assert [c.board for c in told if isinstance(c, am.AmCommand)] == [am.AmBoard(port=6006, below="/secret")]
 
 
 def test_why_it_does_not_run_is_told() -> None:
@@ -95,16 +97,25 @@ def test_a_python_without_it_says_so(tmp_path: Path) -> None:
     assert told.get(timeout=20) == HasBoard(problem="No module named tensorboard")
 
 
-def test_it_serves_the_curves_below_its_prefix(written: Path) -> None:
+def test_it_serves_the_curves_below_a_path_that_its_user_alone_can_know(
+    written: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorboard")
+    notes = tmp_path_factory.mktemp("notes")
+    monkeypatch.setenv("TMPDIR", str(notes))
     told: queue.Queue[HasBoard] = queue.Queue()
     board.serve(sys.executable, written.parent.parent, told.put)
     found = told.get(timeout=120)
     assert found.port, found.problem
+    root, tags = f"http://127.0.0.1:{found.port}", f"{board.PREFIX}/data/plugin/scalars/tags"
     end_s, text = time.monotonic() + 60, ""
     while "f1" not in text and time.monotonic() < end_s:
         time.sleep(0.5)
-        url = f"http://127.0.0.1:{found.port}{board.PREFIX}/data/plugin/scalars/tags"
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(f"{root}{found.below}{tags}", timeout=20) as answer:
             text = answer.read().decode()
     assert re.search(r'"job000".*"f1"', text), text
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(root + tags, timeout=20)
+    assert [stat.S_IMODE(x.stat().st_mode) for x in notes.rglob("*.info")] == [0o600]
+    (command,) = (x for x in Path("/proc").glob("[0-9]*/cmdline") if str(written.parent.parent) in x.read_text())
+    assert found.below not in command.read_text()

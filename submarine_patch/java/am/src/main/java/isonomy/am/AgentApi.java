@@ -1,12 +1,12 @@
 package isonomy.am;
 
 import com.google.protobuf.InvalidProtocolBufferException;
+import isonomy.wire.v1.AmBoard;
 import isonomy.wire.v1.AmCommand;
 import isonomy.wire.v1.AmReply;
 import java.io.IOException;
 import java.util.Map;
 import java.util.function.Consumer;
-import java.util.function.IntConsumer;
 import org.apache.hadoop.yarn.util.LRUCacheHashMap;
 
 /** The Agent's API: {@code poll} for events, {@code call} for commands; both use bytes of am.proto. */
@@ -16,10 +16,10 @@ public final class AgentApi {
   private final EventQueue events;
   private final Containers containers;
   private final Consumer<Outcome> end;
-  private final IntConsumer board;
+  private final Consumer<AmBoard> board;
   private final Map<String, AmReply> replies = new LRUCacheHashMap<>(REPLIES_KEPT, false);
 
-  AgentApi(EventQueue events, Containers containers, Consumer<Outcome> end, IntConsumer board) {
+  AgentApi(EventQueue events, Containers containers, Consumer<Outcome> end, Consumer<AmBoard> board) {
     this.events = events;
     this.containers = containers;
     this.end = end;
@@ -69,7 +69,7 @@ public final class AgentApi {
           containers.setProgress(command.getProgress().getFraction());
           break;
         case BOARD:
-          board.accept(command.getBoard().getPort());
+          board.accept(command.getBoard());
           break;
         default:
           throw new IllegalArgumentException("a command without a kind");

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
+import isonomy.wire.v1.AmBoard;
 import java.io.File;
 import java.io.IOException;
 import java.io.StringWriter;
@@ -94,9 +95,9 @@ public final class AmShell {
     return exitCode;
   }
 
-  private void board(int port) {
+  private void board(AmBoard board) {
     if (page != null) {
-      page.board(port);
+      page.board(board);
     }
   }
 

@@ -3,6 +3,7 @@ package isonomy.am;
 import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import isonomy.wire.v1.AmBoard;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -49,9 +50,9 @@ final class AppPage {
     return page;
   }
 
-  /** Adds TensorBoard, which listens on this port, to the page. */
-  void board(int port) {
-    board.at(port);
+  /** Adds TensorBoard, which listens there, to the page. */
+  void board(AmBoard place) {
+    board.at(place);
   }
 
   int port() {

@@ -2,6 +2,7 @@ package isonomy.am;
 
 import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
+import isonomy.wire.v1.AmBoard;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
@@ -31,11 +32,11 @@ final class Board {
   private static final List<String> PASSED_ON = List.of("Content-Type", "Content-Security-Policy", "Cache-Control",
       "Expires", "X-Content-Type-Options");
 
-  private volatile int port;
+  private volatile AmBoard board = AmBoard.getDefaultInstance();
 
-  /** Sets the port on which TensorBoard listens. */
-  void at(int newPort) {
-    port = newPort;
+  /** Sets where TensorBoard listens. */
+  void at(AmBoard place) {
+    board = place;
   }
 
   /** Answers a GET or HEAD below {@link #PATH} from a client that may read the app's page. */
@@ -47,7 +48,7 @@ final class Board {
       }
       return;
     }
-    if (port == 0) {
+    if (board.getPort() == 0) {
       http.getResponseHeaders().set("Content-Type", "text/plain; charset=utf-8");
       send(http, 404, "TensorBoard does not run: submit with --tensorboard\n".getBytes(StandardCharsets.UTF_8));
       return;
@@ -92,8 +93,8 @@ final class Board {
     List<String> pairs = query == null ? List.of() : Arrays.asList(query.split("&"));
     String form = pairs.stream().filter(pair -> pair.startsWith(POSTED)).findFirst().orElse(null);
     String rest = pairs.stream().filter(pair -> !pair.startsWith(POSTED)).collect(Collectors.joining("&"));
-    String path = http.getRequestURI().getRawPath() + (rest.isEmpty() ? "" : "?" + rest);
-    HttpURLConnection there = (HttpURLConnection) new URL("http", "127.0.0.1", port, path).openConnection();
+    String path = board.getBelow() + http.getRequestURI().getRawPath() + (rest.isEmpty() ? "" : "?" + rest);
+    HttpURLConnection there = (HttpURLConnection) new URL("http", "127.0.0.1", board.getPort(), path).openConnection();
     there.setConnectTimeout(CONNECT_MS);
     there.setReadTimeout(READ_MS);
     there.setInstanceFollowRedirects(false);

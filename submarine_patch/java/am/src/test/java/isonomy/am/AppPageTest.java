@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.sun.net.httpserver.HttpServer;
+import isonomy.wire.v1.AmBoard;
 import java.io.IOException;
 import java.net.HttpURLConnection;
 import java.net.InetAddress;
@@ -127,13 +128,13 @@ class AppPageTest {
     AppPage page = AppPage.start(InetAddress.getLoopbackAddress(), "/x", from -> true);
     try {
       assertEquals(404, open(page, "GET", "/tensorboard/").getResponseCode());
-      page.board(tensorBoard.getAddress().getPort());
+      page.board(AmBoard.newBuilder().setPort(tensorBoard.getAddress().getPort()).setBelow("/secret").build());
       HttpURLConnection html = open(page, "GET", "/tensorboard/");
       assertEquals("<html><head><script src=\"isonomy.js\"></script><title>T</title></head></html>", text(html));
       assertEquals("script-src 'self'", html.getHeaderField("Content-Security-Policy"));
       assertTrue(text(open(page, "GET", "/tensorboard/isonomy.js")).contains("XMLHttpRequest"));
-      assertEquals("GET /tensorboard/data/runs?a=b%20c ", text(open(page, "GET", "/tensorboard/data/runs?a=b%20c")));
-      assertEquals("POST /tensorboard/data/series?x=2 requests=%7B%22a%22%3A1%7D",
+      assertEquals("GET /secret/tensorboard/data/runs?a=b%20c ", text(open(page, "GET", "/tensorboard/data/runs?a=b%20c")));
+      assertEquals("POST /secret/tensorboard/data/series?x=2 requests=%7B%22a%22%3A1%7D",
           text(open(page, "GET", "/tensorboard/data/series?x=2&_isonomy_post=cmVxdWVzdHM9JTdCJTIyYSUyMiUzQTElN0Q")));
       assertEquals(502, open(page, "GET", "/tensorboard/data/series?_isonomy_post=*").getResponseCode());
       assertEquals(404, open(page, "GET", "/tensorboard/absent").getResponseCode());
