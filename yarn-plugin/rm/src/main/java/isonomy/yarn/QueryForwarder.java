@@ -88,7 +88,7 @@ public class QueryForwarder {
       return method.equals("POST") ? switched(scheduler, http, uri) : mode(scheduler.managed, modes);
     }
     Managed managed = scheduler.managed;
-    if (!managed.isOn() && (!method.equals("GET") || path.equals("token"))) {
+    if (!managed.isOn() && (!method.equals("GET") || path.matches("/*token/*"))) {
       return error(503, "the mode is " + managed + ": Isonomy schedules nothing (isonomy mode)");
     }
     Bridge bridge = scheduler.bridge;

@@ -290,7 +290,8 @@ class MiniYarnTest extends MiniYarn {
     assertEquals("off", told.getMode().getName());
     assertFalse(told.getReady() || told.getShadow() || told.getNodesCount() + told.getApplicationsCount() > 0);
     assertEquals(200, rest("GET", "isonomy/status").statusCode());
-    for (HttpResponse<String> refused : List.of(rest("POST", "isonomy/pause"), rest("GET", "isonomy/token"))) {
+    for (HttpResponse<String> refused : List.of(
+        rest("POST", "isonomy/pause"), rest("GET", "isonomy/token"), rest("GET", "isonomy/token/"))) {
       assertEquals(503, refused.statusCode());
       assertTrue(refused.body().contains("the mode is off"), refused.body());
     }
