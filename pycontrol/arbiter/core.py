@@ -345,11 +345,11 @@ class Arbiter:
 
     def _check_hosts(self, now_s: float) -> None:
         """Ends or revokes leases on machines that are gone, bad or drained."""
-        hosts = {n.host for n in self.cluster.nodes.values()}
-        for host in {g.host for g in self.durable.leases} - hosts:
+        for host in {g.host for g in self.durable.leases} - self.cluster.node_at.keys():
             self._lose_host(host, now_s, "did not come back")
+        self.cluster.machines.forget(self.cluster.machines.known.machines.keys() - self.cluster.down.keys())
         leases.evacuate_bad_gpus(self.holdings, self.clerk, now_s, self.rounds.eligibility.closed_hosts)
-        for host in filter(self.holdings.drained, hosts):
+        for host in filter(self.holdings.drained, list(self.cluster.node_at)):
             self._drain(host, now_s)
         self.clerk.request_round(now_s)
 
@@ -384,6 +384,7 @@ class Arbiter:
             self.clerk.reindex_host(node.host)
         if node is not None and self.cluster.ready and now_s >= self.cluster.recovering_until_s:
             self._lose_host(node.host, now_s, e.reason or "lost")
+            self.cluster.machines.forget({node.host} - self.cluster.down.keys())
 
     def _lose_host(self, host: str, now_s: float, reason: str) -> None:
         why = Cause(EndReason.NODE_LOST, f"node {host} {reason}")

@@ -107,10 +107,8 @@ def find_host(a: Arbiter, params: Mapping[str, str]) -> str:
     text = params.get("node", "")
     if not text:
         raise Refusal(400, "node: is missing; give a host name")
-    hosts = {n.host for n in a.cluster.nodes.values()} | {node_id.rpartition(":")[0] for node_id in a.cluster.down}
-    hosts |= a.cluster.machines.configured.keys()
-    by_id = {n.node_id: n.host for n in a.cluster.nodes.values()}
-    host = by_id.get(text, text)
+    hosts = {*a.cluster.node_at, *a.cluster.down, *a.cluster.machines.configured}
+    host = node.host if (node := a.cluster.nodes.get(text)) is not None else text
     if host in hosts or a.holdings.drained(host):
         return host
     raise Refusal(404, f"node {text}: is not registered; known are {', '.join(sorted(hosts)) or 'none'}")

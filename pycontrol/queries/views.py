@@ -92,15 +92,13 @@ def state(a: Arbiter, now_s: float) -> str:
 
 def gpu_counts(a: Arbiter) -> dict[str, int]:
     """GPU counts by state; one GPU can count in several. `down`: GPUs of topology machines without a NodeManager."""
-    up = {n.host for n in a.cluster.nodes.values()}
-    configured = a.cluster.machines.configured
     return {
         "total": sum(n.gpus for n in a.cluster.nodes.values()),
         "free": a.gpus.free.count,
         "leased": len(a.durable.leases),
         "drained": sum(n.gpus for n in a.cluster.nodes.values() if a.holdings.drained(n.host)),
         "bad": len(a.cluster.machines.bad_gpus),
-        "down": sum(m.gpus for host, m in configured.items() if host not in up),
+        "down": sum(m.gpus for host, m in a.cluster.machines.configured.items() if host not in a.cluster.node_at),
         "unleased_in_use": len(_unleased(a)),
     }
 
@@ -112,7 +110,7 @@ def _unleased(a: Arbiter) -> list[Gpu]:
 
 
 def node_counts(a: Arbiter) -> dict[str, int]:
-    """NodeManagers by state; `down`: those that YARN lost or that are decommissioned."""
+    """NodeManagers by state; `down`: those that may come back."""
     states = Counter(_node_state(a, n.host) for n in a.cluster.nodes.values())
     return {"up": 0, "drained": 0, "closed": 0, **states, "down": len(a.cluster.down)}
 
@@ -147,8 +145,7 @@ def _nodes(a: Arbiter) -> list[dict[str, Any]]:
         use = {"bad_gpus": sorted(n.bad_gpus), "free": free.get(n.host, 0), "apps": held.get(n.host, {})}
         why = {"state": _node_state(a, n.host), "reason": a.cluster.closed.get(n.host, n.note)}
         rows.append(row(n.host, machine, node_id=n.node_id, gpus=n.gpus, **use, **why))
-    for node_id, note in sorted(a.cluster.down.items()):
-        host = node_id.rpartition(":")[0]
+    for host, (node_id, note) in sorted(a.cluster.down.items()):
         known = a.cluster.machines.configured.get(host)
         rows.append(row(host, known, node_id=node_id, bad_gpus=[], free=0, apps={}, state="down", reason=note))
     return rows

@@ -224,12 +224,12 @@ def _load(x: Any) -> Any:
 
 def _away(a: Arbiter) -> Iterator[Node]:
     """The machines that are not up, with the GPUs that they had or are configured with; labels are not known."""
-    node_ids = {node_id.rpartition(":")[0]: node_id for node_id in a.cluster.down}
     configured = a.cluster.machines.configured
     for host, m in a.cluster.machines.known.machines.items():
         gpus = configured[host].gpus if host in configured else len(a.cluster.machines.on(host))
         if host not in a.cluster.node_at and gpus:
-            yield Node(node_ids.get(host, f"{host}:0"), host, m.rack, gpus, attributes={"gpu_type": m.gpu_type})
+            node_id, _ = a.cluster.down.get(host, (f"{host}:0", ""))
+            yield Node(node_id, host, m.rack, gpus, attributes={"gpu_type": m.gpu_type})
 
 
 def with_app(s: Scene, user: str, queue: str, demand: Demand, priority: int = 0) -> Scene:

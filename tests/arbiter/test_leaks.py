@@ -12,6 +12,7 @@ from pycontrol.arbiter.ledger.facts import plain
 from pycontrol.arbiter.views.settings import Settings
 from pycontrol.model import events as ev
 from pycontrol.model.auction import Demand
+from pycontrol.model.cluster import Node
 from tests.arbiter.mini import Mini
 
 pytestmark = pytest.mark.interpreted
@@ -120,3 +121,19 @@ def test_the_measurement_detects_growth() -> None:
         "holdings.agents.terminating",
         "rounds.candidates.aside",
     }
+
+
+def test_state_does_not_grow_with_machines_that_left_the_cluster() -> None:
+    m = Mini(settings=Settings(lease_s=60, recovery_s=0))
+    m.app("a", gang=8, gangs=3)
+    before: dict[str, int] = {}
+    for k in range(40):
+        before = total(m) if k == 20 else before
+        m.send(ev.NodeUp(Node(f"s{k}:1", f"s{k}", "r", 8)))
+        m.run(6)
+        assert {gpu.host for gpu in m.a.durable.leases} == {f"s{k}"}
+        m.send(ev.NodeDown(f"s{k}:1", ("DECOMMISSIONED", "SHUTDOWN")[k % 2]))
+        m.run(1)
+    grown = {name: (before.get(name, 0), n) for name, n in total(m).items() if n > before.get(name, 0) + 8}
+    assert not grown
+    assert m.a.cluster.machines.known.machines.keys() == {"n1"}

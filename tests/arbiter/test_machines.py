@@ -111,3 +111,23 @@ def test_the_cost_of_a_node_does_not_grow_with_the_cluster() -> None:
         return count
 
     assert calls(400) <= calls(20) + 5
+
+
+def test_machines_that_may_come_back_are_awaited_and_others_not() -> None:
+    a = Arbiter(Settings(recovery_s=10.0), make("isonomy"), topology=CONFIGURED)
+    nodes = tuple(Node(f"{host}:1", host, "r", 4) for host in ("n0", "lost", "gone", "moved"))
+    a.handle(ev.ClusterSnapshot(True, nodes, (), (), ()), 0.0)
+    a.handle(ev.NodeDown("gone:1", "DECOMMISSIONED"), 1.0)
+    assert "gone" in a.cluster.machines.known.machines, "leases may be there until the recovery time is over"
+    a.handle(ev.Tick(), 11.0)
+    for host, reason in (("n0", "SHUTDOWN"), ("lost", "LOST"), ("moved", "LOST")):
+        a.handle(ev.NodeDown(f"{host}:1", reason), 12.0)
+    a.handle(ev.NodeUp(Node("moved:2", "moved", "r", 4)), 13.0)
+    a.handle(ev.NodeDown("moved:1", "SHUTDOWN"), 14.0)
+    assert a.cluster.down == {"n0": ("n0:1", "SHUTDOWN"), "lost": ("lost:1", "LOST")}
+    assert a.cluster.machines.known.machines.keys() == {*CONFIGURED.machines, "lost", "moved"}
+    a.handle(ev.ClusterSnapshot(True, nodes[:1], (), (), ()), 20.0)
+    a.handle(ev.Tick(), 31.0)
+    assert a.cluster.machines.known.machines.keys() == CONFIGURED.machines.keys()
+    a.handle(ev.NodeUp(nodes[2]), 32.0)
+    assert a.cluster.machines.known.machines["gone"].gpus == 4

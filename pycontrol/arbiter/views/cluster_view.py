@@ -32,8 +32,8 @@ class ClusterView:
         self.recovering_until_s = 0.0
         self.nodes: dict[str, Node] = {}
         """Node id -> node, for those that are up."""
-        self.down: dict[str, str] = {}
-        """Node id -> why it is down."""
+        self.down: dict[str, tuple[str, str]] = {}
+        """Host that may come back -> (node id, why it is down)."""
         self.queues: dict[str, Queue] = {}
         self.apps: dict[str, YarnApp] = {}
         self.asks = Asks()
@@ -116,19 +116,21 @@ class ClusterView:
     def node_up(self, node: Node) -> None:
         """The node is up, or its report changed."""
         self.nodes[node.node_id] = node
-        self.down.pop(node.node_id, None)
+        self.down.pop(node.host, None)
         self.refusals.forget(node.host)
         self.machines.put(node)
         self.hosts_changes += 1
 
     def node_down(self, node_id: str, reason: str) -> Node | None:
-        """The node is down; returns its last report, if there was one."""
-        node = self.nodes.pop(node_id, None)
-        self.down[node_id] = reason
+        """The node is down; returns its last report, if there was one. One that was taken out is not awaited."""
+        node, host = self.nodes.pop(node_id, None), node_id.rpartition(":")[0]
         self.hosts_changes += 1
         if node is not None:
             self.machines.remove(node)
             self.refusals.forget(node.host)
+        taken_out = reason in ("DECOMMISSIONED", "SHUTDOWN") and host not in self.machines.configured
+        if host not in self.node_at and not taken_out:
+            self.down[host] = node_id, reason
         return node
 
     def bad(self, gpu: Gpu) -> bool:
@@ -264,7 +266,7 @@ class Machines:
         self._machines: dict[str, Machine] = {}
         self._known: dict[str, Machine] = {h: replace(m, gpus=0) for h, m in self.configured.items()}
         self._most: dict[str, int] = {}
-        """Host -> the most GPUs that it ever had."""
+        """Host -> the most GPUs that it had since it came."""
         self._announced: dict[str, Machine] = {}
         """Host -> machine as last announced to Agents."""
         self.gpus = 0
@@ -302,6 +304,14 @@ class Machines:
         for host in dict.fromkeys([*gone, *self._nodes_on.by_key]):
             self._changed(host)
 
+    def forget(self, hosts: Collection[str]) -> None:
+        """Forgets those of the hosts that are neither up nor configured; nothing may be leased there."""
+        for host in [h for h in hosts if h not in self.node_at and h not in self.configured]:
+            self._known.pop(host, None)
+            self._most.pop(host, None)
+            self._announced.pop(host, None)
+        self._version += 1
+
     def others(self, node: Node) -> list[Node]:
         """Nodes on the same host with other ids."""
         return [n for n in self._nodes_on.at(node.host).values() if n.node_id != node.node_id]
@@ -312,7 +322,7 @@ class Machines:
             self._most[gpu.host] = gpu.index + 1
 
     def on(self, host: str) -> list[Gpu]:
-        """All GPUs that the host ever had."""
+        """All GPUs that the host had since it came."""
         return [Gpu(host, i) for i in range(self._most.get(host, 0))]
 
     def _changed(self, host: str) -> None:
@@ -364,7 +374,7 @@ class Machines:
 
     @property
     def known(self) -> Topology:
-        """`topology`, and with 0 GPUs also machines that are configured or were up: they may come back."""
+        """`topology`, and with 0 GPUs also machines that may come back: those configured, and those lost."""
         now, (version, topology) = self._version, self._known_topology
         if version != now:
             topology = Topology(dict(self._known))
