@@ -410,8 +410,10 @@ class Router:
         return outcome
 
     def _set_limits(self, request: RestRequest) -> dict[str, Any]:
-        given = self.driver.call(lambda a, now_s: budget.command(a, now_s, request.path, request.params, request.user))
-        return self._carry_out(request, given.target, budget.text_of(given), values=given.values)
+        read = partial(budget.command, path=request.path, params=request.params, user=request.user)
+        with self._applying:  # else the later of two would take back what the earlier set
+            given = self.driver.call(read)
+            return self._carry_out(request, given.target, budget.text_of(given), values=given.values)
 
     def _switch(self, request: RestRequest) -> dict[str, Any]:
         text = "rounds stop and leases stand still" if request.path == "pause" else "rounds are held again"

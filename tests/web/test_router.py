@@ -10,7 +10,7 @@ from pycontrol.arbiter.core import Arbiter
 from pycontrol.arbiter.ledger.durable import Durable
 from pycontrol.arbiter.ledger.facts import Switched
 from pycontrol.model.cluster import YarnApp
-from pycontrol.model.events import AppAdded
+from pycontrol.model.events import AppAdded, Event
 from pycontrol.queries.lookup import find_app
 from pycontrol.runtime.driver import Overloaded
 from pycontrol.runtime.journal import NoJournal
@@ -102,6 +102,34 @@ def test_an_admin_sets_limits_which_are_shown_with_what_is_used_of_them(scene: S
     assert row["used"] == pytest.approx(sum(x.seen(answer["now_s"])[1] for x in uses) / 3600)
     assert "isonomy.yaml again" in post("budget-reset", account="user u")
     assert scene.router.handle("GET", "budget", {}, "mallory", False)[1]["limits"] == []
+
+
+class Interrupted(Scene):
+    """Between what a command looks at and the command itself, another thread has time."""
+
+    other: threading.Thread | None = None
+
+    def submit(self, event: Event) -> None:
+        if (other := self.other) is not None:
+            self.other = None
+            other.start()
+            other.join(0.1)
+        super().submit(event)
+
+
+def test_two_limits_of_an_account_that_are_set_at_the_same_time_both_hold() -> None:
+    scene, answers = Interrupted(run_s=1), list[int]()
+
+    def post(**limits: str) -> None:
+        params = {"account": "user u", **limits}
+        answers.append(scene.router.handle("POST", "budget-set", params, "root", True)[0])
+
+    scene.other = other = threading.Thread(target=lambda: post(gpu_hours_week="50"))
+    post(gpus="2")
+    other.join()
+    assert answers == [200, 200]
+    found = scene.router.handle("GET", "budget", {}, "root", True)[1]["limits"]
+    assert {row["kind"]: row["limit"] for row in found} == {"gpus": 2, "gpu_hours_week": 50}
 
 
 @pytest.mark.parametrize(
