@@ -87,7 +87,7 @@ class Trends:
         """Apps that have ended and are not in the file yet."""
         try:
             if file is not None and file.exists():
-                self._load(file)
+                self._shorten(file, load=True)
         except OSError as e:
             log.warning("the jobs of ended apps cannot be read", problem=str(e))
 
@@ -152,17 +152,17 @@ class Trends:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
             self._in_file += sum(len(row["jobs"]) for row in rows)
             if self._in_file > 2 * JOBS_KEPT:
-                self._load(self._file)
+                self._shorten(self._file)
         except OSError as e:
             log.warning("the jobs of ended apps cannot be kept", problem=str(e))
 
-    def _load(self, file: Path) -> None:
-        """Read what was kept of apps that are not known, and write the file anew with those that are known now."""
+    def _shorten(self, file: Path, load: bool = False) -> None:
+        """Write the file anew with the apps that are still known; `load`: first read what it keeps."""
         lines: dict[str, str] = {}
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
-                if row["app_id"] not in self._jobs:
+                if load and row["app_id"] not in self._jobs:
                     jobs = tuple(JobProgress(**j) for j in row["jobs"])
                     losses = {j: [(s, x) for s, x in seen] for j, seen in row["losses"].items()}
                     self._losses[row["app_id"]], self._jobs_kept = losses, self._jobs_kept + len(losses)

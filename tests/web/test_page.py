@@ -170,6 +170,24 @@ def test_the_jobs_and_curves_of_ended_apps_outlive_the_control_plane(
     trends.Trends(tmp_path / "away").keep()
 
 
+def test_a_running_app_keeps_its_curves_when_the_file_of_ended_apps_is_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trends, "JOBS_KEPT", 4)
+    kept, arbiter = trends.Trends(tmp_path / "jobs.jsonl"), Scene(run_s=1).world.arbiter
+    lines = 0
+    for step in range(1, 20):
+        kept.progressed(f"ended{step}", (JobProgress("j", "done", 1, 1.0),))
+        kept.progressed("running", (JobProgress("j", "running", step, 1 / step),))
+        kept.ended(f"ended{step}")
+        kept.keep()
+        assert len(kept.trends(arbiter, 0.0, {"app": "running"})["losses"]["j"]) == step
+        before, lines = lines, len((tmp_path / "jobs.jsonl").read_text().splitlines())
+        assert lines <= before + 1 <= 2 * 4 + 1
+    assert [len(kept.jobs(f"ended{k}")) for k in (16, 17, 19)] == [0, 1, 1]
+    assert trends.Trends(tmp_path / "jobs.jsonl").jobs("ended19") == kept.jobs("ended19")
+
+
 def test_rows_are_in_the_order_of_service(stage: Stage) -> None:
     _, page = get(stage, "ui", show="waiting")
     linked = re.findall(r'class="row" href="ui/app/(\w+)"', page)
