@@ -119,8 +119,8 @@ def coverage(found: Data) -> str:
         shown = ", ".join(_time(*x) for x in gaps[:3])
         more = f" and {len(gaps) - 3} more" if len(gaps) > 3 else ""
         text += (
-            f"; {span(sum(b - a for a, b in gaps))} in {count(len(gaps), 'gap')} (no control plane, or mode off):"
-            f" {shown}{more}, where only GPUs under leases are counted"
+            f"; {span(sum(b - a for a, b in gaps))} in {count(len(gaps), 'gap')}"
+            f" (no control plane, mode off, damaged journal): {shown}{more}, where only GPUs under leases are counted"
         )
     return text
 

@@ -380,6 +380,14 @@ def read_totals(db: sqlite3.Connection, version: int) -> Totals | None:
     return Totals(*known, rows, list(db.execute("SELECT * FROM covered")))
 
 
+def uncover(db: sqlite3.Connection, first_day: float, last_day: float) -> None:
+    """Notes that rows of these days are missing; the caller holds a transaction."""
+    missing = first_day * DAY_S, (last_day + 1) * DAY_S
+    left = [x for times in db.execute("SELECT * FROM covered") for x in without([missing], *times)]
+    db.execute("DELETE FROM covered")
+    db.executemany("INSERT OR REPLACE INTO covered VALUES (?, ?)", left)
+
+
 def without(covered: Iterable[tuple[float, float]], since_s: float, until_s: float) -> list[tuple[float, float]]:
     """The gaps between these times within a time."""
     gaps, at_s = [], since_s

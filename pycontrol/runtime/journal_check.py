@@ -7,6 +7,7 @@ containers, as after a failover.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sqlite3
@@ -227,15 +228,14 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
         crc: tuple[str, ...] = ("crc",) if version >= CHECKED_SINCE else ()
         new.execute("PRAGMA auto_vacuum=INCREMENTAL")
         new.executescript(SCHEMA)
+        columns = {"meta": ("key", "value"), "snapshots": (*SNAPSHOT_COLUMNS, *crc), "facts": (*FACT_COLUMNS, *crc)}
+        totals = gpu_time.tables_of(version)
         with transaction(new):
-            found = {
-                "meta": _copy(old, new, "meta", ("key", "value"), "key"),
-                "snapshots": _copy(old, new, "snapshots", (*SNAPSHOT_COLUMNS, *crc), "seq"),
-                "facts": _copy(old, new, "facts", (*FACT_COLUMNS, *crc), "seq"),
-            }
-            for table, columns in gpu_time.tables_of(version).items():
-                _copy(old, new, table, columns, columns[0])
+            gaps = {table: _copy(old, new, table, names) for table, names in (columns | totals).items()}
+            if gap := gaps.get("totals"):
+                gpu_time.uncover(new, *gap)
             new.execute("INSERT OR REPLACE INTO meta VALUES ('version', ?)", (str(VERSION),))
+        found = {table: _count(new, table) for table in gaps}
     if not found["facts"] and not found["snapshots"]:
         raise JournalError(f"{path}: nothing in it can be read; move it away to start again")
     aside = path.with_name(f"{path.stem}-damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}{path.suffix}")
@@ -244,20 +244,26 @@ def _copied(path: Path, part: Path, padded: Path) -> list[str]:
         if file.exists():
             file.rename(aside.with_name(aside.name + suffix))
     part.rename(path)
-    return [
+    done = [
         f"the file was damaged: {found['facts']} facts and {found['snapshots']} snapshots of it could be read;"
         f" the damaged one is {aside.name}"
     ]
+    if torn := [f"{found[table]} rows of `{table}`" for table in totals if gaps[table]]:
+        done.append(f"of the GPU time by day, only {' and '.join(torn)} could be read: keep {aside.name} for the rest")
+    return done
 
 
-def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str], key: str) -> int:
-    """Copy what can be read from the front, then from the back; returns the number of rows copied."""
-    names, marks, before = ", ".join(columns), ", ".join("?" * len(columns)), _count(new, table)
-    for order in ("ASC", "DESC"):
+def _copy(
+    old: sqlite3.Connection, new: sqlite3.Connection, table: str, columns: Sequence[str]
+) -> tuple[float, float] | None:
+    """Copy what can be read from the front, then from the back; returns the numbers between which rows are missing."""
+    names, marks, ends = ", ".join(columns), ", ".join("?" * len(columns)), [-math.inf, math.inf]
+    for number, order in enumerate(("ASC", "DESC")):
         try:
-            for values in old.execute(f"SELECT {names} FROM {table} ORDER BY {key} {order}"):
+            for values in old.execute(f"SELECT {names} FROM {table} ORDER BY {columns[0]} {order}"):
                 new.execute(f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({marks})", tuple(map(storable, values)))
+                ends[number] = values[0] if isinstance(values[0], int) else ends[number]
         except sqlite3.DatabaseError:
             continue
-        break
-    return _count(new, table) - before
+        return None
+    return ends[0], ends[1]

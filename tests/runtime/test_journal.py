@@ -1,6 +1,7 @@
 """The journal: its content survives new versions, damage and pruning, and what it cannot read is one line."""
 
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from pycontrol.model.grouping import summed
 from pycontrol.model.reasons import EndReason
 from pycontrol.model.receipt import Receipt
 from pycontrol.model.topology import Gpu
+from pycontrol.runtime.gpu_time import without
 from pycontrol.runtime.journal import JournalError, SqliteJournal, read_facts, read_totals
 from pycontrol.runtime.journal_check import check_journal, repair_journal
 from pycontrol.runtime.journal_keeper import JournalKeeper
@@ -429,6 +431,43 @@ def test_a_torn_file_is_salvaged(path: Path) -> None:
     assert check_journal(path)["readable"]
     assert totals is not None
     assert read_totals(path, newest=False) == totals
+
+
+@pytest.mark.parametrize("table", ["totals", "lost"])
+def test_a_repair_says_what_of_the_gpu_time_by_day_it_lost(path: Path, table: str) -> None:
+    written(path, facts(10))
+    keeper(path).keep()
+    size, days, day_s = 4096, 25, 86400.0
+    with closing(sqlite3.connect(path)) as db:
+        for day, user in ((day, f"u{n:02d}{'x' * 80}") for day in range(1, days + 1) for n in range(20)):
+            db.execute("INSERT INTO totals VALUES (?, ?, 'q', 'T4', 'k', 0, 0, 1, 1, 1, 0, 0)", (day, user))
+            db.execute("INSERT INTO lost VALUES (?, ?, 'q', 'T4', 'k', 'unknown', 1)", (day, user))
+        db.execute("INSERT INTO covered VALUES (?, ?)", (day_s, (days + 1) * day_s))
+        db.commit()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    raw = bytearray(path.read_bytes())
+    page = raw[(root - 1) * size : root * size]  # SQLite file format, section 1.6
+    child = int.from_bytes(page[int.from_bytes(page[18:20]) :][:4])
+    raw[(child - 1) * size : child * size] = b"\xff" * size
+    path.write_bytes(raw)
+    done = repair_journal(path)
+    assert check_journal(path)["problems"] == []
+    found = read_totals(path, newest=False)
+    assert found is not None
+    assert len(done) == 2
+    if table == "lost":
+        assert re.search(r"only \d+ rows of `lost` could be read: keep journal-damaged", done[1])
+        assert found.covered[-1] == (day_s, (days + 1) * day_s), "the time that was lost is known, its cause is not"
+        assert len(found.rows) > 20 * days
+    else:
+        rows = [key for key, tally in found.rows.items() if tally.held_gpu_s]
+        assert f"only {len(rows)} rows of `totals` could be read: keep journal-damaged" in done[1]
+        gaps = without(found.covered, day_s, (days + 1) * day_s)
+        whole = [day for day in range(1, days + 1) if sum(key[0] == day for key in rows) == 20]
+        assert 0 < len(whole) < days
+        torn = {*range(1, days + 1)} - {*whole}
+        assert torn <= {day for a, b in gaps for day in range(int(a // day_s), int(b // day_s))}
 
 
 def test_a_checkpoint_that_a_full_disk_cut_off_loses_nothing(path: Path) -> None:
