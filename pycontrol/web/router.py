@@ -156,7 +156,7 @@ class Router:
         """(HTTP status, JSON object). A text answer is {"content_type": ..., "text": ...}."""
         request = RestRequest(path.strip("/"), params, user, admin, viewable)
         if request.path == "ui" or request.path.startswith("ui/"):
-            return self._page.answer(method, request.path, params, lambda name, more: self._read(request, name, more))
+            return self._page.answer(method, path.lstrip("/"), params, partial(self._read, request))
         try:
             return 200, self._answer(method, request)
         except Refusal as e:

@@ -301,6 +301,13 @@ def test_filters_and_mistakes(stage: Stage) -> None:
     assert router_of(stage).handle("POST", "ui", {}, "root", True)[0] == 405
 
 
+@pytest.mark.parametrize(("path", "root"), [("/ui", ""), ("ui/", "../"), ("/ui/usage", "../"), ("ui/usage/", "../../")])
+def test_a_page_finds_its_style_with_a_slash_behind_it_and_without(stage: Stage, path: str, root: str) -> None:
+    links = [a["href"] for tag, a in parsed(get(stage, path)[1]).tags if tag == "link" and a.get("rel") == "stylesheet"]
+    assert links
+    assert all((link or "").startswith(f"{root}ui/static/") for link in links)
+
+
 def test_a_busy_control_plane_gets_a_page_that_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: object) -> None:
         raise Overloaded

@@ -55,8 +55,8 @@ class Page:
 
     def answer(self, method: str, path: str, params: Mapping[str, str], read: Read) -> tuple[int, dict[str, Any]]:
         """(HTTP status, {"content_type", "text", "headers"})."""
-        parts = path.split("/")[1:]
-        root = "../" * len(parts)
+        parts = path.strip("/").split("/")[1:]
+        root = "../" * path.count("/")
         try:
             if method != "GET":
                 raise Refusal(405, "the page is read-only: it needs GET")
