@@ -31,6 +31,7 @@ from pycontrol.audit.history import History
 from pycontrol.cli.records import facts_of
 from pycontrol.config import load_topology_spec
 from pycontrol.lab.runreport import spread
+from pycontrol.negotiate import session
 from pycontrol.runtime.spans import LeaseInterval
 from pycontrol.words import count
 
@@ -239,7 +240,7 @@ class Demo:
     def get(self, path: str, **params: str) -> dict[str, Any]:
         """A resource of the control plane, {} while it is not there; raises ClickException for a query it refuses."""
         try:
-            reply = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/{path}", params=params, timeout=10)
+            reply = session().get(f"{self.cluster['rm_web']}/ws/v1/cluster/isonomy/{path}", params=params, timeout=10)
             if reply.status_code == requests.codes.bad_request:
                 raise click.ClickException(f"{path}: {reply.text}")
             return dict(reply.json()) if reply.ok else {}
@@ -249,7 +250,7 @@ class Demo:
     def yarn_apps(self) -> dict[str, dict[str, Any]]:
         """YARN's own word on each app, by name."""
         try:
-            found = requests.get(f"{self.cluster['rm_web']}/ws/v1/cluster/apps", timeout=10).json()["apps"] or {}
+            found = session().get(f"{self.cluster['rm_web']}/ws/v1/cluster/apps", timeout=10).json()["apps"] or {}
         except (requests.RequestException, ValueError):
             return {}
         return {a["name"]: a for a in found.get("app", [])}
@@ -364,7 +365,7 @@ class Demo:
         for violation in data["audit"]["violations"]:
             good = False
             self.say(f"AUDIT: {violation}")
-        hdfs = InsecureClient(self.cluster["webhdfs"], timeout=10)
+        hdfs = InsecureClient(self.cluster["webhdfs"], timeout=10, session=session())
         for app in self.apps:
             if app.model is not None:
                 there = hdfs.list(app.model) if hdfs.status(app.model, strict=False) else []

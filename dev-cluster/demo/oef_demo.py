@@ -21,6 +21,7 @@ from hdfs import InsecureClient
 from hdfs.util import HdfsError
 
 from pycontrol.config import load_topology_spec
+from pycontrol.negotiate import session
 from pycontrol.shares.cooperative import OefCooperative
 from pycontrol.shares.problem import ShareProblem
 
@@ -137,7 +138,7 @@ class OefDemo(Demo):
 
     def read_speeds(self) -> dict[str, dict[str, float]]:
         """Serial seconds by job type and GPU type that the Agents keep on HDFS."""
-        hdfs = InsecureClient(self.cluster["webhdfs"], timeout=10)
+        hdfs = InsecureClient(self.cluster["webhdfs"], timeout=10, session=session())
         folder = f"/user/{self.cluster['user']}/.isonomy/speeds"
         found: dict[str, dict[str, float]] = {}
         try:

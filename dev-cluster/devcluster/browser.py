@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +50,7 @@ def chromium(profile: Path, script: bool = True) -> Iterator[Any]:
         options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = selenium.ChromeService(executable_path=driver)
+    os.environ["no_proxy"] = f"localhost,{os.environ.get('no_proxy', '')}"  # else Selenium asks a proxy for its driver
     found = selenium.Chrome(options=options, service=service)
     try:
         found.set_page_load_timeout(60)

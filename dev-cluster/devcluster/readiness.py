@@ -10,12 +10,12 @@ from subprocess import Popen
 from typing import Any
 
 import requests
-from requests.auth import AuthBase
 
 from devcluster import kerberos
 from devcluster.devcluster_error import DevClusterError
 from devcluster.folder import DATANODE, KDC, NAMENODE, ZOOKEEPER, Cluster
 from devcluster.processes import pid_of, tail
+from pycontrol.negotiate import session
 
 START_DEADLINE_S = 300.0
 """For all roles that start at once, on a machine that is busy with other things; one that ends is told at once."""
@@ -103,25 +103,28 @@ def _namenode(cluster: Cluster, bean: str) -> dict[str, Any]:
 
 
 def _get(cluster: Cluster, url: str) -> dict[str, Any]:
-    headers = {"Accept": "application/json"}
-    answer = requests.get(url, headers=headers, timeout=REQUEST_TIMEOUT_S, auth=_login(cluster))
+    with _session(cluster) as http:
+        answer = http.get(url, headers={"Accept": "application/json"}, timeout=REQUEST_TIMEOUT_S)
     answer.raise_for_status()
     value: dict[str, Any] = answer.json()
     return value
 
 
-def _login(cluster: Cluster) -> AuthBase | None:
-    return kerberos.login(cluster) if cluster.options.secure else None
+def _session(cluster: Cluster) -> requests.Session:
+    made = session()
+    if cluster.options.secure:
+        made.auth = kerberos.login(cluster)
+    return made
 
 
 def make_directories(cluster: Cluster) -> None:
     """/tmp and the users' homes on HDFS."""
-    user, login = getpass.getuser(), _login(cluster)
+    user = getpass.getuser()
     others = kerberos.USERS if cluster.options.secure else ()
     for path, mode in (("/tmp", "1777"), *((f"/user/{name}", "755") for name in (user, *others))):
-        _change(cluster, path, f"op=MKDIRS&permission={mode}&user.name={user}", login)
+        _change(cluster, path, f"op=MKDIRS&permission={mode}&user.name={user}")
     for name in others:
-        _change(cluster, f"/user/{name}", f"op=SETOWNER&owner={name}&user.name={user}", login)
+        _change(cluster, f"/user/{name}", f"op=SETOWNER&owner={name}&user.name={user}")
 
 
 def switch_on(cluster: Cluster) -> None:
@@ -131,12 +134,9 @@ def switch_on(cluster: Cluster) -> None:
     while time.monotonic() - begin < START_DEADLINE_S:
         for role in cluster.resourcemanagers:
             try:
-                said = requests.post(
-                    f"{cluster.web(role)}{path}",
-                    headers={"X-Requested-By": "dev-cluster"},
-                    timeout=REQUEST_TIMEOUT_S * 4,
-                    auth=_login(cluster),
-                )
+                with _session(cluster) as http:
+                    headers = {"X-Requested-By": "dev-cluster"}
+                    said = http.post(f"{cluster.web(role)}{path}", headers=headers, timeout=REQUEST_TIMEOUT_S * 4)
             except requests.RequestException as e:
                 answer = str(e)
                 continue
@@ -147,7 +147,8 @@ def switch_on(cluster: Cluster) -> None:
     raise DevClusterError(f"Isonomy could not be switched on: {answer}")
 
 
-def _change(cluster: Cluster, path: str, query: str, login: AuthBase | None) -> None:
-    answer = requests.put(f"{cluster.webhdfs}/webhdfs/v1{path}?{query}", timeout=REQUEST_TIMEOUT_S * 4, auth=login)
+def _change(cluster: Cluster, path: str, query: str) -> None:
+    with _session(cluster) as http:
+        answer = http.put(f"{cluster.webhdfs}/webhdfs/v1{path}?{query}", timeout=REQUEST_TIMEOUT_S * 4)
     if answer.status_code != 200:
         raise DevClusterError(f"HDFS: {path} could not be made: {answer.text[:300]}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -20,7 +21,7 @@ import busy
 import cells_demo
 import demo
 import together
-from devcluster import free_ports, gpus, prerequisites, processes
+from devcluster import free_ports, gpus, prerequisites, processes, readiness
 from devcluster.configure import configure
 from devcluster.devcluster_error import DevClusterError
 from devcluster.folder import Cluster, Layout, Options, load
@@ -32,6 +33,7 @@ from pycontrol.config import ConfigError, load_topology_spec, parse
 from pycontrol.model.topology import Gpu
 from pycontrol.runtime.spans import LeaseInterval
 from tests.cluster.rig import slowness
+from tests.httpd import Reply, serving
 
 
 def nvidia_smi(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +212,24 @@ def test_a_demo_names_each_command_of_the_operators_that_fails(tmp_path: Path, m
     for name in ("vision", "small"):
         run.isonomy("explain", name)
     assert run.refused == ["the answer of isonomy explain small (status 1)"]
+
+
+def test_a_cluster_is_asked_past_a_proxy_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    said = {"nodes": {"node": [{"id": "n"}]}, "apps": {"app": [{"name": "a"}]}}
+    cluster = Cluster(Layout(tmp_path), Options(), free_ports.choose([]), gpus.topology(None, "virtual"))
+    with serving(lambda _: Reply(said)) as url:
+        cluster.ports |= dict.fromkeys(("namenode_web", "rm_web"), urlsplit(url).port or 0)
+        assert readiness.nodes(cluster) == [{"id": "n"}]
+        readiness.make_directories(cluster)
+        readiness.switch_on(cluster)
+        run = demo.Demo(tmp_path, tmp_path / "report.json", (), cluster={"rm_web": url})
+        assert run.get("status") == said
+        assert run.yarn_apps() == {"a": {"name": "a"}}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
