@@ -39,10 +39,12 @@ java-lane: setup
 
 setup: $(VENV)/.ready
 
+# A venv whose making failed or was cut short has a Python, too, but no pip that works.
+NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard pycontrol/auction/*.[ch])
-	@command -v $(PYTHON) >/dev/null || command -v python3 >/dev/null || { echo "install Python 3.11"; exit 1; }
 	@echo "Python's packages into $(VENV): 2.3 GB on disk, mostly TensorFlow; pip says what it downloads"
-	test -x $(PY) || $$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
+	@$(PY) $(NEW_ENOUGH) && $(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); for python in $(PYTHON) python3; do \
+	  $$python $(NEW_ENOUGH) && exec $$python -m venv $(VENV); done; echo "install Python 3.11"; exit 1; }
 	$(PY) -m pip install --disable-pip-version-check -e '.[worker,optuna,dev]'
 	$(PY) -m pip install -q --disable-pip-version-check --no-deps 'tf_keras>=2.21,<2.22'
 	@test -f pycontrol/auction/_solver.so || echo "no C compiler was found: HiGHS solves the auctions, more slowly"
@@ -266,8 +268,9 @@ nightly: setup java
 	$(MAKE) --keep-going --no-print-directory unit EXAMPLES_OF=default faults SEEDS=10000 KEEP_GOING=1 previews safety why-not digests mutants fuzz \
 	  hadoop-test policy-test secure-test versions-test rehearsal spark-test pins-test gpu-test scale month chaos calibration bench
 
+# Maven first: its log is in build.
 clean:
-	$(MVN) clean
+	-! command -v mvn >/dev/null || $(MVN) clean
 	rm -rf build $(VENV)
 
 # Looks for inputs that end something, SECONDS for each target (tests/fuzz); what is found is kept in its corpus. By

@@ -104,3 +104,22 @@ def test_make_packs_jars_only_if_a_source_is_newer(tmp_path: Path) -> None:
     (tmp_path / jars[0]).unlink()
     jars.remove(jars[0])
     assert packs("")
+
+
+def test_make_setup_makes_a_venv_anew_whose_making_failed_and_clean_removes_it_if_maven_fails(tmp_path: Path) -> None:
+    shutil.copy(REPO / "Makefile", tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    python = tmp_path / "python"
+    says = '#!/bin/sh\n[ "$1" = -c ] && exit\n[ "$2" = venv ] && mkdir -p "$3/bin" && cp "$0" "$3/bin/python"\n'
+
+    def made(target: str, status: int) -> bool:
+        python.write_text(f"{says}exit {status}\n")
+        python.chmod(0o755)
+        words = ["make", target, f"PYTHON={python}"]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+    assert not made("setup", 1)
+    assert (tmp_path / ".venv/bin/python").exists()
+    assert made("setup", 0)
+    assert made("clean", 1)
+    assert not (tmp_path / ".venv").exists()
