@@ -42,6 +42,7 @@ setup: $(VENV)/.ready
 # A venv whose making failed or was cut short has a Python, too, but no pip that works.
 NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 $(VENV)/.ready: pyproject.toml $(wildcard pycontrol/wire/v1/*.proto) $(wildcard pycontrol/auction/*.[ch])
+	@$(if $(word 2,$(CURDIR)),echo "move the checkout: Hadoop takes no path with a blank: $(CURDIR)"; exit 1)
 	@echo "Python's packages into $(VENV): 2.3 GB on disk, mostly TensorFlow; pip says what it downloads"
 	@$(PY) $(NEW_ENOUGH) && $(PY) -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV); for python in $(PYTHON) python3; do \
 	  $$python $(NEW_ENOUGH) && exec $$python -m venv $(VENV); done; echo "install Python 3.11"; exit 1; }

@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from devcluster import configure, free_ports, gpus, kerberos, prerequisites, processes, readiness
+from devcluster import REPO, configure, free_ports, gpus, kerberos, prerequisites, processes, readiness
 from devcluster.devcluster_error import DevClusterError
 from devcluster.folder import KDC, NAMENODE, RESOURCEMANAGER, STANDBY_HOST, ZOOKEEPER, Cluster, Layout, Options, load
 
@@ -48,6 +48,9 @@ def _handlers(handler: Callable[[int, Any], None] | signal.Handlers) -> Iterator
 def up(layout: Layout, options: Options | None, topology: Path | None, say: Say) -> Cluster:
     """Brings up what does not run. `options` None: as the cluster runs, or the defaults."""
     begin = time.monotonic()
+    for path in (REPO, layout.root):
+        if any(map(str.isspace, str(path))):
+            raise DevClusterError(f"Hadoop takes no path with a blank: {path}")
     with interruptible(), layout.lock():
         asked = options or Options()
         prerequisites.daemons_java(asked.hadoop, asked.java)

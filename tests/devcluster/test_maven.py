@@ -123,3 +123,14 @@ def test_make_setup_makes_a_venv_anew_whose_making_failed_and_clean_removes_it_i
     assert made("setup", 0)
     assert made("clean", 1)
     assert not (tmp_path / ".venv").exists()
+
+
+def test_make_setup_refuses_a_checkout_below_a_path_with_a_blank(tmp_path: Path) -> None:
+    checkout = tmp_path / "a b"
+    checkout.mkdir()
+    shutil.copy(REPO / "Makefile", checkout)
+    (checkout / "pyproject.toml").touch()
+    words = ["make", "setup", "PYTHON=false"]
+    done = subprocess.run(words, cwd=checkout, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == f"move the checkout: Hadoop takes no path with a blank: {checkout}\n"

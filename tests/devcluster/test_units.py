@@ -21,7 +21,7 @@ import busy
 import cells_demo
 import demo
 import together
-from devcluster import free_ports, gpus, prerequisites, processes, readiness
+from devcluster import free_ports, gpus, lifecycle, prerequisites, processes, readiness
 from devcluster.configure import configure
 from devcluster.devcluster_error import DevClusterError
 from devcluster.folder import Cluster, Layout, Options, load
@@ -79,6 +79,19 @@ def test_ports_are_free_and_a_taken_one_is_named() -> None:
 def test_a_host_that_is_not_a_loopback_address_is_refused(host: str) -> None:
     with pytest.raises(DevClusterError, match=f"host {host} must be a loopback address"):
         free_ports.check_host(host)
+
+
+def test_a_path_with_a_blank_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where there is none
+    blank = tmp_path / "a b"
+    with pytest.raises(DevClusterError, match=f"no path with a blank: {blank}"):
+        lifecycle.up(Layout(blank), None, None, print)
+    assert not blank.exists()
+    monkeypatch.setattr(lifecycle, "REPO", blank)
+    with pytest.raises(DevClusterError, match=f"no path with a blank: {blank}"):
+        lifecycle.up(Layout(tmp_path / "dc"), None, None, print)
 
 
 def test_each_machine_tells_its_containers_type_and_speed_of_its_virtual_gpus(tmp_path: Path) -> None:
