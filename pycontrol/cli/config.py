@@ -24,6 +24,7 @@ from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.findings import Finding, error
 from pycontrol.hadoopconf.names import ISONOMY, YARN
 from pycontrol.hadoopconf.sitefile import read_site, rm_web_url
+from pycontrol.negotiate import session
 from pycontrol.policies import registry
 from pycontrol.words import count
 
@@ -135,9 +136,11 @@ def _rm_time_s(conf: Path) -> float | None:
         urls = rm_web_url(None, conf).split(",")
     except ConfigError:  # on one machine yarn-site.xml need not say it
         return None
+    http = session()
+    http.verify, http.auth = ca_bundle(), None  # a refusal has the time, too
     for url in urls:
         try:
-            reply = requests.head(f"{url}/ws/v1/cluster/info", timeout=5, verify=ca_bundle(), allow_redirects=False)
+            reply = http.head(f"{url}/ws/v1/cluster/info", timeout=5, allow_redirects=False)
             return parsedate_to_datetime(reply.headers["Date"]).timestamp()
         except (requests.RequestException, KeyError, ValueError):
             continue

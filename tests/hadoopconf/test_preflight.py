@@ -18,6 +18,7 @@ from pycontrol.config import Config, load_config
 from pycontrol.hadoopconf.check import check
 from pycontrol.hadoopconf.distribution import Distribution
 from pycontrol.hadoopconf.preflight import DENIES, Machine, findings
+from tests.httpd import Reply, serving
 
 YARN = "yarn-site.xml"
 NM = "yarn.nodemanager."
@@ -273,6 +274,21 @@ def test_the_command_reads_the_folder_and_counts(tmp_path: Path) -> None:
     assert told["errors"] == len([f for f in told["findings"] if f["level"] == "error"])
     lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output.splitlines()
     assert lines[-1].startswith(f"{tmp_path}: {told['errors']} errors, ")
+
+
+def test_the_clock_is_compared_past_a_proxy_even_if_the_resourcemanager_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(lambda _: Reply(status=401, headers={"WWW-Authenticate": "Negotiate"})) as url:
+        (tmp_path / YARN).write_text(
+            "<configuration><property><name>yarn.resourcemanager.webapp.address</name>"
+            f"<value>{url.removeprefix('http://')}</value></property></configuration>"
+        )
+        lines = CliRunner().invoke(main, ["preflight", str(tmp_path)]).output
+    assert "host: clock" not in lines
 
 
 def test_where_the_web_app_is_not_named_all_else_is_checked(tmp_path: Path) -> None:
