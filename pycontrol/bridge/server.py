@@ -153,7 +153,7 @@ class BridgeServer:
             peer.close()
 
     def _take(self, peer: socket.socket) -> None:
-        connection = _Connection(peer, self._token, self._handler, self._became_known, self._gone)
+        connection = _Connection(peer, self._token, self._handler, self._became_known, self._gone, self._say_rarely)
         with self._lock:
             unknown = [c for c in self.connections if not c.known]
             self.connections.append(connection)
@@ -216,10 +216,11 @@ class _Connection(threading.Thread):
         handler: Handler,
         became_known: Callable[[_Connection], None],
         gone: Callable[[_Connection], None],
+        say_rarely: Callable[[str, object], None],
     ) -> None:
         super().__init__(name="isonomy-bridge-peer", daemon=True)
         self._peer, self._token, self._handler = peer, token, handler
-        self._became_known, self._gone = became_known, gone
+        self._became_known, self._gone, self._say_rarely = became_known, gone, say_rarely
         self.known = False
         """Whether the peer has authenticated."""
         self.idle_since_s: float | None = None
@@ -248,6 +249,8 @@ class _Connection(threading.Thread):
             while self._serve_one(peer, stream):
                 self.idle_since_s = time.monotonic()
         except (OSError, ValueError) as e:
+            if self.known and isinstance(e, ValueError):
+                self._say_rarely("the plugin's request cannot be read; its connection is closed", e)
             log.debug("a connection of the bridge ended", why=str(e))
         finally:
             self._gone(self)

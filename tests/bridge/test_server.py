@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from pycontrol.bridge import server as bridge_server
 from pycontrol.bridge.server import BridgeError, BridgeServer, bridge_token
@@ -255,6 +256,19 @@ def test_the_token_has_one_deadline_however_slowly_it_comes(
     plugin = Plugin(server.port, bridge_token(token_file))
     time.sleep(1.0)
     assert plugin.exchange(pb.Request(id=4, query=pb.Query())).id == 4, "the deadline is the handshake's alone"
+
+
+def test_a_request_that_is_too_long_is_said_once(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_server, "LINE_MAX", 1000)
+    server, token = serve(echo), bridge_token(token_file)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            with pytest.raises(ConnectionError):
+                Plugin(server.port, token).exchange(pb.Request(id=1, query=pb.Query(body=b"x" * 1000)))
+    said = [x["why"] for x in logs if x["log_level"] == "error"]
+    assert said == ["a line of more than 1000 bytes"]
 
 
 def test_abandoned_connections_make_room(serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

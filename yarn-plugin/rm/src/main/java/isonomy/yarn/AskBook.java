@@ -35,6 +35,8 @@ final class AskBook {
   static final int KEYS_MAX = 4096;
   /** The most containers of one ask that are reported at a time; the others follow as these are served. */
   static final int TOLD_MAX = 65_536;
+  /** The most characters of hosts and racks to which an attempt's asks are limited; beyond, an ask keeps one. */
+  static final int PLACES_MAX = 1 << 19;
 
   /** Counts an attempt's pending containers in the metrics of its queue. */
   interface Pending {
@@ -218,9 +220,13 @@ final class AskBook {
         touched.add(entry.key);
       }
     }
+    touched.stream().map(attempt.entries::get).forEach(entry -> entry.onlyOn = onlyOn(entry));
+    int length = attempt.entries.values().stream().flatMap(e -> e.onlyOn.stream()).mapToInt(String::length).sum();
     for (SchedulerRequestKey key : touched) {
       Entry entry = attempt.entries.get(key);
-      entry.onlyOn = onlyOn(entry);
+      if (length > PLACES_MAX && !entry.onlyOn.isEmpty()) {
+        entry.onlyOn = List.of(entry.onlyOn.get(0));
+      }
       publish(entry);
       if (entry.count == 0) {
         attempt.entries.remove(key);
@@ -240,13 +246,13 @@ final class AskBook {
     ask(id, asks, List.of(), Map.of());
   }
 
-  /** The entry of a key; null if the ask only withdraws an entry that does not exist. */
+  /** The entry of a key; null if the ask only withdraws one that does not exist, or is one too many to be reported. */
   private Entry entry(Attempt attempt, SchedulerRequestKey key, Resource capability, int count) {
     Entry entry = attempt.entries.get(key);
     if (entry != null && entry.capability.equals(capability)) {
       return entry;
     }
-    if (count <= 0) {
+    if (count <= 0 || entry == null && attempt.pending == null && attempt.entries.size() >= KEYS_MAX) {
       return null;
     }
     if (entry != null) {
@@ -344,9 +350,6 @@ final class AskBook {
         .addAllOnlyOn(entry.onlyOn);
     if (entry.original != null) {
       ask.setNodeLabelExpression(entry.partition());
-      if (entry.original.getPlacementConstraint() != null) {
-        ask.setPlacementConstraint(entry.original.getPlacementConstraint().toString());
-      }
     } else if (entry.label != null) {
       ask.setNodeLabelExpression(entry.label);
     }
@@ -376,7 +379,7 @@ final class AskBook {
     }
     return entry.locations.values().stream()
         .filter(r -> r != any && r.getNumContainers() > 0 && r.getRelaxLocality())
-        .map(ResourceRequest::getResourceName)
+        .map(r -> ClusterView.told(r.getResourceName()))
         .sorted()
         .collect(Collectors.toUnmodifiableList());
   }

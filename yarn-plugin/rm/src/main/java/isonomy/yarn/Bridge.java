@@ -32,6 +32,8 @@ final class Bridge implements AutoCloseable {
   static final int QUERY_MS = 30_000;
   static final int POLL_MS = 2_000;
   private static final int EVENTS_AT_ONCE = 1_000;
+  /** A longer request the control plane does not read, and py4j would repeat it until there is no memory left. */
+  private static final int REQUEST_MAX = 95 << 20;
   private static final int IDLE_MS = 250;
   private static final long BACKOFF_MIN_MS = 100;
   private static final long BACKOFF_MAX_MS = 2_000;
@@ -263,6 +265,9 @@ final class Bridge implements AutoCloseable {
   }
 
   private static Response once(ControlPlane link, Request request) {
+    if (request.getSerializedSize() > REQUEST_MAX) {
+      throw new BridgeException("the control plane takes no " + (request.getSerializedSize() >> 20) + " MiB at once");
+    }
     byte[] answer = link.exchange(request.toByteArray());
     try {
       Response response = Response.parseFrom(answer == null ? new byte[0] : answer);

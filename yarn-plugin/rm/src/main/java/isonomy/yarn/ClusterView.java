@@ -35,6 +35,7 @@ import org.apache.hadoop.yarn.util.resource.Resources;
 
 /** The scheduler's state as messages of bridge.proto. */
 final class ClusterView {
+  private static final int TOLD_MAX = 256;
   private final IsonomyScheduler scheduler;
   private final DrainingContainers ending;
   private final GpuIds ids;
@@ -103,14 +104,13 @@ final class ClusterView {
     boolean running = attempt != null && !attempt.isStopped();
     return Application.newBuilder()
         .setAppId(id.toString())
-        .setUser(text(app.getUser()))
+        .setUser(told(app.getUser()))
         .setQueue(((CSQueue) scheduled.getQueue()).getQueuePath())
-        .setName(text(app.getName()))
-        .setApplicationType(text(app.getApplicationType()))
+        .setName(told(app.getName()))
+        .setApplicationType(told(app.getApplicationType()))
         .setSubmitTimeMs(app.getSubmitTime())
         .addAllTags(app.getApplicationTags())
         .setAttemptId(running ? attempt.getApplicationAttemptId().toString() : "")
-        .setTrackingUrl(text(app.getTrackingUrl()))
         .setPriority(priority == null ? 0 : priority.getPriority())
         .build();
   }
@@ -215,11 +215,15 @@ final class ClusterView {
         .setAppId(container.getAppId())
         .setNodeId(container.getNodeId())
         .setExitStatus(status == null ? 0 : status.getExitStatus())
-        .setDiagnostics(status == null ? "" : text(status.getDiagnostics()))
         .build();
   }
 
   private static String text(String value) {
     return value == null ? "" : value;
+  }
+
+  /** As much of a name as is told: its user may have made it as long as it goes. */
+  static String told(String name) {
+    return text(name).substring(0, Math.min(TOLD_MAX, text(name).length()));
   }
 }

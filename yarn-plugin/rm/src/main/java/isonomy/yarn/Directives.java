@@ -175,7 +175,8 @@ final class Directives {
       throw new RejectedException("queue " + app.getQueueName() + " may not use " + partition(ask.partition()));
     }
     if (!ask.onlyOn.isEmpty() && !ask.onlyOn.contains(node.getNodeName()) && !ask.onlyOn.contains(node.getRackName())) {
-      throw new RejectedException("the ask is limited to " + ask.onlyOn + ", which node " + node.getNodeID() + " is not on");
+      throw new RejectedException("the ask is limited to " + ClusterView.told(ask.onlyOn.toString())
+          + ", which node " + node.getNodeID() + " is not on");
     }
   }
 

@@ -2,11 +2,11 @@ package isonomy.yarn;
 
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Event;
+import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.stream.Collectors;
 
 /**
  * The bounded queue between the scheduler and the control plane. Adding never blocks. An event with an object's whole
@@ -14,6 +14,8 @@ import java.util.stream.Collectors;
  * snapshot must then replace the events.
  */
 final class EventQueue {
+  /** The most bytes of one request, but for its last event's. */
+  static final int BYTES_AT_ONCE = 4 << 20;
   private final int capacity;
   /** The oldest first: by the object whose whole state it has, else by its number. */
   private final Map<Object, Event> events = new LinkedHashMap<>();
@@ -61,7 +63,16 @@ final class EventQueue {
     if (events.isEmpty() && waitMs > 0) {
       wait(waitMs);
     }
-    return events.values().stream().limit(max).collect(Collectors.toList());
+    List<Event> oldest = new ArrayList<>();
+    long bytes = 0;
+    for (Event event : events.values()) {
+      if (oldest.size() == max || bytes >= BYTES_AT_ONCE) {
+        break;
+      }
+      oldest.add(event);
+      bytes += event.getSerializedSize();
+    }
+    return oldest;
   }
 
   /** Removes the events up to this sequence number. */

@@ -128,6 +128,40 @@ class AskBookTest {
   }
 
   @Test
+  void thePlacesToldOfAnAttemptAreBounded() {
+    for (int key = 0; key < 40; key++) {
+      List<ResourceRequest> asks = new ArrayList<>(List.of(request("*", gpus(1, 512), 1, false)));
+      for (int k = 0; k < 100; k++) {
+        asks.add(request("host" + k + "-" + "x".repeat(1000), gpus(1, 512), 1, true));
+      }
+      for (ResourceRequest r : asks) {
+        r.setAllocationRequestId(key);
+      }
+      book.ask(ATTEMPT, asks, List.of(), Map.of());
+    }
+    assertEquals(40, book.all().size());
+    assertTrue(book.all().stream().noneMatch(ask -> ask.getOnlyOnList().isEmpty()), "an ask without places is for all");
+    assertTrue(told.stream().anyMatch(ask -> ask.getOnlyOnCount() == 100));
+    int length = book.all().stream().flatMap(ask -> ask.getOnlyOnList().stream()).mapToInt(String::length).sum();
+    assertTrue(length <= AskBook.PLACES_MAX + 40 * 256, () -> length + " characters");
+  }
+
+  @Test
+  void asksUnderTooManyKeysAtCapacitySchedulerAreReportedInPart() {
+    List<ResourceRequest> asks = new ArrayList<>();
+    for (int i = 0; i < 2 * AskBook.KEYS_MAX; i++) {
+      asks.add(request("*", gpus(1, 512), 1, true));
+      asks.get(i).setAllocationRequestId(i);
+    }
+    book.close(ATTEMPT);
+    book.open(ATTEMPT, null);
+    book.replace(ATTEMPT, asks);
+    book.replace(ATTEMPT, asks);
+    assertEquals(AskBook.KEYS_MAX, told.size());
+    assertEquals(AskBook.KEYS_MAX, book.all().size());
+  }
+
+  @Test
   void anEndedAttemptAsksNothing() {
     ask(2, 0);
     book.close(ATTEMPT);

@@ -2,8 +2,10 @@ package isonomy.yarn;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
 import isonomy.wire.v1.Ack;
 import isonomy.wire.v1.AppRemoved;
@@ -12,6 +14,7 @@ import isonomy.wire.v1.DirectiveResult;
 import isonomy.wire.v1.Directives;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.Node;
+import isonomy.wire.v1.Query;
 import isonomy.wire.v1.Request;
 import isonomy.wire.v1.Response;
 import isonomy.wire.v1.Snapshot;
@@ -229,6 +232,15 @@ class BridgeTest {
     Snapshot snapshot = awaitRequests(1).get(0).getHello().getSnapshot();
     assertEquals(3, snapshot.getNodesCount());
     assertFalse(snapshot.getRmLife().isEmpty());
+  }
+
+  @Test
+  void whatTheControlPlaneWouldNotReadIsNotSent() {
+    bridge = new Bridge(cluster, this::events, this::noDirectives, this::events, 10);
+    Query query = Query.newBuilder().setBody(ByteString.copyFrom(new byte[96 << 20])).build();
+    String why = assertThrows(BridgeException.class, () -> bridge.query(query)).getMessage();
+    assertTrue(why.contains("96 MiB"), why);
+    assertTrue(heard.isEmpty());
   }
 
   @Test

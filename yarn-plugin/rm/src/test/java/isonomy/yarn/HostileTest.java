@@ -12,10 +12,13 @@ import java.util.List;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.UpdateContainerError;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException;
+import org.apache.hadoop.yarn.util.Records;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -92,7 +95,7 @@ class HostileTest extends MiniYarn {
   }
 
   @Test
-  void hugeCountsAndStrictPlaces() throws Exception {
+  void hugeCountsStrictPlacesAndALongName() throws Exception {
     control.awaitSnapshot(1);
     cluster.waitForNodeManagersToConnect(20_000);
     try (UnmanagedApp mallory = new UnmanagedApp(conf, "mallory"); UnmanagedApp alice = new UnmanagedApp(conf, "alice")) {
@@ -110,6 +113,16 @@ class HostileTest extends MiniYarn {
       control.await(e -> isAsk(e, 6, 1));
       DirectiveResult placed = control.carriedOut(place(alice, 6, node(1).toString(), List.of(0)));
       assertTrue(placed.getOk(), placed.getReason());
+
+      ApplicationSubmissionContext app = mallory.yarn.createApplication().getApplicationSubmissionContext();
+      app.setApplicationName("n".repeat(1 << 20));
+      app.setQueue("default");
+      app.setUnmanagedAM(true);
+      app.setResource(UnmanagedApp.resource(0));
+      app.setAMContainerSpec(Records.newRecord(ContainerLaunchContext.class));
+      mallory.yarn.submitApplication(app);
+      assertEquals("n".repeat(256), control.await(e -> e.hasAppAdded()
+          && e.getAppAdded().getAppId().equals(app.getApplicationId().toString())).getAppAdded().getName());
     }
   }
 }

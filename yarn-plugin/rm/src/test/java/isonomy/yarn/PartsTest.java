@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import isonomy.wire.v1.Application;
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Event;
@@ -44,6 +45,24 @@ class PartsTest {
     assertEquals(List.of(3L, 4L), queue.peek(10, 0).stream().map(Event::getSeq).toList());
     queue.discard(4);
     assertTrue(queue.peek(10, 0).isEmpty());
+  }
+
+  @Test
+  void oneRequestHasNotMoreThanSomeMegabytesOfEvents() throws InterruptedException {
+    EventQueue queue = new EventQueue(10);
+    queue.add(named(EventQueue.BYTES_AT_ONCE));
+    queue.add(named(10));
+    queue.add(named(EventQueue.BYTES_AT_ONCE - 100));
+    queue.add(named(10));
+    assertEquals(List.of(1L), queue.peek(10, 0).stream().map(Event::getSeq).toList(), "one in any case");
+    queue.discard(1);
+    assertEquals(List.of(2L, 3L, 4L), queue.peek(10, 0).stream().map(Event::getSeq).toList());
+    queue.add(event());
+    assertEquals(4, queue.peek(10, 0).size());
+  }
+
+  private static Event.Builder named(int length) {
+    return Event.newBuilder().setAppAdded(Application.newBuilder().setName("n".repeat(length)));
   }
 
   @Test
