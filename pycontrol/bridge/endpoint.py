@@ -204,7 +204,7 @@ class BridgeEndpoint:
         return pb.Response(ack=pb.Ack(last_seq=self._last_seq))
 
     def _events(self, request: pb.Request) -> pb.Response:
-        """Submit the new events in order; if the Arbiter is overloaded, the plugin repeats the rest."""
+        """Submit the new events in order; while the Arbiter is behind, the plugin keeps the rest."""
         with self._intake:
             if not self._heard(request.plugin_epoch):
                 return pb.Response(hello_required=True)
@@ -216,7 +216,7 @@ class BridgeEndpoint:
                     self._submit_time(time_ms)
                     self._take(message)
                 except Overloaded:
-                    log.warning("the Arbiter is overloaded; events wait in the plugin", seq=message.seq)
+                    log.debug("the Arbiter is behind; events wait in the plugin", seq=message.seq)
                     return pb.Response(ack=pb.Ack(last_seq=self._last_seq), error=OVERLOADED)
                 self._last_seq, time_ms = message.seq, 0  # told once
             return self._ack()

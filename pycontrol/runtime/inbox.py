@@ -15,7 +15,8 @@ from typing import get_args
 from pycontrol.model import events as ev
 
 Call = Callable[[], None]
-LANE_MAX = 100_000
+LANE_MAX, EVENTS_MAX = 100_000, 2_000
+"""The most items of a lane; the most events of the cluster, as in the plugin a newer one replaces one that waits."""
 
 
 class Overloaded(Exception):
@@ -58,8 +59,9 @@ class Inbox:
     def put(self, item: ev.Event | Call, lane: Lane) -> None:
         """Append an event or a call to a lane; raises Overloaded if the lane is full."""
         with self._changed:
-            if len(self._lanes[lane]) >= self._lane_max:
-                raise Overloaded(f"{self._lane_max} items wait for the Arbiter ({lane.name.lower()})")
+            most = self._lane_max if lane is not Lane.CLUSTER or callable(item) else min(self._lane_max, EVENTS_MAX)
+            if len(self._lanes[lane]) >= most:
+                raise Overloaded(f"{most} items wait for the Arbiter ({lane.name.lower()})")
             self._lanes[lane].append(item)
             self._changed.notify()
 

@@ -158,6 +158,19 @@ def test_a_full_lane_stops_only_its_own_senders(monkeypatch: pytest.MonkeyPatch)
     driver.submit(ev.Decided("r1.1", None))
 
 
+def test_the_arbiter_is_at_most_some_thousand_events_behind_the_cluster() -> None:
+    driver, arbiter, _ = made()
+    for n in range(inbox.EVENTS_MAX):
+        driver.submit(app(n)[0])
+    with pytest.raises(Overloaded, match="2000 items wait for the Arbiter"):
+        driver.submit(app(0)[0])
+    driver.start()
+    driver.settle()
+    driver.submit(app(0)[0])
+    assert len(arbiter.cluster.apps) == inbox.EVENTS_MAX
+    driver.stop()
+
+
 def until_leased(*events: ev.Event) -> list[ev.Effect]:
     """The effects of these events until GPUs are leased, or for ten seconds."""
     driver, arbiter, told = made()

@@ -186,9 +186,10 @@ final class Bridge implements AutoCloseable {
     }
     if (response.hasAck()) {
       queue.discard(response.getAck().getLastSeq());
+    } else {
+      LOG.warn("The control plane did not take events: {}", response.getError());
     }
     if (!response.getError().isEmpty()) {
-      LOG.warn("The control plane did not take all events: {}", response.getError());
       Thread.sleep(BACKOFF_MIN_MS);
     }
   }
