@@ -3,6 +3,7 @@ package isonomy.yarn;
 import isonomy.wire.v1.Ask;
 import isonomy.wire.v1.Event;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -10,15 +11,18 @@ import java.util.Map;
 
 /**
  * The bounded queue between the scheduler and the control plane. Adding never blocks. An event with an object's whole
- * state replaces a waiting one of the same object. A full queue is emptied and remembers the overflow, because a
- * snapshot must then replace the events.
+ * state replaces a waiting one of the same object. An app that changes many asks does not hold up others: some of them
+ * go with each request. A full queue is emptied and remembers the overflow, because a snapshot must then replace the
+ * events.
  */
 final class EventQueue {
   /** The most bytes of one request, but for its last event's. */
   static final int BYTES_AT_ONCE = 4 << 20;
+  /** The most asks of an app in one request; its others go to the queue's end. */
+  static final int ASKS_AT_ONCE = 200;
   private final int capacity;
   /** The oldest first: by the object whose whole state it has, else by its number. */
-  private final Map<Object, Event> events = new LinkedHashMap<>();
+  private final Map<Object, Event.Builder> events = new LinkedHashMap<>();
   private long lastSeq;
   private boolean overflowed;
 
@@ -32,6 +36,9 @@ final class EventQueue {
     if (overflowed) {
       return;
     }
+    if (event.hasAttemptRemoved()) {  // else those at the queue's end would come after it
+      events.values().removeIf(e -> e.getAsk().getAttemptId().equals(event.getAttemptRemoved().getAttemptId()));
+    }
     Object thing = thing(event);
     events.remove(thing);
     if (events.size() >= capacity) {
@@ -39,7 +46,7 @@ final class EventQueue {
       overflowed = true;
       return;
     }
-    events.put(thing, event.build());
+    events.put(thing, event);
     notifyAll();
   }
 
@@ -64,20 +71,31 @@ final class EventQueue {
       wait(waitMs);
     }
     List<Event> oldest = new ArrayList<>();
+    Map<Object, Event.Builder> later = new LinkedHashMap<>();
+    Map<String, Integer> asks = new HashMap<>();
     long bytes = 0;
-    for (Event event : events.values()) {
+    for (Map.Entry<Object, Event.Builder> waiting : events.entrySet()) {
+      Event.Builder event = waiting.getValue();
       if (oldest.size() == max || bytes >= BYTES_AT_ONCE) {
         break;
       }
-      oldest.add(event);
-      bytes += event.getSerializedSize();
+      if (event.hasAsk() && asks.merge(event.getAsk().getAppId(), 1, Integer::sum) > ASKS_AT_ONCE) {
+        later.put(waiting.getKey(), event);
+      } else {
+        oldest.add(event.build());
+        bytes += oldest.get(oldest.size() - 1).getSerializedSize();
+      }
     }
+    later.forEach((thing, event) -> {
+      events.remove(thing);
+      events.put(thing, event.setSeq(++lastSeq));
+    });
     return oldest;
   }
 
   /** Removes the events up to this sequence number. */
   synchronized void discard(long upToSeq) {
-    Iterator<Event> oldest = events.values().iterator();
+    Iterator<Event.Builder> oldest = events.values().iterator();
     while (oldest.hasNext() && oldest.next().getSeq() <= upToSeq) {
       oldest.remove();
     }

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import isonomy.wire.v1.Application;
 import isonomy.wire.v1.Ask;
+import isonomy.wire.v1.AttemptRemoved;
 import isonomy.wire.v1.ContainerCompleted;
 import isonomy.wire.v1.Event;
 import isonomy.wire.v1.GpuContainer;
@@ -20,6 +21,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
@@ -115,6 +117,26 @@ class PartsTest {
     queue.add(ask(0, 7));
     queue.add(event());
     assertEquals(List.of(1000L, 1001L, 1002L), queue.peek(10, 0).stream().map(Event::getSeq).collect(toList()));
+  }
+
+  @Test
+  void anAppsManyAsksHoldUpNobodyAndNoneIsLostUnlessItsAttemptEnds() throws InterruptedException {
+    EventQueue queue = new EventQueue(100_000);
+    for (int i = 0; i < 4000; i++) {
+      queue.add(ask(i, 1));
+    }
+    queue.add(event());
+    List<Event> first = queue.peek(1000, 0);
+    assertEquals(EventQueue.ASKS_AT_ONCE + 1, first.size());
+    assertTrue(first.get(EventQueue.ASKS_AT_ONCE).hasReady());
+    Set<Long> asked = new HashSet<>();
+    for (List<Event> some = first; asked.size() < 3000; some = queue.peek(1000, 0)) {
+      some.stream().filter(Event::hasAsk).forEach(e -> asked.add(e.getAsk().getAllocationRequestId()));
+      assertEquals(some.stream().map(Event::getSeq).sorted().toList(), some.stream().map(Event::getSeq).toList());
+      queue.discard(some.get(some.size() - 1).getSeq());
+    }
+    queue.add(Event.newBuilder().setAttemptRemoved(AttemptRemoved.newBuilder().setAttemptId("a")));
+    assertEquals(List.of(true), queue.peek(1000, 0).stream().map(Event::hasAttemptRemoved).toList());
   }
 
   private static Event.Builder ask(int requestId, int count) {
