@@ -65,7 +65,7 @@ def audit(
         found.wrong(problem.kind, problem.what, problem.when)
     for line in evidence.bad_lines:
         found.wrong("evidence_unreadable", line, now_s)
-    _complete_ends(evidence, yarn)
+    _complete(history, evidence, yarn)
     stays = sorted((s for s in evidence.stays.values() if s.gpu_ids), key=lambda s: s.start_s)
     found.checked["containers_with_gpus"] = len(stays)
     _lost_leases(history, yarn, now_s, found)
@@ -82,9 +82,12 @@ def audit(
     return asdict(found)
 
 
-def _complete_ends(evidence: Evidence, yarn: YarnRecords) -> None:
-    """Take missing ends from the ResourceManager's log, as a killed NodeManager may not have written them."""
+def _complete(history: History, evidence: Evidence, yarn: YarnRecords) -> None:
+    """Take ends that a killed NodeManager did not write from YARN's log, hosts it did not know from the journal."""
     for stay in evidence.stays.values():
+        if stay.host == "0.0.0.0" and stay.container_id in history.started:
+            stay.host = next(iter(history.started[stay.container_id])).host
+            evidence.hosts.add(stay.host)
         if stay.end_s is None and stay.container_id in yarn.released_s:
             stay.end_s, stay.end_by = max(stay.start_s, yarn.released_s[stay.container_id]), "ResourceManager"
 

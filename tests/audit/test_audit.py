@@ -115,6 +115,15 @@ def test_a_clean_run_is_clean_and_says_what_it_checked() -> None:
     assert checked["gpu_ids_compared"] == checked["yarn_allocations_compared"] == 4
 
 
+def test_evidence_of_a_node_manager_that_did_not_know_its_host_is_of_the_journals() -> None:
+    run = clean()
+    for line in run.evidence:
+        line["node"] = "0.0.0.0"
+    assert run.audit()["violations"] == []
+    del run.evidence[0], run.evidence[1]
+    assert "container_without_evidence" in run.kinds()
+
+
 def test_a_clock_that_was_ahead_causes_no_violation() -> None:
     """The container's token names this lease, and by the journal it ran under it."""
     run = clean()

@@ -7,6 +7,7 @@ import java.io.StringWriter;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -19,10 +20,10 @@ final class Evidence {
   private static final Logger LOG = LoggerFactory.getLogger(Evidence.class);
 
   private final Path path;
-  private final String node;
+  private final Supplier<String> node;
 
   /** A file that cannot be written is only logged, now and for each line: the NodeManager starts without it. */
-  Evidence(Path path, String node) {
+  Evidence(Path path, Supplier<String> node) {
     this.path = path;
     this.node = node;
     try {
@@ -50,7 +51,7 @@ final class Evidence {
       json.writeStartObject();
       json.writeStringField("event", event);
       json.writeStringField("container", use.container);
-      json.writeStringField("node", node);
+      json.writeStringField("node", node.get());
       json.writeFieldName("gpu_ids");
       json.writeArray(use.gpuIds.stream().mapToInt(Integer::intValue).toArray(), 0, use.gpuIds.size());
       json.writeStringField("lease", use.lease);

@@ -85,8 +85,8 @@ final class GpuLaunches {
     this.waitMs = conf.getLong(GPU_WAIT_MS, GPU_WAIT_MS_DEFAULT);
     this.graceMs = GRACE_MS + conf.getLong(
         YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, YarnConfiguration.DEFAULT_NM_SLEEP_DELAY_BEFORE_SIGKILL_MS);
-    String node = conf.get(YarnConfiguration.NM_ADDRESS, "").replaceAll(":\\d+$", "");
-    this.evidence = new Evidence(evidenceFile(conf), node);
+    // Asked for with each line: YARN names the node after its executor's init.
+    this.evidence = new Evidence(evidenceFile(conf), () -> nm.getNodeId().getHost());
     ResourceInformation gpus = ResourceUtils.getNodeResourceInformation(conf).get(ResourceInformation.GPU_URI);
     this.total = gpus == null ? 0 : (int) gpus.getValue();
     this.minors = conf.getInts(GpuDevices.MINORS);

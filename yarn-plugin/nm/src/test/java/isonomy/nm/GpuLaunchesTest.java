@@ -27,6 +27,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
@@ -64,7 +65,6 @@ class GpuLaunchesTest {
     when(nm.getContainers()).thenReturn(containers);
     when(nm.getNMStateStore()).thenReturn(new NMNullStateStoreService());
     conf.set(GpuLaunches.EVIDENCE_FILE, dir.resolve("evidence.jsonl").toString());
-    conf.set(YarnConfiguration.NM_ADDRESS, "n1:8041");
     conf.setLong(YarnConfiguration.NM_SLEEP_DELAY_BEFORE_SIGKILL_MS, -4_900);
     conf.setLong(GpuLaunches.GPU_WAIT_MS, 200);
     ContainerExecutor executor = mock(ContainerExecutor.class);
@@ -79,6 +79,7 @@ class GpuLaunchesTest {
       return true;
     });
     gpus = new GpuLaunches(nm, conf, executor);
+    when(nm.getNodeId()).thenReturn(NodeId.newInstance("n1", 8041));  // YARN names it later, too
   }
 
   private Container container(int number, int gpuCount, ExecutionType type, String... tags) {
@@ -253,7 +254,7 @@ class GpuLaunchesTest {
 
   @Test
   void evidenceIsJsonAndMayBeRotated() throws Exception {
-    Evidence evidence = new Evidence(dir.resolve("evidence.jsonl"), "a\"\n{");
+    Evidence evidence = new Evidence(dir.resolve("evidence.jsonl"), () -> "a\"\n{");
     evidence.started(Tokens.use(1, 2, "gpu=0,2;lease=r1.2"));
     Files.move(dir.resolve("evidence.jsonl"), dir.resolve("evidence.jsonl.1"));
     evidence.ended(Tokens.use(1, 2, "gpu=0,2;lease=r1.2"), 143);
@@ -264,9 +265,15 @@ class GpuLaunchesTest {
   }
 
   @Test
+  void evidenceNamesTheNodeAsYarnDoesWhateverItsConfiguredAddress() throws Exception {
+    gpus.launch(container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a"), () -> 0);
+    assertTrue(evidence().get(0).contains("\"node\":\"n1\""), evidence().toString());
+  }
+
+  @Test
   void whereNoEvidenceCanBeWrittenTheNodeManagerStarts() throws Exception {
     Path beneath = Files.createFile(dir.resolve("file")).resolve("evidence.jsonl");
-    Evidence evidence = assertDoesNotThrow(() -> new Evidence(beneath, "n1"));
+    Evidence evidence = assertDoesNotThrow(() -> new Evidence(beneath, () -> "n1"));
     assertDoesNotThrow(() -> evidence.started(Tokens.use(1, 2, "gpu=0;lease=r1.2")));
   }
 

@@ -16,6 +16,7 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.NodeAttribute;
+import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.security.ContainerTokenIdentifier;
 import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
@@ -45,6 +46,7 @@ public final class ExecutorOfTest {
     Context nm = mock(Context.class);
     when(nm.getContainers()).thenReturn(containers);
     when(nm.getNMStateStore()).thenReturn(new NMNullStateStoreService());
+    when(nm.getNodeId()).thenReturn(NodeId.newInstance("n1", 8041));
     Configuration conf = new Configuration(false);
     conf.set(GpuLaunches.EVIDENCE_FILE, dir.resolve("evidence.jsonl").toString());
     gpus = new GpuLaunches(nm, conf, mock(ContainerExecutor.class));
