@@ -28,6 +28,8 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
   private static final String VERSION = "3";
 
   private NodeAttributesProvider configured;
+  /** What a script's provider has before the script first succeeds; null for other providers. */
+  private Set<NodeAttribute> unanswered;
   private GpuLaunches gpus;
 
   public ExecutorAttributes() {
@@ -49,6 +51,7 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
     gpus = GpuLaunches.of(conf);
     if (configured != null) {
       configured.init(conf);
+      unanswered = configured instanceof ScriptBasedNodeAttributesProvider ? configured.getDescriptors() : null;
     }
     super.serviceInit(conf);
   }
@@ -95,7 +98,9 @@ public final class ExecutorAttributes extends NodeAttributesProvider {
       gpus.allotted().forEach((gpu, container) -> all.add(attribute(ALLOTTED + gpu, container)));
     }
     Set<NodeAttribute> others = configured == null ? null : configured.getDescriptors();
-    if (others != null) {
+    if (others != null && others == unanswered) {
+      all.add(attribute("bad-gpus", "all"));  // which GPUs were bad before the NodeManager's restart is unknown
+    } else if (others != null) {
       all.addAll(others);
     }
     return all;

@@ -2,7 +2,10 @@ package isonomy.nm;
 
 import static java.util.stream.Collectors.toSet;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Set;
 import java.util.TimerTask;
 import org.apache.hadoop.conf.Configuration;
@@ -11,6 +14,7 @@ import org.apache.hadoop.yarn.api.records.NodeAttributeType;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.nodemanager.nodelabels.NodeAttributesProvider;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** The NodeManager says that its executor is ours, beside what it said before. */
 class ExecutorAttributesTest {
@@ -62,5 +66,21 @@ class ExecutorAttributesTest {
     Configuration conf = new Configuration(false);
     conf.set(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG, Other.class.getName());
     assertEquals(Set.of("nm.yarn.io/isonomy-executor=3", "nm.yarn.io/os=linux"), reported(conf));
+  }
+
+  @Test
+  void untilTheScriptAnswersAllGpusAreBad(@TempDir Path dir) throws Exception {
+    Path script = dir.resolve("script");
+    Configuration conf = new Configuration(false);
+    conf.set(YarnConfiguration.NM_NODE_ATTRIBUTES_PROVIDER_CONFIG, YarnConfiguration.SCRIPT_NODE_DESCRIPTOR_PROVIDER);
+    conf.set(YarnConfiguration.NM_SCRIPT_BASED_NODE_ATTRIBUTES_PROVIDER_PATH, script.toString());
+    for (String[] said : new String[][] {{"exit 1", "bad-gpus=all"}, {"echo NODE_ATTRIBUTE:bad-gpus,STRING,none",
+        "bad-gpus=none"}}) {
+      Files.writeString(script, "#!/bin/sh\n" + said[0] + "\n");
+      assertTrue(script.toFile().setExecutable(true));
+      assertEquals(Set.of("nm.yarn.io/isonomy-executor=3", "nm.yarn.io/" + said[1]), reported(conf));
+    }
+    Files.writeString(script, "#!/bin/sh\n");
+    assertEquals(Set.of("nm.yarn.io/isonomy-executor=3"), reported(conf), "it is about something else");
   }
 }
