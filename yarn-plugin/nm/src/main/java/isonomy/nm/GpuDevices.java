@@ -51,6 +51,8 @@ public class GpuDevices implements LCEResourcesHandler {
   }
 
   private final Set<ContainerId> confined = ConcurrentHashMap.newKeySet();
+  /** Those that have ended and whose cgroup still had processes. */
+  private final Set<ContainerId> left = ConcurrentHashMap.newKeySet();
   private Configuration conf;
   private Function<ContainerId, GpuUse> uses;
   private Helper helper;
@@ -116,6 +118,7 @@ public class GpuDevices implements LCEResourcesHandler {
   /** Makes the container's cgroup and denies it all other GPUs; a container that cannot be confined does not start. */
   @Override
   public void preExecute(ContainerId id, Resource resource) throws IOException {
+    left.removeIf(ended -> ended.equals(id) || delete(cgroup(ended)));
     GpuUse use = uses.apply(id);
     if (use != null && use.unmanaged && use.gpuIds.isEmpty()) {
       return;  // YARN's own plugin for GPUs confines it
@@ -159,7 +162,8 @@ public class GpuDevices implements LCEResourcesHandler {
       }
       Uninterruptibles.sleepUninterruptibly(DELETE_AGAIN_MS, TimeUnit.MILLISECONDS);
     }
-    LOG.warn("{} still has processes and is left", cgroup(id));
+    LOG.warn("{} still has processes and is left until a later container's start", cgroup(id));
+    left.add(id);
   }
 
   /** Removes a cgroup's directory, which needs no removal of its files; false while it has processes. */

@@ -139,11 +139,15 @@ class GpuDevicesTest {
   }
 
   @Test
-  void aCgroupWithProcessesIsLeft() throws IOException {
+  void aCgroupWithProcessesIsLeftUntilAContainerStartsAfterTheirEnd() throws IOException {
     ContainerId id = started(1, Tokens.use(1, 0));
-    Files.createFile(cgroups.resolve(id.toString()).resolve("tasks"));
+    Path process = Files.createFile(cgroups.resolve(id.toString()).resolve("tasks"));
     devices.postExecute(id);
+    started(2, Tokens.use(2, 0));
     assertTrue(Files.exists(cgroups.resolve(id.toString())));
+    Files.delete(process);
+    started(3, Tokens.use(3, 0));
+    assertFalse(Files.exists(cgroups.resolve(id.toString())));
   }
 
   @Test
