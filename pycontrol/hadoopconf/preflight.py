@@ -153,6 +153,9 @@ def _gpu_node(machine: Machine, sites: Sites, gpus: str | None) -> Iterator[Find
     if machine.says("dmesg") is None and not machine.says("journalctl", "--dmesg", "--boot", "--quiet", "-n1"):
         said = "cannot be read (kernel.dmesg_restrict): isonomy-bad-gpus sees ECC errors but no Xids; add the"
         yield note(HOST, "dmesg", f"{said} NodeManager's user to the group systemd-journal")
+    if yarn.get(EXECUTOR, "").endswith("LinuxContainerExecutor") and not os.access(machine.at("/proc/1/stat"), os.R_OK):
+        said = "hides the processes of others (hidepid, ProtectProc): GPUs are given on while they still use them"
+        yield error(HOST, "/proc", f"{said}; mount it with gid= of a group of the NodeManager's user")
     yield from isolation(machine, yarn)
 
 

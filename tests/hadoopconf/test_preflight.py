@@ -54,7 +54,8 @@ class World:
         self.libraries("libc.so.6", "libcuda.so.1")
         program(self.bin, "sudo", f'[ "$*" = "-n {DENIES} --check" ]')
         program(self.root / "opt/isonomy/venv/bin", "python", '[ "$*" = "-c import submarine_patch.worker" ]')
-        self.mkdir("/dev/nvidia0", "/data/nm-local", "/sys/fs/cgroup/devices/hadoop-yarn")
+        self.mkdir("/proc/1", "/dev/nvidia0", "/data/nm-local", "/sys/fs/cgroup/devices/hadoop-yarn")
+        (self.root / "proc/1/stat").touch()
         (self.library / "isonomy-yarn-nm.jar").touch()
         self.sites["yarn-site.xml"] = {
             f"{NM}container-executor.class": "isonomy.nm.IsonomyLinuxContainerExecutor",
@@ -140,6 +141,7 @@ def v2(w: World) -> None:
             lambda w: w.machine.at("/data/nm-local").rmdir(),
             "error: yarn-site.xml: yarn.nodemanager.local-dirs: /data/nm-l",
         ),
+        (lambda w: (w.root / "proc/1/stat").unlink(), "error: host: /proc: hides the processes of others"),
         (lambda w: (w.library / "isonomy-yarn-nm.jar").unlink(), "error: host: isonomy-yarn-nm.jar: is not in"),
         (v2, "error: host: GPUs are not isolated on this host: the cgroup"),
         (unhelped, f"error: host: GPUs are not isolated on this host: {REFUSED}"),

@@ -25,6 +25,7 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.ConfigurationException;
 import org.apache.hadoop.yarn.server.nodemanager.ContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.Context;
+import org.apache.hadoop.yarn.server.nodemanager.LinuxContainerExecutor;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerDiagnosticsUpdateEvent;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.resourceplugin.gpu.GpuDevice;
@@ -91,6 +92,10 @@ final class GpuLaunches {
     this.total = gpus == null ? 0 : (int) gpus.getValue();
     this.minors = conf.getInts(GpuDevices.MINORS);
     OF.put(conf, this);
+    if (executor instanceof LinuxContainerExecutor && !Session.seesOthers(Session.PROC)) {
+      LOG.error("{} hides the processes of others (hidepid, ProtectProc): GPUs are given on while they still use them;"
+          + " mount it with gid= of a group of the NodeManager's user", Session.PROC);
+    }
   }
 
   /** Null before the executor was made. */

@@ -8,7 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
-import java.util.TreeSet;
+import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 
 /**
@@ -16,7 +16,7 @@ import org.apache.hadoop.yarn.api.ApplicationConstants;
  * but name the container in their environment, which the NodeManager can read only for its own user's processes.
  */
 final class Session {
-  private static final Path PROC = Path.of("/proc");
+  static final Path PROC = Path.of("/proc");
   // Fields of /proc/PID/stat after the name, which may contain blanks and brackets.
   private static final int STATE = 0;
   private static final int GROUP = 2;
@@ -30,9 +30,7 @@ final class Session {
 
   /** The container's process groups that still have a process; empty without /proc. */
   static Set<String> groups(String leader, String container) {
-    Set<String> groups = new TreeSet<>();
-    processes(leader, container).forEach(fields -> groups.add(fields[GROUP]));
-    return groups;
+    return processes(leader, container).stream().map(fields -> fields[GROUP]).collect(Collectors.toSet());
   }
 
   /** The CPU time that the container's processes have used, ms; -1 if it has none. */
@@ -68,6 +66,11 @@ final class Session {
   private static String[] fields(Path process) {
     String stat = text(process.resolve("stat"));
     return stat.substring(stat.lastIndexOf(')') + 1).trim().split(" ");
+  }
+
+  /** Whether this user sees the processes of others, which hidepid hides. */
+  static boolean seesOthers(Path proc) {
+    return !text(proc.resolve("1/stat")).isEmpty();
   }
 
   /** The file's text; empty if the process has ended or belongs to another user. */

@@ -290,6 +290,12 @@ class GpuLaunchesTest {
   }
 
   @Test
+  void whereProcHidesTheProcessesOfOthersItIsKnown() {
+    assertTrue(Session.seesOthers(Session.PROC));
+    assertFalse(Session.seesOthers(dir));
+  }
+
+  @Test
   void aSessionIsItsProcesses() throws Exception {
     assertTrue(Session.groups("4194999", "no container").isEmpty());
     Process shell = session("set -m; sleep 100 & echo $$; wait");
