@@ -4,7 +4,6 @@ import com.google.protobuf.InvalidProtocolBufferException;
 import isonomy.wire.v1.AmBoard;
 import isonomy.wire.v1.AmCommand;
 import isonomy.wire.v1.AmReply;
-import java.io.IOException;
 import java.util.Map;
 import java.util.function.Consumer;
 import org.apache.hadoop.yarn.util.LRUCacheHashMap;
@@ -75,7 +74,7 @@ public final class AgentApi {
           throw new IllegalArgumentException("a command without a kind");
       }
       return AmReply.newBuilder().setOk(true).build();
-    } catch (IOException | RuntimeException e) {
+    } catch (RuntimeException e) {
       return AmReply.newBuilder().setError(String.valueOf(e.getMessage())).build();
     }
   }

@@ -19,7 +19,6 @@ import java.util.concurrent.Executors;
 import java.util.function.Consumer;
 import org.apache.hadoop.thirdparty.com.google.common.util.concurrent.ThreadFactoryBuilder;
 import org.apache.hadoop.yarn.api.records.Container;
-import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
 import org.apache.hadoop.yarn.api.records.NodeReport;
 import org.apache.hadoop.yarn.api.records.PreemptionContainer;
@@ -171,14 +170,13 @@ final class Containers extends AMRMClientAsync.AbstractCallbackHandler {
     }
   }
 
-  void launch(AmLaunch launch) throws IOException {
+  void launch(AmLaunch launch) {
     Container container = held.get(launch.getContainerId());
     if (container == null) {
       throw new IllegalArgumentException(launch.getContainerId() + " is not held");
     }
-    ContainerLaunchContext context = launches.context(launch);
     call(container, () -> {
-      nm.startContainer(container, context);
+      nm.startContainer(container, launches.context(launch));
       events.add(AmEvent.newBuilder().setStarted(launch.getContainerId()).build());
     }, error -> events.add(AmEvent.newBuilder().setStartError(AmContainerError.newBuilder()
         .setContainerId(launch.getContainerId()).setMessage(String.valueOf(error.getMessage()))).build()));

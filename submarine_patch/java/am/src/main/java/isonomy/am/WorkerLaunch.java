@@ -7,7 +7,6 @@ import java.nio.ByteBuffer;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
@@ -25,13 +24,13 @@ import org.apache.hadoop.yarn.security.AMRMTokenIdentifier;
 final class WorkerLaunch {
   private final Configuration conf;
   private final Credentials own;
-  private final Map<AmResource, LocalResource> known = new ConcurrentHashMap<>();
 
   WorkerLaunch(Configuration conf, Credentials own) {
     this.conf = conf;
     this.own = own;
   }
 
+  /** Asks the file systems for the files as they are now: a NodeManager refuses one that was changed since. */
   ContainerLaunchContext context(AmLaunch launch) throws IOException {
     Map<String, LocalResource> resources = new HashMap<>();
     for (AmResource resource : launch.getResourcesList()) {
@@ -63,17 +62,11 @@ final class WorkerLaunch {
   }
 
   private LocalResource localResource(AmResource resource) throws IOException {
-    LocalResource cached = known.get(resource);
-    if (cached != null) {
-      return cached;
-    }
     Path path = new Path(resource.getUri());
     FileStatus status = path.getFileSystem(conf).getFileStatus(path);
     LocalResourceType type = resource.getArchive() ? LocalResourceType.ARCHIVE : LocalResourceType.FILE;
-    LocalResource found = LocalResource.newInstance(URL.fromPath(status.getPath()), type,
+    return LocalResource.newInstance(URL.fromPath(status.getPath()), type,
         LocalResourceVisibility.APPLICATION, status.getLen(), status.getModificationTime());
-    known.put(resource, found);
-    return found;
   }
 
   /** Escapes a command, because the NodeManager runs {@code bash -c "command"}. */

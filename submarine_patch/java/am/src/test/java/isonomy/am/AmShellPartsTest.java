@@ -22,6 +22,7 @@ import isonomy.wire.v1.AmFinish;
 import isonomy.wire.v1.AmLaunch;
 import isonomy.wire.v1.AmProgress;
 import isonomy.wire.v1.AmReply;
+import isonomy.wire.v1.AmResource;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -136,6 +137,18 @@ class AmShellPartsTest {
     String told = new WorkerLaunch(new Configuration(false), new Credentials()).context(launch).getEnvironment()
         .get("DS_CONFIG");
     assertEquals(value, shell("export DS_CONFIG=\"" + expanded(told) + "\"; printf %s \"$DS_CONFIG\""));
+  }
+
+  @Test
+  void aRelaunchTakesAFileThatWasUploadedAgainAsItIsNow(@TempDir java.nio.file.Path dir) throws Exception {
+    java.nio.file.Path file = dir.resolve("train.py");
+    AmLaunch launch = AmLaunch.newBuilder()
+        .addResources(AmResource.newBuilder().setName("train.py").setUri(file.toUri().toString())).build();
+    WorkerLaunch launches = new WorkerLaunch(new Configuration(false), new Credentials());
+    for (String text : List.of("v1", "v2, longer")) {
+      Files.writeString(file, text);
+      assertEquals(text.length(), launches.context(launch).getLocalResources().get("train.py").getSize());
+    }
   }
 
   /** As the NodeManager expands commands and values (ContainerLaunch.expandEnvironment). */
