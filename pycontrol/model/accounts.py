@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
+from pycontrol.model.cluster import BEST_EFFORT
 from pycontrol.model.value import value
 
 OTHERS = "others"
@@ -69,7 +70,8 @@ class Accounts:
 
     def tree(self, queues: Mapping[str, Account]) -> Account:
         """The root: the groups, and the queues, with their capacities as weights, for the users of no group."""
-        rest, named = Account(below=self.queue_users), queues.keys() | self.queue_weights.keys()
+        # A queue of which YARN has not told yet gets what the others leave.
+        rest, named = Account(BEST_EFFORT, below=self.queue_users), queues.keys() | self.queue_weights.keys()
         below = {
             q: Account(self.queue_weights.get(q, known.weight), known.limits, self.queue_users)
             for q, known in ((q, queues.get(q, rest)) for q in sorted(named))

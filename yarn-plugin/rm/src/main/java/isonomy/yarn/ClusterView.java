@@ -11,7 +11,9 @@ import isonomy.wire.v1.Snapshot;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
@@ -41,6 +43,8 @@ final class ClusterView {
   private final GpuIds ids;
   /** The last message of each node. */
   private final Map<NodeId, Node> told = new ConcurrentHashMap<>();
+  /** The paths of the queues in the last snapshot: YARN makes some by itself when their first app arrives. */
+  volatile Set<String> toldQueues = Set.of();
 
   ClusterView(IsonomyScheduler scheduler, DrainingContainers ending, GpuIds ids) {
     this.scheduler = scheduler;
@@ -139,6 +143,7 @@ final class ClusterView {
       for (CSQueue queue : scheduler.getCapacitySchedulerQueueManager().getQueues().values()) {
         snapshot.addQueues(queue(queue));
       }
+      toldQueues = snapshot.getQueuesList().stream().map(Queue::getPath).collect(Collectors.toSet());
     });
     return snapshot.addAllAsks(scheduler.asks.all()).addAllContainers(ending.all());
   }

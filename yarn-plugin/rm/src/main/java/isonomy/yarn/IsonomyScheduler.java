@@ -235,7 +235,7 @@ public class IsonomyScheduler extends CapacityScheduler implements Bridge.Cluste
     }
   }
 
-  private void resend() {
+  void resend() {
     Bridge to = bridge;
     if (to != null) {
       to.resend();

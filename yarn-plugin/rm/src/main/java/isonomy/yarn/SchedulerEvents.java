@@ -150,6 +150,9 @@ final class SchedulerEvents {
   private void application(ApplicationId id, BiFunction<Event.Builder, Application, Event.Builder> put) {
     scheduler.emit(() -> {
       Application app = view.application(id);
+      if (app != null && !view.toldQueues.contains(app.getQueue())) {
+        scheduler.resend();
+      }
       return app == null ? null : put.apply(Event.newBuilder(), app);
     });
   }

@@ -40,10 +40,17 @@ class ClusterChangesTest extends MiniYarn {
     String prefix = "yarn.scheduler.capacity.";
     c.set(prefix + "root.accessible-node-labels.fast.capacity", "100");
     c.set(prefix + "root.other.accessible-node-labels", "fast");
-    c.set(prefix + "root.other.accessible-node-labels.fast.capacity", "100");
+    c.set(prefix + "root.other.accessible-node-labels.fast.capacity", "1w");
     c.set(prefix + "root.other.accessible-node-labels.fast.maximum-capacity", "100");
     c.set(prefix + "root.default.minimum-user-limit-percent", "25");
     c.set(prefix + "root.default.maximum-capacity", "80");
+    // Queues that YARN makes by itself are below queues with weights.
+    c.set(prefix + "root.queues", "default,other,users");
+    c.set(prefix + "root.default.capacity", "1w");
+    c.set(prefix + "root.other.capacity", "1w");
+    c.set(prefix + "root.users.capacity", "0.001w");
+    c.set(prefix + "root.users.auto-queue-creation-v2.enabled", "true");
+    c.set(prefix + "root.users.auto-queue-creation-v2.leaf-template.maximum-capacity", "25");
   }
 
   /** A container of the app that runs on GPU 2 of node 0. */
@@ -95,7 +102,7 @@ class ClusterChangesTest extends MiniYarn {
     Queue queue = first.getQueuesList().stream().filter(q -> q.getPath().equals("root.default")).findFirst().orElseThrow();
     assertEquals(0.25, queue.getUserLimit());
     assertEquals(100.0, queue.getUserLimitFactor());
-    assertEquals(0.5, queue.getPartitionsOrThrow("").getAbsoluteCapacity(), 1e-6);
+    assertEquals(0.5, queue.getPartitionsOrThrow("").getAbsoluteCapacity(), 1e-3);
     assertEquals(0.8, queue.getPartitionsOrThrow("").getAbsoluteMaxCapacity(), 1e-6);
     assertTrue(first.getQueuesList().stream().anyMatch(q -> q.getPath().equals("root") && q.getParent()));
     QueueMetrics root = scheduler().getRootQueueMetrics();
@@ -130,6 +137,22 @@ class ClusterChangesTest extends MiniYarn {
     control.await(Event::hasAppRemoved);
     assertEquals(0, root.getPendingContainers());
     assertEquals(0, root.getPendingMB());
+  }
+
+  @Test
+  void aQueueThatYarnMakesForItsFirstAppIsToldAtOnce() throws Exception {
+    control.awaitSnapshot(1);
+    try (UnmanagedApp app = new UnmanagedApp(conf, "alice", "root.users.alice")) {
+      Snapshot second = control.awaitSnapshot(2);
+      assertEquals(app.id.toString(), second.getApplications(0).getAppId());
+      Queue made = second.getQueuesList().stream()
+          .filter(q -> q.getPath().equals("root.users.alice")).findFirst().orElseThrow();
+      assertTrue(made.getAbsoluteMaxCapacity() <= 0.25);
+    }
+    try (UnmanagedApp later = new UnmanagedApp(conf, "alice", "root.users.alice")) {
+      control.await(e -> e.hasAppAdded() && e.getAppAdded().getAppId().equals(later.id.toString()));
+      assertEquals(2, control.snapshots(), "it is known");
+    }
   }
 
   @Test

@@ -48,13 +48,17 @@ final class UnmanagedApp implements AutoCloseable {
   boolean preemptionAnnounced;
 
   UnmanagedApp(Configuration conf, String user) throws Exception {
+    this(conf, user, "default");
+  }
+
+  UnmanagedApp(Configuration conf, String user, String queue) throws Exception {
     ugi = UserGroupInformation.createRemoteUser(user);
     yarn.init(conf);
     yarn.start();
     ApplicationSubmissionContext app = yarn.createApplication().getApplicationSubmissionContext();
     id = app.getApplicationId();
     app.setApplicationName("test");
-    app.setQueue("default");
+    app.setQueue(queue);
     app.setUnmanagedAM(true);
     app.setResource(Resource.newInstance(128, 1));
     app.setAMContainerSpec(Records.newRecord(ContainerLaunchContext.class));
