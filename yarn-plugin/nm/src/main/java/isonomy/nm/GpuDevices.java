@@ -132,11 +132,11 @@ public class GpuDevices implements LCEResourcesHandler {
         denied.remove(minors.get(gpu));
       }
     }
+    Files.createDirectories(cgroup(id));
+    confined.add(id);  // also with all GPUs: by its cgroup Session finds who left the container's session
     if (denied.isEmpty()) {
       return;
     }
-    Files.createDirectories(cgroup(id));
-    confined.add(id);
     try {
       helper.deny(Stream.concat(Stream.of(cgroup(id).toString()), denied.stream().map(minor -> NVIDIA + minor))
           .toArray(String[]::new));

@@ -12,8 +12,8 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 
 /**
- * The processes of a container, from Linux's /proc: those in its first process's session, and those that left it
- * but name the container in their environment, which the NodeManager can read only for its own user's processes.
+ * The processes of a container, from Linux's /proc: those in its first process's session, and those that left it but
+ * are in the container's cgroup, or name it in their environment, which only a process's own user can read.
  */
 final class Session {
   static final Path PROC = Path.of("/proc");
@@ -47,13 +47,12 @@ final class Session {
 
   /** The fields of the container's processes; empty without /proc. */
   private static List<String[]> processes(String leader, String container) {
-    String named = "\0" + ApplicationConstants.Environment.CONTAINER_ID.key() + "=" + container + "\0";
     List<String[]> found = new ArrayList<>();
     try (DirectoryStream<Path> processes = Files.newDirectoryStream(PROC, "[0-9]*")) {
       for (Path process : processes) {
         String[] fields = fields(process);
         if (fields.length > LEADER && !"ZX".contains(fields[STATE])
-            && (fields[LEADER].equals(leader) || ("\0" + text(process.resolve("environ")) + "\0").contains(named))) {
+            && (fields[LEADER].equals(leader) || isOf(process, container))) {
           found.add(fields);
         }
       }
@@ -61,6 +60,13 @@ final class Session {
       return List.of();
     }
     return found;
+  }
+
+  /** Whether the process, a folder of /proc, is in the container's cgroup or names it in its environment. */
+  static boolean isOf(Path process, String container) {
+    String named = "\0" + ApplicationConstants.Environment.CONTAINER_ID.key() + "=" + container + "\0";
+    return text(process.resolve("cgroup")).lines().anyMatch(line -> (line + "/").contains("/" + container + "/"))
+        || ("\0" + text(process.resolve("environ")) + "\0").contains(named);
   }
 
   private static String[] fields(Path process) {

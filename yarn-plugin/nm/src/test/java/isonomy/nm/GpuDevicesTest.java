@@ -91,7 +91,7 @@ class GpuDevicesTest {
     List<String> every = List.of("195:0", "195:1", "195:2", "195:3");
     assertEquals(List.of(every, every), List.of(denied(0), denied(1)));
     assertEquals(2, called.size());
-    assertEquals("cgroups=none", devices.getResourcesOption(all));
+    assertEquals("cgroups=" + cgroups.resolve(all.toString()).resolve("tasks"), devices.getResourcesOption(all));
     devices.postExecute(all);
   }
 

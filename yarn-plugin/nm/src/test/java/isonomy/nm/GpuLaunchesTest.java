@@ -235,6 +235,14 @@ class GpuLaunchesTest {
   }
 
   @Test
+  void whoLeavesTheSessionAsAnotherUserIsFoundInTheContainersCgroup(@TempDir Path process) throws Exception {
+    Files.writeString(process.resolve("cgroup"), "5:devices:/hadoop-yarn/container_1_0001_01_000002\n0::/\n");
+    assertTrue(Session.isOf(process, "container_1_0001_01_000002"));
+    assertFalse(Session.isOf(process, "container_1_0001_01_00000"));
+    assertFalse(Session.isOf(process, "container_1_0001_01_000003"));
+  }
+
+  @Test
   void whoCannotBeKilledKeepsItsGpus() throws Exception {
     deaf = true;
     Container first = container(1, 1, ExecutionType.GUARANTEED, "gpu=3;lease=a");
