@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pycontrol.arbiter import leases
 from pycontrol.arbiter.ledger.lease import REVOKING
 from pycontrol.arbiter.round import standin
 from pycontrol.arbiter.state import Clerk, Holdings
-from pycontrol.arbiter.views.workers import REPORTED, WAITING, PlannedWorker
+from pycontrol.arbiter.views.workers import REPORTED, WAITING, AskKey, PlannedWorker
 from pycontrol.model.cluster import STANDIN, Ask
 from pycontrol.model.events import DirectiveDone, Place, SendUseReply, UsePlanned, WorkerPlan
 from pycontrol.model.reasons import Cause, EndReason
@@ -86,6 +88,7 @@ def place_ready(s: Holdings, clerk: Clerk, now_s: float) -> None:
     if not s.workers.room_for(1):
         s.workers.wait_for_room(now_s)  # some gang waits, or nobody would have called
         return
+    known, served = not leases.suspended(s, now_s), Counter[AskKey]()  # apps repeat their asks to a new ResourceManager
     for key in list(s.workers.pending):
         gang = list(s.workers.pending.get(key, {}).values())
         if not gang:
@@ -99,8 +102,8 @@ def place_ready(s: Holdings, clerk: Clerk, now_s: float) -> None:
         if standins and len(gang) < whole:
             _leave(s, clerk, gang, now_s, "a container of its gang lost its GPUs")
             continue
-        if standins and _of_a_past_attempt(s, gang[0]):
-            _leave(s, clerk, gang, now_s, "the attempt that asked for its containers has ended")
+        if standins and known and _withdrawn(s, gang, served):
+            _leave(s, clerk, gang, now_s, "its application no longer asks for its containers")
             continue
         asks = [_ready_ask(s, worker, now_s) for worker in gang]
         if all(asks):
@@ -123,10 +126,12 @@ def _dropped_as_void(s: Holdings, clerk: Clerk, worker: PlannedWorker) -> bool:
     return False
 
 
-def _of_a_past_attempt(s: Holdings, worker: PlannedWorker) -> bool:
-    """Whether the ask that its container would serve is void, as the app has a new attempt."""
-    app = s.cluster.apps.get(worker.app_id)
-    return worker.ask_key is not None and app is not None and app.attempt_id not in ("", worker.ask_key[0])
+def _withdrawn(s: Holdings, gang: list[PlannedWorker], served: Counter[AskKey]) -> bool:
+    """Whether its asks are for fewer containers than it has, besides those of gangs before it; else it adds to them."""
+    mine, asks = Counter(w.ask_key for w in gang if w.ask_key is not None), s.cluster.asks.of(gang[0].app_id)
+    withdrawn = any(key not in asks or served[key] + n > asks[key].count for key, n in mine.items())
+    served.update({} if withdrawn else mine)
+    return withdrawn
 
 
 def _leave(s: Holdings, clerk: Clerk, gang: list[PlannedWorker], now_s: float, text: str) -> None:

@@ -201,3 +201,49 @@ def test_a_drained_machine_gets_no_container_of_a_gang_that_waits_for_others() -
     m.run(50)
     assert other not in {p.gpus[0].host for p in m.places()}
     assert not [x for x in m.a.durable.leases.each() if x.gpus[0].host == other]
+
+
+@pytest.mark.parametrize(("left", "started"), [(0, 0), (1, 1), (2, 2)])
+def test_what_is_no_longer_asked_for_keeps_no_gpus_that_are_being_revoked_for_it(left: int, started: int) -> None:
+    """As when Spark's dynamic allocation lowers its target at a stage's end."""
+    m = Mini(settings=dataclasses.replace(SETTINGS, lead_s=60.0), nodes=[("n1", 2)])
+    (busy,) = m.start_app("busy", gang=2, work=1e9)
+    spark = m.foreign("spark", 1, 2)
+    m.send(ev.OperatorCommand("boost", "app spark", "root", for_s=9_000))
+    while not m.a.durable.reservations:
+        m.run(1)
+    m.send(ev.AskChanged(Ask(spark.attempt_id, "spark", 0, 1, left)))
+    m.send(ev.ContainerGone(busy.container_id))
+    m.foreign("other", 1, 2)
+    m.run(5)
+    assert Counter(p.ask.app_id for p in m.places()) == +Counter(spark=started, other=2 - started)
+
+
+def test_a_gang_of_which_a_container_is_no_longer_asked_for_gives_its_gpus_up_whole() -> None:
+    m = Mini(settings=dataclasses.replace(SETTINGS, lead_s=60.0), nodes=[("n1", 2), ("n2", 2)])
+    m.start_app("busy", gang=2, work=1e9)
+    f = m.foreign("f", 2, 2, tags=[f"{tags.GANG}=2"])
+    m.send(ev.OperatorCommand("boost", "app f", "root", for_s=9_000))
+    while not m.a.durable.reservations:
+        m.run(1)
+    assert len(m.held("f")) == 2, "and the other machine"
+    m.send(ev.AskChanged(Ask(f.attempt_id, "f", 0, 2, 1)))
+    assert not m.held("f")
+    assert not m.a.durable.reservations
+
+
+def test_what_waits_for_gpus_keeps_them_while_a_new_resource_manager_has_no_asks_yet() -> None:
+    m = Mini(settings=dataclasses.replace(SETTINGS, lead_s=60.0, recovery_s=30.0), nodes=[("n1", 2)])
+    m.run(40, step=40)
+    (busy,) = m.start_app("busy", gang=2, work=1e9)
+    f = m.foreign("f", 1, 2)
+    m.send(ev.OperatorCommand("boost", "app f", "root", for_s=9_000))
+    while not m.a.durable.reservations:
+        m.run(1)
+    coming = list(m.a.durable.reservations.each())
+    m.send(ev.ClusterLost())
+    m.send(m.snapshot(m.a.cluster.apps.values(), [busy]))
+    m.run(10)
+    m.send(ev.AskChanged(Ask(f.attempt_id, "f", 0, 1, 2)))
+    m.run(40)
+    assert list(m.a.durable.reservations.each()) == coming
