@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pycontrol.auction.placing import pack
-from pycontrol.model.cluster import Container
+from pycontrol.model import events as ev
+from pycontrol.model.cluster import Ask, Container
 from pycontrol.model.reasons import Pending
 from pycontrol.model.tags import GANG as GANG_TAG
+from pycontrol.model.topology import Gpu
 from pycontrol.queries.pending_reasons import reason
+from tests.arbiter.mini import Mini
 from tests.arbiter.world import World
 
 TWO = (("n1", "r", 4), ("n2", "r", 4))
@@ -31,6 +35,17 @@ def world(policy: str = "isonomy", cells: bool = False, machines: Sequence[tuple
 
 def sizes(w: World, app_id: str) -> list[int]:
     return sorted(len(c.gpus) for c in w.of(app_id))
+
+
+def next_attempt(w: World, app_id: str) -> None:
+    """Lets the application master end and another start."""
+    old = w.apps[app_id].attempt_id
+    new = f"{old.rpartition('_')[0]}_{int(old.rpartition('_')[2]) + 1}"
+    for key in [key for key in w.asks if key[0] == old]:
+        del w.asks[key]
+    w.submit(ev.AttemptRemoved(old, app_id))
+    w.apps[app_id] = dataclasses.replace(w.apps[app_id], attempt_id=new)
+    w.submit(ev.AttemptAdded(new, app_id))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -116,6 +131,35 @@ def test_a_gang_waits_until_all_its_containers_are_asked_for() -> None:
     w.ask_more("a", 1, 1)
     w.run(40)
     assert len(sizes(w, "a")) == 3
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_new_attempt_waits_for_its_gang_unless_containers_were_kept_for_it(kept: bool) -> None:
+    w = world()
+    w.add_foreign("a", 1, 3, tags=[f"{GANG_TAG}=3"])
+    w.run(10)
+    assert sizes(w, "a") == [1, 1, 1]
+    for container_id in list(w.containers)[kept:]:
+        w.container_ends(container_id)
+    next_attempt(w, "a")
+    w.ask_more("a", 1, 1)
+    w.run(20)
+    assert sizes(w, "a") == [1, 1] * kept
+    w.ask_more("a", 1, 2 - kept)
+    w.run(30)
+    assert sizes(w, "a") == [1, 1, 1]
+
+
+def test_an_attempt_with_a_container_that_only_a_snapshot_told_of_waits_for_no_gang() -> None:
+    m = Mini()
+    app = m.foreign("a", 1, 1, tags=[f"{GANG_TAG}=2"])
+    m.send(ev.AttemptAdded(app.attempt_id, "a"))
+    m.send(m.snapshot([app], [Container("c1", "a", "n1:1", (Gpu("n1", 0),), "g1", attempt_id=app.attempt_id)]))
+    m.run(5)
+    m.send(ev.ContainerGone("c1"))
+    m.send(ev.AskChanged(Ask(app.attempt_id, "a", 0, 1, 1)))
+    m.run(5)
+    assert len(m.held("a")) == 1
 
 
 @pytest.mark.parametrize("tag", [GANG_TAG, f"{GANG_TAG}=x", f"{GANG_TAG}=-1", f"{GANG_TAG}=0"])

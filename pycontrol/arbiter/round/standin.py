@@ -3,8 +3,8 @@
 It assumes that the work left equals the attained service, but is at least one lease of the whole demand, unless the
 app declares how long each of its containers runs (`isonomy.max_hours`, see `tags`). A gang is one container; in each
 round it bids for containers of one size (`Openings.demand` chooses it). With the application tag `isonomy.gang`, all
-containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once it has asked for five.
-Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
+containers that the app asks for are one gang, whatever their sizes; with `isonomy.gang=5`, once its attempt has asked
+for five. Leases of running containers are renewed outside rounds (see `leases`), so it bids only for asks.
 """
 
 from __future__ import annotations
@@ -100,11 +100,15 @@ def start_together(s: Holdings, app_id: str) -> bool:
 
 
 def missing(s: Holdings, app_id: str) -> int:
-    """Containers that the app has still to ask for before its first gang can start."""
-    count = tags.tagged(s.cluster.apps.get(app_id), tags.GANG)
-    if not count or not count.isdecimal() or s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s:
+    """Containers that the app's attempt has still to ask for before its first gang can start."""
+    app = s.cluster.apps.get(app_id)
+    count = tags.tagged(app, tags.GANG)
+    if app is None or not count or not count.isdecimal():
         return 0
-    return max(0, min(int(count[:9]), MOST_CONTAINERS) - sum(n for _, n in _asked(s, app_id)))
+    if app_id not in s.cluster.starting and (s.holding(app_id) or s.durable.apps[app_id].attained_gpu_s):
+        return 0  # it began, as far as is known
+    asked = sum(ask.count for ask in s.cluster.asks.of(app_id).values() if ask.attempt_id == app.attempt_id)
+    return max(0, min(int(count[:9]), MOST_CONTAINERS) - asked)
 
 
 def sizes(s: Holdings, app_id: str) -> list[int]:

@@ -36,6 +36,8 @@ class ClusterView:
         """Host that may come back -> (node id, why it is down)."""
         self.queues: dict[str, Queue] = {}
         self.apps: dict[str, YarnApp] = {}
+        self.starting: set[str] = set()
+        """Apps with an attempt that was seen to begin, without containers but, since then, its master's."""
         self.asks = Asks()
         self.containers: dict[str, Container] = {}
         self.container_at: dict[Gpu, str] = {}
@@ -61,7 +63,7 @@ class ClusterView:
         other.seen, other.rm_life, other._next_life = self.seen, self.rm_life, self._next_life
         other._unnamed_until_s = self._unnamed_until_s
         other.ready, other.heard, other.switch = self.ready, self.heard, self.switch
-        other.recovering_until_s = self.recovering_until_s
+        other.recovering_until_s, other.starting = self.recovering_until_s, set(self.starting)
         other.nodes, other.down, other.queues = dict(self.nodes), dict(self.down), dict(self.queues)
         other.apps, other.asks, other.containers = dict(self.apps), self.asks.copy(), dict(self.containers)
         other.container_at, other.machines = dict(self.container_at), self.machines.copy()
@@ -89,6 +91,7 @@ class ClusterView:
         self.apps = {a.app_id: a for a in e.apps}
         self.refusals.keep({n.host for n in e.nodes}, self.apps)
         self.asks = Asks(e.asks, now_s, self.asks.since_s)
+        self.starting = self.starting & self.apps.keys() - {c.app_id for c in e.containers if not c.is_master}
         self.containers = {c.container_id: c for c in e.containers}
         self.container_at = {gpu: c.container_id for c in e.containers for gpu in c.gpus}
         self.unleased = {c.container_id: c for c in e.containers if c.unleased_gpus}
@@ -178,6 +181,8 @@ class ClusterView:
         app = self.apps.get(app_id)
         if app is not None:
             self.apps[app_id] = replace(app, attempt_id=attempt_id)
+            if not any(c.app_id == app_id and not c.ending for c in self.containers.values()):
+                self.starting.add(app_id)
 
     def attempt_ended(self, app_id: str, attempt_id: str) -> None:
         """Removes the asks of an attempt that ended."""
@@ -190,6 +195,7 @@ class ClusterView:
     def app_gone(self, app_id: str) -> None:
         """YARN has removed the application."""
         self.apps.pop(app_id, None)
+        self.starting.discard(app_id)
         self.asks.drop(app_id)
         self.refusals.forget_app(app_id)
 
@@ -213,6 +219,8 @@ class ClusterView:
         """Notes a container and its GPUs, replacing those it had before."""
         self._vacate(container.container_id)
         self.containers[container.container_id] = container
+        if not container.is_master and not container.ending:
+            self.starting.discard(container.app_id)
         if container.unleased_gpus:
             self.unleased[container.container_id], self.unleased_changed = container, True
         for gpu in container.gpus:
